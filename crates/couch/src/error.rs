@@ -329,7 +329,7 @@ impl From<Refusal> for Failure {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
             }
             Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            Refusal::Unauthorized(_) => Failure::unauthorized(&reason),
+            Refusal::Unauthorized(_) | Refusal::UserChanged => Failure::unauthorized(&reason),
             Refusal::NotJudged { because, .. } => {
                 let internal = StatusCode::INTERNAL_SERVER_ERROR;
                 let (status, error) = match because {

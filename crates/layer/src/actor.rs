@@ -43,13 +43,24 @@
 //! }
 //! ```
 //!
-//! A user writes as itself, and a job as the server with what it was handed:
+//! Whoever a surface takes for a user, the database's `_security` has a say in it, in the transaction that writes: there is no
+//! user without a [`Gate`],
+//!
+//! ```compile_fail,E0277
+//! fn handler(layer: &flatbed_layer::Layer, user: flatbed_layer::User) -> flatbed_layer::Database {
+//!     layer.database("db", user)
+//! }
+//! ```
+//!
+//! A user writes as itself through one, and a job as the server with what it was handed:
 //!
 //! ```
-//! use flatbed_layer::{Authority, Database, Layer, User};
+//! use std::sync::Arc;
 //!
-//! fn handler(layer: &Layer, user: User) -> Database {
-//!     layer.database("db", user)
+//! use flatbed_layer::{Authority, Database, Gate, Layer, User};
+//!
+//! fn handler(layer: &Layer, user: User, gate: Arc<dyn Gate>) -> Database {
+//!     layer.database("db", user.through(gate))
 //! }
 //!
 //! fn together(layer: &Layer, authority: &Authority) -> Database {
@@ -57,13 +68,19 @@
 //! }
 //! ```
 
+use std::fmt::Debug;
 use std::sync::Arc;
+
+use flatbed_revtree::RevId;
+
+use crate::confirmed::SecurityOf;
+use crate::error::Refusal;
 
 /// On whose behalf something is written. Cheap to clone.
 #[derive(Debug, Clone)]
 pub enum Actor {
-    /// Somebody who asked for it: judged by what the database judges with.
-    User(Arc<User>),
+    /// Somebody who asked for it: judged by what the database judges with. Made by [`User::through`].
+    User(Arc<Entrant>),
     /// The server of its own accord: not judged.
     Server(ServerActor),
 }
@@ -75,6 +92,62 @@ pub struct User {
     pub name: Option<String>,
     /// Such as `_admin`.
     pub roles: Vec<String>,
+    /// What it was known by that the user is this one, and has these roles.
+    pub fence: Option<UserFence>,
+}
+
+/// The user's document that was judged: what is written on the user's behalf is written only if it is still the one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct UserFence {
+    /// The user's name.
+    pub name: String,
+    /// The winning revision of the user's document in `_users`; `None`: there was no such document.
+    pub rev: Option<RevId>,
+}
+
+/// Whether somebody may write to a database, by its `_security`: asked in each attempt of each transaction that writes on their
+/// behalf, about the `_security` that holds as it is committed.
+pub trait Gate: Send + Sync + Debug {
+    /// Does not wait, and says the same of the same `_security` each time.
+    ///
+    /// # Errors
+    /// [`Refusal::Unauthorized`], [`Refusal::Forbidden`]: they may not, or not any longer.
+    fn judge(&self, security: &SecurityOf) -> Result<(), Refusal>;
+}
+
+/// A user, with the gate of what they asked for.
+#[derive(Debug)]
+pub struct Entrant {
+    user: User,
+    gate: Arc<dyn Gate>,
+}
+
+impl User {
+    /// Writes through a gate.
+    pub fn through(self, gate: Arc<dyn Gate>) -> Actor {
+        Actor::User(Arc::new(Entrant { user: self, gate }))
+    }
+}
+
+impl Entrant {
+    /// Who it is.
+    pub fn user(&self) -> &User {
+        &self.user
+    }
+
+    pub(crate) fn gate(&self) -> &dyn Gate {
+        &*self.gate
+    }
+}
+
+impl Actor {
+    /// The user; `None` is the server.
+    pub fn user(&self) -> Option<&User> {
+        match self {
+            Actor::User(entrant) => Some(entrant.user()),
+            Actor::Server(_) => None,
+        }
+    }
 }
 
 /// The right to write as the server itself, of one job. Made by [`Authority::for_job`] alone.
@@ -106,12 +179,6 @@ impl Authority {
     pub fn for_job(&self, job: &'static str) -> ServerActor {
         let () = self.made;
         ServerActor { job }
-    }
-}
-
-impl From<User> for Actor {
-    fn from(user: User) -> Actor {
-        Actor::User(Arc::new(user))
     }
 }
 

@@ -281,6 +281,7 @@ impl Database {
         let mut create = Create {
             inner: &self.inner,
             name: &self.name,
+            actor: &self.actor,
             run_bytes,
             field_ids_max,
             leaves_only,
@@ -302,7 +303,7 @@ impl Database {
     /// [`Error::DatabaseNotFound`].
     pub async fn delete(&self) -> Result<()> {
         check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name: &self.name, once: self.inner.once()? };
+        let mut delete = Delete { inner: &self.inner, name: &self.name, actor: &self.actor, once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
         self.inner.databases.remove(&*self.name);
         self.inner.due.note_event();
@@ -313,7 +314,8 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::Conflict`] when the parent is not the current leaf, [`Refusal::InvalidDocument`],
-    /// [`Refusal::DocumentTooLarge`].
+    /// [`Refusal::DocumentTooLarge`]; as all that writes for a user, what their [gate](crate::Gate) says, and
+    /// [`Refusal::UserChanged`].
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         let updated = crate::write::batch::write_document(self, edit).await?;
         wake(self, [&*edit.id]);
@@ -358,7 +360,7 @@ impl Database {
     /// document follows.
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
-        Upload::new(Arc::clone(&self.inner), instance, content_type, is_gzip)
+        Upload::new(Arc::clone(&self.inner), instance, self.actor.clone(), content_type, is_gzip)
     }
 
     /// Stages data that is complete and small, as much together as one transaction takes. Before the edits that bring it into
@@ -369,7 +371,7 @@ impl Database {
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it: Vec<&Unstaged> = data.iter().filter(|data| data.instance == instance.id()).collect();
-        crate::document::upload::stage_small(&self.inner, &instance, &of_it).await
+        crate::document::upload::stage_small(&self.inner, &instance, &self.actor, &of_it).await
     }
 
     /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
@@ -397,7 +399,7 @@ impl Database {
     /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
     /// that were leaves. A large document goes in steps: see the module.
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        let purged = crate::write::purge::purge(&self.inner, &self.name, id, revs).await?;
+        let purged = crate::write::purge::purge(self, id, revs).await?;
         wake_purged(self, id);
         Ok(purged)
     }
@@ -433,7 +435,7 @@ impl Database {
 
     async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
         let once = self.inner.once()?;
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, change, once };
+        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
 
@@ -451,7 +453,7 @@ impl Database {
     }
 
     async fn edit_local(&self, edit: LocalEdit) -> Result<bool> {
-        crate::read::local::edit_local(&self.inner, &self.name, edit).await
+        crate::read::local::edit_local(&self.inner, &self.name, &self.actor, edit).await
     }
 
     /// Writes and removes local documents one after the other, many in a transaction; each with its own outcome, in
@@ -460,7 +462,7 @@ impl Database {
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        crate::read::local::edit_locals(&self.inner, &self.name, edits).await
+        crate::read::local::edit_locals(&self.inner, &self.name, &self.actor, edits).await
     }
 }
 

@@ -231,12 +231,15 @@ pub enum Refusal {
     /// A selector takes too long on a document, or nobody waits for what it selects.
     #[error("the selector takes too long")]
     SelectorExhausted,
-    /// A rule forbids the edit, and says why.
+    /// A rule or the database's gate forbids the edit, and says why.
     #[error("{0}")]
     Forbidden(String),
-    /// A rule forbids the edit to this user, and says why.
+    /// A rule or the database's gate forbids the edit to this user, and says why.
     #[error("{0}")]
     Unauthorized(String),
+    /// The user's own document is another one than that which was judged: who asked is to be identified anew.
+    #[error("the user was changed meanwhile")]
+    UserChanged,
     /// A rule could not be asked about the edit.
     #[error("{reason}")]
     NotJudged {

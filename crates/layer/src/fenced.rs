@@ -56,6 +56,20 @@ pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
     (layer.database("db", authority.for_job("test")), directory)
 }
 
+/// One that every `_security` lets write, by this name.
+pub(crate) fn user(name: &str) -> crate::Actor {
+    #[derive(Debug)]
+    struct Open;
+
+    impl crate::Gate for Open {
+        fn judge(&self, _: &crate::SecurityOf) -> std::result::Result<(), crate::Refusal> {
+            Ok(())
+        }
+    }
+
+    crate::User { name: Some(name.to_owned()), ..crate::User::default() }.through(Arc::new(Open))
+}
+
 async fn current(db: &Database) -> Arc<Instance> {
     db.exists().await.unwrap();
     crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap()
@@ -90,7 +104,7 @@ async fn is_refused<O: Operation>(db: &Database, mut operation: O) {
 #[tokio::test]
 async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let (db, _directory) = database().await;
-    let (inner, name) = (&*db.inner, &*db.name);
+    let inner = &*db.inner;
     for id in ["a", "purged"] {
         db.update(&edit(id)).await.unwrap();
     }
@@ -99,7 +113,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let edits = [edit("d")];
     let prepared = async || {
         let instance = current(&db).await;
-        let mut batches = crate::write::batch::prepare(inner, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches = crate::write::batch::prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
         (instance, batches.pop().unwrap())
     };
     let work = Work::new(inner);
@@ -151,7 +165,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let instance = current(&db).await;
     is_refused(&db, Compact::new(inner, &instance, &ids, None)).await;
     let revs = [db.get("purged", &crate::GetOptions::default()).await.unwrap().rev];
-    is_refused(&db, crate::write::purge::Purge::new(inner, name, "purged", &revs, None).unwrap()).await;
+    is_refused(&db, crate::write::purge::Purge::new(&db, "purged", &revs, None).unwrap()).await;
     let instance = current(&db).await;
     let rows = [(vec![0; 4], vec![1])];
     let blob_id = &[7; 16];
@@ -159,6 +173,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let stage = crate::document::staging::Stage {
         inner,
         instance: &instance,
+        actor: db.actor(),
         blob_id,
         created_at_ms,
         rows: &rows,

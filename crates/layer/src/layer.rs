@@ -11,7 +11,7 @@ use foundationdb::{Database as Fdb, FdbError, RangeOption};
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::actor::Authority;
+use crate::actor::{Actor, Authority};
 use crate::compactions::{CompactionProgress, Compactions};
 use crate::confirmed::{Confirmed, SecurityOf};
 use crate::error::{Error, Refusal, Result};
@@ -483,6 +483,7 @@ impl Inner {
 pub(crate) struct Create<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub actor: &'a Actor,
     pub run_bytes: u32,
     pub field_ids_max: u32,
     pub leaves_only: bool,
@@ -552,7 +553,10 @@ impl Operation for Create<'_> {
         let namespace_key = self.inner.keys.next_namespace();
         let (found, next) =
             (trx.get(&key, false), (!self.inner.namespaces.has_some()).then(|| trx.get(&namespace_key, false)));
-        let epoch = epoch_for_write(trx, &self.inner.keys).await?;
+        let writer = self.inner.writer(trx, self.actor);
+        let (writer, epoch) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
+        // There is none to be judged by yet.
+        writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
         if found.await?.is_some() {
             return Err(Error::DatabaseExists);
         }
@@ -589,6 +593,7 @@ impl Operation for Create<'_> {
 pub(crate) struct Delete<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub actor: &'a Actor,
     pub once: Once,
 }
 
@@ -602,10 +607,12 @@ impl Operation for Delete<'_> {
         }
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
-        epoch_for_write(trx, &self.inner.keys).await?;
+        let writer = self.inner.writer(trx, self.actor);
+        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&record, self.inner.collation)?;
+        writer.admitted_by(trx, &SecurityOf::new(&record.security, record.incarnation)).await?;
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod actor;
+mod admission;
 mod at_once;
 mod background;
 mod builder;
@@ -55,7 +56,7 @@ mod view_functions;
 mod view_updates;
 mod write;
 
-pub use actor::{Actor, Authority, ServerActor, User};
+pub use actor::{Actor, Authority, Entrant, Gate, ServerActor, User, UserFence};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
 pub use confirmed::SecurityOf;
@@ -91,7 +92,7 @@ pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use store::buckets::SHARDS_MAX;
-pub use store::database_name::{DatabaseKind, REPLICATOR, USERS};
+pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
@@ -120,8 +121,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 39] = [
-        ("actor", &[]),
+    let table: [(&str, &[&str]); 40] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("turns", &[]),
@@ -139,6 +139,7 @@ fn folders_know_only_those_below_them() {
         ("index_builds", &["store"]),
         ("index_waits", &["error", "index_builds", "store"]),
         ("confirmed", &["error"]),
+        ("actor", &["confirmed", "error"]),
         ("instance", &["confirmed", "error", "store"]),
         ("lanes", &["instance"]),
         (
@@ -160,12 +161,13 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("security", &["confirmed", "error", "store", "layer"]),
-        ("record_change", &["error", "store", "layer"]),
+        ("admission", &["actor", "confirmed", "error", "store", "instance", "layer"]),
+        ("record_change", &["actor", "admission", "confirmed", "error", "store", "layer"]),
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
-        ("document", &["error", "store", "instance", "layer", "handle"]),
+        ("document", &["actor", "admission", "error", "store", "instance", "layer", "handle"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
-        ("read", &["error", "store", "instance", "layer", "handle", "document"]),
+        ("read", &["actor", "admission", "error", "store", "instance", "layer", "handle", "document"]),
         ("find", &["error", "index_waits", "store", "instance", "layer", "handle", "document", "index", "read"]),
         (
             "view",
@@ -203,6 +205,8 @@ fn folders_know_only_those_below_them() {
         (
             "write",
             &[
+                "actor",
+                "admission",
                 "compactions",
                 "error",
                 "store",
@@ -219,6 +223,7 @@ fn folders_know_only_those_below_them() {
         (
             "group",
             &[
+                "admission",
                 "at_once",
                 "error",
                 "store",

@@ -2,6 +2,8 @@
 
 use prost::Message;
 
+use crate::actor::Actor;
+use crate::confirmed::SecurityOf;
 use crate::error::{Error, Refusal, Result};
 use crate::layer::Inner;
 use crate::store::features::check_record;
@@ -18,6 +20,7 @@ const RECORD_BYTES_MAX: usize = 95_000;
 pub(crate) struct ChangeRecord<'a, F> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub actor: &'a Actor,
     pub change: F,
     pub once: Once,
 }
@@ -32,10 +35,12 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
         }
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
-        epoch_for_write(trx, &self.inner.keys).await?;
+        let writer = self.inner.writer(trx, self.actor);
+        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&before, self.inner.collation)?;
+        writer.admitted_by(trx, &SecurityOf::new(&before.security, before.incarnation)).await?;
         let mut record = before.clone();
         (self.change)(&mut record);
         if record == before {
@@ -66,6 +71,7 @@ mod tests {
         let fill = |bytes: usize| ChangeRecord {
             inner: &db.inner,
             name: "db",
+            actor: db.actor(),
             change: move |record: &mut proto::DatabaseRecord| {
                 let named_by = (0..bytes / 1_000).map(|name| format!("{name:01000}")).collect();
                 let kind = crate::index::groups::VIEW.to_owned();

@@ -78,7 +78,7 @@ async fn a_purge_answers_all_that_it_took_away() {
     for leaf in ["2-a 1-r", "2-b 1-r", "2-x 1-r"] {
         replicate(&db, "d", leaf).await;
     }
-    let new = |wanted| Purge::new(&db.inner, "db", "d", wanted, None).unwrap();
+    let new = |wanted| Purge::new(&db, "d", wanted, None).unwrap();
     let sorted = |mut step: crate::write::purge::Step| {
         step.purged.sort_unstable();
         step.purged
@@ -115,7 +115,7 @@ async fn a_commit_that_lands_late_does_not_take_place_again() {
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let ours = [LocalEdit::Put(document(b"\"a\":1"))];
-    let mut put = EditLocals::new(&db.inner, "db", &ours).unwrap();
+    let mut put = EditLocals::new(&db.inner, "db", db.actor(), &ours).unwrap();
     let late = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     put.attempt(&late, FIRST).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
@@ -130,14 +130,14 @@ async fn a_local_document_is_written_once() {
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let ours = [LocalEdit::Put(document(b"\"a\":1"))];
-    let mut put = EditLocals::new(&db.inner, "db", &ours).unwrap();
+    let mut put = EditLocals::new(&db.inner, "db", db.actor(), &ours).unwrap();
     store.attempt(&mut put, FIRST, true).await.unwrap();
     db.put_local(&document(b"\"a\":2")).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     store.attempt(&mut put, LATER, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
     // One that failed for certain is written.
-    let mut put = EditLocals::new(&db.inner, "db", &ours).unwrap();
+    let mut put = EditLocals::new(&db.inner, "db", db.actor(), &ours).unwrap();
     store.attempt(&mut put, FIRST, false).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
@@ -192,7 +192,7 @@ async fn a_local_document_is_deleted_once() {
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let edits = [LocalEdit::Delete("l".into())];
-    let delete = || EditLocals::new(&db.inner, "db", &edits).unwrap();
+    let delete = || EditLocals::new(&db.inner, "db", db.actor(), &edits).unwrap();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     let mut first = delete();
     assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [true]);
@@ -219,6 +219,7 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
     let set = |limit| ChangeRecord {
         inner: &db.inner,
         name: "db",
+        actor: db.actor(),
         change: move |record: &mut crate::store::proto::DatabaseRecord| record.revs_limit = limit,
         once: db.inner.once().unwrap(),
     };
@@ -248,9 +249,11 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
 async fn a_database_is_created_and_deleted_once() {
     let store = Store::new().await;
     let (layer, inner) = (&store.layer, &*store.layer.inner);
+    let db = store.db();
     let mut create = Create {
         inner,
         name: "new",
+        actor: db.actor(),
         run_bytes: 0,
         field_ids_max: 10,
         leaves_only: false,
@@ -265,7 +268,7 @@ async fn a_database_is_created_and_deleted_once() {
     store.named("new").delete().await.unwrap();
     store.attempt(&mut create, LATER, true).await.unwrap();
     assert!(matches!(layer.reader("new").exists().await, Err(Error::DatabaseNotFound)));
-    let mut delete = Delete { inner, name: "db", once: inner.once().unwrap() };
+    let mut delete = Delete { inner, name: "db", actor: db.actor(), once: inner.once().unwrap() };
     store.attempt(&mut delete, FIRST, true).await.unwrap();
     store.attempt(&mut delete, AFTER_UNKNOWN, true).await.unwrap();
     store.db().create(&CreateOptions::default()).await.unwrap();
@@ -320,7 +323,7 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let edits = [edit(Some(first), br#"{"mine":1}"#)];
-        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches = crate::write::batch::prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -358,7 +361,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
         let history = Some(path("2-b 1-a"));
         let edits = [Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body }];
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
-        let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches = crate::write::batch::prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -399,7 +402,7 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let edits: Vec<_> = ids.iter().map(edit).collect();
     let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let all: Vec<usize> = (0..edits.len()).collect();
-    let mut batches = crate::write::batch::prepare(&db.inner, &instance, &edits, &all).await.unwrap().batches;
+    let mut batches = crate::write::batch::prepare(&db, &instance, &edits, &all).await.unwrap().batches;
     let mut items = batches.pop().unwrap();
     let work = Work::new(&db.inner);
     let mut write = WriteBatch {

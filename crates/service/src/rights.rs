@@ -3,9 +3,13 @@
 //! What somebody is to a database is said by its `_security`, as of less than a second ago ([`Layer::security`]). The
 //! server's administrators are asked for no database's: nothing is read for them.
 
+use std::sync::Arc;
+
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
-use flatbed_layer::{Database, DatabaseKind, Error as LayerError, Layer, Reader, Refusal, User};
+use flatbed_layer::{
+    Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, Reader, Refusal, SecurityOf, User,
+};
 
 use crate::database::{Administration, Maintenance, Ownership, Purging, Writer};
 use crate::standing::Standing;
@@ -130,7 +134,7 @@ impl Rights {
         if principal.is_admin && !principal.has_role(ADMIN_ROLE) {
             roles.insert(0, ADMIN_ROLE.to_owned());
         }
-        User { name: principal.name.clone(), roles }
+        User { name: principal.name.clone(), roles, fence: self.standing.fence() }
     }
 }
 
@@ -181,8 +185,35 @@ pub struct Granted<'g> {
 }
 
 impl Granted<'_> {
-    fn database(&self) -> Database {
-        self.layer.database(self.name, self.rights.user())
+    fn database(&self, needs: Needs) -> Database {
+        self.layer.database(self.name, self.actor(needs))
+    }
+
+    fn actor(&self, needs: Needs) -> Actor {
+        let principal = self.rights.principal().clone();
+        let held = Held { principal, needs, name: self.name.to_owned(), access: self.access };
+        self.rights.user().through(Arc::new(held))
+    }
+}
+
+/// What was granted, to be judged again by the `_security` of the moment in which something is written.
+#[derive(Debug)]
+struct Held {
+    principal: Principal,
+    needs: Needs,
+    name: String,
+    access: Access,
+}
+
+impl Gate for Held {
+    fn judge(&self, security: &SecurityOf) -> Result<(), Refusal> {
+        if self.principal.is_admin {
+            return Ok(());
+        }
+        let access = access(&self.principal, &self.name, &security.parsed(parsed));
+        self.needs.are_met(&self.principal, access).map_err(refusal)?;
+        // What was let by as an administrator's, design documents among it, is to be judged anew as a member's.
+        if self.access == Access::Admin && access != Access::Admin { Err(Refusal::UserChanged) } else { Ok(()) }
     }
 }
 
@@ -206,7 +237,7 @@ impl Right for Write {
             Access::Admin => Ok(()),
             Access::Member | Access::Nobody => Err(no_designs(granted.rights.principal())),
         };
-        Writer::new(granted.database(), designs)
+        Writer::new(granted.database(Self::NEEDS), designs)
     }
 }
 
@@ -216,7 +247,7 @@ impl Right for Administer {
     const NEEDS: Needs = Needs::Admin;
 
     fn given(granted: Granted<'_>) -> Administration {
-        Administration(granted.database())
+        Administration(granted.database(Self::NEEDS))
     }
 }
 
@@ -226,7 +257,7 @@ impl Right for Maintain {
     const NEEDS: Needs = Needs::Maintainer;
 
     fn given(granted: Granted<'_>) -> Maintenance {
-        Maintenance(granted.database())
+        Maintenance(granted.database(Self::NEEDS))
     }
 }
 
@@ -236,7 +267,7 @@ impl Right for Purge {
     const NEEDS: Needs = Needs::Server;
 
     fn given(granted: Granted<'_>) -> Purging {
-        Purging(granted.database())
+        Purging(granted.database(Self::NEEDS))
     }
 }
 
@@ -246,13 +277,17 @@ impl Right for Own {
     const NEEDS: Needs = Needs::Server;
 
     fn given(granted: Granted<'_>) -> Ownership {
-        Ownership(granted.database())
+        Ownership(granted.database(Self::NEEDS))
     }
 }
 
 /// Why somebody may not write design documents.
 fn no_designs(principal: &Principal) -> Refusal {
-    let Refused { kind, reason } = security::not_its_admin(principal);
+    refusal(security::not_its_admin(principal))
+}
+
+/// As the layer has it.
+fn refusal(Refused { kind, reason }: Refused) -> Refusal {
     match kind {
         Kind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
         _ => Refusal::Forbidden(reason.into_owned()),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::{Principal, Refused, proxy};
-use flatbed_layer::RevId;
+use flatbed_layer::{RevId, UserFence};
 
 /// What a request says of who makes it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,6 +90,16 @@ impl Standing {
     /// Who it is.
     pub fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    /// What must be so when a write on behalf of who it is is committed. The rights of an administrator of the configuration do not
+    /// rest on a user document; where one adds roles, functions of databases were asked with these.
+    pub fn fence(&self) -> Option<UserFence> {
+        let (name, rev) = match self.rests_on() {
+            RestsOn::Admin { name, rev: Some(rev), .. } | RestsOn::Document { name, rev, .. } => (name, rev),
+            _ => return None,
+        };
+        Some(UserFence { name: name.clone(), rev: Some(rev.clone()) })
     }
 
     /// What that rests on.

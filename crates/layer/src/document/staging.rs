@@ -10,9 +10,11 @@ use std::time::Duration;
 use prost::Message;
 use tokio::time::Instant;
 
+use crate::actor::Actor;
 use crate::document::body::{Prepared, row_bytes};
 use crate::document::release;
 use crate::error::{Error, Refusal, Result};
+use crate::handle::Database;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
@@ -32,7 +34,8 @@ const RENEWED_AT_ONCE: usize = 200;
 const LISTED_AT_ONCE: usize = if cfg!(test) { 5 } else { 1_000 };
 
 /// Writes a body ahead; afterwards it is a pointer. Returns false if the database has become another instance.
-pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepared) -> Result<bool> {
+pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut Prepared) -> Result<bool> {
+    let (inner, actor) = (&*database.inner, database.actor());
     let blob_id = random_id()?.to_vec();
     let created_at_ms = now_ms();
     let prefix_bytes = instance.keys.blob(&blob_id).len();
@@ -50,7 +53,7 @@ pub(crate) async fn stage(inner: &Inner, instance: &Instance, body: &mut Prepare
             .max(1);
         let (now, later) = rest.split_at(count);
         let mut write =
-            Stage { inner, instance, blob_id: &blob_id, created_at_ms, rows: now, is_first, touches: false };
+            Stage { inner, instance, actor, blob_id: &blob_id, created_at_ms, rows: now, is_first, touches: false };
         if !transaction::write(&inner.db, &inner.metrics, &mut write).await? {
             return Ok(false);
         }
@@ -96,6 +99,7 @@ pub(crate) async fn discard(inner: &Inner, instance: &Instance, blob_id: &[u8]) 
 pub(crate) struct Stage<'a> {
     pub inner: &'a Inner,
     pub instance: &'a Instance,
+    pub actor: &'a Actor,
     pub blob_id: &'a [u8],
     pub created_at_ms: u64,
     pub rows: &'a [(Vec<u8>, Vec<u8>)],
@@ -108,10 +112,11 @@ impl Operation for Stage<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
-        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        let (instance, writer) = self.inner.resolve_for(trx, &self.instance.name, self.actor).await?;
         if instance.id() != self.instance.id() {
             return Ok(false);
         }
+        writer.admitted(trx, &instance).await?;
         let keys = &instance.keys;
         let staged_key = keys.staged(self.blob_id);
         if self.is_first {
@@ -321,7 +326,9 @@ mod tests {
         let instance = instance_of(&db.inner, &db.name).await.unwrap();
         let stage = async |blob_id: &[u8], created_at_ms| {
             let (inner, instance, rows) = (&db.inner, &*instance, &[(vec![1], vec![2])]);
-            let mut stage = Stage { inner, instance, blob_id, created_at_ms, rows, is_first: true, touches: false };
+            let actor = db.actor();
+            let mut stage =
+                Stage { inner, instance, actor, blob_id, created_at_ms, rows, is_first: true, touches: false };
             assert!(transaction::write(&inner.db, &inner.metrics, &mut stage).await.unwrap());
         };
         stage(b"a", 1_000).await;

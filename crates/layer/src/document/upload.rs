@@ -9,6 +9,7 @@ use flate2::{Compression, GzBuilder, write::GzEncoder};
 use md5::{Digest, Md5};
 use sha2::Sha256;
 
+use crate::actor::Actor;
 use crate::document::staging::{self, Stage};
 use crate::error::{Error, Refusal, Result};
 use crate::instance::{Instance, InstanceId};
@@ -81,7 +82,7 @@ const STAGED_BYTES_MAX: usize = 500_000;
 
 /// Stages data of one row each, as much in a transaction as it may take. For another instance of the database it is not staged,
 /// and so is not found by who wants it.
-pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, data: &[&Unstaged]) -> Result<()> {
+pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Actor, data: &[&Unstaged]) -> Result<()> {
     let mut rest = data;
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -90,7 +91,7 @@ pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, data: &[&Uns
             bytes <= STAGED_BYTES_MAX
         };
         let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-        let mut stage = StageSmall { inner, instance, data: now, created_at_ms: now_ms() };
+        let mut stage = StageSmall { inner, instance, actor, data: now, created_at_ms: now_ms() };
         transaction::write(&inner.db, &inner.metrics, &mut stage).await?;
         rest = later;
     }
@@ -100,6 +101,7 @@ pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, data: &[&Uns
 struct StageSmall<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
+    actor: &'a Actor,
     data: &'a [&'a Unstaged],
     created_at_ms: u64,
 }
@@ -108,10 +110,11 @@ impl Operation for StageSmall<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
-        let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        let (instance, writer) = self.inner.resolve_for(trx, &self.instance.name, self.actor).await?;
         if instance.id() != self.instance.id() {
             return Ok(());
         }
+        writer.admitted(trx, &instance).await?;
         staging::note(trx, self.inner, &instance)?;
         for data in self.data {
             staging::begin(trx, &instance.keys, &data.blob_id, self.created_at_ms);
@@ -154,6 +157,7 @@ impl Write for Count {
 pub struct Upload {
     inner: Arc<Inner>,
     instance: Arc<Instance>,
+    actor: Actor,
     blob_id: Vec<u8>,
     coder: Coder,
     /// What is to be stored and is not staged yet.
@@ -178,7 +182,13 @@ pub fn is_compressible(content_type: &str) -> bool {
 
 impl Upload {
     /// `is_gzip`: the bytes come compressed.
-    pub(crate) fn new(inner: Arc<Inner>, instance: Arc<Instance>, content_type: &str, is_gzip: bool) -> Result<Upload> {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        instance: Arc<Instance>,
+        actor: Actor,
+        content_type: &str,
+        is_gzip: bool,
+    ) -> Result<Upload> {
         let coder = if is_gzip {
             Coder::Compressed(Box::new(MultiGzDecoder::new(Count::default())))
         } else if is_compressible(content_type) {
@@ -190,6 +200,7 @@ impl Upload {
         Ok(Upload {
             inner,
             instance,
+            actor,
             blob_id: random_id()?.to_vec(),
             coder,
             pending: Vec::new(),
@@ -246,10 +257,10 @@ impl Upload {
     /// # Errors
     /// As [`Upload::write`].
     pub async fn finish(self) -> Result<Uploaded> {
-        let (inner, instance) = (Arc::clone(&self.inner), Arc::clone(&self.instance));
+        let (inner, instance, actor) = (Arc::clone(&self.inner), Arc::clone(&self.instance), self.actor.clone());
         let (uploaded, unstaged) = self.complete().await?;
         if let Some(unstaged) = unstaged {
-            stage_small(&inner, &instance, &[&unstaged]).await?;
+            stage_small(&inner, &instance, &actor, &[&unstaged]).await?;
         }
         Ok(uploaded)
     }
@@ -317,6 +328,7 @@ impl Upload {
         let mut stage = Stage {
             inner: &self.inner,
             instance: &self.instance,
+            actor: &self.actor,
             blob_id: &self.blob_id,
             // A slow upload is not a broken one.
             created_at_ms: now_ms(),

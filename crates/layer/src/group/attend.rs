@@ -150,6 +150,7 @@ impl Database {
     /// # Errors
     /// [`Error::DatabaseNotFound`], and those of the storage.
     pub async fn view_cleanup(&self) -> Result<()> {
+        crate::admission::ask(&self.inner, &self.name, self.actor()).await?;
         drop_unnamed(&self.inner, &self.name, u64::MAX).await
     }
 }

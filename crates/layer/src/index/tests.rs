@@ -13,7 +13,7 @@ use flatbed_jobs::Leases;
 use flatbed_revtree::RevId;
 use futures_util::future::BoxFuture;
 
-use crate::actor::{Actor, ServerActor, User};
+use crate::actor::{Actor, ServerActor};
 use crate::background::{Background, BackgroundOptions};
 use crate::check::check_namespaces;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
@@ -265,12 +265,12 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     assert!(building.commit().await.is_err(), "a document is another one");
     // What was built since the purge, or the edit, read what the document has.
     let revs = [rev("d0003").await];
-    let mut purge = Purge::new(&db.inner, "db", "d0003", &revs, None).unwrap();
+    let mut purge = Purge::new(&db, "d0003", &revs, None).unwrap();
     let purging = begin(&db);
     purge.attempt(&purging, FIRST).await.unwrap();
     let edits = [edit("d0004", Some(rev("d0004").await), r#"{"kind":"later"}"#)];
     let instance = instance_of(&db.inner, "db").await.unwrap();
-    let mut batches = prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
+    let mut batches = prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
     let (work, items) = (Work::new(&db.inner), &mut batches[0]);
     let mut write = WriteBatch {
         inner: &db.inner,
@@ -340,7 +340,7 @@ async fn a_list_that_changes_under_a_write_cuts_it_anew() {
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
     let instance = resolved(&db.inner, "db").await.unwrap();
     let wanted: Vec<_> = (0..edits.len()).collect();
-    let mut batches = prepare(&db.inner, &instance, &edits, &wanted).await.unwrap().batches;
+    let mut batches = prepare(&db, &instance, &edits, &wanted).await.unwrap().batches;
     let (work, before) = (Work::new(&db.inner), batches[0].len());
     let items = &mut batches[0];
     let mut write = WriteBatch {
@@ -412,7 +412,7 @@ impl Rule for ByChannels {
 async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByChannels))).await;
     let server = layer.database("db", authority.for_job("test"));
-    let db = layer.database("db", User { name: Some("anna".into()), roles: Vec::new() });
+    let db = layer.database("db", crate::fenced::user("anna"));
     put(&server, "_design/judge", None, r#"{"validate_doc_update":"function () {}"}"#).await.unwrap();
     let features = |db: &Database| {
         let db = db.clone();
@@ -496,7 +496,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     // What is prepared for another list is prepared again.
     let instance = resolved(&db.inner, "db").await.unwrap();
     let edits = [edit("g", None, r#"{"kind":"g","n":"x"}"#)];
-    let mut batches = prepare(&db.inner, &instance, &edits, &[0]).await.unwrap().batches;
+    let mut batches = prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
     let (work, preparations) = (Work::new(&db.inner), Preparations::of(&instance));
     preparations.edits(&db.inner, &[&edits[0]]).await.unwrap();
     let (inner, items) = (&db.inner, &mut batches[0]);

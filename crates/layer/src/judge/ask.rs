@@ -13,7 +13,6 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt;
 use prost::Message;
 
-use crate::actor::Actor;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, NotJudged, Refusal, Result};
@@ -137,7 +136,7 @@ pub(crate) async fn judge(
     let all_may = || vec![Ok(Verdict::default()); edits.len()];
     let is_design = |edit: &Edit<'_>| DocumentId::of(&edit.id).is_design();
     // What the server writes of its own accord is not judged.
-    let Actor::User(user) = &database.actor else { return Ok(all_may()) };
+    let Some(user) = database.actor().user() else { return Ok(all_may()) };
     let rules = if instance.record.rules > 0 { instance.rules(database).await? } else { Rules::default() };
     let judge = database.inner.judge.as_deref().filter(|_| !rules.0.is_empty());
     if judge.is_none() && !edits.iter().any(|edit| is_design(edit)) {
@@ -274,7 +273,6 @@ async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actor::User;
     use crate::document::verdict::Grant;
 
     #[test]
@@ -334,7 +332,7 @@ mod tests {
         }
         server.exists().await.unwrap();
         let instance = crate::write::batch::instance_of(&layer.inner, "db").await.unwrap();
-        let anna = layer.database("db", User { name: Some("anna".into()), roles: Vec::new() });
+        let anna = layer.database("db", crate::fenced::user("anna"));
         let (document, design) = (edit("d"), edit("_design/a"));
         let said = judge(&anna, &instance, &[&document, &design], 2).await.unwrap();
         let channels = ["_design/a", "_design/long"].map(str::to_owned);

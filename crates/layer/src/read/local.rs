@@ -5,6 +5,7 @@
 use flatbed_revtree::local_id;
 use prost::Message;
 
+use crate::actor::Actor;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
 use crate::error::{Error, Invalid, NotFound, Refusal, Result};
@@ -112,16 +113,21 @@ impl LocalEdit {
 }
 
 /// Does one thing. Whether there was one, if it is removed; true if it is written.
-pub(crate) async fn edit_local(inner: &Inner, name: &str, edit: LocalEdit) -> Result<bool> {
+pub(crate) async fn edit_local(inner: &Inner, name: &str, actor: &Actor, edit: LocalEdit) -> Result<bool> {
     edit.check()?;
     let edits = [edit];
-    let mut operation = EditLocals::new(inner, name, &edits)?;
+    let mut operation = EditLocals::new(inner, name, actor, &edits)?;
     Ok(transaction::write(&inner.db, &inner.metrics, &mut operation).await?.contains(&true))
 }
 
 /// Does one thing after the other, in as many transactions as their size asks for. What was to be removed and is not there
 /// is a refusal of that one.
-pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+pub(crate) async fn edit_locals(
+    inner: &Inner,
+    name: &str,
+    actor: &Actor,
+    edits: &[LocalEdit],
+) -> Result<Vec<LocalOutcome>> {
     let mut outcomes = Vec::with_capacity(edits.len());
     let mut rest = edits;
     while let Some(first) = rest.first() {
@@ -137,7 +143,7 @@ pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) 
         };
         let count = rest.iter().take(TRANSACTION_EDITS_MAX).take_while(fits).count().max(1);
         let (batch, later) = rest.split_at(count);
-        let mut operation = EditLocals::new(inner, name, batch)?;
+        let mut operation = EditLocals::new(inner, name, actor, batch)?;
         let found = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
         let missing = Refusal::DocumentNotFound(NotFound::Missing);
         outcomes.extend(found.into_iter().map(|found| if found { Ok(()) } else { Err(missing.clone()) }));
@@ -150,6 +156,7 @@ pub(crate) async fn edit_locals(inner: &Inner, name: &str, edits: &[LocalEdit]) 
 pub(crate) struct EditLocals<'a> {
     inner: &'a Inner,
     name: &'a str,
+    actor: &'a Actor,
     edits: &'a [LocalEdit],
     once: Once,
     /// What the attempts that left a mark have found, by the marks' numbers.
@@ -157,8 +164,13 @@ pub(crate) struct EditLocals<'a> {
 }
 
 impl<'a> EditLocals<'a> {
-    pub(crate) fn new(inner: &'a Inner, name: &'a str, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
-        Ok(EditLocals { inner, name, edits, once: inner.once()?, found: Vec::new() })
+    pub(crate) fn new(
+        inner: &'a Inner,
+        name: &'a str,
+        actor: &'a Actor,
+        edits: &'a [LocalEdit],
+    ) -> Result<EditLocals<'a>> {
+        Ok(EditLocals { inner, name, actor, edits, once: inner.once()?, found: Vec::new() })
     }
 }
 
@@ -167,12 +179,13 @@ impl Operation for EditLocals<'_> {
     type Output = Vec<bool>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let (instance, writer) = self.inner.resolve_for(trx, self.name, self.actor).await?;
         // What an earlier attempt wrote or removed may have been written over, or written anew.
         if let Some(number) = self.once.happened(trx, attempt).await? {
             let found = usize::try_from(number).ok().and_then(|number| self.found.get(number)).cloned();
             return found.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
         }
+        writer.admitted(trx, &instance).await?;
         let mut found = Vec::with_capacity(self.edits.len());
         for edit in self.edits {
             let parts = instance.keys.local_parts(edit.id());

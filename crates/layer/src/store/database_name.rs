@@ -8,6 +8,9 @@ pub const REPLICATOR: &str = "_replicator";
 /// The database of those who may sign in.
 pub const USERS: &str = "_users";
 
+/// What ids of users' documents begin with in it; the name follows.
+pub const USER_ID_PREFIX: &str = "org.couchdb.user:";
+
 /// The system's own databases, which are the only ones whose names begin with an underscore. All are created, read and
 /// written as any other; the server gives a meaning to the documents of [`REPLICATOR`] alone so far.
 const SYSTEM: [&str; 3] = [USERS, REPLICATOR, "_global_changes"];

@@ -11,6 +11,8 @@ use flatbed_revtree::RevId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
 
+use crate::actor::Actor;
+use crate::admission::Arriving;
 use crate::document::attachments::{self, ListRead};
 use crate::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
 use crate::document::edit::{Edit, Outcome, Updated, check_document_id, check_partitioned_id};
@@ -114,7 +116,7 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
     let (edits, work) = (std::slice::from_ref(edit), Work::new(inner));
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let Cut { batches, refused } = prepare(inner, &instance, edits, &[0]).await?;
+        let Cut { batches, refused } = prepare(database, &instance, edits, &[0]).await?;
         if let Some((_, refusal)) = refused.into_iter().next() {
             resolved(inner, name).await?;
             return Err(refusal.into());
@@ -174,7 +176,7 @@ async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, w
     let mut wanted = wave;
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let Cut { batches, refused } = prepare(inner, &instance, edits, &wanted).await?;
+        let Cut { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
         outcomes.extend(refused.into_iter().map(|(at, refusal)| (at, Err(refusal))));
         if batches.is_empty() {
             resolved(inner, name).await?;
@@ -204,6 +206,8 @@ async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, w
 pub(crate) struct Item {
     /// Its place among the edits.
     at: usize,
+    /// On whose behalf it is written.
+    by: Actor,
     body: Prepared,
     /// Stands in the revision's record: says whether an unknown commit was ours.
     token: [u8; 16],
@@ -226,7 +230,13 @@ pub(crate) struct Cut {
 }
 
 /// Flattens the wanted edits and splits them into batches of bounded size.
-pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_>], wanted: &[usize]) -> Result<Cut> {
+pub(crate) async fn prepare(
+    database: &Database,
+    instance: &Instance,
+    edits: &[Edit<'_>],
+    wanted: &[usize],
+) -> Result<Cut> {
+    let inner = &*database.inner;
     instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
     let bytes_max = inner.options.document_bytes_max;
     let mut batches: Vec<Vec<Item>> = Vec::new();
@@ -246,7 +256,7 @@ pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_
             continue;
         }
         if body.must_be_staged {
-            match staging::stage(inner, instance, &mut body).await {
+            match staging::stage(database, instance, &mut body).await {
                 Ok(true) => {}
                 // The database became another one meanwhile: the batch's own check finds out and begins anew.
                 Ok(false) => body.place = BodyPlace::Blob(Vec::new()),
@@ -260,6 +270,7 @@ pub(crate) async fn prepare(inner: &Inner, instance: &Instance, edits: &[Edit<'_
         let bytes = transaction_bytes(&body, edit) + kinds::reserve(instance, edit);
         let item = Item {
             at,
+            by: database.actor().clone(),
             body,
             token: random_id()?,
             attempted: None,
@@ -424,7 +435,9 @@ impl Operation for WriteBatch<'_, '_> {
         self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
         let preparations = &self.preparations;
         preparations.make_up(self.inner).await?;
-        let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
+        let arriving = Arriving::begin(self.inner, trx, self.items.iter().map(|item| &item.by));
+        let (found, arriving) =
+            futures_util::try_join!(self.inner.resolve_for_write(trx, &self.instance.name), arriving)?;
         let is_known = found.record.rules == self.instance.record.rules && preparations.fit(&found);
         if found.id() != self.instance.id() || !is_known {
             return Ok(None);
@@ -457,6 +470,7 @@ impl Operation for WriteBatch<'_, '_> {
                 (keys, earlier, info, old)
             })
             .collect();
+        let mut admissions = arriving.arrived().await?;
         let room = Room::new(DROPPED_BYTES_MAX);
         let mut outcomes: Placed<Outcome> = Vec::with_capacity(self.items.len());
         let mut written: HashSet<&str> = HashSet::new();
@@ -473,6 +487,11 @@ impl Operation for WriteBatch<'_, '_> {
                 && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
             {
                 outcomes.push((place, Ok(Updated { rev })));
+                continue;
+            }
+            // Of what several requests write in one transaction that which is written conflicts, here too.
+            if let Err(refusal) = admissions.admit(trx, &item.by, &instance.security)? {
+                outcomes.push((place, Err(refusal)));
                 continue;
             }
             if self.is_shared {

@@ -79,16 +79,18 @@ pub(crate) async fn is_due(inner: &Inner, name: &str) -> Result<bool> {
 
 /// Asks for a compaction, which some process with time for it does.
 pub(crate) async fn ask(database: &Database) -> Result<()> {
-    struct Ask<'a>(&'a Inner, &'a str);
+    struct Ask<'a>(&'a Database);
     impl Operation for Ask<'_> {
         type Output = ();
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
-            self.0.resolve_for_write(trx, self.1).await?;
-            due::mark(trx, &self.0.keys, Kind::Compaction, self.1, 0)
+            let (inner, name) = (&*self.0.inner, &*self.0.name);
+            let (instance, writer) = inner.resolve_for(trx, name, self.0.actor()).await?;
+            writer.admitted(trx, &instance).await?;
+            due::mark(trx, &inner.keys, Kind::Compaction, name, 0)
         }
     }
     let inner = &database.inner;
-    store::write(&inner.db, &inner.metrics, &mut Ask(inner, &database.name)).await?;
+    store::write(&inner.db, &inner.metrics, &mut Ask(database)).await?;
     inner.due.wake.notify_one();
     Ok(())
 }

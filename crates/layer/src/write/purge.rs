@@ -14,11 +14,13 @@ use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
+use crate::actor::Actor;
 use crate::document::attachments;
 use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
 use crate::error::{Error, Result};
+use crate::handle::Database;
 use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
@@ -47,11 +49,12 @@ const LEAVES_AT_ONCE: usize = 100;
 const EDITS_MAX: usize = 100;
 
 /// See [`crate::Database::purge`].
-pub(crate) async fn purge(inner: &Inner, name: &str, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
+pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
+    let (inner, name) = (&*database.inner, &*database.name);
     let (mut purged, mut from): (HashSet<RevId>, Option<From>) = (HashSet::new(), None);
     let (mut edits, mut released) = (0, false);
     loop {
-        let mut step = Purge::new(inner, name, id, revs, from.clone())?;
+        let mut step = Purge::new(database, id, revs, from.clone())?;
         let done = transaction::write(&inner.db, &inner.metrics, &mut step).await?;
         released |= done.released;
         purged.extend(done.purged);
@@ -103,6 +106,7 @@ pub(crate) struct Step {
 pub(crate) struct Purge<'a> {
     inner: &'a Inner,
     name: &'a str,
+    actor: &'a Actor,
     id: &'a str,
     revs: &'a [RevId],
     from: Option<From>,
@@ -113,15 +117,10 @@ pub(crate) struct Purge<'a> {
 }
 
 impl<'a> Purge<'a> {
-    pub(crate) fn new(
-        inner: &'a Inner,
-        name: &'a str,
-        id: &'a str,
-        revs: &'a [RevId],
-        from: Option<From>,
-    ) -> Result<Purge<'a>> {
+    pub(crate) fn new(database: &'a Database, id: &'a str, revs: &'a [RevId], from: Option<From>) -> Result<Purge<'a>> {
         let (attempted, preparations) = Default::default();
-        Ok(Purge { inner, name, id, revs, from, once: inner.once()?, attempted, preparations })
+        let (inner, name, actor) = (&*database.inner, &*database.name, database.actor());
+        Ok(Purge { inner, name, actor, id, revs, from, once: inner.once()?, attempted, preparations })
     }
 }
 
@@ -130,13 +129,14 @@ impl Operation for Purge<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Step> {
         self.preparations.make_up(self.inner).await?;
-        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let (instance, writer) = self.inner.resolve_for(trx, self.name, self.actor).await?;
         if !self.preparations.fit(&instance) {
             self.preparations = Preparations::of(&instance);
         }
         if let Some(number) = self.once.happened(trx, attempt).await? {
             return Ok(self.attempted.get(number as usize).cloned().unwrap_or_default());
         }
+        writer.admitted(trx, &instance).await?;
         let keys = instance.keys.document(self.id);
         let Some(old) = info(trx, &keys, false).await? else { return Ok(Step::default()) };
         let leaves = Leaves::read(trx, &keys).await?;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
-    EditParts, GetOptions, Judge, LayerOptions, Result, RevId, ServerActor, Since, Updated, User, check,
+    EditParts, Gate, GetOptions, Judge, LayerOptions, Refusal, Result, RevId, SecurityOf, ServerActor, Since, Updated,
+    User, check,
 };
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -175,6 +176,16 @@ pub fn engine() -> Option<Embedded> {
     foundationdb_sys::backend::embedded()
 }
 
+/// Lets everyone write, whatever `_security` says.
+#[derive(Debug)]
+pub struct Open;
+
+impl Gate for Open {
+    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+}
+
 /// A server's layer, with the right to write as the server. Cheap to clone; what it does in the background ends with the
 /// last of them.
 #[derive(Clone)]
@@ -240,7 +251,7 @@ impl Layer {
 
     /// Written to by a user of this name.
     pub fn written_by(&self, name: &str, user: &str) -> Database {
-        self.layer.database(name, User { name: Some(user.to_owned()), roles: Vec::new() })
+        self.layer.database(name, User { name: Some(user.to_owned()), ..User::default() }.through(Arc::new(Open)))
     }
 
     pub async fn create_database(&self, name: &str, options: &CreateOptions) -> Result<()> {

@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use crate::support::{Layer, Random, Store, create, delete, engine, get, put};
+use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
     AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, Conflicts, CreateOptions, Database,
     DatabaseUpdatesQuery, Edit, Extras, FindOptions, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs,
-    RevId, Scope, Since, Updated,
+    RevId, Scope, Since, USERS, Updated, User, UserFence,
 };
 use foundationdb_sys::backend::Embedded;
 
@@ -197,6 +197,22 @@ async fn measure(store: &Store, table: &mut Table) {
     together(store, table).await;
     shards(store, table).await;
     queries(&layer, table).await;
+    fenced(&layer, table).await;
+}
+
+/// What it costs that a user's rights are those of the moment of the commit.
+async fn fenced(layer: &Layer, table: &mut Table) {
+    let db = create(layer, "fenced", None).await;
+    let users = create(layer, USERS, None).await;
+    let rev = put(&users, "org.couchdb.user:anna", None, "{}").await.unwrap();
+    put(&db, "names", None, r#"{"n":0}"#).await.unwrap();
+    let fence = Some(UserFence { name: "anna".to_owned(), rev: Some(rev) });
+    let user = User { name: Some("anna".to_owned()), fence, ..User::default() };
+    let anna = (**layer).database("fenced", user.through(Arc::new(Open)));
+    let rev = table.row("a new document, by a user", put(&anna, "d", None, r#"{"n":7}"#)).await.unwrap();
+    table.row("an edit, by a user", put(&anna, "d", Some(&rev), r#"{"n":8}"#)).await.unwrap();
+    let local = LocalDocument { id: "l".into(), revision: 1, body: Vec::new() };
+    table.row("a local document is written, by a user", anna.put_local(&local)).await.unwrap();
 }
 
 /// What a json index costs writes, and queries that are answered from it.

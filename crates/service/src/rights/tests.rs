@@ -55,6 +55,31 @@ fn databases_of_the_system_are_the_servers() {
     assert_eq!(access(&user(&[]), "users", &open), Access::Admin);
 }
 
+/// What a transaction finds under another `_security` than the one that was judged before it.
+#[test]
+fn what_was_granted_is_judged_again() {
+    let closed: &[u8] = br#"{"members":{"names":["bob"]}}"#;
+    let held = |principal: Principal, needs, access| Held { principal, needs, name: "db".to_owned(), access };
+    let judged = |held: &Held, security: &[u8]| held.judge(&SecurityOf::new(security, 1));
+    let member = held(user(&[]), Needs::Member, Access::Member);
+    assert_eq!(judged(&member, b"{}"), Ok(()));
+    assert!(matches!(judged(&member, closed), Err(Refusal::Forbidden(_))));
+    let nobody = held(Principal::anonymous(), Needs::Member, Access::Member);
+    assert_eq!(judged(&nobody, b"{}"), Ok(()));
+    assert!(matches!(judged(&nobody, closed), Err(Refusal::Unauthorized(_))));
+    // Who administered it and is a member still, is judged anew as one.
+    let admin = held(user(&[]), Needs::Member, Access::Admin);
+    assert_eq!(judged(&admin, br#"{"admins":{"names":["anna"]}}"#), Ok(()));
+    assert_eq!(judged(&admin, b"{}"), Err(Refusal::UserChanged));
+    assert!(matches!(judged(&admin, closed), Err(Refusal::Forbidden(_))));
+    let admin = held(user(&[]), Needs::Admin, Access::Admin);
+    assert!(matches!(judged(&admin, b"{}"), Err(Refusal::Forbidden(_))));
+    let server = held(user(&["_admin"]), Needs::Server, Access::Admin);
+    assert_eq!(judged(&server, closed), Ok(()));
+    let was_server = held(user(&[]), Needs::Server, Access::Admin);
+    assert!(judged(&was_server, b"{}").is_err());
+}
+
 #[test]
 fn the_servers_own_is_its_administrators() {
     let flagged = Principal { is_admin: true, ..user(&["r"]) };

@@ -133,7 +133,7 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     let inner = &*older.inner;
     let instance = resolved(inner, "db").await.unwrap();
     let edits = [edit("late", None, r#"{"name":"late","n":9}"#)];
-    let mut items = prepare(inner, &instance, &edits, &[0]).await.unwrap().batches.pop().unwrap();
+    let mut items = prepare(&older, &instance, &edits, &[0]).await.unwrap().batches.pop().unwrap();
     let work = Work::new(inner);
     let mut write = WriteBatch {
         inner,

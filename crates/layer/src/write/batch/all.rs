@@ -54,7 +54,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     let wanted: Vec<usize> = (0..edits.len()).collect();
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let Cut { batches, refused } = prepare(inner, &instance, edits, &wanted).await?;
+        let Cut { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
         let mut items: Vec<Item> = batches.into_iter().flatten().collect();
         let refused = refused.into_iter().map(|(at, refusal)| (edits[at].id.to_string(), refusal));
         let written = match none_if(refused.collect()) {

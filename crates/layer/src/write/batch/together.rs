@@ -377,7 +377,7 @@ mod tests {
     use super::*;
     use crate::error::Refusal;
     use crate::fenced::{database, layer_judged_by};
-    use crate::{Document, GetOptions, Judge, Judgement, Rule, User, Verdict, Writing};
+    use crate::{Document, GetOptions, Judge, Judgement, Rule, Verdict, Writing};
 
     fn edit(id: &str) -> Edit<'_> {
         let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
@@ -526,10 +526,7 @@ mod tests {
         let server = layer.database("db", authority.for_job("test"));
         let body = parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
         server.update(&Edit { body, ..edit("_design/v") }).await.unwrap();
-        let [anna, bob] = ["anna", "bob"].map(|name| {
-            let user = User { name: Some(name.to_owned()), roles: Vec::new() };
-            layer.database("db", user)
-        });
+        let [anna, bob] = ["anna", "bob"].map(|name| layer.database("db", crate::fenced::user(name)));
         anna.update(&edit("names")).await.unwrap();
         let others = fill(&server);
         let (one, two) = (edit("one"), edit("two"));

@@ -1,0 +1,265 @@
+//! What a user may do holds when it is committed: the gate is asked about the `_security` of that moment, and the user's document
+//! is the one that was judged.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::support::{Layer, Store, assert_clean, create, get, put, soon};
+use flatbed_layer::json::{Limits, parse};
+use flatbed_layer::{
+    AttachmentEdit, ChangesQuery, CreateOptions, Database, Edit, Error, Gate, GetOptions, LayerOptions, LocalDocument,
+    LocalEdit, Refusal, Result, RevId, SecurityOf, Since, USERS, User, UserFence,
+};
+use futures_util::future::join_all;
+
+/// Lets those write whose names `_security` lists, with commas between them; without one everyone.
+#[derive(Debug)]
+struct Listed(String);
+
+impl Gate for Listed {
+    fn judge(&self, security: &SecurityOf) -> std::result::Result<(), Refusal> {
+        let names = security.parsed(|bytes| {
+            let text = String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+            text.split(',').map(str::to_owned).collect::<HashSet<_>>()
+        });
+        let is_let_in = security.bytes().is_none() || names.contains(&self.0);
+        if is_let_in { Ok(()) } else { Err(Refusal::Unauthorized(self.0.clone())) }
+    }
+}
+
+fn by(layer: &Layer, database: &str, name: &str, rev: Option<&RevId>) -> Database {
+    let fence = Some(UserFence { name: name.to_owned(), rev: rev.cloned() });
+    let user = User { name: Some(name.to_owned()), fence, ..User::default() };
+    (**layer).database(database, user.through(Arc::new(Listed(name.to_owned()))))
+}
+
+fn edit(id: &str) -> Edit<'_> {
+    let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+}
+
+async fn user(users: &Database, name: &str, parent: Option<&RevId>) -> RevId {
+    put(users, &format!("org.couchdb.user:{name}"), parent, &format!(r#"{{"name":"{name}"}}"#)).await.unwrap()
+}
+
+/// Each way to write, on behalf of whoever the database is given to.
+async fn all_ways(db: &Database, new: &Database, revs: &[RevId]) -> Vec<Result<()>> {
+    let local = LocalDocument { id: "l".into(), revision: 1, body: Vec::new() };
+    let edits = [LocalEdit::Put(local.clone())];
+    let one = [edit("bulk")];
+    let bulk = db.bulk_update(&one).await.map(|mut outcomes| outcomes.remove(0));
+    let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(700_000));
+    let upload = async |bytes: usize| {
+        let mut upload = db.upload("image/png", false).await?;
+        upload.write(&vec![7; bytes]).await?;
+        let (uploaded, unstaged) = upload.complete().await?;
+        db.stage(&unstaged.into_iter().collect::<Vec<_>>()).await?;
+        db.discard(&uploaded).await;
+        Ok(())
+    };
+    vec![
+        db.update(&edit("one")).await.map(drop),
+        bulk.and_then(|outcome| Ok(outcome.map(drop)?)),
+        db.update_all(&[edit("all")]).await.map(drop),
+        put(db, "large", None, &large).await.map(drop),
+        db.put_local(&local).await,
+        db.edit_locals(&edits).await.map(drop),
+        db.delete_local("l").await.map(drop),
+        upload(10).await,
+        upload(2_000_000).await,
+        db.purge("old", revs).await.map(drop),
+        db.set_revs_limit(77).await,
+        db.set_purged_infos_limit(78).await,
+        db.compact().await,
+        db.view_cleanup().await,
+        db.set_security(b"anna,bob").await,
+        new.create(&CreateOptions::default()).await,
+        new.delete().await,
+    ]
+}
+
+/// What refused it.
+fn refusal(done: Result<()>) -> Option<Refusal> {
+    match done {
+        Ok(()) => None,
+        Err(Error::Refused(refusal)) => Some(refusal),
+        Err(Error::NoneWritten(mut refused)) => refused.pop().map(|(_, refusal)| refusal),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_way_to_write_is_judged_in_its_transaction() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    let db = create(&layer, "db", None).await;
+    let old = put(&db, "old", None, "{}").await.unwrap();
+    // Without `_users` nobody has a document.
+    let anna = |rev: Option<&RevId>| (by(&layer, "db", "anna", rev), by(&layer, "new", "anna", rev));
+    let nobodys: RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();
+    let changed = |mut done: Vec<Result<()>>| {
+        // What was not created cannot be deleted.
+        assert!(matches!(done.pop(), Some(Err(Error::DatabaseNotFound))));
+        done.into_iter().map(refusal).enumerate().for_each(|(at, refusal)| {
+            assert_eq!(refusal, Some(Refusal::UserChanged), "{at}");
+        });
+    };
+    let (there, new) = anna(Some(&nobodys));
+    changed(all_ways(&there, &new, &[]).await);
+    let (there, _) = anna(None);
+    there.update(&edit("without users")).await.unwrap();
+    let users = create(&layer, USERS, None).await;
+    there.update(&edit("without her")).await.unwrap();
+    let first = user(&users, "anna", None).await;
+    let (there, new) = anna(None);
+    changed(all_ways(&there, &new, &[]).await);
+    let second = user(&users, "anna", Some(&first)).await;
+    let (there, new) = anna(Some(&first));
+    changed(all_ways(&there, &new, &[]).await);
+    let (there, new) = anna(Some(&second));
+    for (at, done) in all_ways(&there, &new, &[old]).await.into_iter().enumerate() {
+        assert!(done.is_ok(), "{at}: {done:?}");
+    }
+    // Her name is listed, as the last of these has set it; now it is no longer.
+    db.set_security(b"bob").await.unwrap();
+    let done = all_ways(&there, &new, &[]).await;
+    let last = done.len() - 2;
+    for (at, done) in done.into_iter().enumerate().take(last) {
+        assert_eq!(refusal(done), Some(Refusal::Unauthorized("anna".into())), "{at}");
+    }
+    assert!(db.get("one", &GetOptions::default()).await.is_ok());
+    assert_eq!(layer.security("db").await.unwrap().bytes(), Some(b"bob".as_slice()));
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn attachments_of_one_who_may_no_longer_write_come_into_no_document() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    let db = create(&layer, "db", None).await;
+    let anna = by(&layer, "db", "anna", None);
+    let mut upload = anna.upload("image/png", false).await.unwrap();
+    upload.write(&[7; 2_000_000]).await.unwrap();
+    let uploaded = upload.finish().await.unwrap();
+    db.set_security(b"bob").await.unwrap();
+    let data = AttachmentEdit::Data { content_type: "image/png".into(), revpos: None, data: uploaded };
+    let refused = anna.update(&Edit { attachments: vec![("a".to_owned(), data)], ..edit("d") }).await.map(drop);
+    assert_eq!(refusal(refused), Some(Refusal::Unauthorized("anna".into())));
+    assert_clean(&layer, &db).await;
+}
+
+/// Of requests whose writes are committed together those fail that may not write, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_joined_writes_only_those_fail_that_may_not() {
+    let store = Store::new();
+    let layer = store.layer_with(LayerOptions { single_writes_at_once: Some(1), ..LayerOptions::default() }).await;
+    let db = create(&layer, "db", None).await;
+    let users = create(&layer, USERS, None).await;
+    let (of_anna, of_bob) = (user(&users, "anna", None).await, user(&users, "bob", None).await);
+    let of_bob_now = user(&users, "bob", Some(&of_bob)).await;
+    db.set_security(b"anna,bob").await.unwrap();
+    put(&db, "names", None, r#"{"a":1}"#).await.unwrap();
+    let writers = [
+        by(&layer, "db", "anna", Some(&of_anna)),
+        by(&layer, "db", "bob", Some(&of_bob)),
+        by(&layer, "db", "bob", Some(&of_bob_now)),
+        by(&layer, "db", "carl", None),
+        layer.database("db"),
+    ];
+    let ids: Vec<String> = (0..100).map(|number| format!("d{number:03}")).collect();
+    let writes = ids.iter().enumerate().map(|(at, id)| {
+        let db = &writers[at % writers.len()];
+        async move { db.update(&edit(id)).await.map(drop) }
+    });
+    let before = layer.counted("flatbed_joint_documents");
+    let done = soon(join_all(writes)).await;
+    assert!(layer.counted("flatbed_joint_documents") - before > 50);
+    let expected = [None, Some(Refusal::UserChanged), None, Some(Refusal::Unauthorized("carl".to_owned())), None];
+    for ((at, done), id) in done.into_iter().enumerate().zip(&ids) {
+        let (found, expected) = (refusal(done), expected[at % writers.len()].clone());
+        assert_eq!(get(&db, id).await.is_ok(), expected.is_none(), "{id}");
+        assert_eq!(found, expected, "{id}");
+    }
+    assert_clean(&layer, &db).await;
+}
+
+/// Another server takes a right away while its user writes as fast as it goes: what is committed, is so before that is
+/// acknowledged.
+async fn is_never_behind(store: &Store, by_document: bool) {
+    let (here, there) = (store.layer().await, store.layer().await);
+    let db = create(&here, "db", None).await;
+    let users = create(&here, USERS, None).await;
+    let mut rev = user(&users, "anna", None).await;
+    let number = AtomicU64::new(0);
+    let mut written = 0;
+    for round in 0..5 {
+        // As whoever asks anew.
+        db.set_security(b"anna,bob").await.unwrap();
+        let (anna, bob) = (by(&here, "db", "anna", Some(&rev)), by(&here, "db", "bob", None));
+        let has_ended = AtomicBool::new(false);
+        let write = async |db: &Database, name: &str| {
+            let mut count = 0;
+            while !has_ended.load(Ordering::Relaxed) {
+                let id = format!("{name} {}", number.fetch_add(1, Ordering::Relaxed));
+                match db.update(&edit(&id)).await.map(drop) {
+                    // An attempt whose result is not known may have failed for good.
+                    Ok(()) | Err(Error::Storage(_)) => count += 1,
+                    refused => return (count, refusal(refused)),
+                }
+            }
+            (count, None)
+        };
+        let change = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if by_document {
+                rev = user(&there.database(USERS), "anna", Some(&rev)).await;
+            } else {
+                there.database("db").set_security(b"bob").await.unwrap();
+            }
+            let changed = there.database("db").update_seq().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            has_ended.store(true, Ordering::Relaxed);
+            changed
+        };
+        let (by_anna, by_bob) = ((0..8).map(|_| write(&anna, "anna")), (0..3).map(|_| write(&bob, "bob")));
+        let (changed, by_anna, by_bob) =
+            soon(futures_util::future::join3(change, join_all(by_anna), join_all(by_bob))).await;
+        let expected = if by_document { Refusal::UserChanged } else { Refusal::Unauthorized("anna".into()) };
+        for (count, refusal) in by_anna {
+            assert_eq!(refusal.as_ref(), Some(&expected), "round {round}");
+            written += count;
+        }
+        assert!(by_bob.iter().all(|(count, refusal)| *count > 0 && refusal.is_none()), "{by_bob:?}");
+        let mut behind = db.changes(ChangesQuery { since: Since::After(changed), ..ChangesQuery::default() });
+        loop {
+            let page = behind.next_page().await.unwrap();
+            let annas = page.rows.iter().find(|row| row.id.starts_with("anna"));
+            assert!(annas.is_none(), "round {round}: {annas:?}");
+            if page.at_end {
+                break;
+            }
+        }
+    }
+    assert!(written > 0);
+    assert_clean(&here, &db).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_committed_behind_a_change_of_security() {
+    is_never_behind(&Store::new(), false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_committed_behind_a_change_of_the_user() {
+    is_never_behind(&Store::new(), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_where_commits_fail_and_their_results_are_unknown() {
+    for seed in 0..2 {
+        let Some(store) = Store::with_faults(0.1, seed) else { return };
+        is_never_behind(&store, seed == 0).await;
+    }
+}
