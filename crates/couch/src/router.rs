@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
+use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
+use flatbed_replicator::Owner;
 use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, Standing};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -54,8 +55,7 @@ impl Surface for State {
         let (mut user, mut set_cookie) = (None, None);
         let handled = async {
             let standing = if origin.is_inside {
-                // Whoever may begin a replication is an administrator, and so is what speaks for it here.
-                Standing::of_server()
+                inside(self, &origin).await?
             } else {
                 let Identified { standing, set_cookie: renewed } = self.service.identify(&claims(&request)).await?;
                 set_cookie = renewed;
@@ -88,6 +88,13 @@ impl Surface for State {
     fn refused(&self, refused: &Refused) -> Reply {
         failed(&refused.clone().into())
     }
+}
+
+/// Whoever a replication runs for, as of now.
+async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
+    let nobody = || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "Nobody asks for this any more.");
+    let owner = origin.on_behalf.and_then(OnBehalf::whom::<Owner>).ok_or_else(nobody)?;
+    owner.now(state.service.accounts()).await?.ok_or_else(nobody)
 }
 
 /// What a request says of who makes it.
@@ -249,6 +256,12 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
 async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
     match needed {
         Needed::Nothing => {}
+        Needed::User => {
+            let principal = context.principal();
+            if principal.name.is_none() && !principal.is_admin {
+                return Err(Failure::unauthorized("You are not an authenticated user"));
+            }
+        }
         Needed::Metrics => context.metrics()?,
         Needed::ServerAdmin => drop(context.server()?),
         Needed::Member(name) => drop(context.database(name, Read).await?),

@@ -11,10 +11,10 @@ use std::{
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
-use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
+use flatbed_http::{BindError, Cors, OnBehalf, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
-use flatbed_replicator::{Replicator, ReplicatorOptions, Tls};
+use flatbed_replicator::{Owner, Replicator, ReplicatorOptions, Tls};
 use flatbed_service::{Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -95,7 +95,8 @@ pub(crate) async fn serve(
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
     let admins = admins(config, admin)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
-    let replicator = ReplicatorOptions { tls, ..ReplicatorOptions::default() };
+    let allowed = Arc::new(settings.replication_allow.clone());
+    let replicator = ReplicatorOptions { tls, allowed, ..ReplicatorOptions::default() };
     let listen: Vec<SocketAddr> = tokio::net::lookup_host(&settings.listen)
         .await
         .map_err(|source| ServeError::Address { listen: settings.listen.clone(), source })?
@@ -162,7 +163,9 @@ async fn put_together(
 ) -> Result<(Server<Couch>, Arc<Replicator>), ServeError> {
     // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
     let (connect, inside) = inside();
-    let replicator = Replicator::new(layer.clone(), authority.for_job("replicator"), replicator, Arc::new(connect));
+    let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
+    let (actor, accounts) = (authority.for_job("replicator"), service.accounts().clone());
+    let replicator = Replicator::new(layer.clone(), actor, replicator, accounts, connect);
     let shell = Shell::new(ShellOptions {
         cors,
         server: format!("Flatbed/{}", couch.version),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use flatbed_layer::{LayerOptions, ViewBounds};
+use flatbed_replicator::Allowed;
 
 /// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
@@ -82,6 +83,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "PEM file of certificates that replications trust over https, beside Mozilla's authorities",
         storage: false,
     },
+    Setting {
+        key: "replication_allow",
+        value: "LIST",
+        help: "addresses, networks and hosts within that replications of users who are no administrators may reach too",
+        storage: false,
+    },
     Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
     Setting {
         key: "log_level",
@@ -92,6 +99,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 const DEFAULT_DATA_DIR: &str = "flatbed-data";
+const ALLOWED: &str = "a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between";
 const DEFAULT_LISTEN: &str = "127.0.0.1:5984";
 
 impl Setting {
@@ -184,6 +192,8 @@ pub(crate) struct Settings {
     pub view_row_bytes_max: Option<usize>,
     /// Certificates that replications trust, beside those that they trust anyhow.
     pub replication_ca: Option<PathBuf>,
+    /// What replications of users may reach beside the internet.
+    pub replication_allow: Allowed,
     /// Text or JSON.
     pub log_format: LogFormat,
     /// A level, or targets with levels.
@@ -232,6 +242,10 @@ impl Settings {
             view_bytes_max: first("view_bytes_max").map(|found| found.number(1..=64_000_000)).transpose()?,
             view_row_bytes_max: first("view_row_bytes_max").map(|found| found.number(1..=16_000_000)).transpose()?,
             replication_ca: first("replication_ca").map(Found::path),
+            replication_allow: first("replication_allow")
+                .map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
+                .transpose()?
+                .unwrap_or_default(),
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
         })
@@ -370,6 +384,10 @@ mod tests {
             (&[("listen", "5984")][..], "listen in x: \"5984\" is not host:port, such as 127.0.0.1:5984"),
             (&[("listen", "a:70000")], "listen in x: \"a:70000\" is not host:port, such as 127.0.0.1:5984"),
             (&[("run_bytes", "60001")], "run_bytes in x: \"60001\" is not a number from 0 to 60000"),
+            (
+                &[("replication_allow", "10.0.0.1/8")],
+                "replication_allow in x: \"10.0.0.1/8\" is not a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between",
+            ),
             (&[("run_bytes", "many")], "run_bytes in x: \"many\" is not a number from 0 to 60000"),
             (&[("log_format", "xml")], "log_format in x: \"xml\" is not text or json"),
             (&[("root", "a b")], "root in x: \"a b\" is not a name of 1 to 64 printable ASCII characters"),

@@ -10,6 +10,7 @@ use hyper::{Method, Response};
 
 use crate::arriving::Arriving;
 use crate::host;
+use crate::inside::OnBehalf;
 use crate::metrics::Verb;
 use crate::outlet::Outlet;
 use crate::peer::Peer;
@@ -67,6 +68,7 @@ async fn answer_within<S: Surface>(
     let (shell, surface) = (&served.shell, &served.surface);
     let (mut parts, body) = request.into_parts();
     let (version, upgrade) = (parts.version, parts.extensions.remove::<OnUpgrade>());
+    let on_behalf = parts.extensions.remove::<OnBehalf>();
     let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
     let is_head = method == Method::HEAD;
     let verb = Verb::from(&method);
@@ -86,7 +88,8 @@ async fn answer_within<S: Surface>(
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
             let request =
                 Request { method, uri, version, headers, body, upgrade, memory, client: None, peer, is_secure };
-            surface.answer(request, target, Origin { is_inside, connection: outlet.connection() }).await
+            let origin = Origin { is_inside, on_behalf: on_behalf.as_ref(), connection: outlet.connection() };
+            surface.answer(request, target, origin).await
         }
     };
     if is_head {

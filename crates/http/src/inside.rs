@@ -3,6 +3,7 @@
 //!
 //! What makes such connections is there before the server is, so that whoever needs it can be handed to the server.
 
+use std::any::Any;
 use std::sync::{Arc, OnceLock, Weak};
 
 use hyper::body::Incoming;
@@ -26,19 +27,35 @@ const WAITING_MAX: usize = 1_024;
 #[error("the server is gone")]
 struct ServerGone;
 
+/// On whose behalf a connection from within this process is made: what that is, is between who makes it and the surface.
+#[derive(Debug, Clone)]
+pub struct OnBehalf(Arc<dyn Any + Send + Sync>);
+
+impl OnBehalf {
+    /// Of whomever this says.
+    pub fn of(whom: impl Any + Send + Sync) -> OnBehalf {
+        OnBehalf(Arc::new(whom))
+    }
+
+    /// Who that is, where it is said so.
+    pub fn whom<W: Any>(&self) -> Option<&W> {
+        self.0.downcast_ref()
+    }
+}
+
 /// Where connections from within this process arrive.
 #[derive(Debug)]
-pub struct Inside(mpsc::Receiver<DuplexStream>);
+pub struct Inside(mpsc::Receiver<(DuplexStream, OnBehalf)>);
 
-/// What makes connections to a server, and where they arrive, which is for [`Server::bind`](crate::Server::bind). What speaks
-/// on such a connection is an administrator: it must act for one. A connection to a server that no longer serves ends
-/// at once.
-pub fn inside() -> (impl Fn() -> DuplexStream + Send + Sync + 'static, Inside) {
+/// What makes connections to a server, and where they arrive, which is for [`Server::bind`](crate::Server::bind). Nobody has to
+/// show who they are on such a connection: it is said as it is made. A connection to a server that no longer serves ends at
+/// once.
+pub fn inside() -> (impl Fn(OnBehalf) -> DuplexStream + Send + Sync + 'static, Inside) {
     let (arrive, arriving) = mpsc::channel(WAITING_MAX);
-    let connect = move || {
+    let connect = move |on_behalf| {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         // Where it is not taken, their end is gone, and the connection with it.
-        let _ = arrive.try_send(theirs);
+        let _ = arrive.try_send((theirs, on_behalf));
         ours
     };
     (connect, Inside(arriving))
@@ -46,14 +63,16 @@ pub fn inside() -> (impl Fn() -> DuplexStream + Send + Sync + 'static, Inside) {
 
 /// Serves connections until nobody can make another.
 pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<Served<S>>) {
-    while let Some(stream) = inside.0.recv().await {
-        serve_one(stream, served.clone());
+    while let Some((stream, on_behalf)) = inside.0.recv().await {
+        serve_one(stream, on_behalf, served.clone());
     }
 }
 
-fn serve_one<S: Surface>(stream: DuplexStream, served: Weak<Served<S>>) {
+fn serve_one<S: Surface>(stream: DuplexStream, on_behalf: OnBehalf, served: Weak<Served<S>>) {
     let connection = OnceLock::new();
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        // Nothing that comes over a network has one.
+        request.extensions_mut().insert(on_behalf.clone());
         let served = served.upgrade();
         // One request follows the other here: there are never too many.
         let connect = |served: &Arc<Served<S>>| served.shell.outlets.connect(true);

@@ -32,7 +32,7 @@ mod websocket;
 pub use arriving::Arriving;
 pub use body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, UploadRoom};
 pub use cors::Cors;
-pub use inside::{Inside, inside};
+pub use inside::{Inside, OnBehalf, inside};
 pub use metrics::{Counts, Usage};
 pub use outlet::{Outgoing, Room};
 pub use refused::{Refused, Result};

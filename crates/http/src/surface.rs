@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use flatbed_metrics::Label;
 
+use crate::inside::OnBehalf;
 use crate::outlet::Connection;
 use crate::refused::Refused;
 use crate::reply::Reply;
@@ -42,8 +43,10 @@ pub trait Surface: Sized + Send + Sync + 'static {
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'r> {
-    /// From this process: see [`inside`](crate::inside()). What it asks may be done.
+    /// From this process: see [`inside`](crate::inside()).
     pub is_inside: bool,
+    /// From this process: on whose behalf.
+    pub on_behalf: Option<&'r OnBehalf>,
     pub(crate) connection: &'r Connection,
 }
 

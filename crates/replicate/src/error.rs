@@ -23,6 +23,9 @@ pub enum Error {
     /// A peer's host has no address that this replication may reach, or none at all: which of them is not told.
     #[error("{0}: the host has no address that replications of users may reach")]
     OutOfBounds(String),
+    /// Who asked for the replication has not, or not any more, the account that it runs with.
+    #[error("{0}")]
+    Owner(&'static str),
     /// A peer answered with an error.
     #[error("{what}: {status} {error}: {reason}")]
     Status {
@@ -78,7 +81,7 @@ impl Error {
         match self {
             Error::InvalidSpec(_) | Error::Url(..) => "bad_request",
             Error::DatabaseNotFound(_) => "db_not_found",
-            Error::Unauthorized(_) => "unauthorized",
+            Error::Unauthorized(_) | Error::Owner(_) => "unauthorized",
             Error::OutOfBounds(_) => "forbidden",
             Error::Connection(..) => "replication_connection_failed",
             _ => "replication_failed",

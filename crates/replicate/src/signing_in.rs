@@ -263,7 +263,8 @@ mod tests {
     async fn a_session_is_asked_for_once_and_again_when_it_is_due() {
         let begun = || Ok(Some("AuthSession=a".to_owned()));
         // What is answered, what is then sent, and how it was asked by two requests.
-        let cases: [(&[Says], Result<Option<String>, ()>, &[bool]); 8] = [
+        type Case = (&'static [Says], Result<Option<String>, ()>, &'static [bool]);
+        let cases: [Case; 8] = [
             (&[(200, false, Some("AuthSession=a; Max-Age=100"))], begun(), &[false]),
             (&[(404, false, None)], Ok(None), &[false]),
             (&[(501, false, None)], Ok(None), &[false]),

@@ -44,6 +44,8 @@ pub struct Spec {
     pub use_checkpoints: bool,
     /// Whether only winners are replicated.
     pub winning_revs_only: bool,
+    /// Whose replication it is, where others may get less, or more, by the same: its logs are its own. No part of its text.
+    pub owner: Option<String>,
 }
 
 fn text_of(value: &Value<'_>) -> Vec<u8> {
@@ -124,6 +126,7 @@ impl Spec {
             checkpoint_interval,
             use_checkpoints: flag("use_checkpoints", true)?,
             winning_revs_only: flag("winning_revs_only", false)?,
+            owner: None,
         })
     }
 
@@ -161,6 +164,10 @@ impl Spec {
         if self.winning_revs_only {
             text.extend_from_slice(b"winning_revs_only");
         }
+        if let Some(owner) = &self.owner {
+            text.extend_from_slice(b"owner");
+            write_string(owner, &mut text);
+        }
         Md5::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -196,6 +203,13 @@ mod tests {
         assert_ne!(plain, id(r#"{"source":"a","target":"http://anna:x@h/b","doc_ids":["x"]}"#));
         let ids = |ids: &str| id(&format!(r#"{{"source":"a","target":"b","doc_ids":{ids}}}"#));
         assert_eq!(ids(r#"["x","y"]"#), ids(r#"["y","x","y"]"#));
+        let mut owned = spec(r#"{"source":"a","target":"b"}"#).unwrap();
+        let ids = ["anna", "bob"].map(|name| {
+            let before = owned.id("s");
+            owned.owner = Some(name.to_owned());
+            (before, owned.id("s"))
+        });
+        assert!(ids[0].0 != ids[0].1 && ids[0].1 == ids[1].0 && ids[1].0 != ids[1].1);
         let continuous = spec(r#"{"source":"a","target":"b","continuous":true}"#).unwrap();
         assert!(continuous.job_id("s").ends_with("+continuous"));
     }

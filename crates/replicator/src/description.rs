@@ -7,6 +7,7 @@ use flatbed_layer::{Database, Document, Edit, Error as LayerError, Refusal, RevI
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
 
 use crate::SPEC_BYTES_MAX;
+use crate::owner::Owner;
 
 /// Names that replicators write.
 const OURS: &str = "_replication_";
@@ -63,6 +64,19 @@ impl Description {
             self.members = members;
         }
         spec
+    }
+
+    /// On whose behalf it asks. One without an owner was written by an administrator, as others cannot write such a one: before
+    /// there were owners, or where everyone is an administrator.
+    ///
+    /// # Errors
+    /// It names nobody that there could be.
+    pub fn owner(&self) -> Result<Owner, Error> {
+        match self.members.iter().find(|(found, _)| found == "owner") {
+            None | Some((_, Value::Null)) => Ok(Owner::Server),
+            Some((_, Value::String(name))) if !name.is_empty() => Ok(Owner::Named(name.as_ref().into())),
+            Some(_) => Err(Error::InvalidSpec("`owner` must be the name of a user".to_owned())),
+        }
     }
 
     /// What was written into it: `_replication_id`, `..._state_time`, `..._state_reason`, and the statistics as JSON.

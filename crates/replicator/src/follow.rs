@@ -143,7 +143,7 @@ impl Job for Work {
     }
 
     fn room(&self) -> Option<Room> {
-        let room = self.replicator.room(self.followed.filter_bytes)?;
+        let room = self.replicator.room(self.followed.filter_bytes, self.followed.job.user.as_deref())?;
         Some(Box::new(Holding { _room: room, held: self.held.clone() }))
     }
 
@@ -189,7 +189,8 @@ impl Work {
     async fn spec(&self) -> Result<Option<Arc<Spec>>, LayerError> {
         let _tree = self.replicator.trees.acquire().await;
         let description = self.read().await?;
-        Ok(description.and_then(|mut description| description.spec().ok()).map(Arc::new))
+        let spec = description.and_then(|mut description| description.spec().ok());
+        Ok(spec.map(|spec| Arc::new(Spec { owner: self.followed.job.user.clone(), ..spec })))
     }
 
     async fn note(&self, done: &Result<Outcome, Error>) -> Result<(), LayerError> {
@@ -245,10 +246,9 @@ mod tests {
 
     #[test]
     fn what_is_known_is_forgotten_with_the_room() {
-        let semaphore = Arc::new(tokio::sync::Semaphore::new(2));
-        let permit = || semaphore.clone().try_acquire_owned().unwrap();
         let held = Arc::new(Mutex::new(Held { spec: None, done: Some(Err(Error::Superseded)) }));
-        drop(Holding { _room: crate::Room { _job: permit(), _filter: permit() }, held: held.clone() });
+        let room = crate::room::Rooms::new(1, 1).take(0, None).unwrap();
+        drop(Holding { _room: room, held: held.clone() });
         assert!(held.lock().unwrap().done.is_none());
     }
 
@@ -260,7 +260,7 @@ mod tests {
             let job = Replication::new(
                 "i".repeat(60),
                 &spec,
-                None,
+                crate::Owner::Server,
                 Some(Origin { database: REPLICATOR, doc_id: id.to_owned() }),
             );
             for _ in 0..30 {

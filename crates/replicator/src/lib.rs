@@ -6,37 +6,36 @@
 
 mod description;
 mod follow;
+mod owner;
 mod replication;
+mod room;
 mod supervisor;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flatbed_jobs::{Backoff, Failure, Job, Next, Owner, Run, Status, supervise};
+use flatbed_jobs::{Backoff, Failure, Job, Next, Owner as Process, Run, Status, supervise};
 use flatbed_layer::{Database, Layer, REPLICATOR, Reader, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use flatbed_service::{Accounts, Standing};
+use tokio::io::DuplexStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+
+use crate::room::{Room, Rooms};
 
 pub use crate::description::Description;
 pub use crate::follow::Followed;
+pub use crate::owner::Owner;
 pub use crate::replication::{Extent, Origin, Replication};
-pub use flatbed_replicate::{
-    Allowed, AllowedError, Error, LocalConnect, Network, Outcome, Progress, Resolve, Spec, Tls, TlsError,
-};
+pub use flatbed_replicate::{Allowed, AllowedError, Error, Network, Outcome, Progress, Resolve, Spec, Tls, TlsError};
 
 /// Where CouchDB names a node of its cluster.
 pub const NODE: &str = "flatbed@localhost";
 
 /// The longest specification, a body or a document: what is kept and read again of each is bounded by it.
 pub const SPEC_BYTES_MAX: usize = 1 << 20;
-
-/// Filters of this server's jobs together, each counted twice: it is sent with each request for changes.
-const FILTER_BYTES_MAX: usize = 64 << 20;
-
-/// Filters below this are not counted.
-const FILTER_BYTES_FREE: usize = 16 << 10;
 
 /// Documents of which trees are made at once.
 const TREES_MAX: usize = 2;
@@ -53,6 +52,11 @@ pub struct ReplicatorOptions {
     pub lease: Duration,
     /// Replications that run, or wait to be tried again, at once in this server.
     pub jobs_max: usize,
+    /// The same of one user who is no administrator.
+    pub user_jobs_max: usize,
+    /// Documents of `_replicator` that a user who is no administrator may have worked off at a time, those that wait included; a
+    /// further one fails.
+    pub user_documents_max: usize,
     /// Memory for what peers of all replications answer, in bytes; at least [`Memory::BYTES_MIN`].
     pub memory_bytes: usize,
     /// Whom to trust behind `https://`.
@@ -69,6 +73,8 @@ impl Default for ReplicatorOptions {
             first_pause: Duration::from_secs(30),
             lease: Duration::from_secs(15),
             jobs_max: 500,
+            user_jobs_max: 20,
+            user_documents_max: 100,
             memory_bytes: 512 << 20,
             tls: Tls::default(),
             network: Network::default(),
@@ -83,10 +89,21 @@ const PAUSE_MAX: Duration = Duration::from_secs(8 * 3_600);
 /// How long a replication may take for its last checkpoint when it is told to end: its requests end by themselves before.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// What a job takes of what all jobs of a server share.
-pub(crate) struct Room {
-    _job: OwnedSemaphorePermit,
-    _filter: OwnedSemaphorePermit,
+/// Makes connections to the server itself, on somebody's behalf.
+pub type Connect = Arc<dyn Fn(&Owner) -> DuplexStream + Send + Sync>;
+
+/// Why `POST /_replicate` begins or ends nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    /// There is no room for one more.
+    #[error("Too many replications run at once")]
+    NoRoom,
+    /// It is another's.
+    #[error("You are not a server admin.")]
+    Others,
+    /// There is none.
+    #[error("no such replication")]
+    Missing,
 }
 
 /// All replications of one server.
@@ -95,17 +112,17 @@ pub struct Replicator {
     /// Writes what becomes of documents that ask for replications.
     actor: ServerActor,
     pub(crate) options: ReplicatorOptions,
-    pub(crate) ways: Ways,
+    connect: Connect,
+    memory: Memory,
+    /// Who has the accounts that jobs run with.
+    pub(crate) accounts: Arc<Accounts>,
     /// By their ids, those asked for by `POST /_replicate`.
     jobs: Mutex<HashMap<String, Arc<Replication>>>,
     /// By their documents' ids, those that `_replicator` asks for, whichever server runs them.
     followed: Mutex<HashMap<String, Arc<Followed>>>,
     /// This process, for leases.
-    pub(crate) owner: Owner,
-    /// Jobs that run here or are tried again here.
-    running: Arc<Semaphore>,
-    /// Of [`FILTER_BYTES_MAX`], in kB.
-    filters: Arc<Semaphore>,
+    pub(crate) owner: Process,
+    rooms: Rooms,
     /// Of [`TREES_MAX`].
     pub(crate) trees: Semaphore,
     /// Of what follows `_replicator`.
@@ -113,22 +130,48 @@ pub struct Replicator {
 }
 
 impl Replicator {
-    /// Runs nothing yet. `actor`: on whose behalf what becomes of documents that ask for replications is written. `local`
+    /// Runs nothing yet. `actor`: on whose behalf what becomes of documents that ask for replications is written. `connect`
     /// makes connections to the server itself.
-    pub fn new(layer: Layer, actor: ServerActor, options: ReplicatorOptions, local: LocalConnect) -> Arc<Replicator> {
+    pub fn new(
+        layer: Layer,
+        actor: ServerActor,
+        options: ReplicatorOptions,
+        accounts: Arc<Accounts>,
+        connect: Connect,
+    ) -> Arc<Replicator> {
         let mut owner = [0; 16];
         if getrandom::fill(&mut owner).is_err() {
             // Without randomness nothing else of the server works either; leases must differ all the same.
             owner = u128::from(std::process::id()).to_le_bytes();
         }
-        let running = Arc::new(Semaphore::new(options.jobs_max));
-        let filters = Arc::new(Semaphore::new(FILTER_BYTES_MAX >> 10));
+        let rooms = Rooms::new(options.jobs_max, options.user_jobs_max);
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
-        let (network, tls) = (options.network.clone(), options.tls.clone());
-        let ways = Ways { local, network, tls, memory: Memory::new(options.memory_bytes) };
+        let memory = Memory::new(options.memory_bytes);
         let supervisor = Status::new();
-        Arc::new(Replicator { layer, actor, options, ways, jobs, followed, owner, running, filters, trees, supervisor })
+        Arc::new(Replicator {
+            layer,
+            actor,
+            options,
+            connect,
+            memory,
+            accounts,
+            jobs,
+            followed,
+            owner,
+            rooms,
+            trees,
+            supervisor,
+        })
+    }
+
+    /// How peers are reached on somebody's behalf.
+    pub(crate) fn ways(&self, owner: &Owner, is_admin: bool) -> Ways {
+        let (connect, owner) = (self.connect.clone(), owner.clone());
+        let network = &self.options.network;
+        let network = if is_admin { network.clone() } else { network.bounded(self.options.allowed.clone()) };
+        let local = Arc::new(move || connect(&owner));
+        Ways { local, network, tls: self.options.tls.clone(), memory: self.memory.clone() }
     }
 
     /// Begins to work off the `_replicator` database. The task is for [`Replicator::stop`].
@@ -161,6 +204,13 @@ impl Replicator {
     /// What is made of a document that asks for a replication, whichever server runs it.
     pub fn followed_by(&self, id: &str) -> Option<Arc<Followed>> {
         self.followed_map().get(id).cloned()
+    }
+
+    /// How many documents a user has that are not done yet, another than this one.
+    fn documents_of(&self, user: &str, id: &str) -> usize {
+        let all = self.followed_map();
+        let others = all.values().filter(|followed| followed.id != id && followed.job.user.as_deref() == Some(user));
+        others.filter(|followed| !followed.job.status.has_ended()).count()
     }
 
     /// Begins to work on a document.
@@ -215,7 +265,7 @@ impl Replicator {
 
     /// Memory for what peers answer: texts, trees, and pages of changes.
     pub fn memory_usage(&self) -> [MemoryUsage; 3] {
-        self.ways.memory.usage()
+        self.memory.usage()
     }
 
     fn jobs(&self) -> MutexGuard<'_, HashMap<String, Arc<Replication>>> {
@@ -229,23 +279,25 @@ impl Replicator {
         jobs
     }
 
-    /// Room for one more job with such a filter. `None`: it is all taken.
-    pub(crate) fn room(&self, filter_bytes: usize) -> Option<Room> {
-        let job = self.running.clone().try_acquire_owned().ok()?;
-        let bytes = if filter_bytes > FILTER_BYTES_FREE { 2 * filter_bytes } else { 0 };
-        let filter = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX);
-        Some(Room { _job: job, _filter: self.filters.clone().try_acquire_many_owned(filter).ok()? })
+    /// Room for one more job with such a filter; `user`: of whom, unless of an administrator. `None`: it is all taken.
+    pub(crate) fn room(&self, filter_bytes: usize, user: Option<&str>) -> Option<Room> {
+        self.rooms.take(filter_bytes, user)
     }
 
-    /// The job for a replication: the one that runs already, or a new one. `None`: there is no room for one more.
-    pub fn begin(self: &Arc<Self>, spec: Spec, user: Option<String>) -> Option<Arc<Replication>> {
+    /// The job for a replication that `standing` asks for: the one that runs already, or a new one.
+    ///
+    /// # Errors
+    /// [`NotDone`]: it is another's, or there is no room for one more.
+    pub fn begin(self: &Arc<Self>, mut spec: Spec, standing: &Standing) -> Result<Arc<Replication>, NotDone> {
+        let owner = Owner::of(standing);
+        spec.owner = user_of(standing);
         let id = spec.job_id(self.layer.uuid());
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&id).filter(|job| !job.status.has_ended()) {
-            return Some(job.clone());
+            return if job.is_of(standing) { Ok(job.clone()) } else { Err(NotDone::Others) };
         }
-        let room = self.room(spec.filter_bytes())?;
-        let job = Replication::new(id.clone(), &spec, user, None);
+        let room = self.room(spec.filter_bytes(), spec.owner.as_deref()).ok_or(NotDone::NoRoom)?;
+        let job = Replication::new(id.clone(), &spec, owner, None);
         jobs.insert(id.clone(), job.clone());
         drop(jobs);
         let (replicator, running) = (self.clone(), job.clone());
@@ -261,17 +313,38 @@ impl Replicator {
                 jobs.remove(&id);
             }
         });
-        Some(job)
+        Ok(job)
     }
 
-    /// Ends a job of `POST /_replicate` and returns its id; `None`: there is no such job. An id may be given without what CouchDB puts behind it.
-    pub async fn cancel(&self, id: &str) -> Option<String> {
+    /// Ends a job of `POST /_replicate` and returns its id. An id may be given without what CouchDB puts behind it.
+    ///
+    /// # Errors
+    /// [`NotDone`]: there is none, or it is another's.
+    pub async fn cancel(&self, id: &str, standing: &Standing) -> Result<String, NotDone> {
         let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
-        let job = found?;
+        let job = found.ok_or(NotDone::Missing)?;
+        if !job.is_of(standing) {
+            return Err(NotDone::Others);
+        }
         job.status.stop();
         let _ = job.ended().await;
-        Some(job.id.clone())
+        Ok(job.id.clone())
     }
+
+    /// Ends the job of `POST /_replicate` for such a replication of theirs, and returns its id.
+    ///
+    /// # Errors
+    /// As [`Replicator::cancel`].
+    pub async fn cancel_like(&self, mut spec: Spec, standing: &Standing) -> Result<String, NotDone> {
+        spec.owner = user_of(standing);
+        self.cancel(&spec.id(self.layer.uuid()), standing).await
+    }
+}
+
+/// Whose bounds hold: a user's; none are an administrator's.
+fn user_of(standing: &Standing) -> Option<String> {
+    let principal = standing.principal();
+    (!principal.is_admin).then(|| principal.name.clone().unwrap_or_default())
 }
 
 /// A replication of `POST /_replicate`: once, or for a continuous one until it is stopped.

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flatbed_jobs::{HISTORY_MAX, Run, Standing, Status};
+use flatbed_jobs::{HISTORY_MAX, Run, Standing as JobStanding, Status};
 use flatbed_layer::json::Object;
 use flatbed_replicate::{Control, Error, Outcome, Progress, Spec, replicate, time};
+use flatbed_service::Standing;
 
 use crate::Replicator;
+use crate::owner::Owner;
 
 /// How much is written of a job.
 #[derive(Debug, Clone, Copy)]
@@ -51,8 +53,10 @@ pub struct Replication {
     target: String,
     continuous: bool,
     checkpoint_interval: Duration,
-    /// Who asked for it.
-    pub user: Option<String>,
+    /// On whose behalf it runs.
+    pub owner: Owner,
+    /// Whose bounds hold, unless it is an administrator's.
+    pub(crate) user: Option<String>,
     /// The document that asks for it.
     pub origin: Option<Origin>,
     /// In seconds of Unix time.
@@ -65,14 +69,15 @@ pub struct Replication {
 
 impl Replication {
     /// The specification itself is not kept: whoever runs the job has it, as it may be long.
-    pub(crate) fn new(id: String, spec: &Spec, user: Option<String>, origin: Option<Origin>) -> Arc<Replication> {
+    pub(crate) fn new(id: String, spec: &Spec, owner: Owner, origin: Option<Origin>) -> Arc<Replication> {
         Arc::new(Replication {
             id,
             source: spec.source.to_string(),
             target: spec.target.to_string(),
             continuous: spec.continuous,
             checkpoint_interval: spec.checkpoint_interval,
-            user,
+            owner,
+            user: spec.owner.clone(),
             origin,
             started_at: time::now(),
             status: Status::new(),
@@ -81,8 +86,14 @@ impl Replication {
         })
     }
 
+    /// Whether somebody may see its result, and end it.
+    pub(crate) fn is_of(&self, standing: &Standing) -> bool {
+        let principal = standing.principal();
+        principal.is_admin || principal.name.is_some() && self.owner.name() == principal.name.as_deref()
+    }
+
     /// How it stands.
-    pub fn standing(&self) -> MutexGuard<'_, Standing> {
+    pub fn standing(&self) -> MutexGuard<'_, JobStanding> {
         self.status.standing()
     }
 
@@ -109,11 +120,21 @@ impl Replication {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress.clone();
         self.status.begin();
         let control = Control { progress, stop: run.stop, fence: run.fence };
-        let done = replicate(spec, replicator.layer.uuid(), &replicator.ways, control).await;
+        let done = self.replicate(spec, replicator, control).await;
         if done.is_ok() {
             self.status.succeed();
         }
         done
+    }
+
+    /// With its owner's rights, for as long as they have these.
+    async fn replicate(&self, spec: &Arc<Spec>, replicator: &Replicator, control: Control) -> Result<Outcome, Error> {
+        let is_admin = self.owner.is_admin(&replicator.accounts).await?;
+        let ways = replicator.ways(&self.owner, is_admin);
+        tokio::select! {
+            done = replicate(spec, replicator.layer.uuid(), &ways, control) => done,
+            error = self.owner.changed(is_admin, &replicator.accounts) => Err(error),
+        }
     }
 
     /// Notes that it went wrong.
@@ -131,7 +152,7 @@ impl Replication {
         job.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
         job.string("id", &self.id).null("pid");
         job.string("source", &extent.address(&self.source)).string("target", &extent.address(&self.target));
-        job.string_or_null("user", self.user.as_deref());
+        job.string_or_null("user", self.owner.name());
         job.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
         self.progress().write_info(&mut job.object("info"));
         let mut history = job.array("history");
@@ -153,7 +174,7 @@ impl Replication {
         task.string("replication_id", &self.id).string("source", &self.source).string("target", &self.target);
         task.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
         task.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
-        task.string_or_null("user", self.user.as_deref()).bool("continuous", self.continuous);
+        task.string_or_null("user", self.owner.name()).bool("continuous", self.continuous);
         task.number("checkpoint_interval", u64::try_from(self.checkpoint_interval.as_millis()).unwrap_or(u64::MAX));
         self.progress().write_info(&mut task);
         task.number("started_on", self.started_at).number("updated_on", time::now());

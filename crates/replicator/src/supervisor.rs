@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, Wait};
-use flatbed_replicate::Progress;
+use flatbed_replicate::{Error, Progress, Spec};
 use tokio::time::Instant;
 
 use crate::Replicator;
 use crate::description::Description;
 use crate::follow::Followed;
+use crate::owner::Owner;
 use crate::replication::{Origin, Replication};
 
 /// After an error, and before a database is read that was deleted and made again.
@@ -111,7 +112,10 @@ async fn follow(replicator: &Arc<Replicator>) {
             if let Some(seen) = &mut seen {
                 seen.insert(row.id.clone());
             }
-            take(replicator, row).await;
+            if let Err(error) = take(replicator, row).await {
+                tracing::warn!(%error, "whose replication it is cannot be read; _replicator is read again");
+                return;
+            }
         }
         if !page.at_end {
             continue;
@@ -128,13 +132,13 @@ async fn follow(replicator: &Arc<Replicator>) {
 }
 
 /// Acts on a document's change.
-async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
+async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) -> flatbed_layer::Result<()> {
     let description = row.doc.as_ref().filter(|_| !row.deleted).and_then(Description::read);
     let before = replicator.followed_by(&row.id);
     if let (Some(before), Some(description)) = (&before, &description)
         && before.rev == description.rev
     {
-        return;
+        return Ok(());
     }
     if before.is_some() {
         replicator.unfollow(&row.id);
@@ -142,10 +146,10 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
     let database = replicator.database();
     let ended = description.as_ref().is_none_or(|description| description.end().is_some());
     if let Some(mut description) = description.filter(|_| !ended) {
-        match description.spec() {
-            Ok(spec) => {
+        match asked(replicator, &mut description, &row.id).await? {
+            Ok((spec, owner)) => {
                 let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
-                let job = Replication::new(spec.job_id(replicator.layer.uuid()), &spec, None, Some(origin));
+                let job = Replication::new(spec.job_id(replicator.layer.uuid()), &spec, owner, Some(origin));
                 let Description { id, rev, .. } = description;
                 replicator.follow(Followed::new(replicator, id, rev, spec.filter_bytes(), job), before);
             }
@@ -156,11 +160,34 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) {
                 }
             }
         }
-        return;
+        return Ok(());
     }
     if before.is_some()
         && let Err(error) = database.drop_lease(&row.id).await
     {
         tracing::debug!(%error, "a replication's lease could not be removed");
     }
+    Ok(())
+}
+
+/// What a document asks for, and on whose behalf; why it cannot be done, among that.
+async fn asked(
+    replicator: &Replicator,
+    description: &mut Description,
+    id: &str,
+) -> flatbed_layer::Result<Result<(Spec, Owner), Error>> {
+    let asked = description.spec().and_then(|spec| Ok((spec, description.owner()?)));
+    let (mut spec, owner) = match asked {
+        Ok(asked) => asked,
+        Err(error) => return Ok(Err(error)),
+    };
+    let is_admin = owner.now(&replicator.accounts).await?.is_some_and(|standing| standing.principal().is_admin);
+    spec.owner = owner.name().filter(|_| !is_admin).map(str::to_owned);
+    if let Some(user) = &spec.owner
+        && replicator.documents_of(user, id) >= replicator.options.user_documents_max
+    {
+        let reason = format!("{} replications of this owner are not done yet", replicator.options.user_documents_max);
+        return Ok(Err(Error::InvalidSpec(reason)));
+    }
+    Ok(Ok((spec, owner)))
 }

@@ -3,9 +3,12 @@
 use std::ops::Deref;
 
 use flatbed_layer::{
-    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Refusal,
-    Result, RevId, Unstaged, Updated, Upload, Uploaded,
+    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
+    Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
 };
+
+use crate::replications;
+use crate::standing::Standing;
 
 /// A database to write documents to; what may write may read. Cheap to clone.
 #[derive(Clone)]
@@ -13,6 +16,8 @@ pub struct Writer {
     database: Database,
     /// Whether design documents may be written, too.
     designs: std::result::Result<(), Refusal>,
+    /// Where documents have owners: who writes.
+    owner: Option<Standing>,
 }
 
 /// A database to set up. Cheap to clone.
@@ -64,8 +69,15 @@ impl Deref for Purging {
 }
 
 impl Writer {
-    pub(crate) fn new(database: Database, designs: std::result::Result<(), Refusal>) -> Writer {
-        Writer { database, designs }
+    pub(crate) fn new(database: Database, designs: std::result::Result<(), Refusal>, by: &Standing) -> Writer {
+        let owner = (database.name() == REPLICATOR).then(|| by.clone());
+        Writer { database, designs, owner }
+    }
+
+    /// The same database in another's hands, where documents have owners.
+    #[cfg(test)]
+    pub(crate) fn of(&self, by: &Standing) -> Writer {
+        Writer { owner: Some(by.clone()), ..self.clone() }
     }
 
     /// Whether this edit may be made: design documents are their database's administrators'.
@@ -79,7 +91,13 @@ impl Writer {
     /// As there; and that design documents are not theirs.
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         self.allows(edit)?;
-        self.database.update(edit).await
+        match &self.owner {
+            None => self.database.update(edit).await,
+            Some(by) => {
+                let edit = replications::before_update(&self.database, by, edit).await?;
+                self.database.update(&edit).await
+            }
+        }
     }
 
     /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
@@ -88,17 +106,24 @@ impl Writer {
     /// As there.
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         if edits.iter().all(|edit| self.allows(edit).is_ok()) {
-            return self.database.bulk_update(edits).await;
+            return self.bulk(edits).await;
         }
         let mut outcomes = Vec::with_capacity(edits.len());
         // What lies between them is written as it stands: edits are not copied.
         for run in edits.chunk_by(|one, next| self.allows(one).is_ok() == self.allows(next).is_ok()) {
             match run.first().map(|edit| self.allows(edit)) {
                 Some(Err(refusal)) => outcomes.extend(run.iter().map(|_| Err(refusal.clone()))),
-                _ => outcomes.extend(self.database.bulk_update(run).await?),
+                _ => outcomes.extend(self.bulk(run).await?),
             }
         }
         Ok(outcomes)
+    }
+
+    async fn bulk(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+        match &self.owner {
+            None => self.database.bulk_update(edits).await,
+            Some(by) => replications::bulk_update(&self.database, by, edits).await,
+        }
     }
 
     /// See [`Database::upload`].

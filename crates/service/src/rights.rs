@@ -237,7 +237,7 @@ impl Right for Write {
             Access::Admin => Ok(()),
             Access::Member | Access::Nobody => Err(no_designs(granted.rights.principal())),
         };
-        Writer::new(granted.database(Self::NEEDS), designs)
+        Writer::new(granted.database(Self::NEEDS), designs, &granted.rights.standing)
     }
 }
 

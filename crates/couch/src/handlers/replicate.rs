@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{Limits, Object, Value, parse};
-use flatbed_replicator::{Error, SPEC_BYTES_MAX, Spec};
+use flatbed_replicator::{Error, NotDone, SPEC_BYTES_MAX, Spec};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
@@ -16,10 +16,20 @@ fn failure(error: &Error) -> Failure {
         Error::InvalidSpec(_) | Error::Url(..) => StatusCode::BAD_REQUEST,
         Error::DatabaseNotFound(_) => StatusCode::NOT_FOUND,
         Error::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
-        Error::Unauthorized(_) => StatusCode::UNAUTHORIZED,
+        Error::Unauthorized(_) | Error::Owner(_) => StatusCode::UNAUTHORIZED,
+        Error::OutOfBounds(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     Failure::new(status, error.word(), reason)
+}
+
+fn not_done(error: NotDone) -> Failure {
+    let (status, word) = match error {
+        NotDone::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
+        NotDone::Others => (StatusCode::UNAUTHORIZED, "unauthorized"),
+        NotDone::Missing => (StatusCode::NOT_FOUND, "not found"),
+    };
+    Failure::new(status, word, error.to_string())
 }
 
 pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Reply> {
@@ -34,25 +44,23 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
     }
     if value.get("cancel") == Some(&Value::Bool(true)) {
         let named = ["replication_id", "id", "_local_id"].iter().find_map(|name| value.get(name)?.as_str());
-        let id = match named {
-            Some(id) => id.to_owned(),
-            None => Spec::parse(&value).map_err(|error| failure(&error))?.id(state.service.uuid()),
-        };
+        let named = named.map(str::to_owned);
+        let spec = if named.is_none() { Some(Spec::parse(&value).map_err(|error| failure(&error))?) } else { None };
         drop(value);
         drop(body);
-        let Some(id) = state.replicator.cancel(&id).await else {
-            return Err(Failure::new(StatusCode::NOT_FOUND, "not found", "no such replication"));
+        let standing = request.context.standing();
+        let ended = match (named, spec) {
+            (Some(id), _) => state.replicator.cancel(&id, standing).await,
+            (None, Some(spec)) => state.replicator.cancel_like(spec, standing).await,
+            (None, None) => Err(NotDone::Missing),
         };
-        return Ok(local_id(StatusCode::OK, &id));
+        return Ok(local_id(StatusCode::OK, &ended.map_err(not_done)?));
     }
     let spec = Spec::parse(&value).map_err(|error| failure(&error))?;
     drop(value);
     drop(body);
     let is_continuous = spec.continuous;
-    let job = state.replicator.begin(spec, request.context.principal().name.clone()).ok_or_else(|| {
-        let reason = "Too many replications run at once";
-        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-    })?;
+    let job = state.replicator.begin(spec, request.context.standing()).map_err(not_done)?;
     if is_continuous {
         return Ok(local_id(StatusCode::ACCEPTED, &job.id));
     }

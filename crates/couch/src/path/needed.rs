@@ -14,6 +14,8 @@ use super::{Endpoint, InDatabase, Listed, Mango, Scheduler, Target};
 pub(crate) enum Needed<'t> {
     /// None: the server answers anyone.
     Nothing,
+    /// That of anybody who has a name.
+    User,
     /// An administrator's of the server, or to see its figures alone.
     Metrics,
     /// An administrator's of the server.
@@ -32,10 +34,11 @@ impl Target {
         match self {
             Target::Welcome | Target::Up | Target::Session | Target::Uuids => Needed::Nothing,
             Target::Metrics => Needed::Metrics,
+            // What it reaches here it reaches with the rights of who asks.
+            Target::Replicate => Needed::User,
             Target::AllDbs
             | Target::ActiveTasks
             | Target::DbUpdates
-            | Target::Replicate
             | Target::Scheduler(
                 Scheduler::Jobs | Scheduler::Job(_) | Scheduler::Docs | Scheduler::Doc(_) | Scheduler::Unknown,
             )

@@ -14,6 +14,7 @@ const TABLE: &str = include_str!("paths.txt");
 fn lacks(target: &Target, method: &Method) -> &'static str {
     match target.needs(method) {
         Needed::Nothing => "-",
+        Needed::User => "a name",
         Needed::Metrics => "metrics",
         Needed::ServerAdmin => "server",
         Needed::Member(_) => "db",

@@ -21,6 +21,7 @@ mod multipart;
 mod partitioned;
 mod raw_urls;
 mod replication;
+mod replication_owners;
 mod replication_peers;
 mod replication_sessions;
 mod replication_tls;

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions};
-use flatbed_http::{BindError, Cors, Server, Shell, ShellOptions, inside};
+use flatbed_http::{BindError, Cors, OnBehalf, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
-use flatbed_replicator::{Replicator, ReplicatorOptions};
+use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::{Functions, Service};
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -156,7 +156,10 @@ impl Bound {
 pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
     let Options { server: options, replicator } = options.into();
     let (connect, inside) = inside();
-    let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, Arc::new(connect));
+    let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
+    let service = Service::new(layer.layer.clone(), layer.functions.clone(), options.admins);
+    let accounts = service.accounts().clone();
+    let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, accounts, connect);
     let shell = Shell::new(ShellOptions {
         cors: options.cors,
         server: concat!("Flatbed/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -167,7 +170,6 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         stall_max: options.stall_max,
         ..ShellOptions::default()
     });
-    let service = Service::new(layer.layer.clone(), layer.functions.clone(), options.admins);
     let couch = Couch::new(CouchOptions::default(), service, shell.clone(), replicator.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
     Ok(Bound { server, replicator, layer })

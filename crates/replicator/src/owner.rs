@@ -1,0 +1,91 @@
+//! On whose behalf replications run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_layer::Result;
+use flatbed_replicate::Error;
+use flatbed_service::{Accounts, RestsOn, Standing};
+
+/// How often it is looked whether an owner still has the rights that a run began with.
+const LOOK: Duration = Duration::from_millis(900);
+
+/// On whose behalf a replication runs. What they may do is found out when it is needed, and again while it runs. Cheap to
+/// clone.
+#[derive(Debug, Clone)]
+pub enum Owner {
+    /// The server, or whoever was its administrator where everyone is.
+    Server,
+    /// Whoever has the account of this name.
+    Named(Arc<str>),
+    /// Who has no account here, as their token or their proxy said it.
+    Shown(Standing),
+}
+
+impl Owner {
+    /// Whoever makes a request.
+    pub fn of(standing: &Standing) -> Owner {
+        match standing.rests_on() {
+            RestsOn::OpenServer | RestsOn::Server => Owner::Server,
+            RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => Owner::Named(name.as_str().into()),
+            RestsOn::Nothing | RestsOn::Token { .. } | RestsOn::Proxy => Owner::Shown(standing.clone()),
+        }
+    }
+
+    /// The user's name.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Owner::Server => None,
+            Owner::Named(name) => Some(name),
+            Owner::Shown(standing) => standing.principal().name.as_deref(),
+        }
+    }
+
+    /// Who it is at this moment, as of less than a second ago. `None`: nobody any more.
+    ///
+    /// # Errors
+    /// Those of the storage, which then does not say it.
+    pub async fn now(&self, accounts: &Accounts) -> Result<Option<Standing>> {
+        match self {
+            Owner::Server => Ok(Some(Standing::of_server())),
+            Owner::Named(name) => accounts.named(name).await,
+            Owner::Shown(standing) => Ok(accounts.now(standing).await?.map(|_| standing.clone())),
+        }
+    }
+
+    /// Whether they administer the server.
+    ///
+    /// # Errors
+    /// [`Error::Owner`]: they are nobody any more, or it is not known.
+    pub(crate) async fn is_admin(&self, accounts: &Accounts) -> std::result::Result<bool, Error> {
+        match self.now(accounts).await {
+            Ok(Some(standing)) => Ok(standing.principal().is_admin),
+            Ok(None) => Err(Error::Owner("nobody has the account of who asked for it")),
+            Err(error) => {
+                tracing::debug!(%error, "the account of who asked for a replication could not be read");
+                Err(Error::Owner("the account of who asked for it could not be read"))
+            }
+        }
+    }
+
+    /// Resolves when they have no longer the rights of before: they are nobody any more, or no administrator, or one now.
+    pub(crate) async fn changed(&self, was_admin: bool, accounts: &Accounts) -> Error {
+        if let Owner::Server = self {
+            return std::future::pending().await;
+        }
+        let mut changes = accounts.changes();
+        loop {
+            // What has not been looked at is not told either: so it is looked at.
+            let _ = tokio::time::timeout(LOOK, changes.changed()).await;
+            match self.now(accounts).await {
+                Ok(Some(standing)) if standing.principal().is_admin == was_admin => {}
+                // What needs the account is refused meanwhile.
+                Err(_) => {}
+                Ok(_) => return Error::Owner("who asked for it has other rights now"),
+            }
+            if changes.has_changed().is_err() {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+}
