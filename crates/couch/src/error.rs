@@ -85,7 +85,7 @@ impl Failure {
 
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
-        let Refused { status, error, reason } = refused;
+        let Refused { status, error, reason, .. } = refused;
         Failure::new(status, error, reason)
     }
 }

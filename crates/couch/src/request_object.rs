@@ -90,14 +90,9 @@ pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     out
 }
 
-/// Who is at the other end, as far as a proxy says.
+/// The client's address.
 fn peer(request: &Request) -> String {
-    let forwarded = request.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
-    match (forwarded.and_then(|list| list.split(',').next()), request.peer) {
-        (Some(first), _) => first.trim().to_owned(),
-        (None, Some(peer)) => peer.to_string(),
-        (None, None) => "127.0.0.1".to_owned(),
-    }
+    request.peer.map_or_else(|| "127.0.0.1".to_owned(), |peer| peer.to_string())
 }
 
 fn query(request: &Request, mut object: Object<'_>) {

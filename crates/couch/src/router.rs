@@ -45,6 +45,10 @@ impl Surface for State {
         self.service.is_open()
     }
 
+    fn begins_session(Path(target): &Path) -> bool {
+        matches!(target, Ok(Target::Session))
+    }
+
     async fn answer(
         self: &Arc<Self>,
         request: flatbed_http::Request,
@@ -65,6 +69,9 @@ impl Surface for State {
                 origin.know();
             }
             user = standing.principal().name.clone();
+            if let (false, Some(name)) = (standing.principal().is_admin, &user) {
+                origin.admit(name)?;
+            }
             let target = target?;
             let query = Query::parse(request.uri.query())?;
             run(self, Request::new(request, query, self.service.context(standing)), target).await

@@ -16,6 +16,10 @@ use crate::settings::{Found, Layer, SETTINGS};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const ADMINS: &str = "admins";
 const CORS: &str = "cors";
+const LIMITS: &str = "limits";
+
+/// Settings that may be arrays.
+const LISTS: [&str; 4] = ["listen", "proxy_protocol_from", "forwarded_from", "unlimited"];
 
 /// A configuration file as it was read, with all that is needed to write it back.
 pub(crate) struct ConfigFile {
@@ -113,6 +117,10 @@ impl ConfigFile {
                     let text = match item.as_value() {
                         Some(Value::String(text)) => text.value().clone(),
                         Some(Value::Integer(number)) => number.value().to_string(),
+                        Some(Value::Array(_)) if LISTS.contains(&key) => {
+                            strings(item).ok_or_else(|| file.wrong_type(key, "an array of strings"))?.join(",")
+                        }
+                        _ if key == LIMITS => limits(item).ok_or_else(|| file.wrong_type(key, "a table of numbers"))?,
                         _ => return Err(file.wrong_type(key, "a string or a number")),
                     };
                     let origin = format!("{key} in {}", path.display());
@@ -195,6 +203,12 @@ impl ConfigFile {
     }
 }
 
+/// Names and numbers, as the command line has them.
+fn limits(item: &Item) -> Option<String> {
+    let limit = |(name, item): (&str, &Item)| Some(format!("{name}={}", item.as_integer()?));
+    Some(item.as_table_like()?.iter().map(limit).collect::<Option<Vec<_>>>()?.join(","))
+}
+
 fn strings(item: &Item) -> Option<Vec<String>> {
     item.as_array()?.iter().map(|value| value.as_str().map(str::to_owned)).collect()
 }
@@ -241,6 +255,15 @@ mod tests {
     }
 
     #[test]
+    fn lists_and_limits() {
+        let (_directory, path) =
+            written("listen = [\"a:1\", \"unix:b\"]\n[limits]\nhead_seconds = 3\nbody_seconds = 4\n");
+        let file = ConfigFile::read(&path).unwrap();
+        assert_eq!(file.settings["listen"].text, "a:1,unix:b");
+        assert_eq!(file.settings["limits"].text, "head_seconds=3,body_seconds=4");
+    }
+
+    #[test]
     fn origins() {
         let (_directory, path) = written("[cors]\norigins = [\"https://a.example\"]\ncredentials = true\n");
         let cors = ConfigFile::read(&path).unwrap().cors;
@@ -251,7 +274,9 @@ mod tests {
     fn refused() {
         for (text, message) in [
             ("liten = \"a:1\"", "has the unknown key \"liten\""),
-            ("listen = [5984]", ": \"listen\" must be a string or a number"),
+            ("listen = [5984]", ": \"listen\" must be an array of strings"),
+            ("root = [\"a\"]", ": \"root\" must be a string or a number"),
+            ("[limits]\nhead_seconds = \"x\"", ": \"limits\" must be a table of numbers"),
             ("[cors]\norigins = \"*\"", ": \"cors.origins\" must be an array of strings"),
             ("[cors]\norigin = []", "has the unknown key \"cors.origin\""),
             ("admins = 1", ": \"admins\" must be a table of names and passwords"),

@@ -6,6 +6,7 @@ mod cli;
 mod config_file;
 mod dump;
 mod limits;
+mod listening;
 mod load;
 mod logging;
 #[cfg(feature = "otel")]

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,7 +10,7 @@ use std::{
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
-use flatbed_http::{BindError, Cors, OnBehalf, Server, Shell, ShellOptions, inside};
+use flatbed_http::{BindError, Cors, Listen, OnBehalf, Server, Shell, ShellOptions, TlsError, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions, Tls};
@@ -20,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config_file::{ConfigError, ConfigFile},
+    listening::Listening,
     process, renew,
     settings::Settings,
     storage::{Storage, StorageError},
@@ -64,6 +64,9 @@ pub(crate) enum ServeError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The server's own certificate cannot be used.
+    #[error("tls_certificate and tls_key: {0}")]
+    Tls(#[from] TlsError),
     /// The address means nothing to the system.
     #[error("cannot listen on {listen}: {source}")]
     Address {
@@ -97,10 +100,8 @@ pub(crate) async fn serve(
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
     let allowed = Arc::new(settings.replication_allow.clone());
     let replicator = ReplicatorOptions { tls, allowed, ..ReplicatorOptions::default() };
-    let listen: Vec<SocketAddr> = tokio::net::lookup_host(&settings.listen)
-        .await
-        .map_err(|source| ServeError::Address { listen: settings.listen.clone(), source })?
-        .collect();
+    let listening = &settings.listening;
+    let listen = listening.listen().await?;
     let mut signals = Signals::new()?;
 
     let storage = tokio::select! {
@@ -122,11 +123,12 @@ pub(crate) async fn serve(
     };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
     let service = Service::new(layer.clone(), functions, admins);
-    let (server, replicator) = put_together(&listen, cors, couch, replicator, service, (&layer, &authority)).await?;
-    for address in server.addresses() {
+    let (server, replicator) =
+        put_together((&listen, listening), cors, couch, replicator, service, (&layer, &authority)).await?;
+    for listen in server.listening() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
-        println!("Flatbed {} serves http://{address} from {storage}", env!("CARGO_PKG_VERSION"));
-        tracing::info!(%address, %storage, "serving");
+        println!("Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
+        tracing::info!(%listen, %storage, "serving");
     }
 
     let shutdown = async move {
@@ -154,7 +156,7 @@ pub(crate) async fn serve(
 
 /// The one place where the parts of a server meet.
 async fn put_together(
-    listen: &[SocketAddr],
+    (listen, listening): (&[Listen], &Listening),
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
@@ -166,14 +168,18 @@ async fn put_together(
     let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
     let (actor, accounts) = (authority.for_job("replicator"), service.accounts().clone());
     let replicator = Replicator::new(layer.clone(), actor, replicator, accounts, connect);
+    let defaults = ShellOptions::default();
     let shell = Shell::new(ShellOptions {
         cors,
         server: format!("Flatbed/{}", couch.version),
         document_bytes_max: usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX),
         drain: DRAIN,
+        limits: listening.limits,
+        unlimited: listening.unlimited.clone().unwrap_or(defaults.unlimited),
+        proxies: listening.proxies.clone(),
         #[cfg(feature = "otel")]
         continue_trace: Some(crate::otel::continue_trace),
-        ..ShellOptions::default()
+        ..defaults
     });
     let couch = Couch::new(couch, service, shell.clone(), replicator.clone());
     let server = Server::bind(listen, shell, couch, inside).await?;

@@ -9,8 +9,11 @@ use std::{
     str::FromStr,
 };
 
+use flatbed_http::LimitError;
 use flatbed_layer::{LayerOptions, ViewBounds};
 use flatbed_replicator::Allowed;
+
+use crate::listening::Listening;
 
 /// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
@@ -46,7 +49,49 @@ pub(crate) const SETTINGS: &[Setting] = &[
         storage: true,
     },
     Setting { key: "root", value: "NAME", help: "prefix of all keys, so that several share a cluster", storage: true },
-    Setting { key: "listen", value: "ADDR", help: "host:port to serve on [127.0.0.1:5984]", storage: false },
+    Setting {
+        key: "listen",
+        value: "ADDR",
+        help: "where to serve, several with commas between them: host:port, https://host:port, unix:PATH[?mode=660] [127.0.0.1:5984]",
+        storage: false,
+    },
+    Setting {
+        key: "tls_certificate",
+        value: "FILE",
+        help: "PEM file of the certificate for https, with those that lead from it to an authority; read again when it changes",
+        storage: false,
+    },
+    Setting { key: "tls_key", value: "FILE", help: "PEM file of its key", storage: false },
+    Setting {
+        key: "proxy_protocol_from",
+        value: "ADDRS",
+        help: "addresses, blocks such as 10.0.0.0/8, or unix, whose connections begin with the PROXY protocol",
+        storage: false,
+    },
+    Setting {
+        key: "forwarded_from",
+        value: "ADDRS",
+        help: "the same, of proxies whose headers say whom they speak for",
+        storage: false,
+    },
+    Setting {
+        key: "forwarded_header",
+        value: "NAME",
+        help: "the header that these write: x-forwarded-for or forwarded [x-forwarded-for]",
+        storage: false,
+    },
+    Setting {
+        key: "unlimited",
+        value: "ADDRS",
+        help: "clients that limits by address do not hold for [127.0.0.0/8,::1,unix]",
+        storage: false,
+    },
+    Setting {
+        key: "limits",
+        value: "NAME=N,...",
+        help: "what a client may do, such as requests_by_address=500,head_seconds=10",
+        storage: false,
+    },
     Setting {
         key: "run_bytes",
         value: "N",
@@ -100,7 +145,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
 
 const DEFAULT_DATA_DIR: &str = "flatbed-data";
 const ALLOWED: &str = "a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between";
-const DEFAULT_LISTEN: &str = "127.0.0.1:5984";
 
 impl Setting {
     /// `--cluster-file`, without the dashes in front.
@@ -141,6 +185,14 @@ pub(crate) enum SettingsError {
         /// What it should be.
         expected: String,
     },
+    /// A limit that there is not, or that it cannot be.
+    #[error("{origin}: {error}")]
+    Limit {
+        /// Where it was found.
+        origin: String,
+        /// What is wrong with it.
+        error: LimitError,
+    },
     /// Two settings of one source that exclude each other.
     #[error("{first} and {second} exclude each other: give one of them")]
     Both {
@@ -178,8 +230,8 @@ pub(crate) struct Settings {
     pub fdb_library: Option<PathBuf>,
     /// The prefix of all keys, if not the layer's default.
     pub root: Option<String>,
-    /// `host:port`; not resolved yet.
-    pub listen: String,
+    /// How the server is reached.
+    pub listening: Listening,
     /// `run_bytes` of new databases, if not the layer's default.
     pub run_bytes: Option<u32>,
     /// The largest document, if not the layer's default.
@@ -226,16 +278,11 @@ impl Settings {
         {
             return Err(found.is_not("a log level (error, warn, info, debug, trace) or a list of target=level"));
         }
-        if let Some(found) = first("listen")
-            && found.text.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
-        {
-            return Err(found.is_not("host:port, such as 127.0.0.1:5984"));
-        }
         Ok(Settings {
             storage: storage(layers)?,
             fdb_library: first("fdb_library").map(Found::path),
             root: root.map(|found| found.text.clone()),
-            listen: first("listen").map_or(DEFAULT_LISTEN, |found| &found.text).to_owned(),
+            listening: Listening::resolve(layers)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
             view_rows_max: first("view_rows_max").map(|found| found.number(1..=200_000)).transpose()?,
@@ -271,8 +318,14 @@ impl Settings {
 }
 
 impl Found {
-    fn path(&self) -> PathBuf {
-        self.base.as_deref().unwrap_or(Path::new("")).join(&self.text)
+    /// The path that it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.relative(Path::new(&self.text))
+    }
+
+    /// A path that stands in it.
+    pub(crate) fn relative(&self, path: &Path) -> PathBuf {
+        self.base.as_deref().unwrap_or(Path::new("")).join(path)
     }
 
     fn number<N>(&self, range: RangeInclusive<N>) -> Result<N, SettingsError>
@@ -286,7 +339,8 @@ impl Found {
             .ok_or_else(|| self.is_not(format!("a number from {} to {}", range.start(), range.end())))
     }
 
-    fn is_not(&self, expected: impl Into<String>) -> SettingsError {
+    /// That it is not what it should be.
+    pub(crate) fn is_not(&self, expected: impl Into<String>) -> SettingsError {
         SettingsError::Value { origin: self.origin.clone(), text: self.text.clone(), expected: expected.into() }
     }
 }
@@ -337,16 +391,15 @@ mod tests {
     fn defaults() {
         let settings = Settings::resolve(&[]).unwrap();
         assert_eq!(settings.storage, StorageChoice::DataDirectory("flatbed-data".into()));
-        assert_eq!(settings.listen, "127.0.0.1:5984");
         assert_eq!((settings.log_format, settings.log_level.as_str()), (LogFormat::Text, "info"));
     }
 
     #[test]
     fn the_first_source_wins() {
-        let command_line = layer("a", &[("listen", "[::1]:1"), ("data_dir", "d")]);
+        let command_line = layer("a", &[("listen", "[::1]:1,unix:/a"), ("data_dir", "d")]);
         let environment = layer("b", &[("listen", "b:2"), ("cluster_file", "c"), ("root", "r")]);
         let settings = Settings::resolve(&[command_line, environment]).unwrap();
-        assert_eq!(settings.listen, "[::1]:1");
+        assert_eq!(settings.listening.places.len(), 2);
         assert_eq!(settings.root.as_deref(), Some("r"));
         assert_eq!(settings.storage, StorageChoice::DataDirectory("d".into()));
     }
@@ -381,9 +434,7 @@ mod tests {
     #[test]
     fn refused() {
         for (values, message) in [
-            (&[("listen", "5984")][..], "listen in x: \"5984\" is not host:port, such as 127.0.0.1:5984"),
-            (&[("listen", "a:70000")], "listen in x: \"a:70000\" is not host:port, such as 127.0.0.1:5984"),
-            (&[("run_bytes", "60001")], "run_bytes in x: \"60001\" is not a number from 0 to 60000"),
+            (&[("run_bytes", "60001")][..], "run_bytes in x: \"60001\" is not a number from 0 to 60000"),
             (
                 &[("replication_allow", "10.0.0.1/8")],
                 "replication_allow in x: \"10.0.0.1/8\" is not a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between",

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName};
 use hyper::upgrade::OnUpgrade;
-use hyper::{Method, Response};
+use hyper::{Method, Response, StatusCode};
 
 use crate::arriving::Arriving;
+use crate::cors::Page;
 use crate::host;
 use crate::inside::OnBehalf;
-use crate::metrics::Verb;
+use crate::metrics::{Bound, Verb};
 use crate::outlet::Outlet;
 use crate::peer::Peer;
+use crate::refused::Refused;
 use crate::reply::ReplyBody;
 use crate::request::Request;
 use crate::server::Served;
@@ -33,7 +35,7 @@ impl RequestIds {
     }
 }
 
-/// Answers one request at its outlet; `peer` is `None` for one from within.
+/// Answers one request at its outlet; `peer` is who sends it, `None` for one from within.
 pub(crate) async fn answer<S: Surface>(
     served: Arc<Served<S>>,
     request: hyper::Request<Incoming>,
@@ -41,6 +43,8 @@ pub(crate) async fn answer<S: Surface>(
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
     let shell = &served.shell;
+    let sender = peer;
+    let peer = sender.map(|sender| shell.proxies.client(sender, request.headers()));
     let id = shell.request_ids.next();
     let (target, label) = served.surface.target(request.uri().path());
     let tracking = Tracking::begin(&shell.traffic, &id, request.method(), request.uri(), label, peer, outlet.clone());
@@ -49,7 +53,7 @@ pub(crate) async fn answer<S: Surface>(
     }
     // What wraps it would have room for its state several times.
     let spans = tracking.spans();
-    spans.within(Box::pin(answer_within(served, request, id, (target, label), peer, tracking, outlet))).await
+    spans.within(Box::pin(answer_within(served, request, id, (target, label), (sender, peer), tracking, outlet))).await
 }
 
 async fn answer_within<S: Surface>(
@@ -57,7 +61,7 @@ async fn answer_within<S: Surface>(
     request: hyper::Request<Incoming>,
     id: String,
     (target, mut label): (S::Target, S::Label),
-    peer: Option<Peer>,
+    (sender, peer): (Option<Peer>, Option<Peer>),
     tracking: Tracking,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
@@ -66,6 +70,7 @@ async fn answer_within<S: Surface>(
     // Where others wait for room for what they have made, nothing is made that would wait behind them.
     outlet.until_there_is_room().await;
     let (shell, surface) = (&served.shell, &served.surface);
+    let cors = shell.cors();
     let (mut parts, body) = request.into_parts();
     let (version, upgrade) = (parts.version, parts.extensions.remove::<OnUpgrade>());
     let on_behalf = parts.extensions.remove::<OnBehalf>();
@@ -73,22 +78,41 @@ async fn answer_within<S: Surface>(
     let is_head = method == Method::HEAD;
     let verb = Verb::from(&method);
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
-    // What is asked from within goes by no name.
-    let checked = if is_inside { Ok(()) } else { host::check(version, &uri, &headers, surface.is_open()) };
-    let preflight = if checked.is_ok() { shell.cors.preflight(&method, &headers) } else { None };
+    // What is asked from within goes by no name, and is nobody's but this server's.
+    let check = |peer: &Peer| {
+        host::check(version, &uri, &headers, surface.is_open())?;
+        shell.admission.ask(peer)?;
+        let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
+        let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
+        if !method.is_safe() && page.has_session_or(S::begins_session(&target)) && !cors.is_own_or_listed(&page) {
+            shell.traffic.refused.of(Bound::Origin).add(1);
+            let reason = "A page of another origin may not change anything on behalf of its user.";
+            return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", reason));
+        }
+        Ok(())
+    };
+    let checked = peer.as_ref().map_or(Ok(()), check);
+    let preflight = if checked.is_ok() { cors.preflight(&method, &headers) } else { None };
     let Answer { mut reply, user } = match (checked, preflight) {
-        (Err(refused), _) => Answer { reply: surface.refused(&refused), user: None },
+        (Err(refused), _) => {
+            let mut reply = surface.refused(&refused);
+            if let Some(seconds) = refused.retry_after_seconds {
+                reply.header(header::RETRY_AFTER, &seconds.to_string());
+            }
+            Answer { reply, user: None }
+        }
         (Ok(()), Some(reply)) => {
             label = S::PREFLIGHT;
             Answer { reply, user: None }
         }
         (Ok(()), None) => {
             let memory = shell.memory.clone();
-            let body = Arriving::new(body, &memory);
+            let body = Arriving::new(body, &memory, &shell.admission.limits());
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
             let request =
                 Request { method, uri, version, headers, body, upgrade, memory, client: None, peer, is_secure };
-            let origin = Origin { is_inside, on_behalf: on_behalf.as_ref(), connection: outlet.connection() };
+            let origin =
+                Origin { is_inside, on_behalf: on_behalf.as_ref(), outlet: &outlet, admission: &shell.admission };
             surface.answer(request, target, origin).await
         }
     };
@@ -102,7 +126,13 @@ async fn answer_within<S: Surface>(
     if let Err(refused) = reply.find_room(&outlet).await {
         reply = surface.refused(&refused);
     }
-    shell.cors.decorate(&request_headers, &mut reply.headers);
+    if reply.status == StatusCode::TOO_MANY_REQUESTS && !reply.headers.contains_key(header::RETRY_AFTER) {
+        reply.header(header::RETRY_AFTER, "1");
+    }
+    if reply.status == StatusCode::SWITCHING_PROTOCOLS {
+        outlet.connection().speak_on();
+    }
+    cors.decorate(&request_headers, &mut reply.headers);
     reply.header(REQUEST_ID, &id);
     reply.headers.insert(header::SERVER, shell.server_header.clone());
     // What is asked from within is no client's request.

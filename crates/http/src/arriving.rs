@@ -10,13 +10,8 @@ use hyper::body::{Frame, Incoming};
 use tokio::time::Instant;
 
 use crate::body_memory::{Body, BodyMemory, Client, Coming, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large};
+use crate::limits::Limits;
 use crate::refused::{Refused, Result};
-
-/// Between two pieces of a body.
-const IDLE_MAX: Duration = Duration::from_secs(30);
-
-/// For a whole body, however it trickles.
-const TOTAL_MAX: Duration = Duration::from_secs(600);
 
 /// A body may take longer than that if so much has come for each second.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
@@ -29,17 +24,22 @@ pub struct Arriving {
     instead: Option<Body>,
     bytes: u64,
     began: Instant,
+    /// Between two pieces, and for all of it, however it trickles.
+    pause_max: Duration,
+    all_max: Duration,
     memory: BodyMemory,
     coming: Arc<Coming>,
 }
 
 impl Arriving {
-    pub(crate) fn new(body: Incoming, memory: &BodyMemory) -> Arriving {
+    pub(crate) fn new(body: Incoming, memory: &BodyMemory, limits: &Limits) -> Arriving {
         Arriving {
             body,
             instead: None,
             bytes: 0,
             began: Instant::now(),
+            pause_max: limits.body_pause_max,
+            all_max: limits.body_max,
             memory: memory.clone(),
             coming: memory.expect(),
         }
@@ -59,8 +59,8 @@ impl Arriving {
             return Ok(Some(bytes));
         }
         loop {
-            let left = time_for(self.bytes).saturating_sub(self.began.elapsed());
-            let frame = tokio::time::timeout(left.min(IDLE_MAX), self.body.frame());
+            let left = time_for(self.all_max, self.bytes).saturating_sub(self.began.elapsed());
+            let frame = tokio::time::timeout(left.min(self.pause_max), self.body.frame());
             let frame = self.coming.more(frame, |frame| match frame {
                 Ok(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
                 _ => 0,
@@ -89,8 +89,8 @@ impl Arriving {
 }
 
 /// How long a body may take of which so much has come.
-fn time_for(bytes: u64) -> Duration {
-    TOTAL_MAX + Duration::from_secs(bytes / LEAST_BYTES_A_SECOND)
+fn time_for(all_max: Duration, bytes: u64) -> Duration {
+    all_max + Duration::from_secs(bytes / LEAST_BYTES_A_SECOND)
 }
 
 fn slow() -> Refused {
@@ -151,9 +151,10 @@ mod tests {
     #[test]
     fn who_goes_on_has_more_time() {
         // A byte every 29 s comes to an end.
-        assert_eq!(time_for(0), TOTAL_MAX);
-        assert_eq!(time_for(TOTAL_MAX.as_secs() / 29), TOTAL_MAX);
+        let all_max = Limits::default().body_max;
+        assert_eq!(time_for(all_max, 0), all_max);
+        assert_eq!(time_for(all_max, all_max.as_secs() / 29), all_max);
         // The largest attachment in 18 hours.
-        assert_eq!(time_for(1 << 30), TOTAL_MAX + Duration::from_secs(65_536));
+        assert_eq!(time_for(all_max, 1 << 30), all_max + Duration::from_secs(65_536));
     }
 }

@@ -1,7 +1,8 @@
 //! Cross-origin requests from browsers, off unless configured.
 
 use hyper::header::{self, HeaderName};
-use hyper::{HeaderMap, Method, StatusCode};
+use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::reply::{Reply, ReplyBody};
 
@@ -10,12 +11,18 @@ const HEADERS: &str = "accept, authorization, content-type, origin, referer, if-
                        x-couch-full-commit, x-requested-with, last-event-id, content-encoding";
 const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev";
 
+/// The cookie of a session.
+const SESSION: &str = "AuthSession";
+
+/// What browsers say of the page that makes a request, which no page can change.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// What browsers are answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cors {
     /// Origins that may call, such as `https://app.example`; `*` for all.
     pub origins: Vec<String>,
-    /// Whether credentials may be sent along.
+    /// Whether credentials may be sent along by those that are listed by name.
     pub credentials: bool,
     /// Further header names that requests may have.
     pub headers: Vec<String>,
@@ -30,13 +37,25 @@ impl Cors {
         self.origins.iter().any(|allowed| allowed == "*" || allowed == origin).then_some(origin)
     }
 
+    /// Whether an origin is named, and not just any: these may have credentials.
+    fn is_listed(&self, origin: &str) -> bool {
+        origin != "*" && self.origins.iter().any(|listed| listed == origin)
+    }
+
+    /// Whether a page may do something on behalf of its user: one of the same host, or of an origin that is listed. What
+    /// does not come from a page may, too.
+    pub(crate) fn is_own_or_listed(&self, page: &Page<'_>) -> bool {
+        match page.headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
+            Some(origin) => self.is_listed(origin) || page.is_own(origin),
+            None => page.headers.get(SEC_FETCH_SITE).is_none_or(|site| site.as_bytes() != b"cross-site"),
+        }
+    }
+
     /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
-    /// no page at all.
-    pub(crate) fn is_own_or_allowed(&self, headers: &HeaderMap) -> bool {
-        let Some(origin) = headers.get(header::ORIGIN) else { return true };
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let of_origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
-        self.allowed(headers).is_some() || (host.is_some() && of_origin == host)
+    /// no page at all. With credentials an origin must be listed.
+    pub(crate) fn may_open(&self, page: &Page<'_>) -> bool {
+        let has_credentials = page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
+        self.is_own_or_listed(page) || (!has_credentials && self.allowed(page.headers).is_some())
     }
 
     /// The answer to a preflight request; `None`: it is none, or the origin may not call.
@@ -76,28 +95,144 @@ impl Cors {
             }
         };
         let any = self.origins.iter().any(|allowed| allowed == "*");
-        // With credentials a browser does not take the star.
-        put(header::ACCESS_CONTROL_ALLOW_ORIGIN, if any && !self.credentials { "*" } else { origin });
+        // Whoever may call since all may does so without credentials: else every page there is could act for its reader.
+        let credentials = self.credentials && self.is_listed(origin);
+        put(header::ACCESS_CONTROL_ALLOW_ORIGIN, if any && !credentials { "*" } else { origin });
         put(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-        if self.credentials {
+        if credentials {
             put(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, "true");
         }
     }
 }
 
+/// A request, as far as it tells which page has made it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page<'r> {
+    pub uri: &'r Uri,
+    pub headers: &'r HeaderMap,
+    /// The name that was asked for, where a proxy says so.
+    pub host: Option<&'r str>,
+    /// It has come over TLS.
+    pub is_secure: bool,
+}
+
+impl Page<'_> {
+    /// Whether it has a session's cookie, or `is_so` anyhow.
+    pub(crate) fn has_session_or(&self, is_so: bool) -> bool {
+        let mut lines = self.headers.get_all(header::COOKIE).iter();
+        is_so || lines.any(|line| line.as_bytes().split(|byte| *byte == b';').any(is_session))
+    }
+
+    /// Whether an origin is this server, by the name that the request asks for. A page that came without TLS is none of a
+    /// server's that is asked with it: whoever is on the way may have written it. The other way round it is: whatever ends
+    /// TLS before this server need not say so.
+    fn is_own(&self, origin: &str) -> bool {
+        let Some((scheme, of_origin)) = origin.split_once("://") else { return false };
+        let port = match scheme {
+            "https" => 443,
+            "http" if !self.is_secure => 80,
+            _ => return false,
+        };
+        let of_headers = || self.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = self.host.or(self.uri.authority().map(Authority::as_str)).or_else(of_headers);
+        let (Some(host), Ok(of_origin)) = (host.and_then(|host| host.parse().ok()), of_origin.parse()) else {
+            return false;
+        };
+        let name = |authority: &Authority| authority.host().to_ascii_lowercase();
+        let is_bare = |authority: &Authority| !authority.as_str().contains('@');
+        let port_of = |authority: &Authority| authority.port_u16().unwrap_or(port);
+        let (host, of_origin): (Authority, Authority) = (host, of_origin);
+        name(&host) == name(&of_origin) && port_of(&host) == port_of(&of_origin) && is_bare(&of_origin)
+    }
+}
+
+fn is_session(cookie: &[u8]) -> bool {
+    cookie
+        .trim_ascii_start()
+        .strip_prefix(SESSION.as_bytes())
+        .is_some_and(|rest| rest.trim_ascii_start().first() == Some(&b'='))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+
+    fn page(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn of(headers: &HeaderMap, is_secure: bool) -> Page<'_> {
+        static URI: LazyLock<Uri> = LazyLock::new(|| Uri::from_static("/"));
+        Page { uri: &URI, headers, host: None, is_secure }
+    }
+
+    #[test]
+    fn whose_page_it_is() {
+        let none = Cors::default();
+        let may = |host: &str, origin: &str, is_secure: bool| {
+            none.is_own_or_listed(&of(&page(&[("host", host), ("origin", origin)]), is_secure))
+        };
+        assert!(may("db.example", "https://db.example", true) && may("DB.example:443", "https://db.example", true));
+        assert!(may("db.example", "http://db.example", false) && may("db.example:80", "http://db.example", false));
+        assert!(may("db.example", "https://db.example:443", false) && may("[::1]:5984", "http://[::1]:5984", false));
+        for (host, origin, is_secure) in [
+            ("db.example", "http://db.example", true),
+            ("db.example", "https://db.example:444", true),
+            ("db.example", "https://evil.example", true),
+            ("db.example", "https://x@db.example", true),
+            ("db.example", "file://db.example", false),
+            ("db.example", "null", false),
+            ("db.example", "", false),
+            ("db.example", "https://", false),
+            ("", "https://", false),
+        ] {
+            assert!(!may(host, origin, is_secure), "{host} {origin}");
+        }
+        let uri = Uri::from_static("https://db.example/");
+        let headers = page(&[("origin", "https://db.example")]);
+        let of_uri = Page { uri: &uri, headers: &headers, host: None, is_secure: true };
+        assert!(none.is_own_or_listed(&of_uri));
+        assert!(!none.is_own_or_listed(&Page { host: Some("other.example"), ..of_uri }));
+    }
+
+    #[test]
+    fn pages_that_do_not_say_who_they_are() {
+        let none = Cors::default();
+        let may = |site: &str| none.is_own_or_listed(&of(&page(&[("host", "a"), ("sec-fetch-site", site)]), true));
+        assert!(may("same-origin") && may("same-site") && may("none") && !may("cross-site"));
+        let listed = Cors { origins: vec!["https://app.example".into(), "*".into()], ..Cors::default() };
+        let said = page(&[("host", "a"), ("origin", "https://app.example"), ("sec-fetch-site", "cross-site")]);
+        assert!(listed.is_own_or_listed(&of(&said, true)));
+        let other = page(&[("host", "a"), ("origin", "https://other.example")]);
+        assert!(!listed.is_own_or_listed(&of(&other, true)));
+        assert!(!listed.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "*")]), true)));
+    }
+
+    #[test]
+    fn cookies_of_sessions() {
+        let has = |cookies: &[&str]| {
+            let pairs: Vec<_> = cookies.iter().map(|cookie| ("cookie", *cookie)).collect();
+            of(&page(&pairs), true).has_session_or(false)
+        };
+        assert!(has(&["AuthSession=x"]) && has(&["a=b; AuthSession=x"]) && has(&["a=b", "c=d;AuthSession ="]));
+        assert!(!has(&[]) && !has(&["a=AuthSession=x; NotAuthSession=y", "AuthSessions=x; AuthSession"]));
+        assert!(of(&page(&[]), true).has_session_or(true));
+    }
 
     #[test]
     fn foreign_pages_open_nothing() {
         let may = |cors: &Cors, origin: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, "db.example:5984".parse().unwrap());
+            let mut headers = page(&[("host", "db.example:5984")]);
             if let Some(origin) = origin {
                 headers.insert(header::ORIGIN, origin.parse().unwrap());
             }
-            cors.is_own_or_allowed(&headers)
+            cors.may_open(&of(&headers, false))
         };
         let none = Cors::default();
         assert!(may(&none, None) && may(&none, Some("https://db.example:5984")));
@@ -107,6 +242,12 @@ mod tests {
         }
         let some = Cors { origins: vec!["https://app.example".into()], ..Cors::default() };
         assert!(may(&some, Some("https://app.example")) && !may(&some, Some("https://evil.example")));
+        let all = Cors { origins: vec!["*".into()], ..Cors::default() };
+        assert!(may(&all, Some("https://evil.example")));
+        for (name, value) in [("cookie", "AuthSession=x"), ("authorization", "Basic YTpi")] {
+            let with = page(&[("host", "db.example"), ("origin", "https://evil.example"), (name, value)]);
+            assert!(!all.may_open(&of(&with, false)), "{name}");
+        }
     }
 
     #[test]
@@ -119,7 +260,13 @@ mod tests {
         assert!(other.preflight(&Method::OPTIONS, &headers).is_none());
         let all = Cors { origins: vec!["*".into()], credentials: true, ..Cors::default() };
         let reply = all.preflight(&Method::OPTIONS, &headers).unwrap();
+        assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_ORIGIN], "*");
+        assert!(!reply.headers.contains_key(header::ACCESS_CONTROL_ALLOW_CREDENTIALS));
+        let listed =
+            Cors { origins: vec!["*".into(), "https://a.example".into()], credentials: true, ..Cors::default() };
+        let reply = listed.preflight(&Method::OPTIONS, &headers).unwrap();
         assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
+        assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_CREDENTIALS], "true");
         assert!(all.preflight(&Method::GET, &headers).is_none());
     }
 }

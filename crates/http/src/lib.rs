@@ -10,31 +10,43 @@
 mod answer;
 mod arriving;
 mod body_memory;
+mod connection;
 mod cors;
+mod doorway;
 mod host;
 mod inside;
+mod limits;
+mod listen;
 mod metrics;
 pub mod multipart;
 mod outlet;
 mod pace;
 mod peer;
 mod preface;
+mod proxied;
 mod refused;
 mod reply;
 mod request;
 mod request_line;
 mod server;
 mod stall;
+mod stream;
 mod surface;
+mod tls;
 mod tracked;
+mod turns;
 mod websocket;
 
 pub use arriving::Arriving;
 pub use body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, UploadRoom};
 pub use cors::Cors;
+pub use flatbed_network::{Blocks, InvalidBlock, Rate};
 pub use inside::{Inside, OnBehalf, inside};
+pub use limits::{LimitError, Limits};
+pub use listen::Listen;
 pub use metrics::{Counts, Usage};
 pub use outlet::{Outgoing, Room};
+pub use proxied::Proxies;
 pub use refused::{Refused, Result};
 pub use reply::{
     BrokenOff, CHUNK_BYTES, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Watch, Whole, first_room, shrink,
@@ -42,5 +54,6 @@ pub use reply::{
 pub use request::Request;
 pub use server::{BindError, Server, Shell, ShellOptions};
 pub use surface::{Answer, Origin, Surface};
+pub use tls::{Tls, TlsError};
 pub use tracked::{ContinueTrace, REQUEST_TARGET, TRACE_TARGET, spawn};
 pub use websocket::Handshake;

@@ -43,6 +43,43 @@ impl From<&Method> for Verb {
     }
 }
 
+flatbed_metrics::labels! {
+    /// What listens.
+    pub(crate) enum Kind: "listener" {
+        Http = "http",
+        Https = "https",
+        Unix = "unix",
+    }
+}
+
+flatbed_metrics::labels! {
+    /// How a handshake of TLS ended.
+    pub(crate) enum Greeting: "result" {
+        Completed = "completed",
+        Failed = "failed",
+        TimedOut = "timed_out",
+    }
+}
+
+flatbed_metrics::labels! {
+    /// A bound that a connection or a request has met.
+    pub(crate) enum Bound: "limit" {
+        /// Its address has too many.
+        ConnectionsByAddress = "connections_by_address",
+        /// Nothing was asked for on it, and another one came.
+        Unfinished = "unfinished",
+        /// Nothing was asked for on it any more, and another one came.
+        Idle = "idle",
+        /// Nothing was asked for on it in time.
+        Head = "head",
+        RequestsByAddress = "requests_by_address",
+        RequestsByUser = "requests_by_user",
+        MemoryByAddress = "memory_by_address",
+        /// A page of another origin.
+        Origin = "origin",
+    }
+}
+
 /// Requests by a surface's labels.
 #[derive(Debug)]
 pub(crate) struct Requests<L> {
@@ -77,9 +114,12 @@ flatbed_metrics::metrics! {
         requests_in_flight: Gauge = "Requests whose answer is not yet sent to its end, feeds among them.",
         answers_broken_off: Counter = "Answers that began and were not sent to their end, because the client went away or the storage failed.",
         connections: Gauge = "Connections open.",
+        listener_connections: Labelled<Kind, Gauge> = "Connections open, by what listens: HTTP, HTTP over TLS, a socket of the file system.",
         connections_accepted: Counter = "Connections accepted.",
         received_bytes: Counter = "Bytes received on all connections.",
         sent_bytes: Counter = "Bytes sent on all connections.",
+        tls_handshakes: Labelled<Greeting, Counter> = "Handshakes of TLS, by how they ended.",
+        refused: Labelled<Bound, Counter> = "Connections and requests that were refused or closed, by the bound that they met.",
     }
 }
 

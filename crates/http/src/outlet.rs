@@ -11,13 +11,14 @@
 //! Pages of rows alone, which are small, have a part of their own: they wait for no document's.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use slab::Slab;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use crate::limits::UnderWay;
 use crate::metrics::Usage;
 use crate::pace::Pace;
 
@@ -182,6 +183,7 @@ impl Outlets {
             pages: Budget::new((CONNECTION_PAGES * self.page_bytes_max).min(self.documents.limit)),
             answers: AtomicUsize::new(0),
             is_known: AtomicBool::new(is_known),
+            idle_since: AtomicU64::new(0),
             is_blocked: AtomicBool::new(false),
             unblocked: Notify::new(),
             cut: Notify::new(),
@@ -214,7 +216,7 @@ impl Outlets {
             for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most) || outlet.is_in_the_way(now, wanted))
             {
                 tracing::debug!("a connection is cut: its client takes nothing of an answer, or too little");
-                outlet.connection.cut.notify_one();
+                outlet.connection.end();
             }
         }
     }
@@ -237,6 +239,9 @@ pub(crate) struct Connection {
     answers: AtomicUsize,
     /// An administrator has asked on it.
     is_known: AtomicBool,
+    /// When the last of its answers ended, in milliseconds since the server began; 0: none has ended,
+    /// `u64::MAX`: it speaks another protocol by now.
+    idle_since: AtomicU64,
     /// The system takes no more of what is sent.
     is_blocked: AtomicBool,
     unblocked: Notify,
@@ -262,6 +267,7 @@ impl Connection {
             pace: Pace::default(),
             documents: AtomicUsize::new(0),
             rows: AtomicUsize::new(0),
+            user: OnceLock::new(),
         });
         place.insert(Arc::downgrade(&outlet));
         Some(outlet)
@@ -296,6 +302,22 @@ impl Connection {
         }
     }
 
+    /// Since when it has been waiting for a further request, in milliseconds since the server began; `None`: it is not.
+    pub(crate) fn idle_since(&self) -> Option<u64> {
+        let is_idle = self.answers.load(Ordering::Relaxed) == 0;
+        Some(self.idle_since.load(Ordering::Relaxed)).filter(|since| is_idle && *since != 0 && *since != u64::MAX)
+    }
+
+    /// Another protocol is spoken on it from now on.
+    pub(crate) fn speak_on(&self) {
+        self.idle_since.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Has it cut.
+    pub(crate) fn end(&self) {
+        self.cut.notify_one();
+    }
+
     /// Resolves when the connection is to be cut.
     pub(crate) async fn cut(&self) {
         self.cut.notified().await;
@@ -317,9 +339,17 @@ pub(crate) struct Outlet {
     /// Pages that it holds.
     documents: AtomicUsize,
     rows: AtomicUsize,
+    /// Whose request it answers, if that is bounded.
+    user: OnceLock<UnderWay>,
 }
 
 impl Outlet {
+    /// It answers a user's request.
+    pub(crate) fn is_of(&self, user: UnderWay) {
+        // Who asks is said once.
+        let _ = self.user.set(user);
+    }
+
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
@@ -391,7 +421,12 @@ impl Outlet {
 
 impl Drop for Outlet {
     fn drop(&mut self) {
-        self.connection.answers.fetch_sub(1, Ordering::Relaxed);
+        let connection = &self.connection;
+        if connection.answers.fetch_sub(1, Ordering::Relaxed) == 1
+            && connection.idle_since.load(Ordering::Relaxed) != u64::MAX
+        {
+            connection.idle_since.store(self.now().max(1), Ordering::Relaxed);
+        }
         let mut under_way = self.connection.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.remove(self.place);
     }

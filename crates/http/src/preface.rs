@@ -3,15 +3,20 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+
+use crate::stream::{Stream, Transport};
+use crate::tls;
 
 /// What a client of HTTP/2 sends first (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// From the first byte of a beginning that comes in part until it is clear.
 const BEGINNING_MAX: Duration = Duration::from_secs(5);
+
+/// What is read at once of a beginning that cannot be looked at.
+const BEGINNING_BYTES: usize = 2_048;
 
 /// How a connection begins.
 #[derive(Debug)]
@@ -28,35 +33,61 @@ pub(crate) struct Beginning {
 /// stays so. Only a beginning that comes in part is read here: what is looked at and left keeps the connection readable, so
 /// that neither more of it nor its end could be waited for.
 ///
+/// Over TLS client and server have agreed upon it, if the client knows how to. What cannot be looked at is read.
+///
 /// # Errors
 /// Those of the connection, `UnexpectedEof` where it ends before it is clear, `TimedOut` where it does not go on.
-pub(crate) async fn beginning(stream: &mut TcpStream) -> io::Result<Beginning> {
+pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Beginning> {
+    let tcp = match stream {
+        Stream::Plain(Transport::Tcp(tcp)) => tcp,
+        Stream::Plain(Transport::Unix(_)) => return read(stream).await,
+        Stream::Tls(tls) => {
+            return match tls::is_http2(tls.get_ref().1.alpn_protocol()) {
+                Some(is_http2) => Ok(Beginning { is_http2, read: Bytes::new() }),
+                None => read(stream).await,
+            };
+        }
+    };
     let mut first = [0; PREFACE.len()];
-    let count = stream.peek(&mut first).await?;
+    let count = tcp.peek(&mut first).await?;
     let seen = first.get(..count).unwrap_or_default();
     match speaks_http2(seen) {
         Some(is_http2) => Ok(Beginning { is_http2, read: Bytes::new() }),
         None if seen.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
-        None => tokio::time::timeout(BEGINNING_MAX, read(stream)).await?,
+        None => read(stream).await,
     }
 }
 
 /// Whether these first bytes are HTTP/2's, if that is clear.
 fn speaks_http2(seen: &[u8]) -> Option<bool> {
-    if !PREFACE.starts_with(seen) {
-        return Some(false);
+    if seen.len() >= PREFACE.len() {
+        return Some(seen.starts_with(PREFACE));
     }
-    (seen.len() == PREFACE.len()).then_some(true)
+    (!PREFACE.starts_with(seen)).then_some(false)
 }
 
-async fn read(stream: &mut TcpStream) -> io::Result<Beginning> {
-    let mut read = BytesMut::with_capacity(PREFACE.len());
-    loop {
-        if stream.read_buf(&mut (&mut read).limit(PREFACE.len())).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+async fn read(stream: &mut Stream) -> io::Result<Beginning> {
+    let mut read = BytesMut::new();
+    // What comes together is read together, so that a head is one.
+    more(stream, &mut read).await?;
+    let rest = async {
+        loop {
+            if let Some(is_http2) = speaks_http2(&read) {
+                return Ok(Beginning { is_http2, read: read.freeze() });
+            }
+            more(stream, &mut read).await?;
         }
-        if let Some(is_http2) = speaks_http2(&read) {
-            return Ok(Beginning { is_http2, read: read.freeze() });
+    };
+    tokio::time::timeout(BEGINNING_MAX, rest).await?
+}
+
+async fn more(stream: &mut Stream, read: &mut BytesMut) -> io::Result<()> {
+    let mut space = [0; BEGINNING_BYTES];
+    match stream.read(&mut space).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => {
+            read.extend_from_slice(space.get(..count).unwrap_or_default());
+            Ok(())
         }
     }
 }
@@ -65,11 +96,12 @@ async fn read(stream: &mut TcpStream) -> io::Result<Beginning> {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
-    async fn pair() -> (TcpStream, TcpStream) {
+    async fn pair() -> (TcpStream, Stream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (client, listener.accept().await.unwrap().0)
+        (client, Stream::Plain(Transport::Tcp(listener.accept().await.unwrap().0)))
     }
 
     async fn told_of(pieces: &[&[u8]]) -> io::Result<bool> {

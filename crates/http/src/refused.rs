@@ -12,6 +12,8 @@ pub struct Refused {
     pub error: &'static str,
     /// For people.
     pub reason: String,
+    /// When to ask again, where that is known.
+    pub retry_after_seconds: Option<u32>,
 }
 
 /// What the shell gives, or why not.
@@ -19,7 +21,7 @@ pub type Result<T> = std::result::Result<T, Refused>;
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Refused {
-        Refused { status, error, reason: reason.into() }
+        Refused { status, error, reason: reason.into(), retry_after_seconds: None }
     }
 
     pub(crate) fn bad_request(reason: impl Into<String>) -> Refused {

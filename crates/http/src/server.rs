@@ -1,63 +1,30 @@
 //! Listening, connections and their limits, and the end of it all.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use flatbed_metrics::{Family, Label};
-use hyper::body::Incoming;
+use flatbed_network::Blocks;
 use hyper::header::HeaderValue;
-use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use socket2::TcpKeepalive;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::answer::{self, RequestIds};
+use crate::answer::RequestIds;
 use crate::body_memory::BodyMemory;
+use crate::connection::{self, Accepted};
 use crate::cors::Cors;
+use crate::doorway::Doorway;
 use crate::inside::{self, Inside};
+use crate::limits::{Admission, Limits};
+use crate::listen::{Listen, Listener};
 use crate::metrics::{Requests, Traffic, Usage};
-use crate::outlet::{ANSWERS_MAX, Outlets};
-use crate::peer::Peer;
-use crate::preface;
+use crate::outlet::Outlets;
+use crate::proxied::Proxies;
 use crate::reply::STALL_MAX;
-use crate::request_line::HeadsRead;
-use crate::stall::StallGuard;
 use crate::surface::Surface;
 use crate::tracked::ContinueTrace;
-
-/// For the head of a request.
-const HEAD_MAX: Duration = Duration::from_secs(30);
-
-/// When a connection is silent, and between the probes that find out whether its client is still there.
-const KEEP_ALIVE: TcpKeepalive =
-    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
-
-/// What the system takes of a connection's answers before they are sent. With more, it says that it takes more only after
-/// a third of megabytes has gone out: a client that reads slowly would look like one that does not read.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-
-/// Streams that a client of HTTP/2 has reset and whose request was not looked at yet; with more its connection ends.
-const RESETS_MAX: usize = 20;
-
-/// Streams that a client of HTTP/2 has broken the protocol on, likewise.
-const BROKEN_MAX: usize = 100;
-
-/// What a stream of HTTP/2 buffers of its answer.
-const STREAM_BUFFER_BYTES: usize = 64 * 1024;
-
-/// What a connection of HTTP/2 takes of requests' bodies before they are read.
-const RECEIVED_BYTES_MAX: u32 = 256 * 1024;
-
-/// Header lines of a request.
-const HEADERS_MAX: usize = 100;
-
-/// Bytes of a request's head.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
+use crate::turns::Turns;
 
 /// How a server is set up, whatever it serves.
 #[derive(Debug, Clone)]
@@ -73,8 +40,15 @@ pub struct ShellOptions {
     pub body_memory_bytes: usize,
     /// The largest document that a page of an answer may have, in bytes.
     pub document_bytes_max: usize,
-    /// Connections at once; further ones wait to be accepted.
+    /// Connections at once. For further ones some are closed on which nothing is asked for; where there are none, they wait
+    /// to be accepted.
     pub connections_max: usize,
+    /// What one client may have and ask for, to begin with: [`Shell::set_limits`] changes it.
+    pub limits: Limits,
+    /// Clients that are not bounded by address.
+    pub unlimited: Blocks,
+    /// Who says whom they speak for.
+    pub proxies: Proxies,
     /// How long requests under way may take to end when the server stops.
     pub drain: Duration,
     /// A connection whose client takes nothing of what is sent for this long is closed.
@@ -93,6 +67,9 @@ impl Default for ShellOptions {
             body_memory_bytes: 512 * 1024 * 1024,
             document_bytes_max: 8_000_000,
             connections_max: 20_000,
+            limits: Limits::default(),
+            unlimited: this_machine(),
+            proxies: Proxies::default(),
             drain: Duration::from_secs(10),
             stall_max: STALL_MAX,
             continue_trace: None,
@@ -109,10 +86,10 @@ pub enum BindError {
     )]
     Exposed(SocketAddr),
     /// The system refused the address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {listen}: {source}")]
     Listen {
         /// Which one.
-        address: SocketAddr,
+        listen: Listen,
         /// Why.
         source: std::io::Error,
     },
@@ -121,7 +98,7 @@ pub enum BindError {
 /// What the requests of one server share, whatever it serves: bounds, and what is counted by the labels `L`.
 #[derive(Debug)]
 pub struct Shell<L> {
-    pub(crate) cors: Cors,
+    cors: RwLock<Arc<Cors>>,
     pub(crate) server_header: HeaderValue,
     pub(crate) memory: BodyMemory,
     pub(crate) outlets: Arc<Outlets>,
@@ -130,6 +107,10 @@ pub struct Shell<L> {
     pub(crate) request_ids: RequestIds,
     pub(crate) stall_max: Duration,
     pub(crate) continue_trace: Option<ContinueTrace>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) doorway: Arc<Doorway>,
+    pub(crate) greetings: Arc<Turns>,
+    pub(crate) proxies: Proxies,
     connections_max: usize,
     drain: Duration,
 }
@@ -137,13 +118,19 @@ pub struct Shell<L> {
 impl<L: Label> Shell<L> {
     /// One that nothing is served in yet.
     pub fn new(options: ShellOptions) -> Arc<Shell<L>> {
+        let traffic: Arc<Traffic> = Arc::default();
         Arc::new(Shell {
-            cors: options.cors,
+            cors: RwLock::new(Arc::new(options.cors)),
             server_header: HeaderValue::from_str(&options.server).unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
             outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max),
             requests: Requests::new(),
-            traffic: Arc::default(),
+            admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
+            doorway: Doorway::new(traffic.clone()),
+            // Half of the processors at most.
+            greetings: Turns::new(processors().div_ceil(2), options.connections_max),
+            proxies: options.proxies,
+            traffic,
             request_ids: RequestIds::default(),
             stall_max: options.stall_max,
             continue_trace: options.continue_trace,
@@ -153,8 +140,23 @@ impl<L: Label> Shell<L> {
     }
 
     /// Which pages of other origins may call.
-    pub fn cors(&self) -> &Cors {
-        &self.cors
+    pub fn cors(&self) -> Arc<Cors> {
+        self.cors.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on pages of these origins may call.
+    pub fn set_cors(&self, cors: Cors) {
+        *self.cors.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(cors);
+    }
+
+    /// From now on clients are bounded like this; connections that are there keep the times that they have begun with.
+    pub fn set_limits(&self, limits: Limits) {
+        self.admission.set_limits(limits);
+    }
+
+    /// How clients are bounded now.
+    pub fn limits(&self) -> Limits {
+        self.admission.limits()
     }
 
     /// What it has counted.
@@ -177,6 +179,15 @@ impl<L: Label> Shell<L> {
     }
 }
 
+/// Loopback addresses, and sockets of the file system.
+fn this_machine() -> Blocks {
+    "127.0.0.0/8,::1,unix".parse().unwrap_or_default()
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// A surface in its shell.
 pub(crate) struct Served<S: Surface> {
     pub(crate) shell: Arc<Shell<S::Label>>,
@@ -185,7 +196,7 @@ pub(crate) struct Served<S: Surface> {
 
 /// A server that listens already.
 pub struct Server<S: Surface> {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Arc<Listener>>,
     inside: Inside,
     served: Arc<Served<S>>,
     connections: Arc<Semaphore>,
@@ -193,26 +204,26 @@ pub struct Server<S: Surface> {
 }
 
 impl<S: Surface> Server<S> {
-    /// Takes the addresses, port 0 for a free one. What connects from within this process arrives `inside`.
+    /// Takes the addresses. What connects from within this process arrives `inside`.
     ///
     /// # Errors
     /// [`BindError`].
     pub async fn bind(
-        listen: &[SocketAddr],
+        listen: &[Listen],
         shell: Arc<Shell<S::Label>>,
         surface: S,
         inside: Inside,
     ) -> Result<Self, BindError> {
         let served = Arc::new(Served { shell, surface: Arc::new(surface) });
         if served.surface.is_open()
-            && let Some(exposed) = listen.iter().find(|address| !address.ip().is_loopback())
+            && let Some(exposed) = listen.iter().filter_map(exposed).next()
         {
-            return Err(BindError::Exposed(*exposed));
+            return Err(BindError::Exposed(exposed));
         }
         let mut listeners = Vec::new();
-        for address in listen {
-            let bound = TcpListener::bind(address).await;
-            listeners.push(bound.map_err(|source| BindError::Listen { address: *address, source })?);
+        for listen in listen {
+            let bound = Listener::bind(listen).await;
+            listeners.push(Arc::new(bound.map_err(|source| BindError::Listen { listen: listen.clone(), source })?));
         }
         let connections_max = u32::try_from(served.shell.connections_max).unwrap_or(u32::MAX);
         let connections = Arc::new(Semaphore::new(connections_max as usize));
@@ -221,7 +232,12 @@ impl<S: Surface> Server<S> {
 
     /// The addresses taken.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.listeners.iter().filter_map(|listener| listener.address()).collect()
+    }
+
+    /// Where it listens, with the ports that were found.
+    pub fn listening(&self) -> Vec<Listen> {
+        self.listeners.iter().map(|listener| listener.listen.clone()).collect()
     }
 
     /// Serves until `shutdown` resolves; then takes no further connection, waits for `beside`, and lets requests under way
@@ -233,6 +249,13 @@ impl<S: Surface> Server<S> {
         let (accepting, _) = tokio::sync::watch::channel(true);
         let graceful = Arc::new(GracefulShutdown::new());
         let mut tasks = Vec::new();
+        // These are dropped with it.
+        let mut beside_them = tokio::task::JoinSet::new();
+        let doorway = shell.doorway.clone();
+        beside_them.spawn(async move { doorway.watch().await });
+        for tls in self.listeners.iter().filter_map(|listener| listener.tls().cloned()) {
+            beside_them.spawn(async move { tls.follow().await });
+        }
         for listener in self.listeners {
             let accept = accept(
                 listener,
@@ -271,8 +294,18 @@ impl<S: Surface> Server<S> {
     }
 }
 
+/// The address, if others than this machine can connect to it.
+fn exposed(listen: &Listen) -> Option<SocketAddr> {
+    match listen {
+        Listen::Http(address) | Listen::Https(address, _) => {
+            Some(*address).filter(|address| !address.ip().is_loopback())
+        }
+        Listen::Unix(..) => None,
+    }
+}
+
 async fn accept<S: Surface>(
-    listener: TcpListener,
+    listener: Arc<Listener>,
     served: Arc<Served<S>>,
     connections: Arc<Semaphore>,
     graceful: Arc<GracefulShutdown>,
@@ -280,111 +313,39 @@ async fn accept<S: Surface>(
 ) {
     loop {
         let next = async {
-            // The semaphore is never closed.
-            let permit = connections.clone().acquire_owned().await.ok();
+            let permit = match connections.clone().try_acquire_owned() {
+                Ok(permit) => Some(permit),
+                Err(_) => room(&served, &connections).await,
+            };
             (permit, listener.accept().await)
         };
         let (permit, accepted) = tokio::select! {
             next = next => next,
             _ = accepting.wait_for(|accepting| !*accepting) => return,
         };
-        let (mut stream, peer) = match accepted {
+        let (transport, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, for one: others must end first.
                 tracing::warn!(%error, "a connection could not be accepted");
+                served.shell.doorway.make_room();
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        let _ = stream.set_nodelay(true);
-        // A client that has vanished while nothing was to be sent is noticed all the same.
-        let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
-        let (stall_max, metrics) = (served.shell.stall_max, served.shell.traffic.clone());
-        let served = served.clone();
-        let answers = served.shell.outlets.connect(served.surface.is_open());
-        let connection = answers.clone();
-        let heads = Arc::new(HeadsRead::new());
-        let heads_read = heads.clone();
-        let peer = Peer::new(peer, false);
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
-            heads_read.saw(&request);
-            let outlet = connection.begin();
-            // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
-            // and the handlers' is many times larger than what a feed that waits needs.
-            let answer = outlet.map(|outlet| Box::pin(answer::answer(served.clone(), request, Some(peer), outlet)));
-            async move {
-                match answer {
-                    Some(answer) => Ok(answer.await),
-                    // Nothing was done for it: the client may send it again. Only HTTP/2 has several at once.
-                    None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
-                }
-            }
-        });
-        let (watcher, mut accepting) = (graceful.watcher(), accepting.clone());
-        tokio::spawn(async move {
-            let told = tokio::select! {
-                told = tokio::time::timeout(HEAD_MAX, preface::beginning(&mut stream)) => told,
-                _ = accepting.wait_for(|accepting| !*accepting) => return,
-            };
-            let Ok(Ok(beginning)) = told else { return };
-            let is_http2 = beginning.is_http2;
-            let stream = StallGuard::new(stream, beginning, heads, stall_max, metrics, answers.clone(), permit);
-            let stream = TokioIo::new(stream);
-            let serve = async {
-                if is_http2 {
-                    return watcher.watch(http2().serve_connection(stream, service)).await;
-                }
-                let connection = http1().serve_connection(stream, service).with_upgrades();
-                let mut connection = std::pin::pin!(connection);
-                let ended = tokio::select! {
-                    ended = connection.as_mut() => Some(ended),
-                    _ = accepting.wait_for(|accepting| !*accepting) => None,
-                };
-                match ended {
-                    Some(ended) => ended,
-                    None => {
-                        connection.as_mut().graceful_shutdown();
-                        connection.await
-                    }
-                }
-                // The watcher, which is waited for, ends here.
-            };
-            let ended = tokio::select! {
-                ended = serve => ended,
-                () = answers.cut() => return,
-            };
-            if let Err(error) = ended {
-                tracing::debug!(error = %error, "a connection ended with an error");
-            }
-        });
+        let accepted = Accepted { transport, address, listener: listener.clone(), permit };
+        tokio::spawn(connection::serve(served.clone(), accepted, graceful.watcher(), accepting.clone()));
     }
 }
 
-fn http1() -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX);
-    builder
-}
-
-fn http2() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(ANSWERS_MAX as u32)
-        .max_pending_accept_reset_streams(RESETS_MAX)
-        .max_local_error_reset_streams(BROKEN_MAX)
-        .max_send_buf_size(STREAM_BUFFER_BYTES)
-        .initial_connection_window_size(RECEIVED_BYTES_MAX)
-        .initial_stream_window_size(RECEIVED_BYTES_MAX)
-        .max_header_list_size(HEAD_BYTES_MAX as u32)
-        .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(20));
-    builder
+/// Has connections closed that are of no use to anybody, until there is room for another one.
+async fn room<S: Surface>(served: &Served<S>, connections: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    loop {
+        served.shell.doorway.make_room();
+        let permit = connections.clone().acquire_owned();
+        if let Ok(permit) = tokio::time::timeout(Duration::from_millis(100), permit).await {
+            // The semaphore is never closed.
+            return permit.ok();
+        }
+    }
 }

@@ -9,22 +9,23 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use flatbed_metrics::Held;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::doorway::Entered;
 use crate::metrics::Traffic;
 use crate::outlet::Connection;
 use crate::preface::Beginning;
 use crate::request_line::{HeadsRead, Next, RequestLines};
+use crate::stream::Stream;
 
 /// What is read of a head at once, and perhaps of what is behind it.
 const HEAD_BYTES: usize = 4_096;
 
-/// A TCP stream whose writes fail once none has got through for a while: else a client that stops reading would
+/// A connection whose writes fail once none has got through for a while: else a client that stops reading would
 /// keep its connection, and what is buffered for it, for ever.
 pub(crate) struct StallGuard {
-    stream: TcpStream,
+    stream: Stream,
     /// What was read of it already.
     before: Bytes,
     lines: RequestLines,
@@ -34,28 +35,35 @@ pub(crate) struct StallGuard {
     stall_max: Duration,
     metrics: Arc<Traffic>,
     answers: Arc<Connection>,
-    _open: Held,
     /// Whatever is spoken on it, it is one connection as long as it is open.
-    _permit: Option<OwnedSemaphorePermit>,
+    _place: Place,
+}
+
+/// What a connection is counted as, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Of all connections.
+    pub _permit: Option<OwnedSemaphorePermit>,
+    /// Of its address.
+    pub entered: Arc<Entered>,
+    pub _open: [Held; 2],
 }
 
 impl StallGuard {
-    /// Counts the connection, and what goes over it, and tells its answers whether it takes more. A client that takes
+    /// Counts what goes over the connection, and tells its answers whether it takes more. A client that takes
     /// nothing for `stall_max` is given up. Of what it began with some was read already, and is read again first; `heads`
     /// says which requests were read.
     pub(crate) fn new(
-        stream: TcpStream,
+        stream: Stream,
         Beginning { is_http2, read: before }: Beginning,
         heads: Arc<HeadsRead>,
         stall_max: Duration,
         metrics: Arc<Traffic>,
         answers: Arc<Connection>,
-        permit: Option<OwnedSemaphorePermit>,
+        place: Place,
     ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
-        metrics.connections_accepted.add(1);
         metrics.received_bytes.add(before.len() as u64);
-        let open = metrics.connections.hold();
         StallGuard {
             stream,
             before,
@@ -66,8 +74,7 @@ impl StallGuard {
             stall_max,
             metrics,
             answers,
-            _open: open,
-            _permit: permit,
+            _place: place,
         }
     }
 
@@ -177,10 +184,13 @@ impl AsyncWrite for StallGuard {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // TLS holds what the system does not take yet.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if self.stream.is_tls() { self.watch(context, flushed) } else { flushed }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        if self.stream.is_tls() { self.watch(context, shut) } else { shut }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use flatbed_metrics::Label;
 
 use crate::inside::OnBehalf;
-use crate::outlet::Connection;
-use crate::refused::Refused;
+use crate::limits::Admission;
+use crate::outlet::Outlet;
+use crate::refused::{Refused, Result};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -28,6 +29,11 @@ pub trait Surface: Sized + Send + Sync + 'static {
     /// Whether everyone may do everything. Then it is served on loopback addresses and under loopback names alone.
     fn is_open(&self) -> bool;
 
+    /// Whether what is changed there begins a session, which a page of another origin must not do for its user.
+    fn begins_session(_target: &Self::Target) -> bool {
+        false
+    }
+
     /// Answers a request, refusals included. A request that changes something goes on when this is dropped.
     fn answer(
         self: &Arc<Self>,
@@ -47,13 +53,25 @@ pub struct Origin<'r> {
     pub is_inside: bool,
     /// From this process: on whose behalf.
     pub on_behalf: Option<&'r OnBehalf>,
-    pub(crate) connection: &'r Connection,
+    pub(crate) outlet: &'r Outlet,
+    pub(crate) admission: &'r Arc<Admission>,
 }
 
 impl Origin<'_> {
+    /// A user asks who is bounded, as all are but administrators: it is one of this user's requests until it is answered.
+    ///
+    /// # Errors
+    /// 429 where there are too many.
+    pub fn admit(&self, user: &str) -> Result<()> {
+        if !self.is_inside {
+            self.outlet.is_of(self.admission.ask_as(user)?);
+        }
+        Ok(())
+    }
+
     /// Who asks is known: its connection may have more requests at once than a stranger's.
     pub fn know(&self) {
-        self.connection.know();
+        self.outlet.connection().know();
     }
 }
 

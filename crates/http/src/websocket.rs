@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::cors::Cors;
+use crate::cors::{Cors, Page};
 use crate::refused::{Refused, Result};
 use crate::reply::{Piece, Reply, ReplyBody};
 use crate::request::Request;
@@ -71,7 +71,8 @@ impl Handshake {
             return Err(Refused::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
         }
         // Browsers let any page open a WebSocket, with the user's credentials, and to this machine.
-        if !cors.is_own_or_allowed(&request.headers) {
+        let page = Page { uri: &request.uri, headers: &request.headers, host: None, is_secure: request.is_secure };
+        if !cors.may_open(&page) {
             return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
         }
         let key = request.header(header::SEC_WEBSOCKET_KEY).unwrap_or_default();

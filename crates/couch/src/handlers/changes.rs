@@ -57,7 +57,8 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     };
     let unknown = || Failure::bad_request("Supported `feed` types: normal, continuous, live, longpoll, eventsource");
     let feed = feed.ok_or_else(unknown)?;
-    let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state.shell.cors(), &mut request)?) } else { None };
+    let handshake =
+        if feed == Feed::WebSocket { Some(Handshake::of(&state.shell.cors(), &mut request)?) } else { None };
     let query = &request.query;
     let (scope, mut filter) = filter(&request.context, query, posted).await?;
     if let Scope::Ids(ids) = &scope {

@@ -26,7 +26,8 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let Some(feed) = Feed::named(request.query.get("feed")) else {
         return Err(Failure::bad_request("Supported `feed` types: normal, continuous, longpoll, eventsource"));
     };
-    let handshake = if feed == Feed::WebSocket { Some(Handshake::of(state.shell.cors(), &mut request)?) } else { None };
+    let handshake =
+        if feed == Feed::WebSocket { Some(Handshake::of(&state.shell.cors(), &mut request)?) } else { None };
     let query = &request.query;
     let asked = DatabaseUpdatesQuery {
         since: since(feed, query, request.header(LAST_EVENT_ID))?,

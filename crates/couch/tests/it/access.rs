@@ -1,5 +1,7 @@
 //! Who may do what: administrators, and browsers of other origins.
 
+use std::net::SocketAddr;
+
 use crate::support::{Client, Running, ServerOptions, Store, bind, soon};
 use flatbed_auth::PasswordHash;
 use flatbed_http::{BindError, Cors};
@@ -66,7 +68,8 @@ async fn without_one_only_this_machine_may_connect() {
     assert_eq!(session["userCtx"]["roles"][0], "_admin");
     server.stop().await;
     let layer = store.layer().await;
-    let options = ServerOptions { listen: vec!["0.0.0.0:0".parse().unwrap()], ..ServerOptions::default() };
+    let options =
+        ServerOptions { listen: vec![SocketAddr::from(([0, 0, 0, 0], 0)).into()], ..ServerOptions::default() };
     assert!(matches!(bind(options.clone(), layer.clone()).await, Err(BindError::Exposed(_))));
     let options = ServerOptions { listen: options.listen, ..with_admin() };
     assert!(bind(options, layer).await.is_ok());

@@ -15,6 +15,7 @@ mod functions;
 mod hostile_connections;
 mod hostile_revisions;
 mod keys;
+mod listening;
 mod locked;
 mod mango;
 mod multipart;

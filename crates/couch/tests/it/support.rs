@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions};
-use flatbed_http::{BindError, Cors, OnBehalf, Server, Shell, ShellOptions, inside};
+use flatbed_http::{BindError, Blocks, Cors, Limits, Listen, OnBehalf, Proxies, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
@@ -112,7 +112,7 @@ impl Store {
     /// The same on a layer that is there.
     pub async fn serve_on(&self, layer: Layer, options: impl Into<Options>) -> Running {
         let Options { server, replicator } = options.into();
-        let server = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..server };
+        let server = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()], ..server };
         let server = bind(Options { server, replicator }, layer).await.expect("a free port");
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel::<()>();
@@ -167,6 +167,9 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         body_memory_bytes: options.body_memory_bytes,
         document_bytes_max: usize::try_from(layer.document_bytes_max()).expect("it fits"),
         connections_max: options.connections_max,
+        limits: options.limits,
+        unlimited: options.unlimited,
+        proxies: options.proxies,
         stall_max: options.stall_max,
         ..ShellOptions::default()
     });
@@ -219,26 +222,33 @@ impl Layer {
 /// How a server is set up, but for what works beside it.
 #[derive(Clone)]
 pub struct ServerOptions {
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     pub admins: HashMap<String, PasswordHash>,
     pub cors: Cors,
     pub body_bytes_max: usize,
     pub body_memory_bytes: usize,
     pub connections_max: usize,
+    pub limits: Limits,
+    pub unlimited: Blocks,
+    pub proxies: Proxies,
     pub stall_max: Duration,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        let ShellOptions { cors, body_bytes_max, body_memory_bytes, connections_max, stall_max, .. } =
-            ShellOptions::default();
+        let options = ShellOptions::default();
+        let ShellOptions { cors, body_bytes_max, body_memory_bytes, connections_max, stall_max, .. } = options;
+        let (limits, unlimited, proxies) = (options.limits, options.unlimited, options.proxies);
         ServerOptions {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 5984))],
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 5984)).into()],
             admins: HashMap::new(),
             cors,
             body_bytes_max,
             body_memory_bytes,
             connections_max,
+            limits,
+            unlimited,
+            proxies,
             stall_max,
         }
     }

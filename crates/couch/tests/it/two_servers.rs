@@ -1,6 +1,7 @@
 //! Two complete servers in one process on one engine (or the cluster in `FLATBED_CLUSTER_FILE`): each has its own caches
 //! and feeds, so what one does must reach the other through FoundationDB alone.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use flatbed_client::{Connection, Lines, Url};
@@ -19,7 +20,8 @@ struct Running {
 
 async fn start(store: &Store) -> Running {
     let layer = store.layer().await;
-    let options = ServerOptions { listen: vec!["127.0.0.1:0".parse().unwrap()], ..ServerOptions::default() };
+    let options =
+        ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()], ..ServerOptions::default() };
     let server = bind(options, layer).await.unwrap();
     let url = Url::parse(&format!("http://{}", server.addresses()[0])).unwrap();
     let (stop, stopped) = oneshot::channel();

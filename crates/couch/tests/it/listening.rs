@@ -1,0 +1,447 @@
+//! How a server is reached: TLS, sockets of the file system, proxies; and how much one client may have and ask for.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_auth::PasswordHash;
+use flatbed_http::{Blocks, Limits, Listen, Proxies, Rate, Tls};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{
+    ClientConfig, HandshakeKind, ProtocolVersion, RootCertStore, SupportedProtocolVersion, version,
+};
+
+use crate::support::{ServerOptions, Store, bind, serve, soon};
+
+const CERTIFICATE: &[u8] = include_bytes!("../data/localhost.pem");
+const KEY: &[u8] = include_bytes!("../data/localhost.key.pem");
+const RENEWED: &[u8] = include_bytes!("../data/renewed.pem");
+const RENEWED_KEY: &[u8] = include_bytes!("../data/renewed.key.pem");
+
+const ADMIN: &str = "authorization: Basic YWRtaW46cGFzc3dvcmQ=\r\n";
+
+struct Running {
+    addresses: Vec<SocketAddr>,
+    stop: oneshot::Sender<()>,
+    served: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.served.await.unwrap();
+    }
+}
+
+async fn start(store: &Store, listen: Vec<Listen>, options: ServerOptions) -> Running {
+    let bound = bind(ServerOptions { listen, ..options }, store.layer().await).await.unwrap();
+    let addresses = bound.addresses();
+    let (stop, stopped) = oneshot::channel();
+    Running { addresses, stop, served: serve(bound, stopped) }
+}
+
+fn local() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn with_admin() -> ServerOptions {
+    // RFC 6070's vector: few iterations, so that the test is quick.
+    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
+    ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
+}
+
+/// What is answered to one request, to the end of its JSON or of its head.
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), method: &str, path: &str, headers: &str) -> String {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: 0\r\n\r\n");
+    if stream.write_all(request.as_bytes()).await.is_err() {
+        return String::new();
+    }
+    read(stream).await
+}
+
+async fn read(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let (mut answer, mut piece) = (String::new(), [0; 4096]);
+    let is_whole = |answer: &str| {
+        answer.ends_with("}\n") || (answer.ends_with("\r\n\r\n") && answer.contains("content-length: 0"))
+    };
+    while !is_whole(&answer) {
+        match tokio::time::timeout(Duration::from_secs(20), stream.read(&mut piece)).await.expect("an answer") {
+            Ok(0) | Err(_) => break,
+            Ok(count) => answer.push_str(std::str::from_utf8(&piece[..count]).unwrap()),
+        }
+    }
+    answer
+}
+
+fn status(answer: &str) -> &str {
+    answer.get(9..12).unwrap_or("none")
+}
+
+struct Files {
+    _directory: tempfile::TempDir,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+fn files() -> Files {
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (directory.path().join("c.pem"), directory.path().join("k.pem"));
+    std::fs::write(&certificate, CERTIFICATE).unwrap();
+    std::fs::write(&key, KEY).unwrap();
+    Files { _directory: directory, certificate, key }
+}
+
+fn client(versions: &[&'static SupportedProtocolVersion], protocols: &[&str]) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in [CERTIFICATE, RENEWED] {
+        roots.add(CertificateDer::from_pem_slice(certificate).unwrap()).unwrap();
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+async fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> TlsStream<TcpStream> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(config.clone()).connect(name, stream).await.unwrap()
+}
+
+fn presented(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
+    stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_of_both_versions() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let server = start(&store, vec![Listen::Https(local(), tls), local().into()], with_admin()).await;
+    let [address, plain] = server.addresses[..] else { panic!("two addresses") };
+    for (version, found) in [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)] {
+        let config = client(&[version], &["http/1.1"]);
+        let mut stream = secure(address, &config).await;
+        assert_eq!(stream.get_ref().1.protocol_version(), Some(found));
+        for _ in 0..3 {
+            assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
+        }
+        drop(stream);
+        // Who comes back need not be greeted in full.
+        let mut again = secure(address, &config).await;
+        assert_eq!(status(&ask(&mut again, "GET", "/_up", "").await), "200");
+        assert_eq!(again.get_ref().1.handshake_kind(), Some(HandshakeKind::Resumed));
+    }
+    // A large answer, and a body in pieces.
+    let mut stream = secure(address, &client(&[&version::TLS13], &[])).await;
+    assert_eq!(status(&ask(&mut stream, "PUT", "/db", ADMIN).await), "201");
+    let text = "x".repeat(3_000_000);
+    let document = format!("{{\"text\":\"{text}\"}}");
+    let head = format!("PUT /db/a HTTP/1.1\r\nhost: a\r\n{ADMIN}content-length: {}\r\n\r\n", document.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(document.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    assert_eq!(status(&read(&mut stream).await), "201");
+    assert!(ask(&mut stream, "GET", "/db/a", ADMIN).await.contains(&text));
+    // What is no TLS there is no HTTP either, and the other way round.
+    let mut wrong = TcpStream::connect(address).await.unwrap();
+    assert!(!ask(&mut wrong, "GET", "/", "").await.contains("HTTP"));
+    let mut right = TcpStream::connect(plain).await.unwrap();
+    assert_eq!(status(&ask(&mut right, "GET", "/", "").await), "200");
+    let metrics = ask(&mut right, "GET", "/metrics", &format!("connection: close\r\n{ADMIN}")).await;
+    for line in [
+        "flatbed_tls_handshakes_total{result=\"completed\"} 5",
+        "flatbed_tls_handshakes_total{result=\"failed\"} 1",
+        "flatbed_listener_connections{listener=\"http\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    drop(stream);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_over_tls() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let server = start(&store, vec![Listen::Https(local(), tls)], ServerOptions::default()).await;
+    let stream = secure(server.addresses[0], &client(&[&version::TLS13], &["h2", "http/1.1"])).await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for _ in 0..3 {
+        let request = hyper::Request::get("https://localhost/_up").body(()).unwrap();
+        let (answer, _) = sender.send_request(request, true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200);
+    }
+    drop(sender);
+    connection.await.unwrap().unwrap();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_renewed() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let server = start(&store, vec![Listen::Https(local(), tls)], ServerOptions::default()).await;
+    let config = client(&[&version::TLS13], &[]);
+    let shown = async || presented(&secure(server.addresses[0], &client(&[&version::TLS13], &[])).await);
+    let (old, new) = (CertificateDer::from_pem_slice(CERTIFICATE), CertificateDer::from_pem_slice(RENEWED));
+    let (old, new) = (old.unwrap(), new.unwrap());
+    assert_eq!(shown().await, old);
+    let mut before = secure(server.addresses[0], &config).await;
+    // Its key is not there yet: the old ones stay.
+    std::fs::write(&files.certificate, RENEWED).unwrap();
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    assert_eq!(shown().await, old);
+    std::fs::write(&files.key, RENEWED_KEY).unwrap();
+    soon(async {
+        while shown().await != new {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await;
+    std::fs::remove_file(&files.key).unwrap();
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(shown().await, new);
+    assert_eq!(status(&ask(&mut before, "GET", "/", "").await), "200");
+    server.stop().await;
+}
+
+#[test]
+fn certificates_that_cannot_be_used() {
+    let files = files();
+    let read = |certificate: &[u8], key: &[u8]| {
+        std::fs::write(&files.certificate, certificate).unwrap();
+        std::fs::write(&files.key, key).unwrap();
+        Tls::read(&files.certificate, &files.key).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(read(CERTIFICATE, KEY), Ok(()));
+    assert!(read(CERTIFICATE, RENEWED_KEY).unwrap_err().contains("cannot be used"));
+    assert!(read(b"", KEY).unwrap_err().contains("no certificates"));
+    assert!(read(KEY, KEY).unwrap_err().contains("no certificates"));
+    assert!(read(CERTIFICATE, CERTIFICATE).unwrap_err().contains("no private key"));
+    assert!(read(&[b'x'; (1 << 20) + 1], KEY).unwrap_err().contains("larger than"));
+    assert!(Tls::read(Path::new("/nowhere"), &files.key).unwrap_err().to_string().contains("/nowhere"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_of_the_file_system() {
+    let (store, directory) = (Store::new(), tempfile::tempdir().unwrap());
+    let path = directory.path().join("flatbed.sock");
+    let listen = || vec![Listen::Unix(path.clone(), 0o620)];
+    // One that was left behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let server = start(&store, listen(), ServerOptions::default()).await;
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o620);
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
+    }
+    assert_eq!(status(&ask(&mut stream, "PUT", "/db", "").await), "201");
+    // In pieces, and HTTP/2.
+    let mut pieces = UnixStream::connect(&path).await.unwrap();
+    for piece in ["P", "UT /db2 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0", "\r\n\r\n"] {
+        pieces.write_all(piece.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(status(&read(&mut pieces).await), "201");
+    let (mut sender, connection) = h2::client::handshake(UnixStream::connect(&path).await.unwrap()).await.unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::get("http://localhost/_up").body(()).unwrap();
+    assert_eq!(sender.send_request(request, true).unwrap().0.await.unwrap().status(), 200);
+    // Nobody takes the place of a server that answers.
+    assert!(bind(ServerOptions { listen: listen(), ..ServerOptions::default() }, store.layer().await).await.is_err());
+    assert_eq!(status(&ask(&mut stream, "GET", "/db", "").await), "200");
+    drop((stream, pieces, sender));
+    server.stop().await;
+    assert!(!path.exists());
+    // Nor of something else.
+    std::fs::write(&path, "text").unwrap();
+    assert!(bind(ServerOptions { listen: listen(), ..ServerOptions::default() }, store.layer().await).await.is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whom_a_proxy_speaks_for() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let proxy_protocol: Blocks = "127.0.0.1".parse().unwrap();
+    let rate = Rate { per_second: 1, burst: 2 };
+    let limits = Limits { requests_by_address: rate, handshake_max: Duration::from_secs(1), ..Limits::default() };
+    let proxies = Proxies { proxy_protocol, ..Proxies::default() };
+    let options = ServerOptions { limits, proxies, ..ServerOptions::default() };
+    let server = start(&store, vec![local().into(), Listen::Https(local(), tls)], options).await;
+    let [plain, secured] = server.addresses[..] else { panic!("two addresses") };
+    let connect = async |header: &[u8]| {
+        let mut stream = TcpStream::connect(plain).await.unwrap();
+        stream.write_all(header).await.unwrap();
+        stream
+    };
+    let v2 = |last: u8| {
+        let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+        header.extend([192, 0, 2, last, 10, 0, 0, 1, 0, 80, 0, 81]);
+        header
+    };
+    // The client's address is what counts: two requests, and a third from elsewhere.
+    for (header, wanted) in [
+        (v2(1), "200"),
+        (b"PROXY TCP4 192.0.2.1 10.0.0.1 80 81\r\n".to_vec(), "200"),
+        (v2(1), "429"),
+        (v2(2), "200"),
+        (b"PROXY UNKNOWN\r\n".to_vec(), "200"),
+        (b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec(), "200"),
+    ] {
+        let answer = ask(&mut connect(&header).await, "GET", "/", "").await;
+        assert_eq!(status(&answer), wanted, "{answer}");
+        assert_eq!(answer.contains("\r\nretry-after: 1\r\n"), wanted == "429", "{answer}");
+    }
+    // It is expected, and nothing else.
+    for begin in [&b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"[..], b"PROXY TCP4 x\r\n", b"PROXY"] {
+        assert_eq!(read(&mut connect(begin).await).await, "");
+    }
+    // It stands before TLS.
+    let mut stream = TcpStream::connect(secured).await.unwrap();
+    stream.write_all(&v2(3)).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(client(&[&version::TLS13], &["http/1.1"]));
+    let mut stream = connector.connect(name, stream).await.unwrap();
+    assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
+    drop(stream);
+    // From elsewhere it is no header of anything.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+    let mut other = socket.connect(plain).await.unwrap();
+    assert_eq!(status(&ask(&mut other, "GET", "/", "").await), "200");
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+    let mut other = socket.connect(plain).await.unwrap();
+    other.write_all(b"PROXY TCP4 192.0.2.1 10.0.0.1 80 81\r\n").await.unwrap();
+    assert!(!ask(&mut other, "GET", "/", "").await.starts_with("HTTP/1.1 200"));
+    drop(other);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forwarding_headers() {
+    let store = Store::new();
+    let rate = Rate { per_second: 1, burst: 2 };
+    let limits = Limits { requests_by_address: rate, ..Limits::default() };
+    let proxies = Proxies { forwarding: "127.0.0.2".parse().unwrap(), ..Proxies::default() };
+    let options = ServerOptions { limits, proxies, ..ServerOptions::default() };
+    let server = start(&store, vec![local().into()], options).await;
+    let from = async |last: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        socket.connect(server.addresses[0]).await.unwrap()
+    };
+    let (mut proxy, mut other) = (from(2).await, from(3).await);
+    for (address, wanted) in [("192.0.2.1", "200"), ("9.9.9.9, 192.0.2.1", "200"), ("8.8.8.8,192.0.2.1", "429")] {
+        let header = format!("x-forwarded-for: {address}\r\n");
+        assert_eq!(status(&ask(&mut proxy, "GET", "/", &header).await), wanted, "{address}");
+        // Who is not named is not believed, and is of this machine.
+        assert_eq!(status(&ask(&mut other, "GET", "/", &header).await), "200");
+    }
+    drop((proxy, other));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_request() {
+    let store = Store::new();
+    let limits = Limits {
+        unfinished: 50,
+        unfinished_by_address: 40,
+        connections_by_address: 60,
+        head_max: Duration::from_secs(3),
+        ..Limits::default()
+    };
+    let options =
+        ServerOptions { limits, unlimited: Blocks::default(), connections_max: 80, ..ServerOptions::default() };
+    let server = start(&store, vec![local().into()], options).await;
+    let from = async |last: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 1, last], 0))).unwrap();
+        socket.connect(server.addresses[0]).await.unwrap()
+    };
+    let mut innocent = from(1).await;
+    let mut flood = Vec::new();
+    for n in 0..200 {
+        let mut stream = from(2 + n % 2).await;
+        if n % 3 > 0 {
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost: loc").await;
+        }
+        flood.push(stream);
+    }
+    // It came before all of them, and has not asked for anything yet.
+    assert_eq!(status(&ask(&mut innocent, "GET", "/", "").await), "200");
+    // Who has asked keeps its connection for a while, and lets others in when there is no room.
+    let mut idle = Vec::new();
+    for _ in 0..70 {
+        let mut stream = from(4).await;
+        if status(&ask(&mut stream, "GET", "/", "").await) == "200" {
+            idle.push(stream);
+        }
+    }
+    assert_eq!(idle.len(), 60, "as many as an address may have");
+    for last in 5..60 {
+        let mut stream = from(last).await;
+        assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200", "{last}");
+    }
+    // A connection of HTTP/2 on which nothing is asked for ends in time, too.
+    let (_sender, connection) = h2::client::handshake(from(99).await).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(10), connection).await.is_ok());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_origins() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let cors = flatbed_http::Cors { origins: vec!["https://app.example".into(), "*".into()], ..Default::default() };
+    let options = ServerOptions { cors, ..with_admin() };
+    let server = start(&store, vec![local().into(), Listen::Https(local(), tls)], options).await;
+    let cookie = "cookie: a=b; AuthSession=x\r\n";
+    let mut plain = TcpStream::connect(server.addresses[0]).await.unwrap();
+    let mut secured = secure(server.addresses[1], &client(&[&version::TLS13], &[])).await;
+    for (method, path, headers, of_plain, of_secured) in [
+        ("PUT", "/db", "origin: https://evil.example\r\n", false, false),
+        ("PUT", "/db", "origin: null\r\n", false, false),
+        ("PUT", "/db", "sec-fetch-site: cross-site\r\n", false, false),
+        ("PUT", "/db", "sec-fetch-site: same-origin\r\n", true, true),
+        ("PUT", "/db", "origin: https://localhost\r\n", true, true),
+        ("PUT", "/db", "origin: http://localhost\r\n", true, false),
+        ("PUT", "/db", "origin: https://app.example\r\nsec-fetch-site: cross-site\r\n", true, true),
+        ("PUT", "/db", "", true, true),
+        ("GET", "/db", "origin: https://evil.example\r\n", true, true),
+        ("DELETE", "/db/a", "origin: https://evil.example\r\n", false, false),
+        ("COPY", "/db/a", "origin: https://evil.example\r\n", false, false),
+    ] {
+        let headers = format!("{cookie}{headers}");
+        let answer = ask(&mut plain, method, path, &headers).await;
+        assert_eq!(!answer.contains("A page of another origin"), of_plain, "{method} {headers} {answer}");
+        let answer = ask(&mut secured, method, path, &headers).await;
+        assert_eq!(!answer.contains("A page of another origin"), of_secured, "{method} {headers} {answer}");
+        assert!(!answer.contains("access-control-allow-credentials"), "{answer}");
+    }
+    // A form that signs its reader in as somebody else needs no cookie.
+    let form = "content-type: application/x-www-form-urlencoded\r\norigin: https://evil.example\r\n";
+    assert_eq!(status(&ask(&mut plain, "POST", "/_session", form).await), "403");
+    // Without a session it is as ever: a page cannot send what else is needed without asking for leave.
+    assert_eq!(status(&ask(&mut plain, "PUT", "/db", "origin: https://evil.example\r\n").await), "401");
+    drop((plain, secured));
+    server.stop().await;
+}

@@ -1,0 +1,225 @@
+//! Where the server listens, whom it believes, and what clients may do, as settings say.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flatbed_http::{Blocks, Limits, Listen, Proxies, Tls};
+
+use crate::serve::ServeError;
+use crate::settings::{Found, Layer, SettingsError};
+
+const DEFAULT: &str = "127.0.0.1:5984";
+
+/// The mode of a socket of the file system, unless it is said: its owner's.
+const MODE: u32 = 0o600;
+
+/// Where to listen; names are not resolved yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// `host:port`.
+    Http(String),
+    /// `host:port`, over TLS.
+    Https(String),
+    /// A socket of the file system and its mode.
+    Unix(PathBuf, u32),
+}
+
+/// How the server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listening {
+    /// Where it listens; at least one.
+    pub places: Vec<Place>,
+    /// Certificate and key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Who says whom they speak for.
+    pub proxies: Proxies,
+    /// Clients that are not bounded by address, if not those of this machine.
+    pub unlimited: Option<Blocks>,
+    /// What the others may do.
+    pub limits: Limits,
+}
+
+impl Listening {
+    /// Takes each setting from the first of `layers` that has it.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for a value of the wrong form, and for TLS without a certificate or a key.
+    pub(crate) fn resolve(layers: &[Layer]) -> Result<Listening, SettingsError> {
+        let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
+        let places = match first("listen") {
+            None => vec![Place::Http(DEFAULT.to_owned())],
+            Some(found) => places(found)?,
+        };
+        let tls = match (first("tls_certificate"), first("tls_key")) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate.path(), key.path())),
+            (Some(only), None) | (None, Some(only)) => {
+                return Err(only.is_not("enough: tls_certificate and tls_key belong together"));
+            }
+        };
+        if let (Some(Place::Https(_)), None, Some(found)) =
+            (places.iter().find(|place| matches!(place, Place::Https(_))), &tls, first("listen"))
+        {
+            return Err(found.is_not("possible without tls_certificate and tls_key"));
+        }
+        let blocks = |key| match first(key) {
+            None => Ok(None),
+            Some(found) => match found.text.parse::<Blocks>() {
+                Ok(blocks) => Ok(Some(blocks)),
+                Err(_) => Err(found.is_not("a list of addresses, blocks of them such as 10.0.0.0/8, or unix")),
+            },
+        };
+        let writes_forwarded = match first("forwarded_header") {
+            None => false,
+            Some(found) => match found.text.to_ascii_lowercase().as_str() {
+                "x-forwarded-for" => false,
+                "forwarded" => true,
+                _ => return Err(found.is_not("x-forwarded-for or forwarded")),
+            },
+        };
+        let proxies = Proxies {
+            proxy_protocol: blocks("proxy_protocol_from")?.unwrap_or_default(),
+            forwarding: blocks("forwarded_from")?.unwrap_or_default(),
+            writes_forwarded,
+        };
+        let mut limits = Limits::default();
+        // One by one: a limit of the command line leaves those of the file.
+        for found in layers.iter().rev().filter_map(|layer| layer.get("limits")) {
+            for limit in found.text.split(',').map(str::trim).filter(|limit| !limit.is_empty()) {
+                let (name, value) = limit.split_once('=').unwrap_or((limit, ""));
+                limits
+                    .set(name.trim(), value.trim())
+                    .map_err(|error| SettingsError::Limit { origin: found.origin.clone(), error })?;
+            }
+        }
+        Ok(Listening { places, tls, proxies, unlimited: blocks("unlimited")?, limits })
+    }
+
+    /// Resolves names, and reads the certificate.
+    ///
+    /// # Errors
+    /// [`ServeError`] where a name means nothing, or the certificate cannot be used.
+    pub(crate) async fn listen(&self) -> Result<Vec<Listen>, ServeError> {
+        let tls = match &self.tls {
+            None => None,
+            Some((certificate, key)) => Some(Tls::read(certificate, key)?),
+        };
+        let mut listen = Vec::new();
+        for place in &self.places {
+            match place {
+                Place::Http(host) => listen.extend(addresses(host).await?.map(Listen::Http)),
+                Place::Https(host) => {
+                    let of = |tls: &Arc<Tls>, address| Listen::Https(address, tls.clone());
+                    // Without a certificate the settings were refused.
+                    let addresses = addresses(host).await?;
+                    listen.extend(tls.iter().flat_map(|tls| addresses.clone().map(|address| of(tls, address))));
+                }
+                Place::Unix(path, mode) => listen.push(Listen::Unix(path.clone(), *mode)),
+            }
+        }
+        Ok(listen)
+    }
+}
+
+async fn addresses(host: &str) -> Result<impl Iterator<Item = SocketAddr> + Clone, ServeError> {
+    let found = tokio::net::lookup_host(host).await;
+    let found = found.map_err(|source| ServeError::Address { listen: host.to_owned(), source })?;
+    Ok(found.collect::<Vec<_>>().into_iter())
+}
+
+fn places(found: &Found) -> Result<Vec<Place>, SettingsError> {
+    let expected =
+        "host:port, https://host:port or unix:PATH, such as 127.0.0.1:5984, or several with commas between them";
+    let places: Option<Vec<_>> = found.text.split(',').map(|text| place(text.trim(), found)).collect();
+    places.filter(|places| !places.is_empty()).ok_or_else(|| found.is_not(expected))
+}
+
+fn place(text: &str, found: &Found) -> Option<Place> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        let (path, mode) = match path.split_once("?mode=") {
+            None => (path, MODE),
+            Some((path, mode)) => (path, u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777)?),
+        };
+        return (!path.is_empty()).then(|| Place::Unix(found.relative(Path::new(path)), mode));
+    }
+    let (host, is_https) = match text.strip_prefix("https://") {
+        Some(host) => (host, true),
+        None => (text.strip_prefix("http://").unwrap_or(text), false),
+    };
+    let (name, port) = host.rsplit_once(':')?;
+    if name.is_empty() || name.contains('/') || port.parse::<u16>().is_err() {
+        return None;
+    }
+    Some(if is_https { Place::Https(host.to_owned()) } else { Place::Http(host.to_owned()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(values: &[(&'static str, &str)]) -> Result<Listening, SettingsError> {
+        let found = |(key, text): &(&'static str, &str)| {
+            let origin = format!("{key} in x");
+            (*key, Found { text: (*text).to_owned(), origin, base: Some("etc".into()) })
+        };
+        Listening::resolve(&[values.iter().map(found).collect()])
+    }
+
+    #[test]
+    fn places_to_listen() {
+        let default = resolve(&[]).unwrap();
+        assert_eq!(default.places, [Place::Http("127.0.0.1:5984".into())]);
+        assert_eq!((default.tls, default.unlimited, default.limits), (None, None, Limits::default()));
+        let many = "[::1]:1, http://a:2,https://0.0.0.0:6984,unix:/run/a.sock?mode=660,unix:b.sock";
+        let many = resolve(&[("listen", many), ("tls_certificate", "c.pem"), ("tls_key", "/k.pem")]).unwrap();
+        let unix = |path: &str, mode| Place::Unix(path.into(), mode);
+        let https = Place::Https("0.0.0.0:6984".into());
+        let wanted = [Place::Http("[::1]:1".into()), Place::Http("a:2".into()), https];
+        assert_eq!(many.places[..3], wanted);
+        assert_eq!(many.places[3..], [unix("/run/a.sock", 0o660), unix("etc/b.sock", 0o600)]);
+        assert_eq!(many.tls, Some(("etc/c.pem".into(), "/k.pem".into())));
+    }
+
+    #[test]
+    fn proxies_and_limits() {
+        let settings = [
+            ("proxy_protocol_from", "10.0.0.1"),
+            ("forwarded_from", "unix"),
+            ("forwarded_header", "Forwarded"),
+            ("unlimited", ""),
+            ("limits", "head_seconds=7, requests_by_address = 9"),
+        ];
+        let found = resolve(&settings).unwrap();
+        let address = Some("10.0.0.1".parse().unwrap());
+        assert!(found.proxies.proxy_protocol.contains(address) && !found.proxies.forwarding.contains(address));
+        assert!(found.proxies.forwarding.contains(None) && found.proxies.writes_forwarded);
+        assert_eq!((found.unlimited, found.limits.requests_by_address.per_second), (Some(Blocks::default()), 9));
+        let of = |text: &str| Found { text: text.into(), origin: "x".into(), base: None };
+        let layers = [("limits", of("head_seconds=1")), ("limits", of("head_seconds=2,body_seconds=3"))];
+        let limits = Listening::resolve(&layers.map(|layer| Layer::from([layer]))).unwrap().limits;
+        assert_eq!((limits.head_max.as_secs(), limits.body_max.as_secs()), (1, 3));
+    }
+
+    #[test]
+    fn refused() {
+        for (values, message) in [
+            (&[("listen", "https://a:1")][..], "possible without tls_certificate"),
+            (&[("listen", "")], "host:port"),
+            (&[("listen", "a:1,")], "host:port"),
+            (&[("listen", "http://a:1/")], "host:port"),
+            (&[("listen", "unix:")], "unix:PATH"),
+            (&[("listen", "unix:/a?mode=888")], "unix:PATH"),
+            (&[("listen", "unix:/a?mode=1777")], "unix:PATH"),
+            (&[("tls_key", "a")], "belong together"),
+            (&[("forwarded_from", "all")], "list of addresses"),
+            (&[("forwarded_header", "via")], "x-forwarded-for or forwarded"),
+            (&[("limits", "x=1")], "limits in x: there is no limit \"x\""),
+            (&[("limits", "head_seconds=0")], "head_seconds is a number from 1 to 600"),
+            (&[("limits", "head_seconds")], "head_seconds is a number from 1 to 600"),
+        ] {
+            let error = resolve(values).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}

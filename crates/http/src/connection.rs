@@ -1,0 +1,199 @@
+//! One connection: what comes before HTTP, and HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::Watcher;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::timeout;
+
+use crate::answer;
+use crate::limits::{Limits, who};
+use crate::listen::Listener;
+use crate::metrics::Greeting;
+use crate::outlet::ANSWERS_MAX;
+use crate::peer::Peer;
+use crate::preface::{self, Beginning};
+use crate::proxied;
+use crate::request_line::HeadsRead;
+use crate::server::{Served, Shell};
+use crate::stall::{Place, StallGuard};
+use crate::stream::{Stream, Transport};
+use crate::surface::Surface;
+
+/// Streams that a client of HTTP/2 has reset and whose request was not looked at yet; with more its connection ends.
+const RESETS_MAX: usize = 20;
+
+/// Streams that a client of HTTP/2 has broken the protocol on, likewise.
+const BROKEN_MAX: usize = 100;
+
+/// What a stream of HTTP/2 buffers of its answer.
+const STREAM_BUFFER_BYTES: usize = 64 * 1024;
+
+/// What a connection of HTTP/2 takes of requests' bodies before they are read.
+const RECEIVED_BYTES_MAX: u32 = 256 * 1024;
+
+/// Header lines of a request.
+const HEADERS_MAX: usize = 100;
+
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// A connection as it was accepted.
+pub(crate) struct Accepted {
+    pub transport: Transport,
+    pub address: Option<SocketAddr>,
+    pub listener: Arc<Listener>,
+    pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Serves a connection to its end; `accepting` says when no further request is to be taken on it.
+pub(crate) async fn serve<S: Surface>(
+    served: Arc<Served<S>>,
+    accepted: Accepted,
+    watcher: Watcher,
+    mut accepting: watch::Receiver<bool>,
+) {
+    let Accepted { transport, address, listener, permit } = accepted;
+    let shell = served.shell.clone();
+    let answers = shell.outlets.connect(served.surface.is_open());
+    let peer = address.map_or(Peer { address: None, is_secure: false }, |address| Peer::new(address, false));
+    // Who speaks for many has many connections.
+    let is_bounded = shell.admission.bounds(&peer) && !shell.proxies.begins(&peer) && !shell.proxies.forwards(&peer);
+    let limits = shell.admission.limits();
+    let Some(entered) = shell.doorway.enter(who(&peer), is_bounded, &limits, &answers) else { return };
+    let entered = Arc::new(entered);
+    let traffic = &shell.traffic;
+    traffic.connections_accepted.add(1);
+    let open = [traffic.connections.hold(), traffic.listener_connections.of(listener.kind()).hold()];
+    let place = Place { _permit: permit, entered, _open: open };
+    // Kept apart, and let go of once it is done.
+    let begun = Box::pin(begin(&shell, transport, &listener, peer, &place));
+    let begun = tokio::select! {
+        begun = begun => begun,
+        () = answers.cut() => return,
+        _ = accepting.wait_for(|accepting| !*accepting) => return,
+    };
+    let (stream, beginning, peer) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            tracing::debug!(%error, %peer, "a connection ended before anything was asked for");
+            return;
+        }
+    };
+    let heads = Arc::new(HeadsRead::new());
+    let (connection, heads_read, entered) = (answers.clone(), heads.clone(), place.entered.clone());
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        heads_read.saw(&request);
+        entered.asks();
+        let outlet = connection.begin();
+        // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
+        // and the handlers' is many times larger than what a feed that waits needs.
+        let answer = outlet.map(|outlet| Box::pin(answer::answer(served.clone(), request, Some(peer), outlet)));
+        async move {
+            match answer {
+                Some(answer) => Ok(answer.await),
+                // Nothing was done for it: the client may send it again. Only HTTP/2 has several at once.
+                None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
+            }
+        }
+    });
+    let is_http2 = beginning.is_http2;
+    let stall_max = shell.stall_max;
+    let stream = StallGuard::new(stream, beginning, heads, stall_max, shell.traffic.clone(), answers.clone(), place);
+    let stream = TokioIo::new(stream);
+    drop((shell, listener));
+    let serve = async {
+        if is_http2 {
+            return watcher.watch(http2().serve_connection(stream, service)).await;
+        }
+        let connection = http1(&limits).serve_connection(stream, service).with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            _ = accepting.wait_for(|accepting| !*accepting) => None,
+        };
+        match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+        // The watcher, which is waited for, ends here.
+    };
+    let ended = tokio::select! {
+        ended = serve => ended,
+        () = answers.cut() => return,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = %error, "a connection ended with an error");
+    }
+}
+
+/// What comes before HTTP: whom a proxy speaks for, TLS; and which HTTP it is.
+async fn begin<L: flatbed_metrics::Label>(
+    shell: &Shell<L>,
+    mut transport: Transport,
+    listener: &Listener,
+    mut peer: Peer,
+    place: &Place,
+) -> io::Result<(Stream, Beginning, Peer)> {
+    let limits = shell.admission.limits();
+    if shell.proxies.begins(&peer) {
+        peer = timeout(limits.handshake_max, proxied::read_header(&mut transport, peer)).await??;
+        let is_bounded = shell.admission.bounds(&peer) && !shell.proxies.forwards(&peer);
+        if !place.entered.comes_from(who(&peer), is_bounded, &limits) {
+            return Err(io::Error::other("its address has too many"));
+        }
+    }
+    let mut stream = match listener.tls() {
+        None => Stream::Plain(transport),
+        Some(tls) => {
+            let greeted = timeout(limits.handshake_max, tls.greet(transport, who(&peer), &shell.greetings)).await;
+            let result = match &greeted {
+                Ok(Ok(_)) => Greeting::Completed,
+                Ok(Err(_)) => Greeting::Failed,
+                Err(_) => Greeting::TimedOut,
+            };
+            shell.traffic.tls_handshakes.of(result).add(1);
+            peer.is_secure = true;
+            greeted??
+        }
+    };
+    place.entered.may_ask_within(limits.head_max);
+    let beginning = timeout(limits.head_max, preface::beginning(&mut stream)).await??;
+    Ok((stream, beginning, peer))
+}
+
+fn http1(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_max)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    builder
+}
+
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(ANSWERS_MAX as u32)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(BROKEN_MAX)
+        .max_send_buf_size(STREAM_BUFFER_BYTES)
+        .initial_connection_window_size(RECEIVED_BYTES_MAX)
+        .initial_stream_window_size(RECEIVED_BYTES_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20));
+    builder
+}

@@ -1,0 +1,297 @@
+//! How much one client may have and ask for: bounds by address and by user, which may change while the server runs.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use flatbed_network::{Blocks, Network, Rate, Rates};
+use hyper::StatusCode;
+
+use crate::metrics::{Bound, Traffic};
+use crate::peer::Peer;
+use crate::refused::{Refused, Result};
+use crate::turns::Who;
+
+/// Addresses whose requests are counted at once, and users likewise.
+const CLIENTS_MAX: usize = 65_536;
+
+/// What one client may have and ask for, and how long it may take. An address is one of IPv4 or a /64 of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of an address; more are closed at once. 0: no bound.
+    pub connections_by_address: usize,
+    /// Connections on which no request's head has come yet, of all addresses together, [unlimited](crate::ShellOptions)
+    /// ones too. For one more the oldest of the address that has the most is closed.
+    pub unfinished: usize,
+    /// The same of one address.
+    pub unfinished_by_address: usize,
+    /// Requests of an address.
+    pub requests_by_address: Rate,
+    /// Requests of a user, whatever their addresses.
+    pub requests_by_user: Rate,
+    /// Requests of a user that are under way at once, feeds among them. 0: no bound.
+    pub under_way_by_user: usize,
+    /// Of the memory for bodies that come in, the part in a hundred that those of an address may take.
+    pub memory_percent_by_address: usize,
+    /// For all that comes before HTTP: the PROXY protocol, TLS.
+    pub handshake_max: Duration,
+    /// For a request's head.
+    pub head_max: Duration,
+    /// Between two pieces of a body.
+    pub body_pause_max: Duration,
+    /// For a whole body; more where it is long.
+    pub body_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections_by_address: 2_000,
+            unfinished: 4_096,
+            unfinished_by_address: 1_024,
+            requests_by_address: Rate { per_second: 2_000, burst: 10_000 },
+            requests_by_user: Rate { per_second: 5_000, burst: 20_000 },
+            under_way_by_user: 5_000,
+            memory_percent_by_address: 50,
+            handshake_max: Duration::from_secs(10),
+            head_max: Duration::from_secs(30),
+            body_pause_max: Duration::from_secs(30),
+            body_max: Duration::from_secs(600),
+        }
+    }
+}
+
+/// How a limit is set: its name, what it may be, and where it goes.
+type Named = (&'static str, RangeInclusive<u32>, fn(&mut Limits, u32));
+
+/// All limits by name.
+const NAMES: &[Named] = &[
+    ("connections_by_address", 0..=1_000_000, |limits, n| limits.connections_by_address = n as usize),
+    ("unfinished_connections", 16..=100_000, |limits, n| limits.unfinished = n as usize),
+    ("unfinished_connections_by_address", 1..=100_000, |limits, n| limits.unfinished_by_address = n as usize),
+    ("requests_by_address", 0..=1_000_000, |limits, n| limits.requests_by_address.per_second = n),
+    ("requests_by_address_burst", 1..=1_000_000, |limits, n| limits.requests_by_address.burst = n),
+    ("requests_by_user", 0..=1_000_000, |limits, n| limits.requests_by_user.per_second = n),
+    ("requests_by_user_burst", 1..=1_000_000, |limits, n| limits.requests_by_user.burst = n),
+    ("under_way_by_user", 0..=1_000_000, |limits, n| limits.under_way_by_user = n as usize),
+    ("memory_percent_by_address", 1..=100, |limits, n| limits.memory_percent_by_address = n as usize),
+    ("handshake_seconds", 1..=600, |limits, n| limits.handshake_max = Duration::from_secs(n.into())),
+    ("head_seconds", 1..=600, |limits, n| limits.head_max = Duration::from_secs(n.into())),
+    ("body_pause_seconds", 1..=3_600, |limits, n| limits.body_pause_max = Duration::from_secs(n.into())),
+    ("body_seconds", 1..=86_400, |limits, n| limits.body_max = Duration::from_secs(n.into())),
+];
+
+/// Why a limit cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// There is none of this name.
+    #[error("there is no limit {0:?}")]
+    Unknown(String),
+    /// The value is no number, or out of bounds.
+    #[error("{name} is a number from {least} to {most}")]
+    Value {
+        /// Which one.
+        name: &'static str,
+        /// It may be no less.
+        least: u32,
+        /// It may be no more.
+        most: u32,
+    },
+}
+
+impl Limits {
+    /// The names of all limits, as settings have them.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMES.iter().map(|(name, ..)| *name)
+    }
+
+    /// Sets a limit by its name.
+    ///
+    /// # Errors
+    /// [`LimitError`].
+    pub fn set(&mut self, name: &str, value: &str) -> std::result::Result<(), LimitError> {
+        let found = NAMES.iter().find(|(found, ..)| *found == name);
+        let Some((name, range, set)) = found else { return Err(LimitError::Unknown(name.to_owned())) };
+        let value = value.parse().ok().filter(|value| range.contains(value));
+        let wrong = LimitError::Value { name, least: *range.start(), most: *range.end() };
+        set(self, value.ok_or(wrong)?);
+        Ok(())
+    }
+}
+
+/// Who may ask now.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    limits: RwLock<Limits>,
+    /// Whom nothing is counted of by address.
+    unlimited: Blocks,
+    addresses: Rates,
+    users: Rates,
+    under_way: Mutex<HashMap<Arc<str>, usize>>,
+    traffic: Arc<Traffic>,
+    began: Instant,
+}
+
+impl Admission {
+    pub(crate) fn new(limits: Limits, unlimited: Blocks, traffic: Arc<Traffic>) -> Arc<Admission> {
+        Arc::new(Admission {
+            limits: RwLock::new(limits),
+            unlimited,
+            addresses: Rates::new(CLIENTS_MAX),
+            users: Rates::new(CLIENTS_MAX),
+            under_way: Mutex::default(),
+            traffic,
+            began: Instant::now(),
+        })
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    /// Whether bounds by address hold for a client.
+    pub(crate) fn bounds(&self, peer: &Peer) -> bool {
+        !self.unlimited.contains(peer.ip())
+    }
+
+    /// A request of an address.
+    ///
+    /// # Errors
+    /// 429.
+    pub(crate) fn ask(&self, peer: &Peer) -> Result<()> {
+        if !self.bounds(peer) {
+            return Ok(());
+        }
+        let taken = self.addresses.take(who(peer), 1, self.limits().requests_by_address, self.began.elapsed());
+        taken.map_err(|wait| self.too_many(Bound::RequestsByAddress, "of this address", wait))
+    }
+
+    /// A request of a user, which is one of those under way until what this gives is dropped.
+    ///
+    /// # Errors
+    /// 429.
+    pub(crate) fn ask_as(self: &Arc<Self>, user: &str) -> Result<UnderWay> {
+        let limits = self.limits();
+        let taken = self.users.take(user, 1, limits.requests_by_user, self.began.elapsed());
+        taken.map_err(|wait| self.too_many(Bound::RequestsByUser, "of this user", wait))?;
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let user = match under_way.get_key_value(user) {
+            Some((user, _)) => user.clone(),
+            None => Arc::from(user),
+        };
+        let count = under_way.entry(user.clone()).or_default();
+        if limits.under_way_by_user > 0 && *count >= limits.under_way_by_user {
+            return Err(self.too_many(Bound::RequestsByUser, "of this user are under way", Duration::ZERO));
+        }
+        *count += 1;
+        Ok(UnderWay { of: self.clone(), user })
+    }
+
+    fn too_many(&self, bound: Bound, whose: &str, wait: Duration) -> Refused {
+        self.traffic.refused.of(bound).add(1);
+        let seconds = wait.as_millis().div_ceil(1_000).max(1);
+        let mut refused =
+            Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", format!("Too many requests {whose}."));
+        refused.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+        refused
+    }
+}
+
+/// A user's request that is under way.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    of: Arc<Admission>,
+    user: Arc<str>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut under_way = self.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = under_way.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&self.user);
+            }
+        }
+    }
+}
+
+/// Whom a client counts as.
+pub(crate) fn who(peer: &Peer) -> Who {
+    peer.ip().map(Network::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission(limits: Limits) -> Arc<Admission> {
+        Admission::new(limits, "127.0.0.0/8,unix".parse().unwrap(), Arc::default())
+    }
+
+    fn peer(address: &str) -> Peer {
+        Peer::new(format!("{address}:80").parse().unwrap(), false)
+    }
+
+    #[test]
+    fn addresses_have_a_rate() {
+        let rate = Rate { per_second: 1, burst: 2 };
+        let admission = admission(Limits { requests_by_address: rate, ..Limits::default() });
+        for _ in 0..100 {
+            assert!(admission.ask(&peer("127.0.0.1")).is_ok());
+            assert!(admission.ask(&Peer { address: None, is_secure: false }).is_ok());
+        }
+        assert!(admission.ask(&peer("[2001:db8::1]")).is_ok() && admission.ask(&peer("[2001:db8::2]")).is_ok());
+        let refused = admission.ask(&peer("[2001:db8::3]")).unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.retry_after_seconds), (429, Some(1)));
+        assert!(admission.ask(&peer("192.0.2.1")).is_ok());
+        admission.set_limits(Limits::default());
+        assert!(admission.ask(&peer("[2001:db8::3]")).is_ok());
+    }
+
+    #[test]
+    fn limits_have_names() {
+        let mut limits = Limits::default();
+        for name in Limits::names() {
+            limits.set(name, "77").unwrap();
+        }
+        let second = Duration::from_secs(77);
+        let rate = Rate { per_second: 77, burst: 77 };
+        let all = Limits {
+            connections_by_address: 77,
+            unfinished: 77,
+            unfinished_by_address: 77,
+            requests_by_address: rate,
+            requests_by_user: rate,
+            under_way_by_user: 77,
+            memory_percent_by_address: 77,
+            handshake_max: second,
+            head_max: second,
+            body_pause_max: second,
+            body_max: second,
+        };
+        assert_eq!(limits, all);
+        assert!(matches!(limits.set("memory_percent_by_address", "101"), Err(LimitError::Value { most: 100, .. })));
+        assert!(matches!(limits.set("requests_by_user", "-1"), Err(LimitError::Value { .. })));
+        assert_eq!(limits.set("x", "1"), Err(LimitError::Unknown("x".into())));
+        assert_eq!(limits, all);
+    }
+
+    #[test]
+    fn users_have_so_many_under_way() {
+        let admission = admission(Limits { under_way_by_user: 2, ..Limits::default() });
+        let one = admission.ask_as("anna").unwrap();
+        let _two = admission.ask_as("anna").unwrap();
+        let refused = admission.ask_as("anna").unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.retry_after_seconds), (429, Some(1)));
+        let ben = admission.ask_as("ben").unwrap();
+        drop((one, ben));
+        assert!(admission.ask_as("anna").is_ok());
+        assert_eq!(admission.under_way.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,140 @@
+//! Clients that others speak for: the PROXY protocol, and headers of proxies.
+
+use std::io;
+use std::net::SocketAddr;
+
+use flatbed_network::proxy_protocol::{Header, Progress, read};
+use flatbed_network::{Blocks, Forwarded, from_forwarded, from_x_forwarded};
+use hyper::HeaderMap;
+use hyper::header::HeaderName;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::peer::Peer;
+
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Which proxies say whom they speak for, and how. Nobody else is believed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Proxies {
+    /// Those whose connections begin with a header of the PROXY protocol, version 1 or 2, always.
+    pub proxy_protocol: Blocks,
+    /// Those whose forwarding headers count.
+    pub forwarding: Blocks,
+    /// These write `Forwarded` (RFC 7239), and not `X-Forwarded-For` and `X-Forwarded-Proto`. The other is not looked at:
+    /// a proxy that does not know it hands on what a client wrote there.
+    pub writes_forwarded: bool,
+}
+
+impl Proxies {
+    /// Whether a connection of this peer begins with a header of the PROXY protocol.
+    pub(crate) fn begins(&self, peer: &Peer) -> bool {
+        self.proxy_protocol.contains(peer.ip())
+    }
+
+    /// Whether a peer speaks for many.
+    pub(crate) fn forwards(&self, peer: &Peer) -> bool {
+        self.forwarding.contains(peer.ip())
+    }
+
+    /// The name that a client has asked for, where this peer says so.
+    pub(crate) fn host<'h>(&self, peer: &Peer, headers: &'h HeaderMap) -> Option<&'h str> {
+        let said = headers.get_all(X_FORWARDED_HOST).iter().next_back().filter(|_| !self.writes_forwarded);
+        let said = said?.to_str().ok()?.rsplit(',').next()?.trim();
+        self.forwards(peer).then_some(said)
+    }
+
+    /// Whom a request comes from that this peer sends.
+    pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
+        if self.forwarding.is_empty() || !self.forwards(&peer) {
+            return peer;
+        }
+        let lines = |name| headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default());
+        let said = if self.writes_forwarded {
+            from_forwarded(lines(FORWARDED), &self.forwarding)
+        } else {
+            from_x_forwarded(lines(X_FORWARDED_FOR), lines(X_FORWARDED_PROTO), &self.forwarding)
+        };
+        let Some(Forwarded { address, is_secure }) = said else { return peer };
+        let address = address.map(|address| SocketAddr::new(address, 0)).or(peer.address);
+        Peer { address, is_secure: is_secure.unwrap_or(peer.is_secure) }
+    }
+}
+
+/// Reads the header of the PROXY protocol that a connection begins with, and nothing of what follows: whom the connection
+/// comes from.
+///
+/// # Errors
+/// Those of the connection, `InvalidData` where there is no such header.
+pub(crate) async fn read_header(stream: &mut (impl AsyncRead + Unpin), peer: Peer) -> io::Result<Peer> {
+    let mut bytes = Vec::new();
+    loop {
+        match read(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
+            Progress::Needs(more) => {
+                let begin = bytes.len();
+                bytes.resize(begin + more, 0);
+                stream.read_exact(bytes.get_mut(begin..).unwrap_or_default()).await?;
+            }
+            Progress::Complete(Header::Local) => return Ok(peer),
+            Progress::Complete(Header::Client { address, is_secure }) => {
+                return Ok(match address {
+                    Some(address) => Peer::new(address, is_secure),
+                    None => Peer { is_secure, ..peer },
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxies(writes_forwarded: bool) -> Proxies {
+        let forwarding = "10.0.0.0/8,unix".parse().unwrap();
+        Proxies { forwarding, writes_forwarded, ..Proxies::default() }
+    }
+
+    fn client(proxies: &Proxies, from: &str, headers: &[(&str, &str)]) -> String {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        let peer = match from {
+            "unix" => Peer { address: None, is_secure: false },
+            from => Peer::new(from.parse().unwrap(), false),
+        };
+        let client = proxies.client(peer, &map);
+        format!("{client} {}", client.is_secure)
+    }
+
+    #[test]
+    fn only_who_is_named_is_believed() {
+        let headers =
+            [("x-forwarded-for", "192.0.2.1"), ("x-forwarded-proto", "https"), ("forwarded", "for=192.0.2.2")];
+        assert_eq!(client(&proxies(false), "10.0.0.1:5", &headers), "192.0.2.1 true");
+        assert_eq!(client(&proxies(false), "unix", &headers), "192.0.2.1 true");
+        assert_eq!(client(&proxies(true), "10.0.0.1:5", &headers), "192.0.2.2 false");
+        assert_eq!(client(&proxies(false), "11.0.0.1:5", &headers), "11.0.0.1:5 false");
+        assert_eq!(client(&Proxies::default(), "10.0.0.1:5", &headers), "10.0.0.1:5 false");
+        assert_eq!(client(&proxies(false), "10.0.0.1:5", &[]), "10.0.0.1:5 false");
+        assert_eq!(client(&proxies(false), "10.0.0.1:5", &[("x-forwarded-for", "x")]), "10.0.0.1:5 false");
+    }
+
+    #[tokio::test]
+    async fn a_header_and_what_follows() {
+        let peer = Peer::new("10.0.0.1:5".parse().unwrap(), false);
+        let mut bytes = &b"PROXY TCP4 192.0.2.1 192.0.2.2 7 8\r\nGET"[..];
+        assert_eq!(read_header(&mut bytes, peer).await.unwrap().to_string(), "192.0.2.1:7");
+        assert_eq!(bytes, b"GET");
+        let mut bytes = &b"PROXY UNKNOWN\r\nGET"[..];
+        assert_eq!(read_header(&mut bytes, peer).await.unwrap(), peer);
+        assert_eq!(
+            read_header(&mut &b"GET / HTTP/1.1\r\n"[..], peer).await.unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+        assert_eq!(read_header(&mut &b"PROXY"[..], peer).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,101 @@
+//! Connections as bytes, whatever carries them.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+/// What the system connects.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection as HTTP is spoken on it.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Plain(Transport),
+    /// Boxed: most of its state is there where the connection speaks TLS alone.
+    Tls(Box<TlsStream<Transport>>),
+}
+
+impl Stream {
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+}
+
+/// Hands a call on to whatever there is.
+macro_rules! each {
+    ($of:expr, $kind:ident { $($variant:ident),* }, $inner:ident => $call:expr) => {
+        match $of { $($kind::$variant($inner) => $call,)* }
+    };
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_read(context, into))
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_write(context, from))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_write_vectored(context, from))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        each!(self, Transport { Tcp, Unix }, inner => inner.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_shutdown(context))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_read(context, into))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_write(context, from))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_write_vectored(context, from))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        each!(self, Stream { Plain, Tls }, inner => inner.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_shutdown(context))
+    }
+}

@@ -1,0 +1,186 @@
+//! TLS in the server: its certificate, which is read again when its files change, and handshakes.
+//!
+//! What a handshake costs is the certificate's signature, made as soon as a client has said hello: a tenth of a millisecond
+//! of processor or a whole one, by the kind of key. So a client that has said hello waits for its [turn](Turns): there are so
+//! many at once, and clients' addresses take turns.
+
+use std::fs::{self, File};
+use std::future::poll_fn;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{Acceptor, ProducesTickets};
+
+use crate::stream::{Stream, Transport};
+use crate::turns::{Turns, Who};
+
+/// Between two looks whether the files have changed.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Of a file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What TLS holds of an answer that the system does not take yet, beyond which the answer waits.
+const BUFFER_BYTES_MAX: usize = 16 * 1024;
+
+/// What a client may speak once a connection is secure, the better one first (RFC 7301).
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
+
+/// Why a certificate cannot be used. Each message stands alone.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{path:?} cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A file is larger than 1 MB.
+    #[error("{0:?} is larger than 1 MB")]
+    TooLarge(PathBuf),
+    /// The file has no certificate, or something that is none.
+    #[error("{0:?} has no certificates in PEM")]
+    NoCertificate(PathBuf),
+    /// The file has no key that is known.
+    #[error("{0:?} has no private key in PEM")]
+    NoKey(PathBuf),
+    /// The certificate and the key are not each other's, or of a kind that is not known.
+    #[error("the certificate in {certificate:?} and the key in {key:?} cannot be used: {reason}")]
+    Unusable {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The system has no randomness.
+    #[error("TLS cannot be set up: {0}")]
+    SetUp(String),
+}
+
+/// A certificate with its key, as they lie in files.
+#[derive(Debug)]
+pub struct Tls {
+    certificate: PathBuf,
+    key: PathBuf,
+    tickets: Arc<dyn ProducesTickets>,
+    now: RwLock<Arc<ServerConfig>>,
+}
+
+/// What tells of a file that it has changed.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp(Option<(SystemTime, u64, u64)>);
+
+impl Stamp {
+    fn of(path: &Path) -> Stamp {
+        use std::os::unix::fs::MetadataExt;
+        let metadata = fs::metadata(path).ok();
+        Stamp(metadata.and_then(|file| Some((file.modified().ok()?, file.len(), file.ino()))))
+    }
+}
+
+impl Tls {
+    /// Reads a certificate, with those that lead from it to an authority, and its key, both in PEM.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn read(certificate: &Path, key: &Path) -> Result<Arc<Tls>, TlsError> {
+        let tickets = ring::Ticketer::new().map_err(|error| TlsError::SetUp(error.to_string()))?;
+        let now = RwLock::new(config(certificate, key, &tickets)?);
+        Ok(Arc::new(Tls { certificate: certificate.to_owned(), key: key.to_owned(), tickets, now }))
+    }
+
+    fn now(&self) -> Arc<ServerConfig> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files again whenever they change, until it is dropped. What cannot be used is logged, and what there was
+    /// before stays.
+    pub(crate) async fn follow(&self) {
+        let stamps = || [Stamp::of(&self.certificate), Stamp::of(&self.key)];
+        let mut known = stamps();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let found = stamps();
+            if found == known {
+                continue;
+            }
+            known = found;
+            match config(&self.certificate, &self.key, &self.tickets) {
+                Ok(config) => {
+                    *self.now.write().unwrap_or_else(PoisonError::into_inner) = config;
+                    tracing::info!(certificate = %self.certificate.display(), "the certificate was read again");
+                }
+                Err(error) => tracing::error!(%error, "the certificate has changed, and the one of before stays"),
+            }
+        }
+    }
+
+    /// Greets a client that speaks TLS.
+    ///
+    /// # Errors
+    /// The connection's, and those of the protocol.
+    pub(crate) async fn greet(&self, transport: Transport, who: Who, turns: &Arc<Turns>) -> io::Result<Stream> {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), transport).await?;
+        let turn = turns.wait(who).await.ok_or_else(|| io::Error::other("too many handshakes wait"))?;
+        let buffers = |session: &mut tokio_rustls::rustls::ServerConnection| {
+            session.set_buffer_limit(Some(BUFFER_BYTES_MAX));
+        };
+        // Here the signature is made.
+        let mut rest = pin!(hello.into_stream_with(self.now(), buffers));
+        let first = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
+        drop(turn);
+        let stream = match first {
+            Poll::Ready(greeted) => greeted?,
+            Poll::Pending => rest.await?,
+        };
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+}
+
+/// Whether the client has chosen HTTP/2; `None`: it has chosen nothing.
+pub(crate) fn is_http2(chosen: Option<&[u8]>) -> Option<bool> {
+    chosen.map(|chosen| chosen == HTTP2)
+}
+
+fn config(certificate: &Path, key: &Path, tickets: &Arc<dyn ProducesTickets>) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(certificate)?).collect();
+    let chain = chain.ok().filter(|chain| !chain.is_empty());
+    let chain = chain.ok_or_else(|| TlsError::NoCertificate(certificate.to_owned()))?;
+    let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| TlsError::NoKey(key.to_owned()))?;
+    let made = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private));
+    let mut made = made.map_err(|error| TlsError::Unusable {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+        reason: error.to_string(),
+    })?;
+    made.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+    // What a client needs to come back lies with the client: nothing grows here.
+    made.ticketer = tickets.clone();
+    Ok(Arc::new(made))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(TlsError::TooLarge(path.to_owned()));
+    }
+    Ok(bytes)
+}
