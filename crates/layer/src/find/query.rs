@@ -107,6 +107,8 @@ pub struct Find {
     is_alone: bool,
     /// While it waits for its index.
     waiting: Option<Waiting>,
+    /// It has waited, and is to look whether its index may be read.
+    has_waited: bool,
     /// Where the next page begins; `None` after the last.
     next: Option<Place>,
     instance: Option<InstanceId>,
@@ -161,6 +163,7 @@ impl Reader {
             exact_stats,
             is_alone,
             waiting: None,
+            has_waited: false,
             next,
             instance: None,
             stats: ExecutionStats::default(),
@@ -216,6 +219,7 @@ impl Find {
         if !self.wait().await? {
             return Ok(Some(Vec::new()));
         }
+        self.has_waited = false;
         let page = match self.ahead.pop_front() {
             Some(ahead) if ahead.place.is_at(&place) => self.taken(ahead).await?,
             _ => {
@@ -242,10 +246,12 @@ impl Find {
     /// # Errors
     /// [`Error::Index`].
     pub async fn wait(&mut self) -> Result<bool> {
-        match &mut self.waiting {
-            Some(waiting) => self.database.wait_for(waiting).await,
-            None => Ok(true),
+        // Whoever asked before the page is read does not wait once more with it.
+        if let (Some(waiting), false) = (&mut self.waiting, self.has_waited) {
+            self.has_waited = self.database.wait_for(waiting).await?;
+            return Ok(self.has_waited);
         }
+        Ok(true)
     }
 
     fn begin_to_wait(&mut self) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::fenced::layer;
 use crate::find::query::{FindOptions, FoundDocument};
 use crate::handle::Database;
 use crate::layer::Layer;
+use crate::store::waits;
 use crate::{AllDocsQuery, RevId};
 
 pub(super) fn json(text: &str) -> Value<'static> {
@@ -413,5 +414,26 @@ async fn queries_that_wait_for_an_index_are_shown() {
     queries.pop();
     assert_eq!(layer.index_waits().0[0].waiting, 1);
     drop(queries);
+    assert_eq!(layer.index_waits(), (Vec::new(), 0));
+}
+
+/// Whoever waits apart from reading, as queries that take a turn do.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_for_an_index_reads_without_another_wait() {
+    let (layer, authority, _directory) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    put(&db, "a", None, r#"{"n":1}"#).await.unwrap();
+    put(&db, "_design/d", None, &design(&[r#"{"fields":{"n":"asc"},"partial_filter_selector":{}}"#])).await.unwrap();
+    let find = Request::parse(&json(r#"{"selector":{"n":1}}"#), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let mut query = db.find(&indexes, &plan, FindOptions { limit: 10, ..FindOptions::default() });
+    assert_eq!(query.read_page().await.unwrap().map(|rows| rows.len()), Some(0));
+    assert!(!query.wait().await.unwrap());
+    let background = Background::new(&layer, authority.for_job("test"), BackgroundOptions::default()).unwrap();
+    background.round().await.unwrap();
+    while !query.wait().await.unwrap() {}
+    let (page, waited) = waits::count(query.read_page()).await;
+    assert_eq!((page.unwrap().map(|rows| rows.len()), waited.transactions), (Some(1), 1));
     assert_eq!(layer.index_waits(), (Vec::new(), 0));
 }
