@@ -21,7 +21,7 @@ pub(crate) use bucket::BucketKeys;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
-pub(crate) use places::{RowPlaces, Sorted};
+pub(crate) use places::{Head, RowPlaces, Sorted};
 pub(crate) use root::RootKeys;
 pub(crate) use subspaces::Subspace;
 use tuple::{

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
+use crate::view::asking::Asking;
 use crate::view::documents::{DocumentDiff, Had, NewRow, Plan, RowDiff, read_had};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::known::{ChangedNode, KnownNodes};
@@ -81,7 +82,7 @@ pub(crate) async fn apply(
         plans.truncate(diffs.len());
         let alone = make_alone(reads, group, written, &diffs).await?;
         let trees = (0..group.trees().len()).map(|tree| {
-            let tree = StoredTree { reads, group, tree, written, known: Some(known) };
+            let tree = StoredTree { reads, group, tree, written, known: Some(known), asking: Asking::default() };
             change_tree(tree, progress, &diffs, &alone)
         });
         let changed = each_tree(trees).await?;
@@ -269,7 +270,8 @@ async fn make_alone(
             continue;
         }
         let row_keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
-        let made = StoredTree { reads, group, tree, written, known: None }.alone(rows).await?;
+        let made =
+            StoredTree { reads, group, tree, written, known: None, asking: Asking::default() }.alone(rows).await?;
         for (key, summary) in row_keys.into_iter().zip(made) {
             let encoded = summary.encode();
             all.insert((tree, key), (summary, encoded));

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::store::proto;
 use crate::store::transaction::Quiet;
 use crate::view::apply::At;
+use crate::view::asking::Asking;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::large::tidy;
 use crate::view::stored::StoredTree;
@@ -73,7 +74,7 @@ pub(crate) async fn build_nodes(
     }
     progress.phase = NODES;
     let reads = GroupReads { trx: at.trx, keys: &keys, is_before: false };
-    let stored = StoredTree { reads, group, tree: place, written, known: None };
+    let stored = StoredTree { reads, group, tree: place, written, known: None, asking: Asking::default() };
     let (shape, _) = shape_of(&progress.trees, place)?;
     let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(1);
     let BuiltNodes { nodes, mut next, mut is_root } = build(&stored, &shape, at_level, begin, pace.0).await?;

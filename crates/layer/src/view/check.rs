@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
 use crate::store::proto;
 use crate::store::transaction::{Transaction, page_of};
+use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::documents::{Had, read_had};
 use crate::view::group::{Reduction, ViewGroup, shape_of};
@@ -306,7 +307,14 @@ impl Check<'_> {
         let until = self.began + WRITTEN_FOR;
         let bounded = self.written.map(|written| WhileThereIsTime { written, until });
         let written = bounded.as_ref().map(|written| written as &dyn WrittenReduces);
-        let stored = StoredTree { reads: self.reads, group: self.group, tree: place, written, known: None };
+        let stored = StoredTree {
+            reads: self.reads,
+            group: self.group,
+            tree: place,
+            written,
+            known: None,
+            asking: Asking::default(),
+        };
         let found = Summary::decode(value)?;
         if at == 0 {
             return self.alone(&stored, from, &found).await;

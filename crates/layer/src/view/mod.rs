@@ -5,6 +5,7 @@
 //! its old rows are known without its old body. design/data-model.md draws the keys.
 
 pub(crate) mod apply;
+mod asking;
 pub(crate) mod build;
 pub(crate) mod check;
 pub(crate) mod documents;

@@ -16,6 +16,7 @@ use crate::store::keys::{RowPlaces, ViewKeys};
 use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
@@ -189,7 +190,14 @@ impl<'a> Reading<'a> {
 
     pub(super) fn stored(&self) -> StoredTree<'_> {
         let OpenView { group, tree, written, .. } = self.open;
-        StoredTree { reads: self.reads(), group, tree: *tree, written: written.as_deref(), known: None }
+        StoredTree {
+            reads: self.reads(),
+            group,
+            tree: *tree,
+            written: written.as_deref(),
+            known: None,
+            asking: Asking::default(),
+        }
     }
 
     /// Whether there is something to be read: what is being built is as a view without rows.

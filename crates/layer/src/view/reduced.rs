@@ -9,7 +9,7 @@ use flatbed_rowtree::{Group, Groups, KeyRange, Parts, Tree, cover, groups};
 use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
-use crate::store::keys::RowKey;
+use crate::store::keys::{Head, RowKey};
 use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::view::group::Reduction;
@@ -242,17 +242,16 @@ impl ReadGroups<'_> {
         let (stored, tree) = (reading.stored(), reading.open.tree);
         let collation = reading.open.group.collation(tree);
         // What tells a group; of a long key that is the key alone, and its group is looked for.
-        let group_of = |key: &[u8]| -> Option<Vec<u8>> {
-            let element = RowKey::element_of(key).ok()?;
-            match level {
-                None => Some(element),
-                Some(level) => group_prefix(collation, &element, level).map(<[u8]>::to_vec),
-            }
+        let head_of = |key: &[u8]| -> Option<Head> {
+            let common = |element: &[u8]| match level {
+                None => Some(element.len()),
+                Some(level) => group_prefix(collation, element, level).map(<[u8]>::len),
+            };
+            Head::of(key, common).ok()?
         };
-        let are_together = |a: &[u8], b: &[u8]| match (group_of(a), group_of(b)) {
-            (Some(a), Some(b)) => a == b,
-            (None, None) => RowKey::element_of(a).ok() == RowKey::element_of(b).ok(),
-            _ => false,
+        let are_together = |a: &[u8], b: &[u8]| match head_of(a) {
+            Some(head) => head.is_also_of(a, b),
+            None => head_of(b).is_none() && RowKey::element_of(a).ok() == RowKey::element_of(b).ok(),
         };
         let mut found: Vec<Found> = Vec::new();
         loop {
@@ -273,7 +272,7 @@ impl ReadGroups<'_> {
             };
             let mut long = None;
             for (Group { first, first_row, summary }, end) in groups.into_iter().zip(ends) {
-                if group_of(&first).is_none() {
+                if head_of(&first).is_none() {
                     long = Some(first);
                     break;
                 }

@@ -7,6 +7,7 @@ use futures_util::future::try_join_all;
 
 use crate::error::{Error, Result};
 use crate::store::keys::RowKey;
+use crate::view::asking::Asking;
 use crate::view::group::{Reduction, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::parts::{decode, texts_bytes};
@@ -23,6 +24,7 @@ pub(crate) struct StoredTree<'a> {
     pub written: Option<&'a dyn WrittenReduces>,
     /// Nodes as they are in this transaction.
     pub known: Option<&'a KnownNodes>,
+    pub asking: Asking,
 }
 
 /// What a row has beside its key.
@@ -60,7 +62,7 @@ impl Tree for StoredTree<'_> {
     async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<TreeRow>> {
         let GroupReads { keys, .. } = self.reads;
         let range = keys.rows(self.tree, &range.begin, range.end.as_deref());
-        let page = asked(self.reads.range(&range, limit, reverse)).await?;
+        let page = self.asking.asked(self.reads.range(&range, limit, reverse)).await?;
         let prefix = keys.row_prefix(self.tree);
         let mut entries = Vec::with_capacity(page.len());
         let mut alone = Vec::new();
@@ -86,7 +88,7 @@ impl Tree for StoredTree<'_> {
     async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Summary>> {
         let GroupReads { keys, .. } = self.reads;
         let range = keys.nodes(self.tree, level, &range.begin, range.end.as_deref());
-        let page = asked(self.reads.range(&range, limit, reverse)).await?;
+        let page = self.asking.asked(self.reads.range(&range, limit, reverse)).await?;
         let prefix = keys.node(self.tree, level, &[]).len();
         let entries = page
             .iter()
@@ -335,21 +337,6 @@ impl StoredTree<'_> {
         }
         self.summaries(rows.into_iter().map(|row| Parts::Rows(vec![row])).collect()).await
     }
-}
-
-/// What was asked for, once all others who ask at the same time have asked, too: an engine in the process may answer at once,
-/// and they would ask one after the other.
-async fn asked<T>(answer: impl Future<Output = T>) -> T {
-    let mut is_first = true;
-    std::future::poll_fn(|context| {
-        if std::mem::take(&mut is_first) {
-            context.waker().wake_by_ref();
-            return std::task::Poll::Pending;
-        }
-        std::task::Poll::Ready(())
-    })
-    .await;
-    answer.await
 }
 
 /// Several trees at once.

@@ -51,6 +51,71 @@ pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
     take_bytes_at(rest, TUPLE_BYTES).map(|(element, _)| element)
 }
 
+/// What of a key as [`Sorted::take`] takes it says with which others its row belongs together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// How many bytes, from the key's first one on.
+    len: usize,
+    /// The whole sort form is in it, and not only what it begins with.
+    is_whole: bool,
+}
+
+/// Sort forms are looked at without a piece of memory of their own where they take no more.
+const SHORT_BYTES: usize = 128;
+
+impl Head {
+    /// Of a key whose sort form has so many bytes in common with those that belong to it; `None`: the form says nothing of that.
+    pub(crate) fn of(key: &[u8], common: impl FnOnce(&[u8]) -> Option<usize>) -> Result<Option<Head>> {
+        let before = match key.first() {
+            Some(&TUPLE_STRING) => key.len() - take_text_at(key)?.1.len(),
+            _ => 0,
+        };
+        let form = key.get(before..).unwrap_or_default();
+        let (mut short, long);
+        let element = match take_short(form, {
+            short = [0; SHORT_BYTES];
+            &mut short
+        }) {
+            Some(len) => short.get(..len).unwrap_or_default(),
+            None => {
+                long = take_bytes_at(form, TUPLE_BYTES)?.0;
+                &long
+            }
+        };
+        let Some(common) = common(element).and_then(|len| element.get(..len)) else { return Ok(None) };
+        let is_whole = common.len() == element.len();
+        // The string's code and, of a whole form, its end; each zero takes two bytes.
+        let zeros = common.iter().filter(|byte| **byte == 0).count();
+        Ok(Some(Head { len: before + 1 + common.len() + zeros + usize::from(is_whole), is_whole }))
+    }
+
+    /// Whether another key's row belongs to that of this head's `own` key.
+    pub(crate) fn is_also_of(self, own: &[u8], other: &[u8]) -> bool {
+        let Some(head) = own.get(..self.len) else { return false };
+        // A zero of the form, and not its end.
+        other.starts_with(head) && !(self.is_whole && other.get(self.len) == Some(&0xff))
+    }
+}
+
+/// The bytes of a tuple byte string, if they have room.
+fn take_short(key: &[u8], room: &mut [u8; SHORT_BYTES]) -> Option<usize> {
+    let (_, mut rest) = key.split_first().filter(|(first, _)| **first == TUPLE_BYTES)?;
+    let mut len = 0;
+    while let Some(at) = rest.iter().take(SHORT_BYTES).position(|byte| *byte == 0) {
+        let (piece, behind) = rest.split_at_checked(at)?;
+        room.get_mut(len..len + at)?.copy_from_slice(piece);
+        len += at;
+        match behind {
+            [0, 0xff, behind @ ..] => {
+                *room.get_mut(len)? = 0;
+                (len, rest) = (len + 1, behind);
+            }
+            _ => return Some(len),
+        }
+    }
+    None
+}
+
 impl<'p> RowPlaces<'p> {
     /// Those that a document's are among.
     pub(crate) fn of(is_partitioned: bool, id: &'p str) -> RowPlaces<'p> {
@@ -139,6 +204,47 @@ impl<'p> RowPlaces<'p> {
             Some(rest) if rest.starts_with(COLON) => Ordering::Equal,
             Some(rest) => rest.bytes().next().cmp(&Some(COLON as u8)),
             None => id.cmp(partition),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn elements() -> impl Strategy<Value = Vec<u8>> {
+        let bytes = prop::sample::select(vec![0, 0xff, 1, b'x']);
+        prop_oneof![
+            prop::collection::vec(bytes.clone(), 0..5),
+            (prop::collection::vec(bytes, 0..3), 120..140_usize).prop_map(|(end, len)| [vec![b'x'; len], end].concat()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn heads_tell_forms_that_begin_alike(
+            (a, b) in (elements(), elements()), (of_a, of_b) in (prop::option::of("[ab]"), prop::option::of("[ab]")),
+            common in 0..140_usize,
+        ) {
+            let common = common.min(a.len());
+            let key = |partition: &Option<String>, element: &[u8]| {
+                let mut key = RowPlaces(partition.as_deref()).begin();
+                put_text(&mut key, TUPLE_BYTES, element);
+                put_text(&mut key, TUPLE_STRING, b"d");
+                key
+            };
+            let (key_a, key_b) = (key(&of_a, &a), key(&of_b, &b));
+            let head = Head::of(&key_a, |element| {
+                assert_eq!(element, a);
+                Some(common)
+            });
+            let expected = of_a == of_b && if common == a.len() { a == b } else { b.starts_with(&a[..common]) };
+            prop_assert_eq!(head.unwrap().unwrap().is_also_of(&key_a, &key_b), expected);
+            prop_assert_eq!(Head::of(&key_a, |_| None).unwrap(), None);
+            let before = RowPlaces(of_a.as_deref()).begin().len();
+            prop_assert!(Head::of(&key_a[..before + 1], |_| Some(0)).is_err());
         }
     }
 }
