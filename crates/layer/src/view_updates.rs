@@ -1,7 +1,7 @@
 //! What a process knows of groups of views: their definitions, which of them it follows or builds, and who waits for that.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,9 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 /// The same where they broke a bound on one document after the other: finding that out has kept a processor busy for long.
 const BROKEN_FOR: Duration = Duration::from_secs(60);
 
+/// The same where the group has no room, or storage never takes what it has: twice as long each time, up to this.
+const STUCK_FOR_MAX: Duration = Duration::from_secs(30);
+
 /// Documents that a transaction enters at most, and how long it may take until the next one enters fewer: FoundationDB ends it after 5 s.
 pub(crate) const RUN_DOCUMENTS_MAX: usize = 500;
 const ENTERED_IN: Duration = Duration::from_secs(2);
@@ -66,6 +69,9 @@ pub(crate) struct ViewUpdates {
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
     waiting: Arc<AtomicU64>,
     watched: Semaphore,
+    /// No long key has room in a first build.
+    #[cfg(test)]
+    pub lacks_room: AtomicBool,
 }
 
 /// How many groups of a process know nodes.
@@ -94,7 +100,10 @@ pub(crate) struct GroupState {
     pub waiting: AtomicU64,
     /// They, by design document and view.
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
-    failure: Mutex<Option<(Instant, ViewFailure)>>,
+    /// Since when, for how long it is not tried again, and why.
+    failure: Mutex<Option<(Instant, Duration, ViewFailure)>>,
+    /// How often it was given up, stuck, since it last went through.
+    stuck: AtomicU32,
     failing_since: Mutex<Option<Instant>>,
     /// The database, while the last attempt to follow has failed.
     failed_in: Mutex<Option<Arc<str>>>,
@@ -192,6 +201,8 @@ impl ViewUpdates {
             loaded: Mutex::default(),
             waiting: Arc::default(),
             watched: Semaphore::new(WATCHED_MAX),
+            #[cfg(test)]
+            lacks_room: AtomicBool::new(false),
         }
     }
 
@@ -334,6 +345,7 @@ impl GroupState {
             waiting: AtomicU64::new(0),
             waits: Mutex::default(),
             failure: Mutex::default(),
+            stuck: AtomicU32::new(0),
             failing_since: Mutex::default(),
             failed_in: Mutex::default(),
             nudged: Mutex::default(),
@@ -359,7 +371,12 @@ impl GroupState {
     pub(crate) fn give_up(&self, database: &str, failure: ViewFailure) {
         lock(&self.shown).task = None;
         self.has_failed(database);
-        self.fail(failure);
+        let mut pause = failed_for(&failure);
+        if matches!(failure, ViewFailure::Stuck(_)) {
+            let times = self.stuck.fetch_add(1, Ordering::Relaxed).min(STUCK_FOR_MAX.as_secs() as u32);
+            pause = pause.saturating_mul(2_u32.saturating_pow(times)).min(STUCK_FOR_MAX);
+        }
+        self.fail_for(pause, failure);
     }
 
     fn has_failed(&self, database: &str) {
@@ -369,7 +386,11 @@ impl GroupState {
 
     /// It cannot be followed.
     pub(crate) fn fail(&self, failure: ViewFailure) {
-        *lock(&self.failure) = Some((Instant::now(), failure));
+        self.fail_for(failed_for(&failure), failure);
+    }
+
+    fn fail_for(&self, pause: Duration, failure: ViewFailure) {
+        *lock(&self.failure) = Some((Instant::now(), pause, failure));
         self.moved.send_modify(|known| known.ended += 1);
     }
 
@@ -400,7 +421,7 @@ impl GroupState {
     /// Why it could not be followed a moment ago.
     pub(crate) fn failure(&self) -> Option<ViewFailure> {
         let failure = lock(&self.failure).clone();
-        failure.filter(|(since, failure)| since.elapsed() < failed_for(failure)).map(|(_, failure)| failure)
+        failure.filter(|(since, pause, _)| since.elapsed() < *pause).map(|(.., failure)| failure)
     }
 
     /// There is something to be done.
@@ -413,6 +434,7 @@ impl GroupState {
         *lock(&self.shown) = Shown::default();
         *lock(&self.failing_since) = None;
         *lock(&self.failed_in) = None;
+        self.stuck.store(0, Ordering::Relaxed);
         self.moved.send_modify(|known| known.ended += 1);
     }
 
@@ -497,6 +519,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_stuck_is_tried_again_less_and_less_often() {
+        let views = ViewUpdates::new([0; 16], ViewBounds::default());
+        let state = views.group((0, 0));
+        let pause = |failure: &ViewFailure| {
+            state.give_up("db", failure.clone());
+            assert!(state.failure().is_some());
+            let failed = lock(&state.failure).clone();
+            failed.map(|(_, pause, _)| pause.as_secs())
+        };
+        let stuck = ViewFailure::Stuck("no room".to_owned());
+        let pauses: Vec<_> = (0..40).filter_map(|_| pause(&stuck)).collect();
+        assert_eq!((&pauses[..7], pauses[39]), (&[1, 2, 4, 8, 16, 30, 30][..], 30));
+        assert_eq!(pause(&ViewFailure::Changed), Some(1));
+        // It is built from the beginning, and moves, each time.
+        state.moved_to(7);
+        assert_eq!((state.failure(), pause(&stuck)), (None, Some(30)));
+        state.is_through();
+        assert_eq!(pause(&stuck), Some(1));
+    }
 
     #[test]
     fn groups_that_nobody_uses_are_forgotten() {

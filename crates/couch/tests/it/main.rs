@@ -30,6 +30,7 @@ mod replicator;
 mod sample_views;
 mod selectors;
 mod slow_followers;
+mod stuck_index;
 mod support;
 mod two_servers;
 mod under_faults;

@@ -3,6 +3,7 @@
 use super::store;
 use crate::support::{Running, ServerOptions};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 const NULL: Value = Value::Null;
 
@@ -260,10 +261,52 @@ async fn a_query_that_takes_long_holds_up_nobody() {
     let selector = json!({"selector": {"$or": [{"a": {"$regex": "(a?b?){9}c"}}]}}).to_string();
     let asked = server.clone();
     let heavy = tokio::spawn(async move { asked.call("POST", "/db/_find", &selector).await.status });
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     for _ in 0..10 {
         server.ok("GET", "/db/_all_docs?limit=1", NULL).await;
     }
     assert!(!heavy.is_finished());
     assert_eq!(heavy.await.unwrap(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn builds_of_indexes_and_queries_that_wait_for_them_are_tasks() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    filled(&server, 6_000).await;
+    let ask = async {
+        server.ok("POST", "/db/_index", json!({"index": {"fields": ["n"]}, "ddoc": "i", "name": "by n"})).await;
+        server.ok("POST", "/db/_find", json!({"selector": {"n": {"$gt": 5_990}}, "use_index": "i"})).await
+    };
+    let look = async {
+        let of_type = |tasks: &Value, kind: &str| {
+            tasks.as_array().and_then(|tasks| tasks.iter().find(|task| task["type"] == kind)).cloned()
+        };
+        let is_under_way = |task: &Value| {
+            let done = task["changes_done"].as_u64().unwrap_or(0);
+            (1..task["total_changes"].as_u64().unwrap_or(0)).contains(&done)
+        };
+        let both = |tasks: &Value| Some((of_type(tasks, "indexer")?, of_type(tasks, "find_query")?));
+        let tasks = server
+            .until("/_active_tasks", |tasks| {
+                both(tasks).is_some_and(|(build, query)| is_under_way(&build) && is_under_way(&query))
+            })
+            .await;
+        let (build, query) = both(&tasks).unwrap();
+        for task in [&build, &query] {
+            assert_eq!(
+                (&task["database"], &task["design_document"], &task["waiting_clients"], &task["total_changes"]),
+                (&json!("db"), &json!("_design/i"), &json!(1), &json!(6_001)),
+                "{tasks}"
+            );
+            let progress = task["changes_done"].as_u64().unwrap() * 100 / 6_001;
+            assert_eq!(task["progress"], progress, "{tasks}");
+            assert!(task["started_on"].is_u64() && task["updated_on"].is_u64(), "{tasks}");
+        }
+        assert_eq!((&query["index_name"], &query["index"]), (&json!("by n"), &build["index"]));
+    };
+    let (found, ()) = tokio::join!(ask, look);
+    assert_eq!(ids(&found).len(), 9);
+    server.until("/_active_tasks", |tasks| *tasks == json!([])).await;
+    server.stop().await;
 }

@@ -596,3 +596,19 @@ async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     let report = check_namespaces(&layer).await.unwrap();
     assert!(report.violations[0].contains("nobody is to build"), "{report:#?}");
 }
+
+#[tokio::test]
+async fn design_documents_that_define_more_than_there_is_room_for_are_counted() {
+    let (db, _directory) = database().await;
+    let left_out = || db.inner.metrics.design_documents_left_out.get();
+    let maps: Vec<String> = (0..64).map(|n| format!(r#"{{"fields":{{"f{n}":"asc"}}}}"#)).collect();
+    let maps: Vec<&str> = maps.iter().map(String::as_str).collect();
+    put(&db, "_design/full", None, &json::design(&maps)).await.unwrap();
+    assert_eq!((indexes(&db).await.len(), left_out()), (64, 0));
+    // It is written, and the log says that its index is not kept.
+    let rev = put(&db, "_design/more", None, &json::design(&[r#"{"fields":{"g":"asc"}}"#])).await.unwrap();
+    assert_eq!((indexes(&db).await.len(), left_out()), (64, 1));
+    put(&db, "_design/more", Some(&rev), "{}").await.unwrap();
+    put(&db, "_design/none", None, r#"{"language":"query"}"#).await.unwrap();
+    assert_eq!((indexes(&db).await.len(), left_out()), (64, 1));
+}

@@ -1,10 +1,12 @@
 //! Long keys in the worst order, in a first build.
 #![cfg(test)]
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{compare, mapped, put, rows, standing, violations};
 use crate::ViewUpdate;
+use crate::error::{Error, ViewFailure};
 use crate::store::keys::RowKey;
 use crate::store::transaction::{Transaction, page_of};
 
@@ -48,4 +50,61 @@ async fn a_first_build_enters_long_keys_in_no_order() {
     put(&db, "new", Some(&format!(r#"{{"k":"{}"}}"#, "x".repeat(4_300)))).await;
     compare(&db, "_design/v", "v", "k").await;
     assert_eq!(violations(&db).await, Vec::<String>::new());
+}
+
+/// Where two builds after each other find no room, the group fails; and is there once it finds some.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_without_room_fails_after_two_builds() {
+    let (db, _directory) = mapped().await;
+    let lacks_room = |lacks: bool| db.inner.views.lacks_room.store(lacks, Ordering::Relaxed);
+    lacks_room(true);
+    for n in 0..3 {
+        put(&db, &format!("d{n}"), Some(&format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200)))).await;
+    }
+    put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
+    let asked = || tokio::time::timeout(Duration::from_secs(60), rows(&db, "_design/v", "v", ViewUpdate::True));
+    match asked().await.unwrap() {
+        Err(Error::View(ViewFailure::Stuck(reason))) => assert!(reason.contains("built anew"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.inner.metrics.view_groups_built.get(), 0);
+    lacks_room(false);
+    let built = async {
+        loop {
+            match asked().await.unwrap() {
+                Err(Error::View(ViewFailure::Stuck(_))) => tokio::time::sleep(Duration::from_millis(100)).await,
+                rows => return rows.unwrap(),
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), built).await.unwrap().len(), 3);
+    compare(&db, "_design/v", "v", "k").await;
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+}
+
+/// What is shown of a build moves while documents with long keys are entered, which were counted when they were noted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_gets_on_with_long_keys() {
+    let (db, _directory) = mapped().await;
+    for n in 0..9 {
+        put(&db, &format!("d{n}"), Some(&format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200)))).await;
+    }
+    let seen = async {
+        let mut most = 0;
+        loop {
+            let done = db.inner.views.tasks().iter().map(|task| task.changes_done).max();
+            most = done.unwrap_or(0).max(most);
+            if most > 10 {
+                return most;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let asked = async {
+        put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
+        rows(&db, "_design/v", "v", ViewUpdate::True).await
+    };
+    let both = tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(seen, asked) });
+    let (_, rows) = both.await.unwrap();
+    assert_eq!(rows.unwrap().len(), 9);
 }

@@ -6,6 +6,7 @@ use flatbed_mango::{Index, compare};
 use crate::index::json::definition::compiled;
 use crate::index::tests::random::{Random, with_faults, workers};
 use crate::index::tests::*;
+use crate::store::keys::{RowPlaces, Sorted};
 
 /// A design document with an index for each of these maps.
 pub(super) fn design(maps: &[&str]) -> String {
@@ -156,6 +157,43 @@ async fn long_keys_are_built_in_no_order() {
     // In the order of ids it would be a bit for each of them, and 32 before the first: two words of 8 bytes.
     let long = labels.iter().filter(|bytes| **bytes > 8).count();
     assert!(long < 10, "{labels:?}");
+}
+
+/// A builder that finds no room for a long key has the index begun anew, with labels that have.
+#[tokio::test]
+async fn an_index_without_room_is_built_under_another_number() {
+    let (db, _directory) = database().await;
+    let text = |n: u8| format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200));
+    put(&db, "between", None, &text(2)).await.unwrap();
+    put(&db, "_design/a", None, &design(&[r#"{"fields":{"k":"asc"}}"#])).await.unwrap();
+    // Those around it come by writes, and are as close as labels can be.
+    put(&db, "before", None, &text(1)).await.unwrap();
+    put(&db, "behind", None, &text(3)).await.unwrap();
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let (trx, keys) = (begin(&db), &instance.keys);
+    let pages = crate::document::body::begin_read(&trx, keys.index(1)).finish(&trx, 10_000_000).await.unwrap();
+    for row in pages.iter().flat_map(|page| page.iter()) {
+        match keys.split_index(row.key()).unwrap() {
+            (_, IndexPart::Entry(Sorted { element, id, .. })) => {
+                let (cut, _) = flatbed_collate::split(&element);
+                let mut label = [[0x80; 8]; 96].concat();
+                label[767] += u8::from(id == "behind");
+                let element = [cut, &label].concat();
+                trx.clear(row.key());
+                trx.set(&keys.index_entry(1, RowPlaces(None), &element, &id), row.value());
+                trx.set(&keys.index_of_document(1, &id), &label);
+            }
+            (_, IndexPart::Node(..)) => trx.clear(row.key()),
+            _ => {}
+        }
+    }
+    trx.commit().await.unwrap();
+    assert_eq!(indexes(&db).await.iter().map(|index| index.number).collect::<Vec<_>>(), [1]);
+    build_all(&db).await;
+    assert_eq!(indexes(&db).await.iter().map(|index| index.number).collect::<Vec<_>>(), [2]);
+    assert_eq!(ids_of(&db, 2).await, ["before", "between", "behind"]);
+    assert_exact(&db).await;
+    assert_clean(&db).await;
 }
 
 /// How many labels are noted for searches.

@@ -1,0 +1,42 @@
+//! Json indexes that cannot be built: on an engine of its own, as what is broken there is looked for in all that it has.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{ServerOptions, Store};
+
+/// A document whose body is broken in storage: no builder gets past it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_of_an_index_that_cannot_be_built_are_answered_503() {
+    let Some(store) = Store::on_an_engine() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/whole", json!({"n": 1})).await;
+    server.ok("PUT", "/db/broken", json!({"n": "what is broken"})).await;
+    let trx = store.database().create_trx().unwrap();
+    let all = foundationdb::RangeOption::from((&b""[..], &b"\xff"[..]));
+    let rows = trx.get_range(&all, 1, true).await.unwrap();
+    let is_body = |value: &[u8]| value.windows(14).any(|part| part == b"what is broken");
+    for row in rows.iter().filter(|row| is_body(row.value())) {
+        trx.set(row.key(), &[0xff; 3]);
+    }
+    trx.commit().await.unwrap();
+    server.ok("POST", "/db/_index", json!({"index": {"fields": ["n"]}, "ddoc": "i"})).await;
+    let began = Instant::now();
+    let query = json!({"selector": {"n": {"$gt": 0}}, "use_index": "i"});
+    let mut client = server.connect().await;
+    client.send("POST", "/db/_find", &[], query.to_string().as_bytes()).await;
+    let answer = client.answer(false).await;
+    let (status, answer): (u16, Value) = (answer.status, serde_json::from_str(&answer.body).unwrap());
+    assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
+    assert!(answer["reason"].as_str().unwrap().starts_with("the index cannot be built now: "), "{answer}");
+    assert!((Duration::from_secs(25)..Duration::from_secs(90)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    // Whoever asks then does not wait as long again.
+    let began = Instant::now();
+    assert_eq!(server.json("POST", "/db/_find", query).await.0, 503);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let all = server.ok("POST", "/db/_find", json!({"selector": {"_id": "whole"}})).await;
+    assert_eq!(all["docs"][0]["n"], 1);
+    server.stop().await;
+}
