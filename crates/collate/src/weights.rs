@@ -109,6 +109,15 @@ mod tests {
     use super::*;
     use crate::collation::tests::strings;
 
+    #[test]
+    fn a_window_keeps_no_more_than_it_has_room_for() {
+        let mut window = Window { skip: 2, room: 4, bytes: Vec::new() };
+        assert!(window.write(&mut (), b"abcde").is_ok());
+        assert!(window.write(&mut (), b"f").is_ok());
+        assert!(window.write(&mut (), b"gh").is_err());
+        assert_eq!(window.bytes, b"cdef");
+    }
+
     /// The library alone takes minutes.
     #[test]
     fn long_strings_take_no_time() {

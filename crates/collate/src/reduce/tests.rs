@@ -172,6 +172,8 @@ proptest! {
                 prop_assert_eq!(replaced, after, "{:?}", reducer);
             }
         }
+        let stats = of_rows(Reducer::Stats, &rows([&[value("1"), value("2"), value("3")], &[]]));
+        prop_assert!(stats.replaced(&[&value("2")], &[&value("7")]).is_some());
         let strings = of_rows(Reducer::Sum, &[(Value::Null, value("[1]"))]);
         prop_assert!(strings.replaced(&[], &[&value("1")]).is_none());
     }

@@ -292,3 +292,14 @@ fn boundaries_of_keys_that_are_whole() {
     assert_eq!(Boundary::of(&key, None, false), Boundary::Before(vec![0x31]));
     assert_eq!(Boundary::of(&key, None, true), Boundary::Behind(vec![0x31]));
 }
+
+#[test]
+fn labels_that_were_seen_are_not_asked_near_again() {
+    let mut search = Search::new();
+    assert_eq!(search.saw(Some((b"d", Ordering::Greater))), None);
+    assert_eq!(search.saw(Some((b"m", Ordering::Less))), None);
+    search.offer([b"d".to_vec(), b"m".to_vec()]);
+    assert!(!search.has_pivots());
+    search.offer([b"d", b"e", b"m"].map(|label| label.to_vec()));
+    assert_eq!((search.has_pivots(), search.ask().pivot), (true, b"e".to_vec()));
+}
