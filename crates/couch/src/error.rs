@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::{Error as FunctionError, InvalidResponse};
-use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
     DefinitionError, DesignFault, Error as LayerError, FunctionFailure, Invalid, NotJudged, Refusal, RevId, ViewFailure,
 };
@@ -77,6 +77,13 @@ impl Failure {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "external_response_error", reason)
     }
 
+    /// `{"error":...,"reason":...}`
+    pub(crate) fn text(&self) -> Vec<u8> {
+        Object::text(|object| {
+            object.string("error", &self.error).string("reason", &self.reason);
+        })
+    }
+
     /// CouchDB's answer to any text that is not JSON.
     pub(crate) fn invalid_json() -> Self {
         Failure::bad_request("invalid UTF-8 JSON")
@@ -123,6 +130,7 @@ impl From<FeedError> for Failure {
             FeedError::Function(error) => error.into(),
             FeedError::Selector(error) => error.into(),
             FeedError::MissingMember(_) => Failure::not_found(error.to_string()),
+            FeedError::Lost(refused) => refused.into(),
         }
     }
 }

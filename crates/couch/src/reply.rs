@@ -3,7 +3,7 @@
 use flatbed_http::CHUNK_BYTES;
 pub(crate) use flatbed_http::Reply;
 use flatbed_layer::Document;
-use flatbed_layer::json::Object;
+
 use hyper::{StatusCode, header};
 
 use crate::error::Failure;
@@ -15,10 +15,7 @@ pub(crate) fn ok(status: StatusCode) -> Reply {
 
 /// The answer to a failure.
 pub(crate) fn failed(failure: &Failure) -> Reply {
-    let text = Object::text(|object| {
-        object.string("error", &failure.error).string("reason", &failure.reason);
-    });
-    let mut reply = Reply::json(failure.status, text);
+    let mut reply = Reply::json(failure.status, failure.text());
     if let Some(allow) = failure.allow {
         reply.header(header::ALLOW, allow);
     }

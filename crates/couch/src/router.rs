@@ -2,11 +2,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
 use flatbed_replicator::Owner;
-use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, Standing};
+use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, RightsWatch, Standing};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 
@@ -74,7 +75,10 @@ impl Surface for State {
             }
             let target = target?;
             let query = Query::parse(request.uri.query())?;
-            run(self, Request::new(request, query, self.service.context(standing)), target).await
+            let context = self.service.context(standing);
+            let watch = context.rights_watch();
+            let reply = run(self, Request::new(request, query, context), target).await?;
+            Ok(reply.until(cut(watch)))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if reply.status == StatusCode::UNAUTHORIZED {
@@ -120,6 +124,15 @@ fn claims(request: &flatbed_http::Request) -> Claims<'_> {
         connection: request.peer,
         is_secure: request.is_secure,
     }
+}
+
+/// For feeds that say why they end.
+const CUT_AFTER: Duration = Duration::from_millis(250);
+
+/// Resolves when an answer may not go on.
+async fn cut(mut watch: RightsWatch) {
+    watch.lost().await;
+    tokio::time::sleep(CUT_AFTER).await;
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.

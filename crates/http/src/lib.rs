@@ -49,7 +49,8 @@ pub use outlet::{Outgoing, Room};
 pub use proxied::Proxies;
 pub use refused::{Refused, Result};
 pub use reply::{
-    BrokenOff, CHUNK_BYTES, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Watch, Whole, first_room, shrink,
+    BrokenOff, CHUNK_BYTES, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Until, Watch, Whole, first_room,
+    shrink,
 };
 pub use request::Request;
 pub use server::{BindError, Server, Shell, ShellOptions};

@@ -92,6 +92,8 @@ pub enum ReplyBody {
     Whole(Whole),
     /// Pieces from a task.
     Stream(mpsc::Receiver<Piece>),
+    /// The same, for as long as may be.
+    Until(Box<Until>),
     /// A stream that has ended as it should.
     Ended,
 }
@@ -102,6 +104,19 @@ pub struct Whole {
     rest: Bytes,
     outlet: Arc<Outlet>,
     room: Arc<Room>,
+}
+
+/// See [`ReplyBody::Until`].
+pub struct Until {
+    pieces: mpsc::Receiver<Piece>,
+    /// The stream is cut when this resolves.
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl std::fmt::Debug for Until {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Until").finish_non_exhaustive()
+    }
 }
 
 /// What the task of a streamed answer sends.
@@ -137,14 +152,19 @@ impl Body for ReplyBody {
                 Poll::Ready(Some(Ok(Frame::data(Outgoing::new(piece, Some(outlet.clone()), Some(room.clone()))))))
             }
             ReplyBody::Ended => Poll::Ready(None),
-            ReplyBody::Stream(pieces) => match std::task::ready!(pieces.poll_recv(context)) {
-                Some(Piece::Data(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Some(Piece::End) => {
-                    *self = ReplyBody::Ended;
-                    Poll::Ready(None)
+            ReplyBody::Stream(pieces) => {
+                let piece = std::task::ready!(pieces.poll_recv(context));
+                self.frame(piece)
+            }
+            ReplyBody::Until(until) => {
+                if until.end.as_mut().poll(context).is_ready() {
+                    // Its task ends with this, as without its client.
+                    until.pieces.close();
+                    return Poll::Ready(Some(Err(BrokenOff)));
                 }
-                None => Poll::Ready(Some(Err(BrokenOff))),
-            },
+                let piece = std::task::ready!(until.pieces.poll_recv(context));
+                self.frame(piece)
+            }
         }
     }
 
@@ -152,7 +172,7 @@ impl Body for ReplyBody {
         match self {
             ReplyBody::Full(None) | ReplyBody::Ended => true,
             ReplyBody::Whole(whole) => whole.rest.is_empty(),
-            ReplyBody::Full(Some(_)) | ReplyBody::Stream(_) => false,
+            ReplyBody::Full(Some(_)) | ReplyBody::Stream(_) | ReplyBody::Until(_) => false,
         }
     }
 
@@ -161,7 +181,21 @@ impl Body for ReplyBody {
             ReplyBody::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             ReplyBody::Whole(whole) => SizeHint::with_exact(whole.rest.len() as u64),
             ReplyBody::Ended => SizeHint::with_exact(0),
-            ReplyBody::Stream(_) => SizeHint::default(),
+            ReplyBody::Stream(_) | ReplyBody::Until(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl ReplyBody {
+    /// What a piece of a stream is to its reader.
+    fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
+        match piece {
+            Some(Piece::Data(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Some(Piece::End) => {
+                *self = ReplyBody::Ended;
+                Poll::Ready(None)
+            }
+            None => Poll::Ready(Some(Err(BrokenOff))),
         }
     }
 }
@@ -404,6 +438,16 @@ impl Reply {
         self.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("must-revalidate"));
     }
 
+    /// Cuts the answer when this resolves, if it is a stream that goes on then.
+    #[must_use]
+    pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Reply {
+        self.body = match self.body {
+            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end: Box::pin(end) })),
+            body => body,
+        };
+        self
+    }
+
     /// Sets a header; a value that no header can have is left out.
     pub fn header(&mut self, name: HeaderName, value: &str) {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -415,6 +459,25 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_stream_is_cut_when_it_may_not_go_on() {
+        let (reply, mut sender) = Reply::stream();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let mut body = reply.until(async { drop(ended.await) }).body;
+        sender.buffer.extend_from_slice(b"a");
+        sender.flush().await.unwrap();
+        let mut next = async || std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert!(next().await.is_some_and(|frame| frame.is_ok()));
+        drop(end);
+        assert!(next().await.is_some_and(|frame| frame.is_err()));
+        sender.closed().await;
+        // One that ends in time is whole.
+        let (reply, sender) = Reply::stream();
+        let mut body = reply.until(std::future::pending()).body;
+        sender.finish().await.unwrap();
+        assert!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none());
+    }
 
     #[tokio::test]
     async fn no_page_is_read_for_a_client_that_has_gone() {

@@ -91,6 +91,7 @@ pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, 
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
+pub use security::RecordState;
 pub use store::buckets::SHARDS_MAX;
 pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
 pub use store::seq::Seq;
@@ -160,7 +161,7 @@ fn folders_know_only_those_below_them() {
                 "lanes",
             ],
         ),
-        ("security", &["confirmed", "error", "store", "layer"]),
+        ("security", &["confirmed", "error", "store", "instance", "layer"]),
         ("admission", &["actor", "confirmed", "error", "store", "instance", "layer"]),
         ("record_change", &["actor", "admission", "confirmed", "error", "store", "layer"]),
         ("handle", &["actor", "error", "store", "layer"]),

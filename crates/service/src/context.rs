@@ -17,10 +17,11 @@ use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
-use crate::rights::{Denied, Right, Rights};
+use crate::rights::{Denied, Needs, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
 use crate::standing::{Claims, Identified, SignInError, Standing};
+use crate::watching::{Judged, RightsWatch, Watching};
 
 /// What the surfaces of a program are given in the place of its layer. Cheap to clone.
 #[derive(Clone)]
@@ -30,6 +31,7 @@ pub struct Service {
     feeds: Arc<Feeds>,
     answering: Answering,
     configuration: Configuration,
+    watching: Arc<Watching>,
 }
 
 impl Service {
@@ -41,8 +43,9 @@ impl Service {
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
         let sign_in = Arc::new(SignIn::new(Arc::new(Accounts::new(admins))));
+        let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
         let (answering, configuration) = (Answering::new(functions, designs), Configuration::default());
-        Service { layer, sign_in, feeds, answering, configuration }
+        Service { layer, sign_in, feeds, answering, configuration, watching }
     }
 
     /// The settings that may change while it serves.
@@ -53,7 +56,8 @@ impl Service {
     /// The context of a request that `standing` makes.
     pub fn context(&self, standing: Standing) -> Context {
         let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
-        Context { layer: self.layer.clone(), rights: Rights { standing }, feeds, answering }
+        let (watching, judged) = (self.watching.clone(), Arc::default());
+        Context { layer: self.layer.clone(), rights: Rights { standing }, feeds, answering, watching, judged }
     }
 
     /// Who makes a request. Without administrators everyone is one.
@@ -72,6 +76,11 @@ impl Service {
     #[cfg(test)]
     pub(crate) fn feeds(&self) -> &Feeds {
         &self.feeds
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watching.is_looking()
     }
 
     /// Whether everyone is an administrator: there are none by name.
@@ -136,6 +145,9 @@ pub struct Context {
     rights: Rights,
     feeds: Arc<Feeds>,
     answering: Answering,
+    watching: Arc<Watching>,
+    /// What was given.
+    judged: Arc<Judged>,
 }
 
 impl fmt::Debug for Context {
@@ -166,7 +178,14 @@ impl Context {
     /// # Errors
     /// [`Denied`]: who asks has not the right, or that is not known.
     pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
-        self.rights.database::<R>(&self.layer, name).await
+        let database = self.rights.database::<R>(&self.layer, name).await?;
+        self.judged.note(Some(name), R::NEEDS);
+        Ok(database)
+    }
+
+    /// What tells of the rights that this context gives, from now on or has given, when one of them is lost.
+    pub fn rights_watch(&self) -> RightsWatch {
+        RightsWatch::new(self.watching.clone(), self.rights.standing.clone(), self.judged.clone())
     }
 
     /// Compiles a selector for a feed.
@@ -207,7 +226,7 @@ impl Context {
     /// # Errors
     /// [`FeedError`].
     pub async fn feed(&self, database: &Reader, query: FeedQuery) -> std::result::Result<Feed, FeedError> {
-        self.feeds.begin(&self.rights, database, query).await
+        self.feeds.begin(&self.rights, self.rights_watch(), database, query).await
     }
 
     /// The server.
@@ -215,7 +234,8 @@ impl Context {
     /// # Errors
     /// [`Denied`]: who asks does not administer it.
     pub fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
-        self.rights.server()?;
+        Needs::Server.in_server(self.principal())?;
+        self.judged.note(None, Needs::Server);
         Ok(ServerAdministration(&self.layer))
     }
 
@@ -224,6 +244,6 @@ impl Context {
     /// # Errors
     /// [`Denied`].
     pub fn metrics(&self) -> std::result::Result<(), Denied> {
-        self.rights.metrics()
+        Ok(Needs::Metrics.in_server(self.principal())?)
     }
 }

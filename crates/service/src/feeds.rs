@@ -14,6 +14,7 @@ pub(crate) mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_auth::Refused;
 use flatbed_javascript::{Error as FunctionError, Runner};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Reader, Scope,
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 use crate::designs::{DesignError, Designs};
 use crate::rights::Rights;
 use crate::selecting::{Selecting, SelectorError, Selectors};
+use crate::watching::RightsWatch;
 use function::{Filters, Function};
 
 pub use function::{FilterFunction, FilterKind};
@@ -45,6 +47,9 @@ pub enum FeedError {
     /// The design document has no member of this name, where the function would be.
     #[error("missing json key: {0}")]
     MissingMember(String),
+    /// Who reads it has lost the right to.
+    #[error("{0}")]
+    Lost(Refused),
 }
 
 impl From<DesignError> for FeedError {
@@ -124,7 +129,13 @@ impl Feeds {
     }
 
     /// Begins a feed. Of its rows none is read.
-    pub(crate) async fn begin(&self, rights: &Rights, database: &Reader, query: FeedQuery) -> Result<Feed> {
+    pub(crate) async fn begin(
+        &self,
+        rights: &Rights,
+        watch: RightsWatch,
+        database: &Reader,
+        query: FeedQuery,
+    ) -> Result<Feed> {
         let FeedQuery { since, descending, limit, scope, filter, all_leaves, documents, filtered, follow, timeout } =
             query;
         let mut extras = Extras { leaves: all_leaves, documents };
@@ -141,7 +152,7 @@ impl Feeds {
                 Passing::Function(Box::pin(self.filters.find(asked, rights, database, all_leaves)).await?)
             }
         };
-        Ok(Feed {
+        let rows = Rows {
             changes: database.changes(ChangesQuery { since, descending, limit: read, scope, extras }),
             filter,
             has_documents: extras.has_documents(),
@@ -153,7 +164,8 @@ impl Feeds {
             timeout,
             deadline: None,
             is_empty: true,
-        })
+        };
+        Ok(Feed { rows, watch })
     }
 }
 
@@ -184,8 +196,72 @@ enum Passed {
     Shared(Vec<Arc<TailRow>>),
 }
 
-/// A feed under way: pages until it is at the end, and then what comes.
+/// A feed under way: pages until it is at the end, and then what comes; until its reader loses the right to it.
 pub struct Feed {
+    rows: Rows,
+    watch: RightsWatch,
+}
+
+impl Feed {
+    /// Whether what is read for it has documents, and takes memory accordingly.
+    pub fn has_documents(&self) -> bool {
+        self.rows.has_documents
+    }
+
+    /// What is there after its place, one bounded page of it; perhaps no row, where a filter let none through.
+    ///
+    /// # Errors
+    /// [`FeedError`].
+    pub async fn next_page(&mut self) -> Result<ChangesPage> {
+        tokio::select! {
+            biased;
+            refused = self.watch.lost() => Err(FeedError::Lost(refused)),
+            page = self.rows.next_page() => page,
+        }
+    }
+
+    /// Whether it goes on once its reader has all that there is: then [`Feed::wait`] follows.
+    pub fn goes_on(&self) -> bool {
+        self.rows.goes_on()
+    }
+
+    /// Waits for something new, for as long as the feed is to wait. Whoever follows has all that came before. It may be
+    /// dropped and called again at any time.
+    ///
+    /// # Errors
+    /// [`FeedError`].
+    pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
+        tokio::select! {
+            biased;
+            refused = self.watch.lost() => Err(FeedError::Lost(refused)),
+            waited = self.rows.wait(heartbeats) => waited,
+        }
+    }
+
+    /// What a limit has left unread; without one all is read.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn pending(&mut self) -> flatbed_layer::Result<u64> {
+        match self.rows.limit {
+            Some(_) => self.rows.changes.pending().await,
+            None => Ok(0),
+        }
+    }
+
+    /// A shared row as this feed shows it.
+    pub fn shown(&self, row: &TailRow) -> ChangeRow {
+        self.rows.changes.shown(row)
+    }
+
+    /// Where it stands; `None` before the first page.
+    pub fn last_seq(&self) -> Option<Seq> {
+        self.rows.changes.last_seq()
+    }
+}
+
+/// What a feed reads, whoever reads it.
+struct Rows {
     changes: Changes,
     filter: Passing,
     has_documents: bool,
@@ -205,7 +281,7 @@ pub struct Feed {
     is_empty: bool,
 }
 
-impl Drop for Feed {
+impl Drop for Rows {
     fn drop(&mut self) {
         if let Some(filtering) = &self.filtering {
             filtering.abort();
@@ -213,17 +289,8 @@ impl Drop for Feed {
     }
 }
 
-impl Feed {
-    /// Whether what is read for it has documents, and takes memory accordingly.
-    pub fn has_documents(&self) -> bool {
-        self.has_documents
-    }
-
-    /// What is there after its place, one bounded page of it; perhaps no row, where a filter let none through.
-    ///
-    /// # Errors
-    /// [`FeedError`].
-    pub async fn next_page(&mut self) -> Result<ChangesPage> {
+impl Rows {
+    async fn next_page(&mut self) -> Result<ChangesPage> {
         let mut page = self.changes.next_page().await?;
         match &self.filter {
             Passing::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
@@ -241,8 +308,7 @@ impl Feed {
         Ok(page)
     }
 
-    /// Whether it goes on once its reader has all that there is: then [`Feed::wait`] follows.
-    pub fn goes_on(&self) -> bool {
+    fn goes_on(&self) -> bool {
         let waits = match self.follow {
             Follow::No => false,
             Follow::UntilFirst => self.is_empty,
@@ -251,12 +317,7 @@ impl Feed {
         waits && self.left > 0
     }
 
-    /// Waits for something new, for as long as the feed is to wait. Whoever follows has all that came before. It may be
-    /// dropped and called again at any time.
-    ///
-    /// # Errors
-    /// [`FeedError`].
-    pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
+    async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
         heartbeats.sent();
         let now = Instant::now();
         let until = match self.follow {
@@ -359,26 +420,5 @@ impl Feed {
                 }
             }
         }
-    }
-
-    /// What a limit has left unread; without one all is read.
-    ///
-    /// # Errors
-    /// Those of the layer.
-    pub async fn pending(&mut self) -> flatbed_layer::Result<u64> {
-        match self.limit {
-            Some(_) => self.changes.pending().await,
-            None => Ok(0),
-        }
-    }
-
-    /// A shared row as this feed shows it.
-    pub fn shown(&self, row: &TailRow) -> ChangeRow {
-        self.changes.shown(row)
-    }
-
-    /// Where it stands; `None` before the first page.
-    pub fn last_seq(&self) -> Option<Seq> {
-        self.changes.last_seq()
     }
 }

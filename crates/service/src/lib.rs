@@ -26,6 +26,7 @@ mod server;
 mod standing;
 mod uploads;
 mod view_functions;
+mod watching;
 
 pub use accounts::Accounts;
 pub use answering::{AnswerError, DesignFunctions, Rewrites};
@@ -40,3 +41,4 @@ pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;
 pub use standing::{Claims, Identified, RestsOn, SignInError, Standing};
 pub use uploads::Uploads;
+pub use watching::RightsWatch;

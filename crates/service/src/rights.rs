@@ -42,14 +42,34 @@ pub enum Needs {
     Maintainer,
     /// That they administer the server.
     Server,
+    /// The same, or that they see its figures.
+    Metrics,
 }
 
 impl Needs {
+    /// Whether somebody has what is asked, in the server as a whole.
+    pub(crate) fn in_server(self, principal: &Principal) -> Result<(), Refused> {
+        match self {
+            Needs::Metrics if principal.has_role(METRICS_ROLE) => Ok(()),
+            _ if principal.is_admin => Ok(()),
+            Needs::Metrics => {
+                let reason = "You are not a server admin or read-only metrics user";
+                Err(Refused::new(Kind::Unauthorized, reason))
+            }
+            Needs::Server | Needs::Member | Needs::Admin | Needs::Maintainer => Err(security::not_a_server_admin()),
+        }
+    }
+
+    /// Whether somebody has what is asked, in a database with this `_security`.
+    pub(crate) fn in_database(self, principal: &Principal, name: &str, security: &SecurityOf) -> Result<(), Refused> {
+        self.are_met(principal, access(principal, name, &security.parsed(parsed)))
+    }
+
     /// Whether it is enough to be this to the database.
     fn are_met(self, principal: &Principal, access: Access) -> Result<(), Refused> {
         match (self, access) {
-            (Needs::Server, _) if !principal.is_admin => Err(security::not_a_server_admin()),
-            (_, Access::Admin) | (Needs::Member | Needs::Server, Access::Member) => Ok(()),
+            (Needs::Server | Needs::Metrics, _) => self.in_server(principal),
+            (_, Access::Admin) | (Needs::Member, Access::Member) => Ok(()),
             (_, Access::Nobody) => Err(security::not_a_member(principal)),
             (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
             (Needs::Maintainer, Access::Member) => Err(security::not_an_admin()),
@@ -83,20 +103,6 @@ pub(crate) struct Rights {
 impl Rights {
     pub(crate) fn principal(&self) -> &Principal {
         self.standing.principal()
-    }
-
-    /// The server's administrators alone see and change what is the server's.
-    pub(crate) fn server(&self) -> Result<(), Denied> {
-        if self.principal().is_admin { Ok(()) } else { Err(security::not_a_server_admin().into()) }
-    }
-
-    /// Its figures others see too, who have the role.
-    pub(crate) fn metrics(&self) -> Result<(), Denied> {
-        if self.principal().is_admin || self.principal().has_role(METRICS_ROLE) {
-            return Ok(());
-        }
-        let reason = "You are not a server admin or read-only metrics user";
-        Err(Refused::new(Kind::Unauthorized, reason).into())
     }
 
     /// A database, for who has the right to it.

@@ -8,7 +8,7 @@ use flatbed_layer::json::Value;
 use flatbed_layer::{
     ChangeRow, ChangesPage, DESIGN, Documents, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
 };
-use flatbed_service::{Context, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
+use flatbed_service::{Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
 use hyper::Method;
 
 use crate::attached::{self, Show};
@@ -98,12 +98,12 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     shrink(&mut room, bytes_of(&first));
     let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(feed.kind()));
-    let mut writer = Writer { database, changes, shown, seqs, sender, pages, rows: 0, heartbeats, _memory: memory };
+    let lost = None;
+    let mut writer =
+        Writer { database, changes, shown, seqs, sender, pages, rows: 0, heartbeats, lost, _memory: memory };
     spawn(async move {
         let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
-        if done.is_ok() {
-            let _ = writer.sender.finish().await;
-        }
+        feed.finish(writer.sender, done, writer.lost).await;
     });
     Ok(match handshake {
         Some(handshake) => handshake.answer(reply),
@@ -206,6 +206,8 @@ struct Writer {
     pages: Pages,
     rows: u64,
     heartbeats: Heartbeats,
+    /// Why the reader may not read on.
+    lost: Option<Failure>,
     _memory: Memory,
 }
 
@@ -296,13 +298,13 @@ impl Writer {
     /// The next page, and room for it, once that of the last is given back. A client that asked for heartbeats gets them also while
     /// much is read that a filter does not pass, while others read, and while the storage does not answer.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
-        let Writer { changes, pages, sender, shown, heartbeats, .. } = self;
+        let Writer { changes, pages, sender, shown, heartbeats, lost, .. } = self;
         // A follower mostly waits, and has room for this only while it reads.
         drop(room);
         let gone = sender.watch();
         let mut next = Box::pin(async {
             let mut room = gone.page_room(pages).await?;
-            let page = changes.next_page().await?;
+            let page = changes.next_page().await.map_err(|error| noted(lost, error))?;
             shrink(&mut room, bytes_of(&page));
             Ok((room, page))
         });
@@ -404,7 +406,7 @@ impl Writer {
             // A client that does not read holds nothing that is read for it.
             self.sender.ready().await?;
             tokio::select! {
-                waited = self.changes.wait(&mut self.heartbeats) => match waited? {
+                waited = self.changes.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
                     Waited::Shared(rows) => return Ok(Came::Shared(rows)),
                     Waited::Passed(rows) => return Ok(Came::Passed(rows)),
                     Waited::ReadOn => return Ok(Came::ReadOn),
@@ -417,6 +419,14 @@ impl Writer {
             self.sender.flush().await?;
         }
     }
+}
+
+/// Why a feed is interrupted, with a note of it where its reader is to hear of that.
+fn noted(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
+    if let FeedError::Lost(refused) = &error {
+        *lost = Some(refused.clone().into());
+    }
+    error.into()
 }
 
 async fn write_row(

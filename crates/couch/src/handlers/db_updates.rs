@@ -5,6 +5,7 @@ use flatbed_layer::json::Object;
 use flatbed_layer::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, Wait,
 };
+use flatbed_service::RightsWatch;
 use hyper::Method;
 use tokio::time::{Duration, Instant};
 
@@ -54,12 +55,11 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let first = updates.next_page().await?;
     let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(FeedKind::DbUpdates));
-    let mut writer = Writer { updates, feed, asked, heartbeat, timeout, sender, pages, rows: 0 };
+    let (watch, lost) = (request.context.rights_watch(), None);
+    let mut writer = Writer { updates, feed, asked, heartbeat, timeout, sender, pages, rows: 0, watch, lost };
     spawn(async move {
         let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
-        if done.is_ok() {
-            let _ = writer.sender.finish().await;
-        }
+        feed.finish(writer.sender, done, writer.lost).await;
     });
     Ok(match handshake {
         Some(handshake) => handshake.answer(reply),
@@ -80,6 +80,9 @@ struct Writer {
     sender: Sender,
     pages: Pages,
     rows: u64,
+    watch: RightsWatch,
+    /// Why the reader may not read on.
+    lost: Option<Failure>,
 }
 
 type Written = std::result::Result<(), Interrupted>;
@@ -169,6 +172,10 @@ impl Writer {
         loop {
             let until = self.heartbeat.map_or(deadline, |beat| Instant::now() + beat);
             tokio::select! {
+                refused = self.watch.lost() => {
+                    self.lost = Some(refused.into());
+                    return Err(Interrupted);
+                }
                 waited = self.updates.wait() => return Ok(waited == Wait::MayHaveChanged),
                 () = tokio::time::sleep_until(until) => {
                     if self.heartbeat.is_none() {

@@ -10,6 +10,7 @@ use hyper::header::{self, HeaderName};
 use crate::error::{Failure, Result};
 use crate::metrics::FeedKind;
 use crate::query::Query;
+use crate::reply::Interrupted;
 
 /// Where a browser that connects again says where it was.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -81,6 +82,35 @@ impl Feed {
             Feed::Normal => Follow::No,
             Feed::Longpoll => Follow::UntilFirst,
             Feed::Continuous | Feed::EventSource | Feed::WebSocket => Follow::On,
+        }
+    }
+
+    /// Ends a feed: as it should, or with why its reader may not read on. What fails otherwise is cut.
+    pub(crate) async fn finish(
+        self,
+        mut sender: Sender,
+        done: std::result::Result<(), Interrupted>,
+        lost: Option<Failure>,
+    ) {
+        match (done, lost.and_then(|failure| self.end(&failure))) {
+            (Ok(()), _) => {
+                let _ = sender.finish().await;
+            }
+            (Err(_), Some(end)) => {
+                sender.buffer.extend_from_slice(&end);
+                let _ = sender.finish().await;
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    /// What tells its reader why it ends, where its rows come as lines; what is one JSON object is cut.
+    fn end(self, failure: &Failure) -> Option<Vec<u8>> {
+        let text = failure.text();
+        match self {
+            Feed::Normal | Feed::Longpoll => None,
+            Feed::Continuous | Feed::WebSocket => Some([&text[..], b"\n"].concat()),
+            Feed::EventSource => Some([b"event: error\ndata: ", &text[..], b"\n\n"].concat()),
         }
     }
 

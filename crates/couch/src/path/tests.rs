@@ -118,3 +118,120 @@ fn queries_change_nothing() {
 fn routes_are_numbered() {
     assert!(Route::ALL.iter().enumerate().all(|(at, route)| route.index() == at));
 }
+
+/// Who may ask for what: a line a form of path, a letter a method. `crates/couch/tests/it/rights.rs` asks a server for all of it.
+const RIGHTS: &str = include_str!("rights.txt");
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "COPY", "PATCH"];
+
+/// Every form that a path can have: a new variant does not compile without one, and its line in the table is missed.
+macro_rules! forms {
+    ($($form:literal: $pattern:pat,)+) => {
+        fn form(target: &Target) -> &'static str {
+            match target {
+                $($pattern => $form,)+
+            }
+        }
+
+        const FORMS: &[&str] = &[$($form),+];
+    };
+}
+
+forms! {
+    "welcome": Target::Welcome,
+    "up": Target::Up,
+    "session": Target::Session,
+    "uuids": Target::Uuids,
+    "all_dbs": Target::AllDbs,
+    "active_tasks": Target::ActiveTasks,
+    "db_updates": Target::DbUpdates,
+    "replicate": Target::Replicate,
+    "jobs": Target::Scheduler(Scheduler::Jobs),
+    "job": Target::Scheduler(Scheduler::Job(_)),
+    "docs": Target::Scheduler(Scheduler::Docs),
+    "doc": Target::Scheduler(Scheduler::Doc(_)),
+    "scheduler": Target::Scheduler(Scheduler::Unknown),
+    "metrics": Target::Metrics,
+    "later": Target::Later(..),
+    "encoded": Target::EncodedDesign(_),
+    "reserved": Target::Database(DatabaseName { kind: DatabaseKind::Reserved, .. }, _),
+    "system": Target::Database(DatabaseName { kind: DatabaseKind::System, .. }, _),
+    "root": Target::Database(_, InDatabase::Root),
+    "_local_docs": Target::Database(_, InDatabase::Endpoint(Endpoint::LocalDocs)),
+    "_all_docs": Target::Database(_, InDatabase::Endpoint(Endpoint::AllDocs)),
+    "_design_docs": Target::Database(_, InDatabase::Endpoint(Endpoint::DesignDocs)),
+    "_bulk_docs": Target::Database(_, InDatabase::Endpoint(Endpoint::BulkDocs)),
+    "_bulk_get": Target::Database(_, InDatabase::Endpoint(Endpoint::BulkGet)),
+    "_changes": Target::Database(_, InDatabase::Endpoint(Endpoint::Changes)),
+    "_revs_diff": Target::Database(_, InDatabase::Endpoint(Endpoint::RevsDiff)),
+    "_missing_revs": Target::Database(_, InDatabase::Endpoint(Endpoint::MissingRevs)),
+    "_revs_limit": Target::Database(_, InDatabase::Endpoint(Endpoint::RevsLimit)),
+    "_ensure_full_commit": Target::Database(_, InDatabase::Endpoint(Endpoint::EnsureFullCommit)),
+    "_compact": Target::Database(_, InDatabase::Endpoint(Endpoint::Compact)),
+    "_purge": Target::Database(_, InDatabase::Endpoint(Endpoint::Purge)),
+    "_purged_infos_limit": Target::Database(_, InDatabase::Endpoint(Endpoint::PurgedInfosLimit)),
+    "_security": Target::Database(_, InDatabase::Endpoint(Endpoint::Security)),
+    "all queries": Target::Database(_, InDatabase::Queries(Listed::All)),
+    "design queries": Target::Database(_, InDatabase::Queries(Listed::Design)),
+    "local queries": Target::Database(_, InDatabase::LocalQueries),
+    "_find": Target::Database(_, InDatabase::Mango(Mango::Find)),
+    "_explain": Target::Database(_, InDatabase::Mango(Mango::Explain)),
+    "_count": Target::Database(_, InDatabase::Mango(Mango::Count)),
+    "_index": Target::Database(_, InDatabase::Mango(Mango::Indexes)),
+    "_bulk_delete": Target::Database(_, InDatabase::Mango(Mango::BulkDelete)),
+    "an index": Target::Database(_, InDatabase::Mango(Mango::Index { .. })),
+    "beneath _index": Target::Database(_, InDatabase::Mango(Mango::Unknown)),
+    "partitions": Target::Database(_, InDatabase::Partition { partition: None, .. }),
+    "partition": Target::Database(_, InDatabase::Partition { partition: Some(_), of: None }),
+    "of a partition": Target::Database(_, InDatabase::Partition { partition: Some(_), of: Some(_) }),
+    "later in a database": Target::Database(_, InDatabase::Later(..)),
+    "document": Target::Database(_, InDatabase::Document { kind: IdKind::Plain, .. }),
+    "design document": Target::Database(_, InDatabase::Document { kind: IdKind::Design, .. }),
+    "no document": Target::Database(
+        _,
+        InDatabase::Document { kind: IdKind::Local | IdKind::Endpoint(_) | IdKind::Reserved, .. },
+    ),
+    "attachment": Target::Database(_, InDatabase::Attachment { kind: IdKind::Plain, .. }),
+    "design attachment": Target::Database(_, InDatabase::Attachment { kind: IdKind::Design, .. }),
+    "no attachment": Target::Database(
+        _,
+        InDatabase::Attachment { kind: IdKind::Local | IdKind::Endpoint(_) | IdKind::Reserved, .. },
+    ),
+    "local": Target::Database(_, InDatabase::Local { .. }),
+    "local attachment": Target::Database(_, InDatabase::LocalAttachment),
+    "show": Target::Database(_, InDatabase::Answering { kind: Answering::Show, .. }),
+    "list": Target::Database(_, InDatabase::Answering { kind: Answering::List, .. }),
+    "update": Target::Database(_, InDatabase::Answering { kind: Answering::Update, .. }),
+    "rewrite": Target::Database(_, InDatabase::Answering { kind: Answering::Rewrite, .. }),
+    "view": Target::Database(_, InDatabase::View { .. }),
+    "info": Target::Database(_, InDatabase::DesignInfo { is_longer: false, .. }),
+    "behind info": Target::Database(_, InDatabase::DesignInfo { is_longer: true, .. }),
+    "views": Target::Database(_, InDatabase::CompactViews { .. }),
+    "cleanup": Target::Database(_, InDatabase::ViewCleanup),
+    "temp": Target::Database(_, InDatabase::TempView),
+}
+
+#[test]
+fn the_table_of_rights_has_every_path_and_method() {
+    let mut missed: Vec<&str> = FORMS.to_vec();
+    for line in RIGHTS.lines().filter(|line| !line.starts_with('#')) {
+        let columns: Vec<&str> = line.split(" | ").collect();
+        let target = Target::parse(&columns[0].replace("{db}", "db")).unwrap();
+        missed.retain(|missed| *missed != form(&target));
+        assert_eq!(columns[1].len(), METHODS.len(), "{line}");
+        for (letter, method) in columns[1].chars().zip(METHODS) {
+            let needed = match target.needs(&Method::from_bytes(method.as_bytes()).unwrap()) {
+                Needed::Nothing => "-",
+                Needed::User => "n",
+                Needed::Metrics => "x",
+                Needed::ServerAdmin => "s",
+                // The document decides, and the rules of a database of the system.
+                Needed::Member(_) => "mdu",
+                Needed::Admin(_) => "au",
+                Needed::Maintainer(_) => "ku",
+            };
+            assert!(needed.contains(letter), "{method} {line}: {needed}");
+        }
+    }
+    assert!(missed.is_empty(), "no line of the table of rights is of the form {missed:?}");
+}

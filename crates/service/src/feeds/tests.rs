@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use flatbed_auth::{Principal, SignedIn};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{CreateOptions, Edit, Layer, LayerOptions};
 
 use super::*;
 use crate::context::{Context, Service};
-use crate::rights::{Own, Read, Write};
-use crate::standing::Standing;
+use crate::rights::{Administer, Own, Read, Write};
+use crate::standing::{RestsOn, Standing};
 
 pub(crate) struct Store {
     pub(crate) service: Service,
@@ -213,4 +214,49 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let last_seq = feed.last_seq().unwrap();
     let next = FeedQuery { since: Since::After(last_seq), filter: function("slow"), ..query(Follow::No) };
     assert_eq!(ids(&store.feed(next).await.unwrap().next_page().await.unwrap().rows), ["a"]);
+}
+
+/// Who reads a feed and loses the right to it is told so within a second; others follow on.
+#[tokio::test]
+async fn a_feed_ends_with_its_readers_right() {
+    let store = Store::new().await;
+    let administration = store.context.database("db", Administer).await.unwrap();
+    administration.set_security(br#"{"members":{"roles":["r"]}}"#).await.unwrap();
+    store.put("a", "{}").await;
+    let anna = Principal::user("anna", ["r".to_owned()], SignedIn::Password);
+    let anna = store.service.context(Standing::new(anna, RestsOn::Nothing));
+    let mut waiting = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
+    let mut reading = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
+    let mut of_admin = store.feed(query(Follow::On)).await.unwrap();
+    for feed in [&mut waiting, &mut reading, &mut of_admin] {
+        assert_eq!(ids(&feed.next_page().await.unwrap().rows), ["a"]);
+    }
+    let mut heartbeats = Heartbeats::new(Some(Duration::from_secs(60)));
+    let waits = tokio::time::timeout(Duration::from_secs(2), waiting.wait(&mut heartbeats));
+    let changes = async {
+        // Another change of the record, and one of the members that leaves the reader what they are.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        administration.set_revs_limit(10).await.unwrap();
+        administration.set_security(br#"{"members":{"roles":["r","s"]}}"#).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        administration.set_security(br#"{"members":{"roles":["s"]}}"#).await.unwrap();
+        Instant::now()
+    };
+    let (waited, changed) = tokio::join!(waits, changes);
+    assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
+    let lost = |error: FeedError| match error {
+        FeedError::Lost(refused) => refused.kind.status(),
+        error => panic!("{error}"),
+    };
+    assert_eq!(lost(waited.unwrap().unwrap_err()), 403);
+    assert_eq!(lost(reading.next_page().await.unwrap_err()), 403);
+    store.put("b", "{}").await;
+    assert!(matches!(of_admin.wait(&mut heartbeats).await.unwrap(), Waited::Shared(_) | Waited::ReadOn));
+    // The task that looks has ended when nobody follows any more.
+    drop((waiting, reading, of_admin));
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while store.service.is_watching() {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -92,7 +92,11 @@ fn the_servers_own_is_its_administrators() {
         (flagged.clone(), true, true),
     ] {
         let rights = rights(principal);
-        assert_eq!((rights.server().is_ok(), rights.metrics().is_ok()), (server, metrics), "{rights:?}");
+        assert_eq!(
+            (Needs::Server.in_server(rights.principal()).is_ok(), Needs::Metrics.in_server(rights.principal()).is_ok()),
+            (server, metrics),
+            "{rights:?}"
+        );
     }
     // What judges writes is told so, however that is known.
     assert_eq!(rights(flagged).user().roles, ["_admin", "r"]);

@@ -1,0 +1,291 @@
+//! Rights that are lost: whoever goes on for long is judged anew.
+//!
+//! What a right rests on changes seldom, and many wait for it: tens of thousands of followers of few databases. So one task
+//! looks at `_security` of all databases that somebody follows, in one transaction while no record has changed, and wakes
+//! who follows one that is another. Accounts say themselves when one has changed ([`Accounts::changes`]). Who is woken
+//! judges for itself, from memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use flatbed_auth::Refused;
+use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::accounts::Accounts;
+use crate::rights::Needs;
+use crate::standing::{RestsOn, Standing};
+
+/// How often followed databases are looked at.
+const LOOK_EACH: Duration = Duration::from_millis(300);
+
+/// What ends sooner was judged not long ago, and follows nothing.
+const YOUNG: Duration = Duration::from_millis(300);
+
+/// A look that takes longer is given up: the storage does not answer.
+const LOOK_MAX: Duration = Duration::from_secs(4);
+
+/// Databases that are looked at in one transaction.
+const LOOKED_AT_ONCE: usize = 200;
+
+/// What is known of a followed database.
+#[derive(Debug, Clone)]
+enum Known {
+    /// Nothing yet.
+    Nothing,
+    /// It is not there: who reads it finds out.
+    Gone,
+    /// This is its `_security`.
+    Is(Arc<SecurityOf>),
+}
+
+/// What all that goes on for long shares.
+pub(crate) struct Watching {
+    layer: Layer,
+    accounts: Arc<Accounts>,
+    followed: Mutex<Followed>,
+}
+
+#[derive(Default)]
+struct Followed {
+    databases: HashMap<Arc<str>, watch::Sender<Known>>,
+    is_looking: bool,
+}
+
+impl Watching {
+    pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> Watching {
+        Watching { layer, accounts, followed: Mutex::default() }
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Followed> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_looking(&self) -> bool {
+        self.followed().is_looking
+    }
+
+    /// Follows a database's `_security`.
+    fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<Known> {
+        let mut followed = self.followed();
+        let found = followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(Known::Nothing));
+        let receiver = found.subscribe();
+        if !followed.is_looking {
+            followed.is_looking = true;
+            tokio::spawn(look(Arc::downgrade(self)));
+        }
+        receiver
+    }
+
+    /// Databases that are followed; those that nobody follows any more are forgotten. `None`: there are none, and the task
+    /// that looks ends.
+    fn names(&self) -> Option<Vec<Arc<str>>> {
+        let mut followed = self.followed();
+        followed.databases.retain(|_, sender| sender.receiver_count() > 0);
+        if followed.databases.is_empty() {
+            followed.is_looking = false;
+            return None;
+        }
+        Some(followed.databases.keys().cloned().collect())
+    }
+
+    /// Looks at databases, if a record has changed since `state`, and wakes who follows one that is another. Where one is not
+    /// known yet, all are looked at.
+    async fn look_at(&self, names: &[Arc<str>], state: Option<&RecordState>) -> Result<RecordState, LayerError> {
+        let is_unknown = |name: &Arc<str>| {
+            self.followed().databases.get(name).is_some_and(|sender| matches!(*sender.borrow(), Known::Nothing))
+        };
+        let state = state.filter(|_| !names.iter().any(is_unknown));
+        let mut oldest = None;
+        for some in names.chunks(LOOKED_AT_ONCE) {
+            // What changes between two transactions is found the next time: the state of the first is kept.
+            let (found_state, found) = self.layer.securities(some, state).await?;
+            let oldest = oldest.get_or_insert(found_state);
+            let Some(found) = found else { return Ok(oldest.clone()) };
+            let followed = self.followed();
+            for (name, security) in some.iter().zip(found) {
+                let Some(sender) = followed.databases.get(name) else { continue };
+                sender.send_if_modified(|known| {
+                    let is_same = match (&*known, &security) {
+                        (Known::Is(known), Some(security)) => Arc::ptr_eq(known, security),
+                        (Known::Gone, None) => true,
+                        _ => false,
+                    };
+                    if !is_same {
+                        *known = security.map_or(Known::Gone, Known::Is);
+                    }
+                    !is_same
+                });
+            }
+        }
+        oldest.ok_or(LayerError::DatabaseNotFound)
+    }
+}
+
+/// Looks at what is followed for as long as something is.
+async fn look(watching: Weak<Watching>) {
+    let mut state = None;
+    loop {
+        let Some(watching) = watching.upgrade() else { return };
+        let Some(names) = watching.names() else { return };
+        match timeout(LOOK_MAX, watching.look_at(&names, state.as_ref())).await {
+            Ok(Ok(found)) => state = Some(found),
+            // Nothing else is answered meanwhile, either.
+            Ok(Err(error)) => tracing::debug!(%error, "rights of followers were not looked at"),
+            Err(_) => tracing::debug!("rights of followers were not looked at in time"),
+        }
+        drop(watching);
+        sleep(LOOK_EACH).await;
+    }
+}
+
+/// What a request was found to have a right to.
+#[derive(Debug, Default)]
+pub(crate) struct Judged(Mutex<Vec<(Option<Arc<str>>, Needs)>>);
+
+impl Judged {
+    /// Notes a right to a database; to the server, if it has no name.
+    pub(crate) fn note(&self, name: Option<&str>, needs: Needs) {
+        let mut judged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !judged.iter().any(|(known, known_needs)| known.as_deref() == name && *known_needs == needs) {
+            judged.push((name.map(Arc::from), needs));
+        }
+    }
+
+    fn all(&self) -> Vec<(Option<Arc<str>>, Needs)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Tells of somebody's rights when one of them is lost. It begins to look when it has been there for a moment.
+pub struct RightsWatch {
+    watching: Arc<Watching>,
+    standing: Standing,
+    judged: Arc<Judged>,
+    began: Instant,
+    following: Option<Following>,
+}
+
+impl fmt::Debug for RightsWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RightsWatch").field("standing", &self.standing).finish_non_exhaustive()
+    }
+}
+
+type Wait<'w> = Pin<Box<dyn Future<Output = ()> + Send + 'w>>;
+
+/// Its name, and what is known of it.
+type FollowedDatabase = (Arc<str>, watch::Receiver<Known>);
+
+struct Following {
+    accounts: watch::Receiver<u64>,
+    /// Each in a database, or in the server.
+    rights: Vec<(Option<FollowedDatabase>, Needs)>,
+    /// Nothing has changed since it was judged.
+    is_judged: bool,
+}
+
+impl RightsWatch {
+    pub(crate) fn new(watching: Arc<Watching>, standing: Standing, judged: Arc<Judged>) -> RightsWatch {
+        RightsWatch { watching, standing, judged, began: Instant::now(), following: None }
+    }
+
+    /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would
+    /// be refused with. It may be dropped and called again at any time.
+    pub async fn lost(&mut self) -> Refused {
+        if matches!(self.standing.rests_on(), RestsOn::Server) {
+            return std::future::pending().await;
+        }
+        if self.following.is_none() {
+            sleep_until(self.began + YOUNG).await;
+        }
+        let following = self.following.get_or_insert_with(|| Following::new(&self.watching, &self.judged));
+        loop {
+            if following.is_judged {
+                following.changed().await;
+                // Until it is judged, whoever drops this now loses no change.
+                following.is_judged = false;
+            }
+            if let Some(refused) = following.judge(&self.watching, &self.standing).await {
+                return refused;
+            }
+            following.is_judged = true;
+        }
+    }
+}
+
+impl Following {
+    fn new(watching: &Arc<Watching>, judged: &Judged) -> Following {
+        let follow = |(name, needs): (Option<Arc<str>>, Needs)| {
+            let database = name.map(|name| {
+                let receiver = watching.follow(&name);
+                (name, receiver)
+            });
+            (database, needs)
+        };
+        let accounts = watching.accounts.changes();
+        Following { accounts, rights: judged.all().into_iter().map(follow).collect(), is_judged: false }
+    }
+
+    /// Waits until something that the rights rest on may have changed. What nobody sends to any more says nothing.
+    async fn changed(&mut self) {
+        async fn of<T>(receiver: &mut watch::Receiver<T>) {
+            if receiver.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+        let databases = self.rights.iter_mut().filter_map(|(database, _)| database.as_mut());
+        let mut waits: Vec<Wait<'_>> = databases.map(|(_, receiver)| Box::pin(of(receiver)) as Wait<'_>).collect();
+        waits.push(Box::pin(of(&mut self.accounts)));
+        // All are asked, so that each wakes this.
+        poll_fn(|context| {
+            let mut is_ready = false;
+            for wait in &mut waits {
+                is_ready |= wait.as_mut().poll(context).is_ready();
+            }
+            if is_ready { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Judges anew; `None`: all is there. What is not known because the storage does not answer is asked for until it does.
+    async fn judge(&mut self, watching: &Watching, standing: &Standing) -> Option<Refused> {
+        self.accounts.mark_unchanged();
+        let principal = loop {
+            match watching.accounts.now(standing).await {
+                Ok(Some(principal)) => break principal,
+                Ok(None) => return Some(Refused::wrong_password()),
+                Err(_) => sleep(LOOK_EACH).await,
+            }
+        };
+        for (database, needs) in &mut self.rights {
+            let Some((name, receiver)) = database else {
+                if let Err(refused) = needs.in_server(&principal) {
+                    return Some(refused);
+                }
+                continue;
+            };
+            let known = receiver.borrow_and_update().clone();
+            let judged = match known {
+                Known::Gone => Ok(()),
+                Known::Is(security) => needs.in_database(&principal, name, &security),
+                Known::Nothing => match watching.layer.security(name).await {
+                    Ok(security) => needs.in_database(&principal, name, &security),
+                    // What looks at it will say.
+                    Err(_) => Ok(()),
+                },
+            };
+            if let Err(refused) = judged {
+                return Some(refused);
+            }
+        }
+        None
+    }
+}
