@@ -6,6 +6,7 @@
 mod attachments;
 mod document;
 mod groups;
+mod settings;
 mod updates;
 mod work;
 
@@ -188,6 +189,7 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     }
     updates::check(inner, &mut report).await?;
     work::check(inner, &names, &mut report).await?;
+    settings::check(inner, &mut report).await?;
     Ok(report)
 }
 

@@ -46,6 +46,7 @@ mod record_change;
 pub mod renew;
 mod security;
 mod store;
+mod stored_settings;
 mod sweeper;
 mod turns;
 mod unknown_results;
@@ -97,6 +98,9 @@ pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
+pub use stored_settings::{
+    SETTING_BYTES_MAX, SETTING_NAME_BYTES_MAX, STORED_SETTINGS_MAX, SettingsState, StoredSettings,
+};
 pub use view::read::{Select, View, ViewRange};
 pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
 pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
@@ -122,7 +126,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 40] = [
+    let table: [(&str, &[&str]); 41] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("turns", &[]),
@@ -260,6 +264,7 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("lease", &["error", "store", "layer", "handle"]),
+        ("stored_settings", &["actor", "confirmed", "error", "store", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
         (
             "background",
@@ -280,6 +285,7 @@ fn folders_know_only_those_below_them() {
                 "view",
                 "group",
                 "lease",
+                "stored_settings",
             ],
         ),
         ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),

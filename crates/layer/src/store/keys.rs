@@ -8,6 +8,7 @@ mod document;
 mod index;
 mod places;
 mod root;
+mod stored;
 mod subspaces;
 mod tuple;
 mod updates;

@@ -25,8 +25,25 @@ const UPDATES_IN_BUCKETS: &str = "updates:buckets";
 /// What every store that is served has.
 const NEEDED: &[&str] = &[UPDATES_IN_BUCKETS];
 
-/// What this program knows: all of that so far.
-const KNOWN: &[&str] = NEEDED;
+/// Settings are stored, and who reads none would let in everyone whom they keep out.
+const SETTINGS: &str = "settings";
+
+/// What this program knows.
+const KNOWN: &[&str] = &[UPDATES_IN_BUCKETS, SETTINGS];
+
+/// Whether the record says that settings are stored.
+pub(crate) fn has_settings(record: &proto::Instance) -> bool {
+    record.features.iter().any(|feature| feature == SETTINGS)
+}
+
+/// Says in the record of an upgraded store whether settings are stored.
+pub(crate) fn name_settings(record: &mut proto::Instance, are_stored: bool) {
+    record.features.retain(|feature| feature != SETTINGS);
+    if are_stored {
+        record.features.push(SETTINGS.to_owned());
+        record.features.sort_unstable();
+    }
+}
 
 /// A renewal's mark: the stamp of the transaction that began it.
 pub(crate) const RENEWAL_BYTES: usize = 10;

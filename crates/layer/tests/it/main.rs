@@ -27,6 +27,7 @@ mod restored;
 mod room;
 mod security;
 mod shards;
+mod stored_settings;
 mod support;
 mod together;
 mod updates;

@@ -235,6 +235,11 @@ impl Layer {
         Background::new(&self.layer, self.actor.clone(), options).expect("randomness")
     }
 
+    /// The server's right to write.
+    pub fn actor(&self) -> &ServerActor {
+        &self.actor
+    }
+
     /// A counter of its metrics.
     pub fn counted(&self, name: &str) -> u64 {
         let family = self.metrics().into_iter().find(|family| family.name == name).expect("the family");

@@ -1,0 +1,36 @@
+//! Keys of settings that are kept for all processes of a root.
+
+use crate::error::Result;
+use crate::store::keys::tuple::{TUPLE_STRING, behind, put_text, take_text, take_text_at, under, with_int};
+use crate::store::keys::{KeyRange, RootKeys};
+
+// Under the root.
+const SETTINGS: u64 = 20;
+
+impl RootKeys {
+    /// Says which state the settings have: another with each change.
+    pub(crate) fn settings_state(&self) -> Vec<u8> {
+        with_int(&self.prefix, SETTINGS)
+    }
+
+    /// The settings; not the key of their state, which stands before them.
+    pub(crate) fn settings(&self) -> KeyRange {
+        let KeyRange { mut begin, end } = under(&self.settings_state());
+        begin.push(0);
+        KeyRange { begin, end }
+    }
+
+    /// A setting.
+    pub(crate) fn setting(&self, section: &str, key: &str) -> Vec<u8> {
+        let mut out = self.settings_state();
+        put_text(&mut out, TUPLE_STRING, section.as_bytes());
+        put_text(&mut out, TUPLE_STRING, key.as_bytes());
+        out
+    }
+
+    /// The section and the key in a key of [`RootKeys::settings`].
+    pub(crate) fn split_setting(&self, key: &[u8]) -> Result<(String, String)> {
+        let (section, rest) = take_text_at(behind(key, &self.settings_state()))?;
+        Ok((section, take_text(rest)?))
+    }
+}

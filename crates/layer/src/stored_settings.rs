@@ -1,0 +1,225 @@
+//! Settings that are kept for all processes of a root: texts, by section and key. What they mean, whoever reads them knows.
+//!
+//! They are few and small, so that all are read at once, and changed in one transaction that has read all. Each change draws
+//! another state and bumps `\xff/metadataVersion`: where that has not moved, nothing was changed, and nothing is read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+
+use crate::actor::ServerActor;
+use crate::confirmed::Seen;
+use crate::error::{Error, Refusal, Result};
+use crate::layer::{Inner, Layer};
+use crate::store::keys::{METADATA_VERSION, RootKeys};
+use crate::store::once::{Once, random_id};
+use crate::store::proto;
+use crate::store::root::{epoch_for_write, in_use};
+use crate::store::root_upgrade::{has_settings, name_settings};
+use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+
+/// Settings that are stored at most.
+pub const STORED_SETTINGS_MAX: usize = 500;
+
+/// Bytes of a section's name, and of a key's, at most.
+pub const SETTING_NAME_BYTES_MAX: usize = 600;
+
+/// Bytes of a value at most.
+pub const SETTING_BYTES_MAX: usize = 16_000;
+
+/// Bytes of all names and values together: they are read and written in one transaction.
+const ALL_BYTES_MAX: usize = 400_000;
+
+/// Stored settings: texts by section and key.
+pub type StoredSettings = BTreeMap<(String, String), String>;
+
+/// How old a state may be that is known without asking the storage.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A state of the stored settings, as they were found.
+#[derive(Debug, Clone)]
+pub struct SettingsState {
+    seen: Arc<Seen>,
+    state: Vec<u8>,
+}
+
+impl Layer {
+    /// The stored settings, and their state. `None` in their place: they are as they were at `seen`. What is answered was so
+    /// when this began, or later.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; [`Error::Renewing`] and others of a store that may not be used.
+    pub async fn stored_settings(
+        &self,
+        seen: Option<&SettingsState>,
+    ) -> Result<(SettingsState, Option<StoredSettings>)> {
+        let mut look = Look { inner: &self.inner, seen };
+        transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
+    }
+
+    /// Whether the settings were still those of `state` a moment less than a second ago, as some transaction of this process
+    /// has found, whatever it was about. Asks nobody.
+    pub fn are_settings_known(&self, state: &SettingsState) -> bool {
+        state.seen.is_confirmed(self.inner.confirmed.us(Instant::now()), CONFIRMED_WITHIN)
+    }
+
+    /// Changes stored settings in one transaction: `change` is given all of them as they are, and what it leaves is stored,
+    /// unless it gives an error. It may be asked again. All processes find the change when they look next.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`]: more than there is room for; [`Error::Storage`].
+    pub async fn change_settings<T, E>(
+        &self,
+        _by: &ServerActor,
+        change: impl FnMut(&mut StoredSettings) -> std::result::Result<T, E> + Send,
+    ) -> Result<std::result::Result<T, E>>
+    where
+        T: Send,
+        E: Send,
+    {
+        let (keys, once, state) = (&self.inner.keys, Once::new(&self.inner.keys)?, random_id()?);
+        let mut operation = Change { keys, change, once, state, outputs: Vec::new() };
+        let done = transaction::write(&self.inner.db, &self.inner.metrics, &mut operation).await?;
+        Ok(match done {
+            Done::Written(number) => match operation.outputs.into_iter().nth(number) {
+                Some(output) => Ok(output),
+                None => return Err(Error::Corrupt("a mark has a number that no attempt had".into())),
+            },
+            Done::Unwritten(output) => output,
+        })
+    }
+}
+
+/// What an attempt has done.
+enum Done<T, E> {
+    /// This attempt, or the one of this number, has written.
+    Written(usize),
+    /// There was nothing to write.
+    Unwritten(std::result::Result<T, E>),
+}
+
+struct Look<'a> {
+    inner: &'a Inner,
+    seen: Option<&'a SettingsState>,
+}
+
+impl Operation for Look<'_> {
+    type Output = (SettingsState, Option<StoredSettings>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let version = trx.get(METADATA_VERSION, true).await?;
+        let version = version.as_deref().unwrap_or_default();
+        let as_of_us = self.inner.confirmed.us(trx.began());
+        if let Some(before) = self.seen
+            && before.seen.version() == version
+        {
+            before.seen.confirm(as_of_us);
+            return Ok((before.clone(), None));
+        }
+        let keys = &self.inner.keys;
+        let (root_key, state_key) = (keys.instance(), keys.settings_state());
+        let (root, state) = (trx.get(&root_key, true), trx.get(&state_key, true));
+        in_use(root.await?.as_deref())?;
+        let state = state.await?.as_deref().unwrap_or_default().to_vec();
+        let is_as_before = self.seen.is_some_and(|before| before.state == state);
+        let settings = if is_as_before { None } else { Some(all(trx, keys, true).await?) };
+        Ok((SettingsState { seen: self.inner.confirmed.see(version, as_of_us), state }, settings))
+    }
+}
+
+/// All settings, as the transaction finds them.
+async fn all(trx: &Transaction, keys: &RootKeys, snapshot: bool) -> Result<StoredSettings> {
+    let mut settings = StoredSettings::new();
+    let mut range = keys.settings();
+    loop {
+        let page = trx.get_range(&page_of(&range, STORED_SETTINGS_MAX, false), 1, snapshot).await?;
+        for row in &page {
+            let text = std::str::from_utf8(row.value()).map_err(|_| Error::Corrupt("a setting is not UTF-8".into()))?;
+            settings.insert(keys.split_setting(row.key())?, text.to_owned());
+        }
+        if settings.len() > STORED_SETTINGS_MAX {
+            return Err(Error::Corrupt("there are more stored settings than there can be".into()));
+        }
+        match page.last().filter(|_| page.more()) {
+            Some(last) => range.begin = [last.key(), &[0]].concat(),
+            None => return Ok(settings),
+        }
+    }
+}
+
+/// Whether there is room for what is to be stored.
+fn check_bounds(settings: &StoredSettings) -> Result<()> {
+    let refused = |reason: String| Err(Refusal::InvalidSetting(reason).into());
+    if settings.len() > STORED_SETTINGS_MAX {
+        return refused(format!("at most {STORED_SETTINGS_MAX} settings are stored"));
+    }
+    let mut bytes = 0;
+    for ((section, key), text) in settings {
+        if section.len() > SETTING_NAME_BYTES_MAX || key.len() > SETTING_NAME_BYTES_MAX {
+            return refused(format!("names of settings have at most {SETTING_NAME_BYTES_MAX} bytes"));
+        }
+        if text.len() > SETTING_BYTES_MAX {
+            return refused(format!("a setting has at most {SETTING_BYTES_MAX} bytes"));
+        }
+        bytes += section.len() + key.len() + text.len();
+    }
+    if bytes > ALL_BYTES_MAX {
+        return refused(format!("all stored settings together have at most {ALL_BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+struct Change<'a, T, F> {
+    keys: &'a RootKeys,
+    change: F,
+    once: Once,
+    state: [u8; 16],
+    /// What each attempt that wrote has given.
+    outputs: Vec<T>,
+}
+
+impl<T, E, F> Operation for Change<'_, T, F>
+where
+    T: Send,
+    E: Send,
+    F: FnMut(&mut StoredSettings) -> std::result::Result<T, E> + Send,
+{
+    type Output = Done<T, E>;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Done<T, E>> {
+        // Others may have changed the same since.
+        if let Some(number) = self.once.happened(trx, attempt).await? {
+            return Ok(Done::Written(number as usize));
+        }
+        let root_key = self.keys.instance();
+        let root = trx.get(&root_key, false);
+        epoch_for_write(trx, self.keys).await?;
+        let mut root = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
+        let before = all(trx, self.keys, false).await?;
+        let mut after = before.clone();
+        let output = match (self.change)(&mut after) {
+            Ok(output) if after != before => output,
+            output => return Ok(Done::Unwritten(output)),
+        };
+        check_bounds(&after)?;
+        for (section, key) in before.keys().filter(|name| !after.contains_key(name)) {
+            trx.clear(&self.keys.setting(section, key));
+        }
+        for ((section, key), text) in after.iter().filter(|(name, text)| before.get(name) != Some(text)) {
+            trx.set(&self.keys.setting(section, key), text.as_bytes());
+        }
+        trx.set(&self.keys.settings_state(), &self.state);
+        if has_settings(&root) == after.is_empty() {
+            // Programs that do not know of them would let in everyone whom they keep out.
+            name_settings(&mut root, !after.is_empty());
+            trx.set(&root_key, &root.encode_to_vec());
+        }
+        trx.update_metadata_version();
+        let number = self.once.mark(trx) as usize;
+        debug_assert_eq!(number, self.outputs.len(), "each attempt that writes is marked");
+        self.outputs.push(output);
+        Ok(Done::Written(number))
+    }
+}
