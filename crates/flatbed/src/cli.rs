@@ -49,6 +49,8 @@ pub(crate) struct Given {
     pub settings: Layer,
     /// `--config FILE`.
     pub config: Option<PathBuf>,
+    /// `--ignore-stored-config`: nothing counts that `_config` has changed.
+    pub ignore_stored_config: bool,
 }
 
 /// `flatbed load`.
@@ -127,6 +129,7 @@ fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(serve_help())),
+            Long("ignore-stored-config") => given.ignore_stored_config = true,
             Long(flag) => {
                 let flag = flag.to_owned();
                 given.take(&flag, Takes::All, parser)?;
@@ -303,7 +306,10 @@ fn setting_lines(takes: Takes) -> String {
 }
 
 fn serve_help() -> String {
-    format!("flatbed serve [OPTIONS]\n\n{}", setting_lines(Takes::All))
+    format!(
+        "flatbed serve [OPTIONS]\n\n{}\n  --ignore-stored-config  start without what _config has changed, administrators among it, to mend it\n",
+        setting_lines(Takes::All)
+    )
 }
 
 fn check_help() -> String {
@@ -384,7 +390,9 @@ mod tests {
         assert_eq!(given.settings["listen"].text, "a:1");
         assert_eq!(given.settings["data_dir"].text, "d");
         assert_eq!(given.settings["data_dir"].origin, "--data-dir");
-        assert_eq!(given.config, Some("c".into()));
+        assert_eq!((given.config, given.ignore_stored_config), (Some("c".into()), false));
+        let Ok(Command::Serve(given)) = parsed("serve --ignore-stored-config") else { panic!("serve") };
+        assert!(given.ignore_stored_config);
 
         let Ok(Command::Load(load)) = parsed("load --run-bytes 0 db --shards 4 - --keep-rev f.jsonl") else {
             panic!("load")

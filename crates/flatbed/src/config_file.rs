@@ -9,6 +9,7 @@ use std::{
 };
 
 use flatbed_http::Cors;
+use flatbed_service::configuration::Values;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 use crate::settings::{Found, Layer, SETTINGS};
@@ -31,6 +32,8 @@ pub(crate) struct ConfigFile {
     pub admins: BTreeMap<String, String>,
     /// What browsers of other origins may do.
     pub cors: Cors,
+    /// Values of `_config`, by section and key.
+    pub sections: BTreeMap<(String, String), String>,
 }
 
 /// Why a configuration file cannot be used. Each message stands alone and says what to change.
@@ -109,6 +112,7 @@ impl ConfigFile {
             settings: Layer::new(),
             admins: BTreeMap::new(),
             cors: Cors::default(),
+            sections: BTreeMap::new(),
             document: document.clone(),
         };
         for (key, item) in document.iter() {
@@ -129,6 +133,9 @@ impl ConfigFile {
                 }
                 (ADMINS, None) => file.read_admins(item)?,
                 (CORS, None) => file.read_cors(item)?,
+                (section, None) if item.is_table_like() && Values::is_section(section) => {
+                    file.read_section(section, item)?;
+                }
                 (_, None) => return Err(ConfigError::UnknownKey { path: file.path, key: key.to_owned() }),
             }
         }
@@ -165,6 +172,24 @@ impl ConfigFile {
                     return Err(ConfigError::UnknownKey { path: self.path.clone(), key });
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A section as `_config` has it: texts, numbers, or true and false.
+    fn read_section(&mut self, section: &str, item: &Item) -> Result<(), ConfigError> {
+        for (key, item) in item.as_table_like().into_iter().flat_map(TableLike::iter) {
+            let text = match item.as_value() {
+                Some(Value::String(text)) => text.value().clone(),
+                Some(Value::Integer(number)) => number.value().to_string(),
+                Some(Value::Boolean(flag)) => flag.value().to_string(),
+                Some(Value::Array(_)) => match strings(item) {
+                    Some(strings) => strings.join(","),
+                    None => return Err(self.wrong_type(&format!("{section}.{key}"), "an array of strings")),
+                },
+                _ => return Err(self.wrong_type(&format!("{section}.{key}"), "a string, a number, true or false")),
+            };
+            self.sections.insert((section.to_owned(), key.to_owned()), text);
         }
         Ok(())
     }

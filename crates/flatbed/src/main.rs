@@ -63,13 +63,14 @@ fn run() -> Result<bool, Box<dyn Error>> {
     match command {
         Command::Print(_) => Ok(true),
         Command::Serve(given) => {
+            let ignores_stored = given.ignore_stored_config;
             let (settings, config) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
             let open_files = limits::raise_open_files();
             limits::use_small_pages();
             tracing::debug!(open_files, "limits");
             let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
-            runtime.block_on(serve::serve(&settings, config, admin))?;
+            runtime.block_on(serve::serve(&settings, config, admin, ignores_stored))?;
             Ok(true)
         }
         Command::Check { database, given } => {

@@ -1,7 +1,7 @@
 //! `flatbed serve`: the storage, the layer and the HTTP server, from the settings to the last request.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,7 +14,8 @@ use flatbed_http::{BindError, Cors, Listen, OnBehalf, Server, Shell, ShellOption
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions, Tls};
-use flatbed_service::{Functions, Service};
+use flatbed_service::configuration::{ADMINS, SettingError, Source, Values};
+use flatbed_service::{Configuration, Functions, Service};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -56,6 +57,23 @@ pub(crate) enum ServeError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// Everyone would be an administrator where there were some.
+    #[error(
+        "--ignore-stored-config leaves out the administrators that are stored: set FLATBED_ADMIN=name:password, or [admins] in the configuration file"
+    )]
+    NoAdmin,
+    /// A setting of the file that does not fit.
+    #[error("{section}/{key} in {}: {error}", .found_in.words())]
+    Setting {
+        /// Its section.
+        section: String,
+        /// Its key.
+        key: String,
+        /// Where it was found.
+        found_in: Source,
+        /// What is wrong with it.
+        error: SettingError,
+    },
     /// The certificates that replications are to trust cannot be read.
     #[error("replication_ca {path}: {reason}", path = .path.display())]
     Certificates {
@@ -94,9 +112,10 @@ pub(crate) async fn serve(
     settings: &Settings,
     config: Option<ConfigFile>,
     admin: Option<&str>,
+    ignores_stored: bool,
 ) -> Result<(), ServeError> {
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
-    let admins = admins(config, admin)?;
+    let values = values(settings, config, admin)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
     let allowed = Arc::new(settings.replication_allow.clone());
     let replicator = ReplicatorOptions { tls, allowed, ..ReplicatorOptions::default() };
@@ -122,7 +141,14 @@ pub(crate) async fn serve(
         figures: storage.figures().and(process::figures),
     };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
-    let service = Service::new(layer.clone(), functions, admins);
+    let may_be_open = values.section(ADMINS).next().is_none();
+    let by = authority.for_job("settings");
+    let configuration = Configuration::open(layer.clone(), by, values, ignores_stored).await?;
+    if ignores_stored && may_be_open && configuration.has_stored_admins().await? {
+        // Whoever keeps others out by what is stored must not be left out with it.
+        return Err(ServeError::NoAdmin);
+    }
+    let service = Service::new(layer.clone(), functions, configuration);
     let (server, replicator) =
         put_together((&listen, listening), cors, couch, replicator, service, (&layer, &authority)).await?;
     for listen in server.listening() {
@@ -192,9 +218,17 @@ fn trusted(path: &Path) -> Result<Tls, ServeError> {
     Tls::with_authorities(&pem).map_err(|error| failed(error.to_string()))
 }
 
-/// The administrators of the file and of the environment. Plain passwords of the file are hashed and written back.
-fn admins(config: Option<ConfigFile>, admin: Option<&str>) -> Result<HashMap<String, PasswordHash>, ServeError> {
-    let mut admins = HashMap::new();
+/// What this process is started with of what `_config` has. Plain passwords of the file are hashed and written back.
+fn values(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) -> Result<Values, ServeError> {
+    let mut values = Values::default();
+    let set = |values: &mut Values, section: &str, key: &str, text: &str, source: Source| {
+        let wrong =
+            |error| ServeError::Setting { section: section.to_owned(), key: key.to_owned(), found_in: source, error };
+        values.insert(section, key, text, source).map_err(wrong)
+    };
+    if let Some(source) = settings.log_level_source {
+        set(&mut values, "log", "level", &settings.log_level, source)?;
+    }
     if let Some(mut config) = config {
         let mut new = BTreeMap::new();
         for (name, password) in &config.admins {
@@ -202,10 +236,25 @@ fn admins(config: Option<ConfigFile>, admin: Option<&str>) -> Result<HashMap<Str
             if is_new {
                 new.insert(name.clone(), hash.to_string());
             }
-            admins.insert(name.clone(), hash);
+            set(&mut values, ADMINS, name, &hash.to_string(), Source::File)?;
         }
         if !new.is_empty() {
             config.write_back(&new)?;
+        }
+        let Cors { origins, credentials, headers, max_age_seconds } = &config.cors;
+        if !origins.is_empty() {
+            for (section, key, text) in [
+                ("chttpd", "enable_cors", "true".to_owned()),
+                ("cors", "origins", origins.join(",")),
+                ("cors", "credentials", credentials.to_string()),
+                ("cors", "headers", headers.join(",")),
+                ("cors", "max_age", max_age_seconds.to_string()),
+            ] {
+                set(&mut values, section, key, &text, Source::File)?;
+            }
+        }
+        for ((section, key), text) in &config.sections {
+            set(&mut values, section, key, text, Source::File)?;
         }
     }
     if let Some(admin) = admin {
@@ -214,9 +263,9 @@ fn admins(config: Option<ConfigFile>, admin: Option<&str>) -> Result<HashMap<Str
             .split_once(':')
             .filter(|(name, password)| !name.is_empty() && !password.is_empty())
             .ok_or_else(|| ServeError::Admin { origin: origin(), reason: "it must be name:password" })?;
-        admins.insert(name.to_owned(), hash(password, origin)?.0);
+        set(&mut values, ADMINS, name, &hash(password, origin)?.0.to_string(), Source::Environment)?;
     }
-    Ok(admins)
+    Ok(values)
 }
 
 /// The hash that `text` is, or that of the password that it is; and whether it was made just now.
@@ -224,7 +273,7 @@ fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool),
     match PasswordHash::parse(text) {
         Ok(hash) => Ok((hash, false)),
         // A hash that was cut off must not become a password.
-        Err(_) if text.starts_with("-pbkdf2") => Err(ServeError::Admin {
+        Err(_) if text.starts_with("-pbkdf2") || text.starts_with("-hashed-") => Err(ServeError::Admin {
             origin: origin(),
             reason: "it looks like a hash and is none: write the password again",
         }),
@@ -265,11 +314,16 @@ fn exit_at_once() {
 mod tests {
     use super::*;
 
+    fn values_of(admin: &str) -> Result<Values, ServeError> {
+        values(&Settings::resolve(&[]).unwrap(), None, Some(admin))
+    }
+
     #[test]
     fn administrators_of_the_environment() {
-        assert!(admins(None, Some("anna:a:b")).unwrap()["anna"].verify("a:b"));
-        for wrong in ["anna", ":a", "anna:", "anna:-pbkdf2-00"] {
-            assert!(matches!(admins(None, Some(wrong)), Err(ServeError::Admin { .. })), "{wrong}");
+        let settings = Configuration::new(values_of("anna:a:b").unwrap()).now();
+        assert!(settings.admins["anna"].as_ref().unwrap().verify("a:b"));
+        for wrong in ["anna", ":a", "anna:", "anna:-pbkdf2-00", "anna:-hashed-00"] {
+            assert!(matches!(values_of(wrong), Err(ServeError::Admin { .. })), "{wrong}");
         }
     }
 }

@@ -12,6 +12,7 @@ use std::{
 use flatbed_http::LimitError;
 use flatbed_layer::{LayerOptions, ViewBounds};
 use flatbed_replicator::Allowed;
+use flatbed_service::configuration::Source;
 
 use crate::listening::Listening;
 
@@ -250,6 +251,8 @@ pub(crate) struct Settings {
     pub log_format: LogFormat,
     /// A level, or targets with levels.
     pub log_level: String,
+    /// Where that was found, if anywhere.
+    pub log_level_source: Option<Source>,
 }
 
 impl Settings {
@@ -259,6 +262,10 @@ impl Settings {
     /// [`SettingsError`] for a value of the wrong form, and for a cluster file beside a data directory in one layer.
     pub(crate) fn resolve(layers: &[Layer]) -> Result<Settings, SettingsError> {
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
+        // As `layers` come: see `settle`.
+        let sources = [Source::CommandLine, Source::Environment, Source::File];
+        let source =
+            |key: &str| sources.into_iter().zip(layers).find_map(|(source, layer)| layer.get(key).map(|_| source));
         let log_format = match first("log_format") {
             None => LogFormat::Text,
             Some(found) => match found.text.as_str() {
@@ -295,6 +302,7 @@ impl Settings {
                 .unwrap_or_default(),
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
+            log_level_source: source("log_level"),
         })
     }
 }

@@ -13,7 +13,7 @@ use flatbed_layer::{Layer, Reader, Result, User};
 use crate::accounts::Accounts;
 use crate::admins::SignIn;
 use crate::answering::{AnswerError, Answering, DesignFunctions};
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, Settings};
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
@@ -36,15 +36,17 @@ pub struct Service {
 
 impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
-    /// feeds, and functions that answer requests. `admins`: the administrators of the configuration, with their passwords'
-    /// hashes; without any, everyone is one.
-    pub fn new(layer: Layer, functions: Runner, admins: HashMap<String, PasswordHash>) -> Service {
+    /// feeds, and functions that answer requests. Without administrators in the `configuration`, everyone is one.
+    pub fn new(layer: Layer, functions: Runner, configuration: Configuration) -> Service {
         layer.run_views_by(Arc::new(Functions(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
-        let sign_in = Arc::new(SignIn::new(Arc::new(Accounts::new(admins))));
+        let accounts = Arc::new(Accounts::new(HashMap::new()));
+        let of_settings = accounts.clone();
+        configuration.on_change(move |settings| of_settings.set_admins(admins_of(settings)));
+        let sign_in = Arc::new(SignIn::new(accounts));
         let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
-        let (answering, configuration) = (Answering::new(functions, designs), Configuration::default());
+        let answering = Answering::new(functions, designs);
         Service { layer, sign_in, feeds, answering, configuration, watching }
     }
 
@@ -65,6 +67,7 @@ impl Service {
     /// # Errors
     /// [`SignInError`].
     pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
+        self.configuration.confirm().await?;
         self.sign_in.identify(claims).await
     }
 
@@ -105,6 +108,12 @@ impl Service {
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         self.layer.metrics()
     }
+}
+
+/// The administrators, with what their passwords are checked against.
+fn admins_of(settings: &Settings) -> HashMap<String, PasswordHash> {
+    let hash = |hash: &Option<PasswordHash>| hash.clone().unwrap_or_else(PasswordHash::of_nothing);
+    settings.admins.iter().map(|(name, found)| (name.clone(), hash(found))).collect()
 }
 
 /// Who makes a request, and the only way to what they have a right to.

@@ -11,7 +11,8 @@ use flatbed_http::{BindError, Blocks, Cors, Limits, Listen, OnBehalf, Proxies, S
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
-use flatbed_service::{Functions, Service};
+use flatbed_service::configuration::{Source, Values};
+use flatbed_service::{Configuration, Functions, Service};
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
@@ -157,7 +158,12 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let Options { server: options, replicator } = options.into();
     let (connect, inside) = inside();
     let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
-    let service = Service::new(layer.layer.clone(), layer.functions.clone(), options.admins);
+    let mut values = Values::default();
+    for (name, hash) in &options.admins {
+        values.insert("admins", name, &hash.to_string(), Source::File).expect("a hash");
+    }
+    let configuration = Configuration::open(layer.layer.clone(), layer.actor.clone(), values, false).await;
+    let service = Service::new(layer.layer.clone(), layer.functions.clone(), configuration.expect("it opens"));
     let accounts = service.accounts().clone();
     let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, accounts, connect);
     let shell = Shell::new(ShellOptions {

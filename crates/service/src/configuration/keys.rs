@@ -17,6 +17,9 @@ pub enum SettingError {
     /// This program has none of that name.
     #[error("unknown_config_value")]
     Unknown,
+    /// It is for who starts the server.
+    #[error("it can be set where the server is started, and not here")]
+    OnlyAtStart,
     /// The text is not what it must be.
     #[error("it must be {0}")]
     Wrong(&'static str),
@@ -211,12 +214,7 @@ pub(crate) const KEYS: &[Key] = &[
         section: "log",
         key: "level",
         default: "info",
-        apply: |settings, text| {
-            let is_level = |byte: u8| byte.is_ascii_alphanumeric() || b"_:=,-".contains(&byte);
-            let fits = !text.is_empty() && text.len() <= 1_000 && text.bytes().all(is_level);
-            let wrong = SettingError::Wrong("a log level (error, warn, info, debug, trace) or a list of target=level");
-            set(&mut settings.log.level, fits.then(|| text.to_owned()).ok_or(wrong))
-        },
+        apply: |settings, text| set(&mut settings.log.level, levels(text)),
     },
     Key {
         section: "proxy_auth",
@@ -326,6 +324,57 @@ const SECTIONS: &[&str] = &[
     "x_frame_options",
 ];
 
+/// What cannot be set: facts that CouchDB's own tools look for.
+const FACTS: &[(&str, &str, &str)] = &[("couchdb", "single_node", "true")];
+
+/// What a setting is that was not set.
+pub(crate) fn default(section: &str, key: &str) -> Option<&'static str> {
+    defaults().find(|(of, name, _)| (*of, *name) == (section, key)).map(|(_, _, text)| text)
+}
+
+/// Section, key and text of all that are there without being set.
+pub(crate) fn defaults() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    FACTS.iter().copied().chain(KEYS.iter().map(|key| (key.section, key.key, key.default)))
+}
+
+/// Stands where a secret would.
+const HIDDEN: &str = "***";
+
+/// A value as its administrators are shown it. CouchDB shows hashes of administrators' passwords, and so does this.
+pub(crate) fn shown<'t>(section: &str, key: &str, text: &'t str) -> &'t str {
+    let is_secret = named(section, "jwt_keys").is_some() && key.starts_with("hmac:");
+    if is_secret { HIDDEN } else { text }
+}
+
+/// Whether a value may be logged: not what is secret, nor what is not known.
+pub(crate) fn is_loggable(section: &str, key: &str) -> bool {
+    KEYS.iter().any(|found| (found.section, found.key) == (section, key)) || named(section, "jwt_auth").is_some()
+}
+
+/// Whether a setting can be stored at all.
+///
+/// # Errors
+/// [`SettingError::OnlyAtStart`]; [`SettingError::Wrong`] where names are no names.
+pub(crate) fn check_storable(section: &str, key: &str) -> Applied {
+    // Which files a server reads is for who can log in there.
+    let is_of_files = named(section, "jwt_auth").is_some() && key == "jwks_file";
+    let is_fact = FACTS.iter().any(|(of, name, _)| (*of, *name) == (section, key));
+    match (is_of_files || is_fact, section.is_empty() || key.is_empty()) {
+        (true, _) => Err(SettingError::OnlyAtStart),
+        (_, true) => Err(SettingError::Wrong("named")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an administrator can have a name.
+///
+/// # Errors
+/// [`SettingError::Wrong`].
+pub(crate) fn check_admin_name(name: &str) -> Applied {
+    let fits = !name.is_empty() && !name.contains(':') && !name.chars().any(char::is_control);
+    if fits { Ok(()) } else { Err(SettingError::Wrong("of a name without colons and control characters")) }
+}
+
 /// Names that CouchDB has had, and others that mean the same.
 pub(crate) fn canonical<'n>(section: &'n str, key: &'n str) -> (&'n str, &'n str) {
     match (section, key) {
@@ -342,6 +391,13 @@ pub(crate) fn canonical<'n>(section: &'n str, key: &'n str) -> (&'n str, &'n str
 fn named<'s>(section: &'s str, kind: &str) -> Option<&'s str> {
     let rest = section.strip_prefix(kind)?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix(':').filter(|name| !name.is_empty()) }
+}
+
+/// Whether there are settings in a section.
+pub(crate) fn is_known(section: &str) -> bool {
+    KEYS.iter().any(|key| key.section == section)
+        || named(section, "jwt_auth").is_some()
+        || named(section, "jwt_keys").is_some()
 }
 
 /// Whether this section has such keys as are chosen by whoever sets them, and mean nothing here.
@@ -409,6 +465,33 @@ fn number<N: FromStr + PartialOrd>(
     text.parse().ok().filter(|number| range.contains(number)).ok_or(SettingError::Wrong(what))
 }
 
+/// Levels of the log, with targets or without; CouchDB's words for levels are those that come next to them.
+fn levels(text: &str) -> Result<String, SettingError> {
+    let level = |text: &str| {
+        Some(match text {
+            "trace" | "debug" | "info" | "warn" | "error" | "off" => text.to_owned(),
+            "notice" => "info".to_owned(),
+            "warning" => "warn".to_owned(),
+            "err" | "critical" | "crit" | "alert" | "emergency" | "emerg" => "error".to_owned(),
+            "none" => "off".to_owned(),
+            _ => return None,
+        })
+    };
+    let is_target = |text: &str| {
+        let is_of_path = |byte: u8| byte.is_ascii_alphanumeric() || b"_:".contains(&byte);
+        !text.is_empty() && text.bytes().all(is_of_path)
+    };
+    let part = |part: &str| match part.trim().split_once('=') {
+        None => level(part.trim()),
+        Some((target, of_target)) => Some(target)
+            .filter(|target| is_target(target))
+            .and_then(|target| Some(format!("{target}={}", level(of_target)?))),
+    };
+    let parts: Option<Vec<String>> = text.split(',').map(part).collect();
+    let wrong = SettingError::Wrong("a log level (error, warn, info, debug, trace) or a list of target=level");
+    parts.filter(|_| text.len() <= 1_000).map(|parts| parts.join(",")).ok_or(wrong)
+}
+
 /// A header's name, in lower case.
 fn header(text: &str) -> Result<String, SettingError> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -465,6 +548,9 @@ mod tests {
             ("cors", "headers", "a,b c"),
             ("proxy_auth", "peers", "everyone"),
             ("jwt_keys", "kid", "x"),
+            ("log", "level", "loud"),
+            ("log", "level", "flatbed_layer"),
+            ("log", "level", "a b=info"),
             ("jwt_auth:a", "algorithms", "none"),
         ] {
             assert!(matches!(check(section, key, text), Err(SettingError::Wrong(_))), "{section}/{key}");
@@ -473,6 +559,31 @@ mod tests {
             assert_eq!(check(section, key, "x"), Err(SettingError::Unknown), "{section}/{key}");
         }
         assert_eq!(check("mine", "key", "x"), Ok(()));
+    }
+
+    #[test]
+    fn levels_of_couchdb() {
+        for (text, level) in
+            [("warning", "warn"), ("none", "off"), ("info, flatbed_layer=debug", "info,flatbed_layer=debug")]
+        {
+            let mut settings = Settings::default();
+            apply(&mut settings, "log", "level", text).unwrap();
+            assert_eq!(settings.log.level, level);
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let mut values = Values::default();
+        values.insert("jwt_keys:a", "hmac:k", "c2VjcmV0", Source::File).unwrap();
+        values.insert("jwt_keys", "rsa:k", "public", Source::File).unwrap();
+        let settings = Configuration::new(values).now();
+        assert_eq!(settings.shown()["jwt_keys:a"]["hmac:k"], "***");
+        assert_eq!(settings.shown_value("jwt_keys:a", "hmac:k").as_deref(), Some("***"));
+        assert_eq!(settings.shown_value("jwt_keys", "rsa:k").as_deref(), Some("public"));
+        assert_eq!(settings.shown()["couchdb"]["single_node"], "true");
+        assert!(!format!("{settings:?}").contains("c2VjcmV0"));
+        assert!(!is_loggable("admins", "anna") && !is_loggable("jwt_keys", "hmac:k") && is_loggable("log", "level"));
     }
 
     #[test]

@@ -168,7 +168,8 @@ impl Default for LimitSettings {
 /// What is logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// A level, or targets with levels: `info`, `info,flatbed_layer=debug`. Whoever keeps the log reads it.
+    /// A level, or targets with levels: `info`, `info,flatbed_layer=debug`. Levels of CouchDB's that there are not are the
+    /// nearest.
     pub level: String,
 }
 
@@ -194,11 +195,29 @@ impl Settings {
     /// The value of a setting, as it is set or by default; `None`: there is no such setting, or none of that name was set.
     pub fn value(&self, section: &str, key: &str) -> Option<Value> {
         let (section, key) = keys::canonical(section, key);
-        let default = || {
-            let found = keys::KEYS.iter().find(|found| (found.section, found.key) == (section, key))?;
-            Some(Value { text: found.default.to_owned(), source: Source::Default })
-        };
+        let default =
+            || keys::default(section, key).map(|text| Value { text: text.to_owned(), source: Source::Default });
         self.values.get(section, key).cloned().or_else(default)
+    }
+
+    /// All sections with what is in them, as it is shown: set or by default, and no secrets but administrators' hashes.
+    pub fn shown(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let mut shown: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+        for (section, key, text) in keys::defaults() {
+            shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+        }
+        for (section, key, value) in self.values.iter() {
+            let text = keys::shown(section, key, &value.text).to_owned();
+            shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text);
+        }
+        shown
+    }
+
+    /// The value of a setting, as it is shown: see [`Settings::shown`].
+    pub fn shown_value(&self, section: &str, key: &str) -> Option<String> {
+        let (section, key) = keys::canonical(section, key);
+        let set = self.values.get(section, key).map(|value| keys::shown(section, key, &value.text));
+        set.or_else(|| keys::default(section, key)).map(str::to_owned)
     }
 
     /// The values that are set, as texts.

@@ -76,6 +76,11 @@ impl Values {
         }
     }
 
+    /// Whether settings can be in a section of this name that mean something.
+    pub fn is_section(section: &str) -> bool {
+        keys::is_known(section)
+    }
+
     /// A value that is set.
     pub fn get(&self, section: &str, key: &str) -> Option<&Value> {
         self.0.get(section)?.get(key)

@@ -8,6 +8,7 @@ use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{CreateOptions, Edit, Layer, LayerOptions};
 
 use super::*;
+use crate::configuration::Configuration;
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Own, Read, Write};
 use crate::standing::{RestsOn, Standing};
@@ -38,7 +39,7 @@ impl Store {
         let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
         let (layer, _) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, None).await.unwrap();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
-        let service = Service::new(layer, functions, [].into());
+        let service = Service::new(layer, functions, Configuration::default());
         let context = service.context(Standing::of_server());
         context.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
         Store { service, context, _directory: directory }

@@ -1,0 +1,260 @@
+//! Settings that are stored for all processes: found out about, followed, changed.
+
+use std::net::IpAddr;
+use std::sync::{PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use flatbed_auth::{PasswordHash, SALT_BYTES};
+use flatbed_layer::{Error, Layer, Refusal, Result, ServerActor, SettingsState, StoredSettings};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::keys::{self, SettingError};
+use super::values::Source;
+use super::{Configuration, Inner};
+
+/// Between two looks at what is stored. Requests do not rely on it: see [`Configuration::confirm`].
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+/// The target of what is logged of who changed what.
+const AUDIT: &str = "audit";
+
+/// The section of administrators.
+pub const ADMINS: &str = "admins";
+
+/// Where settings are stored.
+pub(super) struct Store {
+    layer: Layer,
+    actor: ServerActor,
+    /// Nothing that is stored counts in this process.
+    pub is_ignored: bool,
+    /// The state that the settings of this process are of.
+    found: RwLock<Option<SettingsState>>,
+    /// Held by the one that looks: when a look began that failed, and how.
+    looking: Mutex<Option<(Instant, Error)>>,
+    /// Passwords of administrators are hashed one at a time.
+    hashing: Semaphore,
+}
+
+/// On whose behalf a setting is changed, for the log.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ChangedBy<'a> {
+    /// Their name; `None`: nobody has one yet.
+    pub name: Option<&'a str>,
+    /// Where they are.
+    pub from: Option<IpAddr>,
+}
+
+/// Why a stored setting is not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// There is no such setting, or its value is not what it must be.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// What this process was started with beats what is stored.
+    #[error("{section}/{key} is set by {}, which beats what is stored: change it there", .source_of_it.words())]
+    Fixed {
+        /// Its section.
+        section: String,
+        /// Its key.
+        key: String,
+        /// Where it is set.
+        source_of_it: Source,
+    },
+    /// Nobody would be an administrator any more.
+    #[error("this is the last administrator: add another one first")]
+    LastAdmin,
+    /// This process has nowhere to store settings.
+    #[error("settings cannot be changed while this server runs")]
+    NotStored,
+    /// The storage did not do it, or has no room.
+    #[error(transparent)]
+    Layer(#[from] Error),
+}
+
+impl Store {
+    pub(super) fn new(layer: Layer, actor: ServerActor, is_ignored: bool) -> Store {
+        let (found, looking, hashing) = (RwLock::default(), Mutex::default(), Semaphore::new(1));
+        Store { layer, actor, is_ignored, found, looking, hashing }
+    }
+
+    /// Whether the settings are known to be those of less than a second ago.
+    fn is_known(&self) -> bool {
+        let found = self.found.read().unwrap_or_else(PoisonError::into_inner);
+        found.as_ref().is_some_and(|state| self.layer.are_settings_known(state))
+    }
+}
+
+impl Inner {
+    /// Looks at what is stored, and takes what has changed. `_looking`: one at a time, so that what is older never comes last.
+    async fn look(&self, store: &Store, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
+        let before = store.found.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
+        if let Some(settings) = settings.filter(|_| !store.is_ignored) {
+            self.take(&settings);
+        }
+        *store.found.write().unwrap_or_else(PoisonError::into_inner) = Some(state);
+        Ok(())
+    }
+
+    /// Looks now, whatever is known.
+    pub(super) async fn look_now(&self, store: &Store) -> Result<()> {
+        let mut looking = store.looking.lock().await;
+        self.look(store, &mut looking).await
+    }
+}
+
+impl Configuration {
+    /// Returns once the settings of this process are those of less than a second ago: at once where some transaction of this
+    /// process has found so, else after a look at what is stored, which one of all who ask carries out. Whoever judges somebody
+    /// asks for this first.
+    ///
+    /// # Errors
+    /// Those of the storage, which then does not say it.
+    pub async fn confirm(&self) -> Result<()> {
+        match &self.inner.store {
+            Some(store) if !store.is_ignored && !store.is_known() => Box::pin(self.confirm_in_line(store)).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn confirm_in_line(&self, store: &Store) -> Result<()> {
+        let came = Instant::now();
+        let mut looking = store.looking.lock().await;
+        if store.is_known() {
+            return Ok(());
+        }
+        // Who came before a look began that failed does not try as long once more, one behind the other.
+        if let Some((began, error)) = &*looking
+            && came <= *began
+        {
+            return Err(error.clone());
+        }
+        let began = Instant::now();
+        let looked = self.inner.look(store, &mut looking).await;
+        *looking = looked.as_ref().err().map(|error| (began, error.clone()));
+        looked
+    }
+
+    /// Looks from time to time, as long as the configuration is there: for what changes without a request.
+    pub(super) async fn follow(inner: Weak<Inner>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(inner) = inner.upgrade() else { return };
+            let Some(store) = &inner.store else { return };
+            if let Err(error) = inner.look_now(store).await {
+                tracing::debug!(%error, "stored settings are not known");
+            }
+        }
+    }
+
+    /// Whether administrators are stored, counting or not.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub async fn has_stored_admins(&self) -> Result<bool> {
+        let Some(store) = &self.inner.store else { return Ok(false) };
+        let (_, settings) = store.layer.stored_settings(None).await?;
+        Ok(settings.is_some_and(|settings| settings.keys().any(|(section, _)| section == ADMINS)))
+    }
+
+    /// Looks at what is stored now.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub async fn reload(&self) -> Result<()> {
+        match &self.inner.store {
+            Some(store) => self.inner.look_now(store).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stores a value, for all processes; this one has it when this returns, others within a second. An administrator's is a
+    /// password, or the hash of one; of a password its hash is stored. Gives the value of before, as it is shown.
+    ///
+    /// # Errors
+    /// [`ChangeError`].
+    pub async fn set(
+        &self,
+        section: &str,
+        key: &str,
+        text: &str,
+        by: ChangedBy<'_>,
+    ) -> std::result::Result<String, ChangeError> {
+        let (store, section, key) = self.changeable(section, key)?;
+        let text = text.trim();
+        let text = if section == ADMINS { hashed(store, key, text).await? } else { text.to_owned() };
+        keys::check(section, key, &text)?;
+        let name = (section.to_owned(), key.to_owned());
+        let insert = |settings: &mut StoredSettings| Ok::<_, ChangeError>(settings.insert(name.clone(), text.clone()));
+        let old = store.layer.change_settings(&store.actor, insert).await??;
+        let shown = keys::is_loggable(section, key).then_some(text.as_str());
+        tracing::info!(target: AUDIT, section, key, text = shown, by.name, by.from = by.from.map(tracing::field::display), "a setting is stored");
+        self.reload().await?;
+        Ok(old.map_or_else(
+            || keys::default(section, key).unwrap_or_default().to_owned(),
+            |old| keys::shown(section, key, &old).to_owned(),
+        ))
+    }
+
+    /// Removes a stored value; gives it, as it is shown.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; [`SettingError::Unknown`] where none is stored.
+    pub async fn remove(
+        &self,
+        section: &str,
+        key: &str,
+        by: ChangedBy<'_>,
+    ) -> std::result::Result<String, ChangeError> {
+        let (store, section, key) = self.changeable(section, key)?;
+        let others = self.inner.fixed.section(ADMINS).next().is_some();
+        let name = (section.to_owned(), key.to_owned());
+        let remove = |settings: &mut StoredSettings| {
+            let old = settings.remove(&name).ok_or(SettingError::Unknown)?;
+            if section == ADMINS && !others && !settings.keys().any(|(section, _)| section == ADMINS) {
+                return Err(ChangeError::LastAdmin);
+            }
+            Ok(old)
+        };
+        let old = store.layer.change_settings(&store.actor, remove).await??;
+        tracing::info!(target: AUDIT, section, key, by.name, by.from = by.from.map(tracing::field::display), "a stored setting is removed");
+        self.reload().await?;
+        Ok(keys::shown(section, key, &old).to_owned())
+    }
+
+    /// A setting that is not fixed.
+    fn changeable<'s>(
+        &'s self,
+        section: &'s str,
+        key: &'s str,
+    ) -> std::result::Result<(&'s Store, &'s str, &'s str), ChangeError> {
+        let (section, key) = keys::canonical(section, key);
+        let store = self.inner.store.as_ref().ok_or(ChangeError::NotStored)?;
+        keys::check_storable(section, key)?;
+        match self.inner.fixed.get(section, key) {
+            Some(value) => {
+                Err(ChangeError::Fixed { section: section.to_owned(), key: key.to_owned(), source_of_it: value.source })
+            }
+            None => Ok((store, section, key)),
+        }
+    }
+}
+
+/// What is stored of an administrator's password: its hash, if it is none already.
+async fn hashed(store: &Store, name: &str, text: &str) -> std::result::Result<String, ChangeError> {
+    keys::check_admin_name(name)?;
+    if PasswordHash::parse(text).is_ok() {
+        return Ok(text.to_owned());
+    }
+    // A hash that was cut off must not become a password.
+    if text.is_empty() || text.starts_with("-pbkdf2") || text.starts_with("-hashed-") {
+        return Err(SettingError::Wrong("a password, or the whole of a hash").into());
+    }
+    let mut random = [0; SALT_BYTES];
+    getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+    let text = text.to_owned();
+    let _turn = store.hashing.acquire().await;
+    let hash = tokio::task::spawn_blocking(move || PasswordHash::new(&text, &random).to_string()).await;
+    hash.map_err(|_| Refusal::InvalidSetting("the password could not be hashed".into()).into())
+        .map_err(ChangeError::Layer)
+}
