@@ -128,6 +128,8 @@ bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engin
 	pouchdb='$(target)/bench/node_modules/pouchdb-server/bin/pouchdb-server'; \
 	$(target)/release/flatbed-bench suite --flatbed $(target)/release/flatbed --directory $(target)/bench \
 	  $$([ -e "$$pouchdb" ] && echo --pouchdb "$$(realpath "$$pouchdb")")
+	$(target)/release/flatbed-bench access --flatbed $(target)/release/flatbed --directory $(target)/bench --seconds 3 \
+	  --rounds 5 | tee $(target)/bench/access.jsonl
 	if command -v npm >/dev/null; then \
 	  $(MAKE) --no-print-directory tests/node_modules/.package-lock.json; \
 	  FLATBED_BIN='$(abspath $(target))/release/flatbed' node tests/bench/pouchdb.mjs | tee $(target)/bench/pouchdb.md; \

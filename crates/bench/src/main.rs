@@ -2,6 +2,7 @@
 //! documents of about 1 KB with 24 leaves on three levels. Every load prints one line of JSON: rates, latencies in
 //! milliseconds, and how much of a core each side used.
 
+mod access;
 mod documents;
 mod feeds;
 mod histories;
@@ -23,6 +24,7 @@ use load::{Kind, Target};
 const HELP: &str = "\
 flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--documents N] [--seconds N]
 flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--seconds N] [--rounds N] [--documents N]
+flatbed-bench access --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
 flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories|queries [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
@@ -119,6 +121,14 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     if arguments.command == "suite" {
         let Arguments { flatbed, pouchdb, directory, documents, seconds, .. } = arguments;
         runtime.block_on(suite::run(&suite::Options { flatbed, pouchdb, directory, documents, seconds }))?;
+        return Ok(());
+    }
+    if arguments.command == "access" {
+        let Arguments { flatbed, directory, seconds, rounds, .. } = arguments;
+        let directory = directory.join("access");
+        suite::remove(&directory)?;
+        println!("{}", runtime.block_on(access::run(&flatbed, &directory, rounds, seconds))?);
+        suite::remove(&directory)?;
         return Ok(());
     }
     if arguments.command == "feeds" {

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -61,6 +62,21 @@ impl Server {
         command.args(["serve", "--log-level", "warn", "--listen"]).arg(format!("127.0.0.1:{port}"));
         command.arg("--data-dir").arg(directory);
         start(command, binary, directory, port).await
+    }
+
+    /// Starts it with a configuration file that names a certificate, on two ports: the address of the second, over TLS, comes
+    /// with it.
+    pub(crate) async fn flatbed_with_tls(
+        binary: &Path,
+        directory: &Path,
+        config: &Path,
+    ) -> Result<(Server, SocketAddr), ServerError> {
+        let (port, secret) = (free_port()?, free_port()?);
+        let mut command = Command::new(binary);
+        command.args(["serve", "--log-level", "warn", "--config"]).arg(config);
+        command.arg("--listen").arg(format!("127.0.0.1:{port},https://127.0.0.1:{secret}"));
+        command.arg("--data-dir").arg(directory);
+        Ok((start(command, binary, directory, port).await?, SocketAddr::from(([127, 0, 0, 1], secret))))
     }
 
     /// Starts npm's pouchdb-server, whose script is `script`, on LevelDB in `directory`.
