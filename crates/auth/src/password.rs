@@ -101,7 +101,8 @@ impl PasswordHash {
         PasswordHash::salted(password, &hex(random), iterations)
     }
 
-    pub(crate) fn salted(password: &str, salt: &str, iterations: u32) -> PasswordHash {
+    /// As [`PasswordHash::with_iterations`] with a salt that is there already, be it any text.
+    pub fn salted(password: &str, salt: &str, iterations: u32) -> PasswordHash {
         let scheme = Scheme::Pbkdf2(NEW_PRF, iterations.clamp(1, ITERATIONS_MAX));
         PasswordHash { scheme, digits: scheme.hash(password, salt), salt: salt.to_owned() }
     }

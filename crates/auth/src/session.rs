@@ -102,6 +102,11 @@ impl Session {
         &self.name
     }
 
+    /// Whether its time alone says that it could be right at `now`: if not, no salt and no secret make it so.
+    pub fn is_in_time(&self, now: u64, timeout: u64) -> bool {
+        self.made.is_some_and(|made| made.checked_add(timeout).is_some_and(|ends| now < ends))
+    }
+
     /// Whether it is right at `now`, in seconds since 1970, for a session that lasts `timeout` seconds. `salt` is that of
     /// the hash that the user has now; `secrets` are the one that signs, and those before it that still count. What is not
     /// right is nobody's, and no error.

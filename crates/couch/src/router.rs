@@ -7,6 +7,7 @@ use std::time::Duration;
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
 use flatbed_replicator::Owner;
+use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, RightsWatch, Standing};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -15,7 +16,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
     all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, local_docs,
-    maintenance, mango, partition, replicate, revisions, rewrite, scheduler, server, view,
+    maintenance, mango, partition, replicate, revisions, rewrite, scheduler, server, session, view,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -62,7 +63,8 @@ impl Surface for State {
             let standing = if origin.is_inside {
                 inside(self, &origin).await?
             } else {
-                let Identified { standing, set_cookie: renewed } = self.service.identify(&claims(&request)).await?;
+                let Identified { standing, set_cookie: renewed } =
+                    self.service.identify(&claims(&request, &self.service.configuration().now().auth)).await?;
                 set_cookie = renewed;
                 standing
             };
@@ -109,12 +111,13 @@ async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
 }
 
 /// What a request says of who makes it.
-fn claims(request: &flatbed_http::Request) -> Claims<'_> {
+pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSettings) -> Claims<'r> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
-    let proxy = text(proxy::USER_HEADER).map(|name| proxy::Claim {
+    let names = &settings.proxy;
+    let proxy = text(&names.user_header).filter(|_| !names.peers.is_empty()).map(|name| proxy::Claim {
         name,
-        roles: text(proxy::ROLES_HEADER),
-        token: text(proxy::TOKEN_HEADER),
+        roles: text(&names.roles_header),
+        token: text(&names.token_header),
     });
     Claims {
         authorization: request.header(header::AUTHORIZATION),
@@ -197,7 +200,7 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         // Boxed here and below, as documents are by their methods: the future of every request has room for what is not.
         Target::Welcome => return server::welcome(state, &request),
         Target::Up => return Box::pin(server::up(state, &request)).await,
-        Target::Session => return server::session(state, &request),
+        Target::Session => return Box::pin(session::session(state, request)).await,
         Target::Uuids => return server::uuids(state, &request),
         Target::AllDbs => return Box::pin(server::all_dbs(&request)).await,
         Target::ActiveTasks => return server::active_tasks(state, &request),

@@ -36,6 +36,8 @@ pub(crate) enum Command {
     },
     /// Renew what was restored into a cluster.
     Renew(Given),
+    /// Another secret for sessions.
+    RotateSecret(Given),
     /// Put documents in.
     Load(Load),
     /// Write documents out.
@@ -88,7 +90,7 @@ pub(crate) enum UsageError {
     #[error("{0} (flatbed --help lists what there is)")]
     Arguments(#[from] lexopt::Error),
     /// No command, or one that does not exist.
-    #[error("{0:?} is no command of flatbed: serve, load, dump, check, backup, restore and renew are")]
+    #[error("{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew and secret are")]
     Command(String),
     /// A command without what it works on.
     #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
@@ -115,6 +117,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             Some("backup") => backup(&mut parser),
             Some("restore") => restore(&mut parser),
             Some("renew") => renew(&mut parser),
+            Some("secret") => secret(&mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
             Some("help") => Ok(Command::Print(help())),
@@ -183,6 +186,25 @@ fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
         }
     }
     Ok(Command::Renew(given))
+}
+
+fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let (mut given, mut rotate) = (Given::default(), false);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(secret_help())),
+            Long(flag) => {
+                let flag = flag.to_owned();
+                given.take(&flag, Takes::Storage, parser)?;
+            }
+            Value(value) if !rotate && value == "rotate" => rotate = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if !rotate {
+        return Err(UsageError::Missing { command: "secret", missing: "what to do: rotate" });
+    }
+    Ok(Command::RotateSecret(given))
 }
 
 /// A directory, and where the data lie; `None` if help is asked for.
@@ -287,6 +309,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
   flatbed renew [OPTIONS]          make a cluster's data fit to be served after fdbrestore
+  flatbed secret rotate [OPTIONS]  have another secret sign sessions, where the old one may be known to others
   flatbed COMMAND --help           tell a command's options
   flatbed --version
 "
@@ -347,6 +370,17 @@ fn renew_help() -> String {
          To be run after every fdbrestore, with every Flatbed on the root stopped: sequences and caches of before mean\n\
          nothing afterwards, and clients that follow changes begin at the beginning again. Until it is done no server\n\
          starts. What was interrupted goes on when it is run again. flatbed restore does the same by itself.\n\
+         Exit status: 0 done, 2 not.\n\n{}",
+        setting_lines(Takes::Storage)
+    )
+}
+
+fn secret_help() -> String {
+    format!(
+        "flatbed secret rotate [OPTIONS]\n\n\
+         Another secret signs the cookies of sessions from now on, at all servers on the root, which may be running on a\n\
+         cluster. Sessions that the one before has signed go on, get new cookies, and end when they would have ended; the\n\
+         old secret counts for that long. What a proxy signs with it must be signed anew by then.\n\
          Exit status: 0 done, 2 not.\n\n{}",
         setting_lines(Takes::Storage)
     )
@@ -416,7 +450,10 @@ mod tests {
     #[test]
     fn refused() {
         for (line, message) in [
-            ("start", "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore and renew are"),
+            (
+                "start",
+                "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore, renew and secret are",
+            ),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
             ("check --data-dir d", "flatbed check needs a database's name (flatbed check --help)"),
@@ -425,6 +462,7 @@ mod tests {
             ("backup o --root r", "invalid option '--root' (flatbed --help lists what there is)"),
             ("restore --data-dir d", "flatbed restore needs the directory of a backup (flatbed restore --help)"),
             ("restore o p", "unexpected argument \"p\" (flatbed --help lists what there is)"),
+            ("secret", "flatbed secret needs what to do: rotate (flatbed secret --help)"),
             ("renew db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
         ] {

@@ -15,6 +15,7 @@ mod process;
 mod progress;
 mod renew;
 mod restore;
+mod secret;
 mod serve;
 mod settings;
 mod storage;
@@ -90,6 +91,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
             runtime.block_on(renew::renew(&settings))?;
+            Ok(true)
+        }
+        Command::RotateSecret(given) => {
+            let (settings, _) = settle(given, &variables)?;
+            let _log = logging::start(&settings, runtime.handle())?;
+            runtime.block_on(secret::rotate(&settings))?;
             Ok(true)
         }
         Command::Load(options) => {

@@ -304,6 +304,13 @@ pub enum NotJudged {
 /// Result of the layer's operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl Error {
+    /// That of a storage that did not answer in the time that somebody waited for it: `transaction_timed_out`.
+    pub fn timed_out() -> Error {
+        Error::Storage(FdbError::from_code(1031))
+    }
+}
+
 impl From<FdbError> for Error {
     fn from(error: FdbError) -> Self {
         Error::Storage(error)

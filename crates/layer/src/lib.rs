@@ -45,6 +45,7 @@ mod read;
 mod record_change;
 pub mod renew;
 mod security;
+mod sign_in;
 mod store;
 mod stored_settings;
 mod sweeper;
@@ -93,8 +94,10 @@ pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use security::RecordState;
+pub use sign_in::{SignInState, UsersState};
 pub use store::buckets::SHARDS_MAX;
 pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
+pub use store::secrets::SigningSecret;
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
@@ -126,7 +129,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 41] = [
+    let table: [(&str, &[&str]); 42] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("turns", &[]),
@@ -265,6 +268,7 @@ fn folders_know_only_those_below_them() {
         ),
         ("lease", &["error", "store", "layer", "handle"]),
         ("stored_settings", &["actor", "confirmed", "error", "store", "layer"]),
+        ("sign_in", &["error", "store", "instance", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
         (
             "background",

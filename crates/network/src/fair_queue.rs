@@ -13,7 +13,8 @@ pub struct Full;
 pub struct Bounds {
     /// Of one address.
     pub of_one: usize,
-    /// Of all addresses. Those that wait are never driven out: the newest is refused.
+    /// Of all addresses. Where so many wait, one of another address has a place all the same as long as some address has two:
+    /// the newest of the one that has the most gives way. So no few addresses keep others out.
     pub of_all: usize,
 }
 
@@ -21,7 +22,8 @@ pub struct Bounds {
 ///
 /// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
 /// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
-/// have. Each operation takes constant time, but [`FairQueue::cancel`], which looks through what waits.
+/// have. Each operation takes constant time, but [`FairQueue::cancel`], and [`FairQueue::push`] where there is no room,
+/// which look through what waits.
 #[derive(Debug)]
 pub struct FairQueue<W, T> {
     bounds: Bounds,
@@ -48,21 +50,48 @@ impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
         self.len == 0
     }
 
-    /// Has a ticket wait.
+    /// Has a ticket wait. What it answers is a ticket that gave way to it, which waits no more.
     ///
     /// # Errors
-    /// [`Full`]: as many wait as may, of this address or of all.
-    pub fn push(&mut self, who: W, ticket: T) -> Result<(), Full> {
+    /// [`Full`]: as many wait as may, of this address, or of all, and none gives way.
+    pub fn push(&mut self, who: W, ticket: T) -> Result<Option<(W, T)>, Full> {
         let of_one = self.waiting.get(&who).map_or(0, VecDeque::len);
-        if self.len >= self.bounds.of_all || of_one >= self.bounds.of_one {
+        if of_one >= self.bounds.of_one {
             return Err(Full);
+        }
+        let mut gave_way = None;
+        if self.len >= self.bounds.of_all {
+            if of_one > 0 {
+                return Err(Full);
+            }
+            gave_way = Some(self.give_way(2).ok_or(Full)?);
         }
         if of_one == 0 {
             self.turns.push_back(who);
         }
         self.waiting.entry(who).or_default().push_back(ticket);
         self.len += 1;
-        Ok(())
+        Ok(gave_way)
+    }
+
+    /// Takes the newest ticket of the address that has the most, if these are so many.
+    pub fn give_way(&mut self, at_least: usize) -> Option<(W, T)> {
+        let (who, tickets) = self.waiting.iter_mut().max_by_key(|(_, tickets)| tickets.len())?;
+        if tickets.len() < at_least.max(1) {
+            return None;
+        }
+        let (who, ticket) = (*who, tickets.pop_back()?);
+        self.len -= 1;
+        if tickets.is_empty() {
+            self.waiting.remove(&who);
+            self.turns.retain(|found| *found != who);
+        }
+        Some((who, ticket))
+    }
+
+    /// How many of an address wait.
+    pub fn len_of(&self, who: W) -> usize {
+        self.waiting.get(&who).map_or(0, VecDeque::len)
     }
 
     /// Takes the ticket whose turn it is.
@@ -133,10 +162,12 @@ mod tests {
     #[test]
     fn who_comes_too_many_is_refused() {
         let mut queue = queue(2, 3);
-        assert_eq!([1, 2, 3].map(|ticket| queue.push('a', ticket)), [Ok(()), Ok(()), Err(Full)]);
-        assert_eq!([('b', 4), ('b', 5), ('c', 6)].map(|(who, n)| queue.push(who, n)), [Ok(()), Err(Full), Err(Full)]);
-        assert_eq!(drain(&mut queue), "a1 b4 a2 ");
-        assert_eq!(queue.push('c', 7), Ok(()));
+        assert_eq!([1, 2, 3].map(|ticket| queue.push('a', ticket)), [Ok(None), Ok(None), Err(Full)]);
+        // The newest of who has the most gives way to who has none.
+        let found = [('b', 4), ('b', 5), ('c', 6), ('d', 7)].map(|(who, n)| queue.push(who, n));
+        assert_eq!(found, [Ok(None), Err(Full), Ok(Some(('a', 2))), Err(Full)]);
+        assert_eq!(drain(&mut queue), "a1 b4 c6 ");
+        assert_eq!(queue.push('c', 7), Ok(None));
         let mut none = self::queue(0, 3);
         assert_eq!((none.push('a', 1), none.pop()), (Err(Full), None));
     }
@@ -152,9 +183,9 @@ mod tests {
             [false, false, true, false]
         );
         assert_eq!(queue.len(), 2);
-        assert_eq!(queue.push('a', 4), Ok(()));
+        assert_eq!(queue.push('a', 4), Ok(None));
         assert!(queue.cancel('b', &3) && !queue.turns.contains(&'b'));
-        assert!(queue.push('c', 5).is_ok() && queue.push('b', 6).is_err());
+        assert!(queue.push('c', 5).is_ok() && queue.push('a', 6).is_err());
         assert_eq!(drain(&mut queue), "a2 c5 a4 ");
         // No turn is left behind that nobody has.
         queue.push('a', 7).unwrap();
@@ -185,7 +216,7 @@ mod tests {
         /// A ticket waits for at most one of each other address for each ticket of its own address that was before it.
         #[test]
         fn a_flood_delays_others_by_a_round(steps in steps()) {
-            let mut queue = queue(50, 120);
+            let mut queue = queue(6, 10);
             let mut pushed: Vec<(char, u32)> = Vec::new();
             // Of those that wait: who, ticket, turns of each address since it came, own tickets before it.
             let mut waiting: Vec<(char, u32, HashMap<char, usize>, usize)> = Vec::new();
@@ -194,9 +225,19 @@ mod tests {
                     Step::Push(who) => {
                         let (who, ticket) = (WHO[who], ticket as u32);
                         let before = waiting.iter().filter(|(found, ..)| *found == who).count();
-                        let is_accepted = before < 50 && waiting.len() < 120;
-                        prop_assert_eq!(queue.push(who, ticket).is_ok(), is_accepted);
-                        if is_accepted {
+                        let count = |who| waiting.iter().filter(|(found, ..)| *found == who).count();
+                        let most = WHO.into_iter().map(count).max().unwrap();
+                        let is_full = waiting.len() >= 10;
+                        let is_accepted = before < 6 && (!is_full || before == 0 && most > 1);
+                        let pushed_now = queue.push(who, ticket);
+                        prop_assert_eq!(pushed_now.is_ok(), is_accepted);
+                        if let Ok(gave_way) = pushed_now {
+                            prop_assert_eq!(gave_way.is_some(), is_full);
+                            if let Some((of, ticket)) = gave_way {
+                                prop_assert_eq!(count(of), most);
+                                let at = waiting.iter().rposition(|(found, ..)| *found == of).unwrap();
+                                prop_assert_eq!(waiting.remove(at).1, ticket);
+                            }
                             waiting.push((who, ticket, HashMap::new(), before));
                             pushed.push((who, ticket));
                         }

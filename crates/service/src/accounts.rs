@@ -1,45 +1,179 @@
 //! Who has an account, as of less than a second ago.
+//!
+//! Accounts are read from `_users` and kept by name. What is kept counts as long as one read, begun less than a second ago,
+//! has found `_users` in the state that it was read in: the first who finds that longer ago reads that state in line, for
+//! all who wait. A task does the same every now and then while somebody asks or follows, and when a watch on `_users`
+//! fires, so that hardly anybody waits. An answer does not rest on watches.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+mod entries;
 
-use flatbed_auth::{PasswordHash, Principal};
-use flatbed_layer::Result;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use flatbed_auth::users::{Account, id_of};
+use flatbed_auth::{PasswordHash, Principal, Refused};
+use flatbed_layer::json::{self, Limits};
+use flatbed_layer::{
+    Changes, ChangesQuery, Error, Followed, GetOptions, Layer, Result, RevId, SignInState, SigningSecret, Since, USERS,
+    UsersState,
+};
 use tokio::sync::watch;
 
+use crate::configuration::Configuration;
+use crate::sign_in::keys::{Keys, KeysNow};
 use crate::standing::{RestsOn, Standing};
+use entries::{Entries, Entry};
+
+/// How old an answer may be.
+const WITHIN: Duration = Duration::from_millis(950);
+
+/// How often the state of `_users` is read while somebody asks.
+const POLL: Duration = Duration::from_millis(400);
+
+/// The least time between two such reads, however often `_users` is written.
+const POLL_LEAST: Duration = Duration::from_millis(20);
+
+/// Nobody asked for so long and nobody follows: it is not read any more.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// A read that takes longer is given up: it is an error of the storage.
+const READ_MAX: Duration = Duration::from_secs(4);
+
+/// The same of what an administrator of the configuration has besides.
+const FURTHER_MAX: Duration = Duration::from_secs(2);
+
+/// Accounts, names without one, and bytes of each of both.
+const ACCOUNTS_MAX: usize = 20_000;
+const MISSING_MAX: usize = 2_000;
+const BYTES_MAX: usize = 32 << 20;
+
+/// Rows of `_users` since it was looked at last; where there are more, all accounts are read anew.
+const CHANGED_MAX: u64 = 500;
+
+/// Documents that are read at once.
+const READS_AT_ONCE: usize = 32;
+
+/// How fresh an answer must be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fresh {
+    /// As of less than a second ago.
+    Second,
+    /// As of this moment, or of a later one.
+    Since(Instant),
+}
 
 /// Who has an account.
-#[derive(Debug)]
 pub struct Accounts {
-    admins: RwLock<Arc<HashMap<String, PasswordHash>>>,
+    /// For what keeps them confirmed.
+    this: Weak<Accounts>,
+    layer: Layer,
+    configuration: Configuration,
     /// Moves whenever an account was found changed.
     generation: watch::Sender<u64>,
+    cache: Mutex<Cache>,
+    /// Held by the one that reads the state: when one that failed began, and what it failed with.
+    confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
+    /// Held by those who read documents, by the names' hashes: one of a name at once.
+    reading: Vec<tokio::sync::Mutex<()>>,
+    hasher: RandomState,
+    keys: Keys,
+    is_polled: AtomicBool,
+}
+
+impl std::fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accounts").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Cache {
+    accounts: Entries,
+    /// Names without one: in their own room, since strangers make them up.
+    missing: Entries,
+    /// What was found last, and when that read began: all entries are of this state, or of a later one.
+    state: Option<(Arc<SignInState>, Instant)>,
+    /// Moves whenever entries are taken out: who began to read before that puts nothing in.
+    taken_out: u64,
+    asked: Instant,
+}
+
+/// An account with what it rests on.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// What is signed in with; `None`: nobody is called so.
+    pub account: Option<Account>,
+    /// Why the user document of that name signs nobody in.
+    pub refused: Option<Refused>,
+    /// The winner of that document.
+    pub rev: Option<RevId>,
+    /// Whether it is an administrator of the configuration.
+    pub is_admin: bool,
+}
+
+impl Found {
+    /// What rights of this account rest on.
+    pub(crate) fn rests_on(&self) -> RestsOn {
+        match &self.account {
+            None => RestsOn::Nothing,
+            Some(account) => {
+                let (name, salt) = (account.name().to_owned(), account.salt().to_owned());
+                match (self.is_admin, self.rev.clone()) {
+                    (false, Some(rev)) => RestsOn::Document { name, salt, rev },
+                    (_, rev) => RestsOn::Admin { name, salt, rev },
+                }
+            }
+        }
+    }
 }
 
 impl Accounts {
-    pub(crate) fn new(admins: HashMap<String, PasswordHash>) -> Accounts {
-        Accounts { admins: RwLock::new(Arc::new(admins)), generation: watch::Sender::new(0) }
+    pub(crate) fn new(layer: Layer, configuration: Configuration) -> Arc<Accounts> {
+        let cache = Cache {
+            accounts: Entries::new(ACCOUNTS_MAX, BYTES_MAX),
+            missing: Entries::new(MISSING_MAX, BYTES_MAX),
+            state: None,
+            taken_out: 0,
+            asked: Instant::now(),
+        };
+        let settings = configuration.clone();
+        let accounts = Arc::new_cyclic(|this| Accounts {
+            this: Weak::clone(this),
+            layer,
+            configuration,
+            generation: watch::Sender::new(0),
+            cache: Mutex::new(cache),
+            confirming: tokio::sync::Mutex::default(),
+            reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            keys: Keys::new(),
+            is_polled: AtomicBool::new(false),
+        });
+        let of_settings = Arc::downgrade(&accounts);
+        settings.on_change(move |_| {
+            if let Some(accounts) = of_settings.upgrade() {
+                accounts.note_change();
+            }
+        });
+        accounts
     }
 
-    /// The administrators of the configuration, with their passwords' hashes.
-    pub(crate) fn admins(&self) -> Arc<HashMap<String, PasswordHash>> {
-        self.admins.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether everyone is an administrator: there are none by name.
     pub fn is_open(&self) -> bool {
-        self.admins().is_empty()
+        self.configuration.now().admins.is_empty()
     }
 
-    /// Other administrators than before. What rests on those who are gone ends with the next look at it.
-    pub fn set_admins(&self, admins: HashMap<String, PasswordHash>) {
-        let mut now = self.admins.write().unwrap_or_else(PoisonError::into_inner);
-        if **now != admins {
-            *now = Arc::new(admins);
-            drop(now);
-            self.generation.send_modify(|generation| *generation += 1);
-        }
+    /// The hash of an administrator of the configuration; one of nothing, where their entry is none. `None`: there is no
+    /// administrator of that name.
+    fn admin(&self, name: &str) -> Option<PasswordHash> {
+        let settings = self.configuration.now();
+        settings.admins.get(name).map(|hash| hash.clone().unwrap_or_else(PasswordHash::of_nothing))
     }
 
     /// Who somebody is, as of less than a second ago. `None`: not any more. A session's own time does not end this, a
@@ -48,56 +182,299 @@ impl Accounts {
     /// # Errors
     /// Those of the storage, which then does not say it.
     pub async fn now(&self, standing: &Standing) -> Result<Option<Principal>> {
+        self.configuration.confirm().await?;
+        let principal = standing.principal();
         let is_so = match standing.rests_on() {
             RestsOn::Nothing | RestsOn::Server => true,
             RestsOn::OpenServer => self.is_open(),
-            RestsOn::Admin { name, salt, .. } => self.admins().get(name).is_some_and(|hash| hash.salt() == salt),
-            RestsOn::Document { .. } | RestsOn::Token { .. } | RestsOn::Proxy => false,
+            RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
+                let found = self.find(name, Fresh::Second).await?;
+                let is_same = found.is_admin == matches!(standing.rests_on(), RestsOn::Admin { .. });
+                let account = found
+                    .account
+                    .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
+                return Ok(account.map(|account| account.principal(principal.signed_in)));
+            }
+            RestsOn::Token { ends, generation } => {
+                let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+                ends.is_none_or(|ends| now_s < ends) && self.keys().await.generation() == *generation
+            }
+            RestsOn::Proxy => !self.configuration.now().auth.proxy.peers.is_empty(),
         };
-        Ok(is_so.then(|| standing.principal().clone()))
+        Ok(is_so.then(|| principal.clone()))
     }
 
     /// A number that moves whenever an account was found changed: whoever goes on for long judges anew then.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
+        let changes = self.generation.subscribe();
+        self.keep_confirmed();
+        changes
     }
+
+    /// The keys of tokens. Whoever rests on others judges anew.
+    pub(crate) async fn keys(&self) -> Arc<KeysNow> {
+        let (keys, is_changed) = self.keys.now(&self.configuration.now()).await;
+        if is_changed {
+            self.note_change();
+        }
+        keys
+    }
+
+    /// Something that standings rest on has changed.
+    pub(crate) fn note_change(&self) {
+        self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
+    }
+
+    /// Accounts that are kept, for metrics.
+    pub(crate) fn kept(&self) -> usize {
+        let cache = self.cache();
+        cache.accounts.len() + cache.missing.len()
+    }
+
+    /// What somebody of this name signs in with.
+    pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<Found> {
+        let Some(hash) = self.admin(name) else {
+            let entry = self.entry(name, fresh).await?;
+            let (account, refused) = match &entry.account {
+                Ok(account) => (account.clone(), None),
+                Err(refused) => (None, Some(refused.clone())),
+            };
+            return Ok(Found { account, refused, rev: entry.rev.clone(), is_admin: false });
+        };
+        // An administrator needs no further role to do what is to be done about a storage that does not answer.
+        let entry = tokio::time::timeout(FURTHER_MAX, self.entry(name, fresh)).await;
+        let entry = entry.ok().and_then(Result::ok);
+        let document = entry.as_ref().and_then(|entry| entry.account.as_ref().ok()?.as_ref());
+        let account = Some(Account::of_admin(name, hash, document));
+        Ok(Found { account, refused: None, rev: entry.and_then(|entry| entry.rev.clone()), is_admin: true })
+    }
+
+    /// The secrets of sessions, newest first.
+    pub(crate) async fn secrets(&self, fresh: Fresh) -> Result<Vec<SigningSecret>> {
+        if let Some(state) = self.state(fresh) {
+            return Ok(state.secrets.clone());
+        }
+        self.confirm(fresh).await?;
+        // What was confirmed just now is fresh enough, however long this has waited since.
+        Ok(self.cache().state.as_ref().map(|(state, _)| state.secrets.clone()).unwrap_or_default())
+    }
+
+    /// The state that was found last, if that is fresh.
+    fn state(&self, fresh: Fresh) -> Option<Arc<SignInState>> {
+        let cache = self.cache();
+        let (state, began) = cache.state.as_ref()?;
+        is_fresh(*began, fresh).then(|| Arc::clone(state))
+    }
+
+    /// The entry of a name.
+    async fn entry(&self, name: &str, fresh: Fresh) -> Result<Arc<Entry>> {
+        if let Some(entry) = self.kept_entry(name, fresh) {
+            return Ok(entry);
+        }
+        self.keep_confirmed();
+        if self.state(fresh).is_none() {
+            self.confirm(fresh).await?;
+        }
+        let place = self.hasher.hash_one(name) as usize % READS_AT_ONCE;
+        let _turn = match self.reading.get(place) {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        // By somebody else meanwhile.
+        if let Some(entry) = self.kept_entry(name, fresh) {
+            return Ok(entry);
+        }
+        let before = self.cache().taken_out;
+        let entry = Arc::new(self.read(name).await?);
+        let mut cache = self.cache();
+        if cache.taken_out == before {
+            let entries = if entry.rev.is_some() { &mut cache.accounts } else { &mut cache.missing };
+            entries.insert(name, Arc::clone(&entry));
+        }
+        Ok(entry)
+    }
+
+    /// The entry, from memory.
+    fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<Entry>> {
+        let mut cache = self.cache();
+        cache.asked = Instant::now();
+        let (_, began) = cache.state.as_ref()?;
+        if is_fresh(*began, fresh) { cache.get(name) } else { None }
+    }
+
+    async fn read(&self, name: &str) -> Result<Entry> {
+        let options = GetOptions { conflicts: true, ..GetOptions::default() };
+        let id = id_of(name);
+        let users = self.layer.reader(USERS);
+        let found = within(READ_MAX, users.get(&id, &options)).await;
+        let document = match found {
+            Ok(document) => document,
+            // There is none, or no document can be called so.
+            Err(Error::DatabaseNotFound | Error::Refused(_)) => return Ok(Entry::nobody()),
+            Err(error) => return Err(error),
+        };
+        let text = [b"{".as_slice(), &document.body, b"}"].concat();
+        let has_conflicts = document.conflicts.is_some_and(|conflicts| !conflicts.is_empty());
+        let account = match json::parse(&text, &Limits::default()) {
+            Ok(body) => Account::of_document(name, &body, has_conflicts).map(Some),
+            Err(_) => Ok(None),
+        };
+        Ok(Entry { account, rev: Some(document.rev) })
+    }
+
+    /// Sees to it that the state is fresh: reads it, one for all who ask.
+    async fn confirm(&self, fresh: Fresh) -> Result<()> {
+        let came = Instant::now();
+        let mut failed = self.confirming.lock().await;
+        if self.state(fresh).is_some() {
+            return Ok(());
+        }
+        // Who came before one began that failed does not try as long once more, one behind the other.
+        if let Some((began, error)) = &*failed
+            && came <= *began
+        {
+            return Err(error.clone());
+        }
+        let began = Instant::now();
+        let confirmed = within(READ_MAX, self.look(began)).await;
+        *failed = confirmed.as_ref().err().map(|error| (began, error.clone()));
+        confirmed
+    }
+
+    async fn look(&self, began: Instant) -> Result<()> {
+        let state = self.layer.sign_in_state().await?;
+        let before = self.cache().state.as_ref().map(|(before, _)| Arc::clone(before));
+        let changed = match &before {
+            Some(before) if **before == state => {
+                self.cache().state = Some((Arc::new(state), began));
+                return Ok(());
+            }
+            Some(before) => self.changed(before.users, state.users).await?,
+            None => None,
+        };
+        let mut cache = self.cache();
+        cache.taken_out += 1;
+        match changed {
+            Some(names) => {
+                for name in names {
+                    cache.accounts.remove(&name);
+                    cache.missing.remove(&name);
+                }
+            }
+            None => {
+                cache.accounts.clear();
+                cache.missing.clear();
+            }
+        }
+        cache.state = Some((Arc::new(state), began));
+        drop(cache);
+        if before.is_some() {
+            self.note_change();
+        }
+        Ok(())
+    }
+
+    /// The names whose documents have changed between two states; `None`: perhaps all.
+    async fn changed(&self, before: Option<UsersState>, now: Option<UsersState>) -> Result<Option<Vec<String>>> {
+        let (Some(before), Some(now)) = (before, now) else {
+            return Ok((before == now).then(Vec::new));
+        };
+        let is_same = before.update_seq.incarnation() == now.update_seq.incarnation() && before.purges == now.purges;
+        if !is_same {
+            return Ok(None);
+        }
+        if before.update_seq == now.update_seq {
+            return Ok(Some(Vec::new()));
+        }
+        let since = Since::After(before.update_seq);
+        let query = ChangesQuery { since, limit: Some(CHANGED_MAX + 1), ..ChangesQuery::default() };
+        let (mut changes, mut names) = (self.layer.reader(USERS).changes(query), Vec::new());
+        loop {
+            let page = changes.next_page().await?;
+            names.extend(page.rows.iter().filter_map(|row| flatbed_auth::users::name_in(&row.id).map(str::to_owned)));
+            match (page.at_end, names.len() as u64 > CHANGED_MAX) {
+                (_, true) => return Ok(None),
+                (true, false) => return Ok(Some(names)),
+                // A page without a row and without an end: nothing is certain.
+                (false, false) if page.rows.is_empty() => return Ok(None),
+                (false, false) => {}
+            }
+        }
+    }
+
+    /// Has the state read every now and then from here on, as long as somebody asks.
+    fn keep_confirmed(&self) {
+        if self.is_polled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let weak = Weak::clone(&self.this);
+        tokio::spawn(async move {
+            let mut users = None;
+            loop {
+                let Some(accounts) = weak.upgrade() else { return };
+                if accounts.is_idle() {
+                    accounts.is_polled.store(false, Ordering::Relaxed);
+                    return;
+                }
+                if let Err(error) = accounts.confirm(Fresh::Since(Instant::now())).await {
+                    tracing::debug!(%error, "it could not be looked at who has changed");
+                }
+                accounts.keys().await;
+                let query = || ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
+                let changes = users.get_or_insert_with(|| accounts.layer.reader(USERS).changes(query()));
+                drop(accounts);
+                tokio::select! {
+                    () = tokio::time::sleep(POLL) => {}
+                    goes_on = written(changes) => {
+                        if !goes_on {
+                            return;
+                        }
+                    }
+                }
+                tokio::time::sleep(POLL_LEAST).await;
+            }
+        });
+    }
+
+    fn is_idle(&self) -> bool {
+        self.generation.receiver_count() == 0 && self.cache().asked.elapsed() > IDLE
+    }
+}
+
+impl Cache {
+    fn get(&self, name: &str) -> Option<Arc<Entry>> {
+        self.accounts.get(name).or_else(|| self.missing.get(name)).cloned()
+    }
+}
+
+/// Waits until something was written, or the server stops: then not.
+async fn written(changes: &mut Changes) -> bool {
+    loop {
+        match changes.follow().await {
+            Followed::Rows(_) => return true,
+            Followed::Shutdown => return false,
+            Followed::ReadOn => match changes.next_page().await {
+                Ok(page) if page.rows.is_empty() => {}
+                Ok(_) => return true,
+                // There is no such database, or no storage: there still is the poll.
+                Err(_) => std::future::pending().await,
+            },
+        }
+        tokio::time::sleep(POLL_LEAST).await;
+    }
+}
+
+fn is_fresh(began: Instant, fresh: Fresh) -> bool {
+    match fresh {
+        Fresh::Second => began.elapsed() < WITHIN,
+        Fresh::Since(since) => began >= since,
+    }
+}
+
+/// What takes longer than so long is an error of the storage's.
+async fn within<T>(most: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(most, work).await.unwrap_or_else(|_| Err(Error::timed_out()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use flatbed_auth::SignedIn;
-
-    #[tokio::test]
-    async fn administrators_come_and_go() {
-        let hash = |byte| PasswordHash::with_iterations("p", &[byte; 16], 1);
-        let with = |byte| HashMap::from([("root".to_owned(), hash(byte))]);
-        let accounts = Accounts::new(HashMap::new());
-        let mut changes = accounts.changes();
-        let (open, root) = (Standing::of_open_server(), |byte| {
-            let rests_on = RestsOn::Admin { name: "root".into(), salt: hash(byte).salt().to_owned(), rev: None };
-            Standing::new(Principal::admin("root", SignedIn::Password), rests_on)
-        });
-        let (first, second) = (root(1), root(2));
-        let mut seen = Vec::new();
-        for admins in [HashMap::new(), with(1), with(1), with(2), HashMap::new()] {
-            accounts.set_admins(admins);
-            let moved = changes.has_changed().unwrap();
-            changes.mark_unchanged();
-            let mut found = vec![moved];
-            for standing in [&open, &first, &second] {
-                found.push(accounts.now(standing).await.unwrap().is_some());
-            }
-            seen.push(found);
-        }
-        let expected = [
-            [false, true, false, false],
-            [true, false, true, false],
-            [false, false, true, false],
-            [true, false, false, true],
-            [true, true, false, false],
-        ];
-        assert_eq!(seen, expected);
-        assert!(accounts.now(&Standing::anonymous()).await.unwrap().is_some());
-    }
-}
+pub(crate) mod tests;

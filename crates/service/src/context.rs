@@ -1,25 +1,24 @@
 //! A request's context.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use std::collections::HashMap;
-
-use flatbed_auth::{PasswordHash, Principal};
+use flatbed_auth::{Credentials, PasswordHash, Principal};
 use flatbed_javascript::Runner;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Layer, Reader, Result, User};
 
 use crate::accounts::Accounts;
-use crate::admins::SignIn;
 use crate::answering::{AnswerError, Answering, DesignFunctions};
-use crate::configuration::{Configuration, Settings};
+use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
 use crate::rights::{Denied, Needs, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
+use crate::sign_in::{SessionBegun, SignIn};
 use crate::standing::{Claims, Identified, SignInError, Standing};
 use crate::watching::{Judged, RightsWatch, Watching};
 
@@ -41,10 +40,7 @@ impl Service {
         layer.run_views_by(Arc::new(Functions(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
-        let accounts = Arc::new(Accounts::new(HashMap::new()));
-        let of_settings = accounts.clone();
-        configuration.on_change(move |settings| of_settings.set_admins(admins_of(settings)));
-        let sign_in = Arc::new(SignIn::new(accounts));
+        let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone()));
         let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
         let answering = Answering::new(functions, designs);
         Service { layer, sign_in, feeds, answering, configuration, watching }
@@ -69,6 +65,41 @@ impl Service {
     pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
         self.configuration.confirm().await?;
         self.sign_in.identify(claims).await
+    }
+
+    /// Begins a session for who has this name and password.
+    ///
+    /// # Errors
+    /// [`SignInError`].
+    pub async fn begin_session(
+        &self,
+        credentials: &Credentials,
+        claims: &Claims<'_>,
+    ) -> std::result::Result<SessionBegun, SignInError> {
+        self.sign_in.begin_session(credentials, claims).await
+    }
+
+    /// The value of a `set-cookie` header that takes a session's cookie away. Of the session itself nothing is kept.
+    pub fn end_session(&self, is_secure: bool) -> String {
+        self.sign_in.end_session(is_secure)
+    }
+
+    /// Which ways there are to sign in, in CouchDB's words, in the order in which they are looked at.
+    pub fn authentication_handlers(&self) -> Vec<&'static str> {
+        self.sign_in.handlers()
+    }
+
+    /// Hashes a new password with a salt, in the line in which passwords are checked: `peer` is who asked for it.
+    ///
+    /// # Errors
+    /// [`SignInError::TooMany`].
+    pub async fn hash_password(
+        &self,
+        password: &str,
+        salt: &str,
+        peer: Option<IpAddr>,
+    ) -> std::result::Result<PasswordHash, SignInError> {
+        self.sign_in.hash(password, salt, peer).await
     }
 
     /// Who has an account, for whoever goes on for long.
@@ -104,16 +135,12 @@ impl Service {
         self.layer.ping().await
     }
 
-    /// See [`Layer::metrics`]. They name nobody's databases.
+    /// See [`Layer::metrics`], and those of signing in. They name nobody's databases, and nobody.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
-        self.layer.metrics()
+        let mut families = self.layer.metrics();
+        families.extend(self.sign_in.families());
+        families
     }
-}
-
-/// The administrators, with what their passwords are checked against.
-fn admins_of(settings: &Settings) -> HashMap<String, PasswordHash> {
-    let hash = |hash: &Option<PasswordHash>| hash.clone().unwrap_or_else(PasswordHash::of_nothing);
-    settings.admins.iter().map(|(name, found)| (name.clone(), hash(found))).collect()
 }
 
 /// Who makes a request, and the only way to what they have a right to.

@@ -7,7 +7,6 @@
 #![warn(clippy::indexing_slicing)]
 
 mod accounts;
-mod admins;
 mod answering;
 pub mod configuration;
 mod context;
@@ -23,7 +22,10 @@ mod replications;
 mod rights;
 mod selecting;
 mod server;
+mod sign_in;
 mod standing;
+#[cfg(test)]
+mod test_store;
 mod uploads;
 mod view_functions;
 mod watching;
@@ -39,6 +41,7 @@ pub use queries::{Counted, Query, QueryError};
 pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, Right, Write};
 pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;
+pub use sign_in::SessionBegun;
 pub use standing::{Claims, Identified, RestsOn, SignInError, Standing};
 pub use uploads::Uploads;
 pub use watching::RightsWatch;

@@ -1,42 +1,52 @@
 //! Who has an account of a name, for what somebody asked for earlier.
 
-use flatbed_auth::{Principal, SignedIn};
+use flatbed_auth::SignedIn;
 use flatbed_layer::Result;
 
-use crate::accounts::Accounts;
-use crate::standing::{RestsOn, Standing};
+use crate::accounts::{Accounts, Fresh};
+use crate::standing::Standing;
 
 impl Accounts {
     /// Who has the account of this name at this moment, as of less than a second ago, without that anybody shows it: it is for work
-    /// that was asked for by somebody who did. `None`: nobody has.
+    /// that was asked for by somebody who did. `None`: nobody has, or nobody can sign in with it.
     ///
     /// # Errors
     /// Those of the storage, which then does not say it.
     pub async fn named(&self, name: &str) -> Result<Option<Standing>> {
-        Ok(self.admins().get(name).map(|hash| {
-            let rests_on = RestsOn::Admin { name: name.to_owned(), salt: hash.salt().to_owned(), rev: None };
-            Standing::new(Principal::admin(name, SignedIn::Not), rests_on)
-        }))
+        let found = self.find(name, Fresh::Second).await?;
+        let account = found.account.as_ref().filter(|account| found.is_admin || account.may_sign_in());
+        Ok(account.map(|account| Standing::new(account.principal(SignedIn::Not), found.rests_on())))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use flatbed_auth::PasswordHash;
+    use flatbed_auth::{PasswordHash, Principal};
+    use flatbed_layer::CreateOptions;
 
     use super::*;
+    use crate::accounts::tests::{hash_members, users, write_user};
+    use crate::test_store::{Store, with_admin};
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread")]
     async fn an_account_is_what_it_is_now() {
+        let store = Store::new().await;
         let hash = PasswordHash::with_iterations("p", &[1; 16], 1);
-        let accounts = Accounts::new(HashMap::from([("root".to_owned(), hash)]));
+        let accounts = Accounts::new(store.layer.clone(), with_admin("root", &hash));
         let root = accounts.named("root").await.unwrap().unwrap();
         assert_eq!(root.principal(), &Principal::admin("root", SignedIn::Not));
         assert!(accounts.now(&root).await.unwrap().is_some());
         assert!(accounts.named("anna").await.unwrap().is_none() && accounts.named("").await.unwrap().is_none());
-        accounts.set_admins(HashMap::new());
-        assert!(accounts.named("root").await.unwrap().is_none());
+        users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+        let rest = format!(r#"{},"roles":["r"]"#, hash_members("p", "s", 1));
+        let rev = write_user(&store.layer, "anna", &rest, None).await;
+        write_user(&store.layer, "bob", r#""roles":["r"]"#, None).await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let anna = accounts.named("anna").await.unwrap().unwrap();
+        assert_eq!((anna.principal().roles.join(","), anna.principal().is_admin), ("r".to_owned(), false));
+        assert!(accounts.named("bob").await.unwrap().is_none(), "without a password");
+        write_user(&store.layer, "anna", r#""roles":["r"]"#, Some(rev)).await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        assert!(accounts.named("anna").await.unwrap().is_none());
     }
 }

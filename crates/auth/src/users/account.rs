@@ -61,13 +61,29 @@ impl Account {
         &self.name
     }
 
+    /// The roles.
+    pub fn roles(&self) -> &Arc<[String]> {
+        &self.roles
+    }
+
+    /// Whether there is a password that could be right.
+    pub fn may_sign_in(&self) -> bool {
+        !self.has_totp && self.hash.is_some()
+    }
+
+    /// Whether a session of this name can go on, or begin: whether there is a hash that a password could be right for, with
+    /// a salt. Without a salt a session is signed with the secret alone, as a proxy's word is.
+    pub fn may_have_sessions(&self) -> bool {
+        self.may_sign_in() && !self.salt().is_empty()
+    }
+
     /// What a password is checked against. Where no password can be right (there is none, or a document wants a code
     /// besides, which is not built: `totp`), it is the hash of nothing, which costs as much and fails.
     pub fn hash(&self) -> PasswordHash {
         self.hash.clone().filter(|_| !self.has_totp).unwrap_or_else(PasswordHash::of_nothing)
     }
 
-    /// The salt that signs sessions; empty without a hash.
+    /// The salt that signs sessions; empty without a hash: whoever verifies one asks [`Account::may_have_sessions`] first.
     pub fn salt(&self) -> &str {
         self.hash.as_ref().map_or("", PasswordHash::salt)
     }
@@ -108,7 +124,11 @@ mod tests {
     fn without_a_hash_no_password_is_right() {
         let none = Account::of_document("anna", &Value::Object(Vec::new()), false).unwrap();
         assert_eq!((none.hash(), none.salt()), (PasswordHash::of_nothing(), ""));
+        assert!(!none.may_have_sessions() && account("").unwrap().may_have_sessions());
+        let unsalted = account(r#","salt":"""#).unwrap();
+        assert!(!unsalted.may_have_sessions() && unsalted.salt().is_empty());
         let second = account(r#","totp":{"key":"x"}"#).unwrap();
+        assert!(!second.may_have_sessions() && !second.may_sign_in() && unsalted.may_sign_in());
         assert_eq!((second.hash(), second.salt()), (PasswordHash::of_nothing(), "s"));
     }
 

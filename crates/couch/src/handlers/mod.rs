@@ -25,4 +25,5 @@ pub(crate) mod revisions;
 pub(crate) mod rewrite;
 pub(crate) mod scheduler;
 pub(crate) mod server;
+pub(crate) mod session;
 pub(crate) mod view;

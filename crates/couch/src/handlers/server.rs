@@ -39,27 +39,6 @@ pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     Ok(state.health.up(&state.service).await)
 }
 
-pub(crate) fn session(state: &State, request: &Request) -> Result<Reply> {
-    match request.method {
-        Method::GET | Method::HEAD => {}
-        Method::POST | Method::DELETE => return Err(Failure::not_implemented("Cookie sessions")),
-        _ => return Err(Failure::method("GET,HEAD,POST,DELETE")),
-    }
-    let principal = request.context.principal();
-    let out = Object::text(|object| {
-        let mut context = object.bool("ok", true).object("userCtx");
-        context.string_or_null("name", principal.name.as_deref());
-        context.array("roles").strings(principal.is_admin.then_some("_admin"));
-        context.end();
-        let mut info = object.object("info");
-        info.array("authentication_handlers").string("default");
-        if !state.service.is_open() && principal.name.is_some() {
-            info.string("authenticated", "default");
-        }
-    });
-    Ok(Reply::json(StatusCode::OK, out))
-}
-
 pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
     let query = &request.query;

@@ -29,6 +29,7 @@ mod replication_tls;
 mod replicator;
 mod sample_views;
 mod selectors;
+mod sessions;
 mod slow_followers;
 mod stuck_index;
 mod support;

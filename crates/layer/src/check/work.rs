@@ -12,6 +12,7 @@ use crate::lease;
 use crate::store::due::{Kind, slice_of};
 use crate::store::keys::{KeyRange, Subspace};
 use crate::store::proto;
+use crate::store::secrets::secrets_of;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -34,6 +35,9 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
         }
         rest = next;
     }
+    if let Some(violation) = run(inner, &mut Secrets { inner }).await? {
+        report.violation(violation);
+    }
     for violation in run(inner, &mut Leases { inner }).await? {
         report.violation(violation);
     }
@@ -54,6 +58,20 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
         }
     }
     Ok(())
+}
+
+/// What sessions are signed with: whether it can be read.
+struct Secrets<'a> {
+    inner: &'a Inner,
+}
+
+impl Operation for Secrets<'_> {
+    type Output = Option<String>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<String>> {
+        let found = trx.get(&self.inner.keys.secrets(), true).await?;
+        Ok(found.and_then(|found| secrets_of(&found).err()).map(|error| error.to_string()))
+    }
 }
 
 /// A page of what is due.

@@ -17,6 +17,7 @@ pub(crate) mod records;
 pub(crate) mod room;
 pub(crate) mod root;
 pub(crate) mod root_upgrade;
+pub(crate) mod secrets;
 pub(crate) mod seq;
 pub(crate) mod transaction;
 pub(crate) mod updated;

@@ -604,3 +604,20 @@ pub struct ViewFailure {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
+/// {root}/SECRETS: what cookies of sessions, and the words of proxies, are signed with.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SigningSecrets {
+    /// newest first: the one that signs; then those that still count
+    #[prost(message, repeated, tag = "1")]
+    pub secrets: ::prost::alloc::vec::Vec<SigningSecret>,
+}
+/// In SigningSecrets.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SigningSecret {
+    /// 32 random bytes
+    #[prost(bytes = "vec", tag = "1")]
+    pub secret: ::prost::alloc::vec::Vec<u8>,
+    /// Unix time when another took its place; 0: it signs
+    #[prost(uint64, tag = "2")]
+    pub retired_at_ms: u64,
+}

@@ -21,10 +21,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) async fn new() -> Store {
-        static NETWORK: std::sync::OnceLock<foundationdb::api::NetworkAutoStop> = std::sync::OnceLock::new();
-        // SAFETY: the network is stopped by nobody before the process ends.
-        #[allow(unsafe_code, reason = "the client is started once, as a program does")]
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        crate::test_store::network();
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
         let root = format!("service{}-{now}", std::process::id()).into_bytes();
         let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {

@@ -13,6 +13,7 @@ const NEXT_NAMESPACE: u64 = 2;
 const DATA: u64 = 3;
 // 4 to 6, 10 and 11: `updates`; 16 to 18: `work`; 20: `stored`.
 const MARKS: u64 = 8;
+const SECRETS: u64 = 19;
 
 /// Keys that stand directly under the root.
 #[derive(Debug, Clone)]
@@ -45,6 +46,11 @@ impl RootKeys {
 
     pub(crate) fn instance(&self) -> Vec<u8> {
         with_int(&self.prefix, INSTANCE)
+    }
+
+    /// What sessions are signed with.
+    pub(crate) fn secrets(&self) -> Vec<u8> {
+        with_int(&self.prefix, SECRETS)
     }
 
     pub(crate) fn next_namespace(&self) -> Vec<u8> {

@@ -1,0 +1,123 @@
+//! `/_session`: who somebody is, and sessions by cookie.
+
+use flatbed_auth::session::{of_form, of_json};
+use flatbed_auth::{Credentials, Kind};
+use flatbed_layer::json::{self, Limits, Object};
+use flatbed_service::SignInError;
+use hyper::{Method, StatusCode, header};
+
+use crate::error::{Failure, Result};
+use crate::query::Query;
+use crate::reply::{Reply, failed};
+use crate::request::Request;
+use crate::router::claims;
+use crate::state::State;
+
+/// More is no name and password.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply> {
+    match request.method {
+        Method::GET | Method::HEAD => show(state, &request),
+        Method::POST => begin(state, &mut request).await,
+        Method::DELETE => {
+            request.skip_body().await;
+            let mut reply = Reply::json(StatusCode::OK, b"{\"ok\":true}".to_vec());
+            send_on(&request, "next", &mut reply)?;
+            reply.header(header::SET_COOKIE, &state.service.end_session(request.is_secure));
+            Ok(reply)
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("GET,HEAD,POST,DELETE"))
+        }
+    }
+}
+
+/// Who asks.
+fn show(state: &State, request: &Request) -> Result<Reply> {
+    let principal = request.context.principal();
+    let is_anonymous = principal.name.is_none() && !principal.is_admin;
+    if is_anonymous && request.query.get("basic") == Some("true") {
+        return Err(Failure::unauthorized("Please login."));
+    }
+    let out = Object::text(|object| {
+        let mut context = object.bool("ok", true).object("userCtx");
+        context.string_or_null("name", principal.name.as_deref());
+        context.array("roles").strings(principal.roles.iter().map(String::as_str));
+        context.end();
+        let mut info = object.object("info");
+        info.array("authentication_handlers").strings(state.service.authentication_handlers());
+        if let Some(handler) = principal.signed_in.handler() {
+            info.string("authenticated", handler);
+        }
+    });
+    Ok(Reply::json(StatusCode::OK, out))
+}
+
+/// A name and a password for a cookie.
+async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
+    let credentials = credentials(request).await?;
+    let auth = state.service.configuration().now();
+    match state.service.begin_session(&credentials, &claims(request, &auth.auth)).await {
+        Ok(begun) => {
+            let out = Object::text(|object| {
+                object.bool("ok", true).string_or_null("name", begun.principal.name.as_deref());
+                object.array("roles").strings(begun.principal.roles.iter().map(String::as_str));
+            });
+            let mut reply = Reply::json(StatusCode::OK, out);
+            send_on(request, "next", &mut reply)?;
+            reply.header(header::SET_COOKIE, &begun.set_cookie);
+            Ok(reply)
+        }
+        Err(SignInError::Refused(refused)) if refused.kind == Kind::Unauthorized => {
+            let mut reply = failed(&refused.into());
+            send_on(request, "fail", &mut reply)?;
+            reply.header(header::SET_COOKIE, &state.service.end_session(request.is_secure));
+            Ok(reply)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is sent, as JSON or as a form.
+async fn credentials(request: &mut Request) -> Result<Credentials> {
+    let kind = request.header(header::CONTENT_TYPE).unwrap_or_default().to_owned();
+    let (is_form, is_json) =
+        (kind.starts_with("application/x-www-form-urlencoded"), kind.starts_with("application/json"));
+    if !is_form && !is_json {
+        request.skip_body().await;
+        let reason = "Content-Type must be 'application/x-www-form-urlencoded' or 'application/json'";
+        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+    }
+    let body = request.read_body().await?;
+    if body.bytes.len() > BODY_BYTES_MAX {
+        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large"));
+    }
+    if is_json {
+        let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+        return Ok(of_json(&value)?);
+    }
+    let text = std::str::from_utf8(&body.bytes).map_err(|_| Failure::bad_request("The form is not UTF-8"))?;
+    let form = Query::parse(Some(text.trim_end_matches(['\r', '\n'])))?;
+    Ok(of_form(&form.all().collect::<Vec<_>>())?)
+}
+
+/// Sends the browser on to a path of this server, where the query names one.
+fn send_on(request: &Request, name: &str, reply: &mut Reply) -> Result<()> {
+    let Some(path) = request.query.get(name) else { return Ok(()) };
+    if !path.starts_with('/') {
+        return Err(Failure::bad_request("path must begin with a /."));
+    }
+    // In a header only what may stand in a URL: not what was decoded.
+    let encoded: String = path
+        .bytes()
+        .map(|byte| match byte {
+            b'!'..=b'~' if !b"\"<>\\^`{|}".contains(&byte) => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect();
+    reply.status = StatusCode::FOUND;
+    reply.header(header::LOCATION, &format!("{}{encoded}", request.base()));
+    Ok(())
+}

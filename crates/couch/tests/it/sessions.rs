@@ -1,0 +1,174 @@
+//! Signing in: `_session`, its cookies, and what comes of wrong passwords.
+
+use std::time::Duration;
+
+use flatbed_auth::PasswordHash;
+use flatbed_layer::json::{self, Value};
+
+use crate::support::{Answer, Client, ServerOptions, Store};
+
+const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+const JSON: (&str, &str) = ("content-type", "application/json");
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+
+fn with_admin() -> ServerOptions {
+    // RFC 6070's vector: few iterations, so that the test is quick.
+    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
+    ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
+}
+
+/// A user document's text.
+fn user(name: &str, password: &str, salt: &str, rev: Option<&str>) -> Vec<u8> {
+    let members = PasswordHash::salted(password, salt, 600_000).put_into(Vec::new());
+    let mut text = Vec::new();
+    json::write(&Value::Object(members), &mut text);
+    text.pop();
+    let rev = rev.map(|rev| format!(r#","_rev":"{rev}""#)).unwrap_or_default();
+    text.extend_from_slice(format!(r#","name":"{name}","type":"user","roles":["r"]{rev}}}"#).as_bytes());
+    text
+}
+
+/// The cookie of an answer, as a browser sends it back.
+fn cookie(answer: &Answer) -> String {
+    let header = answer.header("set-cookie").expect("a cookie");
+    header.split(';').next().unwrap().to_owned()
+}
+
+async fn sign_in(client: &mut Client, name: &str, password: &str) -> Answer {
+    let body = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
+    client.call("POST", "/_session", &[JSON], body.as_bytes()).await
+}
+
+async fn who(client: &mut Client, cookie: &str) -> (u16, Option<String>) {
+    let answer = client.call("GET", "/_session", &[("cookie", cookie)], b"").await;
+    (answer.status, answer.json()["userCtx"]["name"].as_str().map(str::to_owned))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_begins_goes_on_and_ends() {
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
+    let path = "/_users/org.couchdb.user:anna";
+    let written = client.call("PUT", path, &[ADMIN, JSON], &user("anna", "pw", "s", None)).await;
+    assert_eq!(written.status, 201);
+    let rev = written.text("rev");
+
+    let begun = sign_in(&mut client, "anna", "pw").await;
+    assert_eq!((begun.status, begun.json()), (200, serde_json::json!({"ok": true, "name": "anna", "roles": ["r"]})));
+    let header = begun.header("set-cookie").unwrap();
+    assert!(header.contains("; Max-Age=600; Path=/; HttpOnly") && !header.contains("Secure"), "{header}");
+    let session = cookie(&begun);
+    let found = client.call("GET", "/_session", &[("cookie", &session)], b"").await;
+    assert_eq!(
+        found.json(),
+        serde_json::json!({
+            "ok": true,
+            "userCtx": {"name": "anna", "roles": ["r"]},
+            "info": {"authentication_handlers": ["cookie", "default"], "authenticated": "cookie"},
+        })
+    );
+    assert_eq!(found.header("set-cookie"), None);
+    // A cookie comes before a name and a password.
+    let both = client.call("GET", "/_session", &[ADMIN, ("cookie", &session)], b"").await;
+    assert_eq!(both.json()["userCtx"]["name"], "anna");
+
+    let form = client.call("POST", "/_session?next=/db%0Ax", &[FORM], b"name=anna&password=p%77").await;
+    assert_eq!(form.status, 302);
+    assert!(form.header("location").unwrap().ends_with("/db%0Ax"));
+    assert_eq!(who(&mut client, &cookie(&form)).await, (200, Some("anna".to_owned())));
+    for (path, headers, body, status) in [
+        ("/_session", JSON, r#"{"name":"anna","password":"no"}"#, 401),
+        ("/_session", JSON, r#"{"name":"nobody","password":"pw"}"#, 401),
+        ("/_session?fail=/x", JSON, r#"{"name":"anna"}"#, 302),
+        ("/_session?next=http://example.com/", JSON, r#"{"name":"anna","password":"pw"}"#, 400),
+        ("/_session", JSON, r#"{"password":"pw"}"#, 400),
+        ("/_session", JSON, "[]", 400),
+        ("/_session", JSON, r#"{"name":"#, 400),
+        ("/_session", ("content-type", "text/plain"), "name=anna&password=pw", 415),
+        ("/_session", FORM, "", 400),
+    ] {
+        let answer = client.call("POST", path, &[headers], body.as_bytes()).await;
+        assert_eq!(answer.status, status, "{path} {body}");
+        let cleared = answer.header("set-cookie").is_some_and(|header| header.starts_with("AuthSession=; "));
+        assert_eq!(cleared, [401, 302].contains(&status), "{path} {body}");
+    }
+    let ended = client.call("DELETE", "/_session", &[("cookie", &session)], b"").await;
+    assert_eq!((ended.status, cookie(&ended)), (200, "AuthSession=".to_owned()));
+    for (sent, expected) in [
+        ("AuthSession=", (200, None)),
+        ("AuthSession=nonsense", (400, None)),
+        ("AuthSession=YWRtaW46NUY6", (200, None)),
+        (&*format!("other=1; {session}"), (200, Some("anna".to_owned()))),
+        (&*format!("{session}x"), (200, None)),
+    ] {
+        assert_eq!(who(&mut client, sent).await, expected, "{sent}");
+    }
+    assert_eq!(client.call("PUT", "/_session", &[JSON], b"{}").await.status, 405);
+    assert_eq!(client.call("GET", "/_session?basic=true", &[], b"").await.status, 401);
+
+    // Another password ends it within a second, at another server too.
+    let other = store.serve(with_admin()).await;
+    let mut elsewhere = other.connect().await;
+    assert_eq!(who(&mut elsewhere, &session).await, (200, Some("anna".to_owned())));
+    let changed = client.call("PUT", path, &[ADMIN, JSON], &user("anna", "new", "t", Some(&rev))).await;
+    assert_eq!(changed.status, 201);
+    // Who knows the new one need not wait.
+    assert_eq!(sign_in(&mut elsewhere, "anna", "new").await.status, 200);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for client in [&mut client, &mut elsewhere] {
+        assert_eq!(who(client, &session).await, (200, None));
+    }
+    server.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_secret_renews_what_the_old_one_has_signed() {
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    let mut client = server.connect().await;
+    let begun = sign_in(&mut client, "admin", "password").await;
+    assert_eq!(begun.json()["roles"][0], "_admin");
+    let old = cookie(&begun);
+    store.layer().await.rotate_secret().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // On any answer, and only once.
+    let answer = client.call("GET", "/db", &[("cookie", &old)], b"").await;
+    assert_eq!(answer.status, 404);
+    let new = cookie(&answer);
+    assert_ne!(new, old);
+    let again = client.call("GET", "/_all_dbs", &[("cookie", &new)], b"").await;
+    assert_eq!((again.status, again.header("set-cookie")), (200, None));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_passwords_are_few_and_their_address_is_locked_out() {
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    let mut client = server.connect().await;
+    let session = cookie(&sign_in(&mut client, "admin", "password").await);
+    for at in 0..5 {
+        assert_eq!(sign_in(&mut client, "admin", &format!("wrong{at}")).await.status, 401);
+    }
+    let locked = sign_in(&mut client, "admin", "wrong").await;
+    let reason = "Account is temporarily locked due to multiple authentication failures";
+    assert_eq!((locked.status, locked.text("reason")), (403, reason.to_owned()));
+    // What is remembered, and a session, are not checked.
+    assert_eq!(client.call("GET", "/_all_dbs", &[ADMIN], b"").await.status, 200);
+    assert_eq!(client.call("GET", "/_all_dbs", &[("cookie", &session)], b"").await.status, 200);
+    let mut clients = Vec::new();
+    for _ in 0..100 {
+        clients.push(server.connect().await);
+    }
+    let asked = clients.iter_mut().enumerate().map(|(at, client)| async move {
+        let answer = sign_in(client, &format!("nobody{at}"), "wrong").await;
+        (answer.status, answer.text("error"))
+    });
+    let found = futures_util::future::join_all(asked).await;
+    assert!(found.iter().all(|(status, _)| [401, 429].contains(status)), "{found:?}");
+    assert!(found.contains(&(429, "too_many_requests".to_owned())) && found.iter().any(|(status, _)| *status == 401));
+    server.stop().await;
+}

@@ -1,0 +1,157 @@
+use flatbed_auth::SignedIn;
+use flatbed_layer::{CreateOptions, Edit, Gate, Refusal, SecurityOf, User};
+
+use super::*;
+use crate::test_store::Store;
+
+#[derive(Debug)]
+struct Open;
+
+impl Gate for Open {
+    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+/// Writes a user document at some process; its revision.
+pub(crate) async fn write_user(layer: &Layer, name: &str, rest: &str, parent: Option<RevId>) -> RevId {
+    let text = format!(r#"{{"name":"{name}","type":"user",{rest}}}"#);
+    let body = json::parse(text.as_bytes(), &Limits::default()).unwrap();
+    let edit = Edit { id: id_of(name).into(), parent, history: None, deleted: false, attachments: Vec::new(), body };
+    users(layer).update(&edit).await.unwrap().rev
+}
+
+pub(crate) fn users(layer: &Layer) -> flatbed_layer::Database {
+    let user = User { name: None, roles: vec!["_admin".to_owned()], fence: None };
+    layer.database(USERS, user.through(Arc::new(Open)))
+}
+
+/// What `password` is hashed to, quickly.
+pub(crate) fn hash_members(password: &str, salt: &str, iterations: u32) -> String {
+    let hash = PasswordHash::salted(password, salt, iterations);
+    let mut out = Vec::new();
+    json::write(&flatbed_layer::json::Value::Object(hash.put_into(Vec::new())), &mut out);
+    let text = String::from_utf8(out).unwrap();
+    text.trim_matches(['{', '}']).to_owned()
+}
+
+fn user(salt: &str, role: &str) -> String {
+    format!(r#"{},"roles":["{role}"]"#, hash_members("p", salt, 1))
+}
+
+fn accounts(layer: &Layer) -> Arc<Accounts> {
+    Accounts::new(layer.clone(), Configuration::default())
+}
+
+async fn roles(accounts: &Arc<Accounts>, name: &str) -> Option<String> {
+    let found = accounts.find(name, Fresh::Second).await.unwrap();
+    found.account.map(|account| account.roles().join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_process_writes_is_seen_within_a_second() {
+    let store = Store::new().await;
+    let other = store.again().await;
+    let accounts = accounts(&store.layer);
+    assert_eq!(roles(&accounts, "anna").await, None);
+    users(&other).create(&CreateOptions::default()).await.unwrap();
+    let mut rev = write_user(&other, "anna", &user("a", "r0"), None).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(roles(&accounts, "anna").await.as_deref(), Some("r0"));
+    let mut changes = accounts.changes();
+    for round in 1..4 {
+        let role = format!("r{round}");
+        changes.mark_unchanged();
+        rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
+        let written = Instant::now();
+        // An answer that begins later than a second after it is never the old one.
+        let mut late = Vec::new();
+        while written.elapsed() < Duration::from_millis(1_500) {
+            let began = Instant::now();
+            let found = roles(&accounts, "anna").await;
+            if began.duration_since(written) >= Duration::from_secs(1) {
+                late.push(found.as_deref() == Some(&*role));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(!late.is_empty() && late.iter().all(|is_new| *is_new), "{round}");
+        assert!(changes.has_changed().unwrap());
+    }
+    drop(changes);
+    // Without the poll and the watch: nobody asked for long enough that these ended.
+    accounts.is_polled.store(true, Ordering::Relaxed);
+    store.layer.shutdown();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for round in 4..6 {
+        let role = format!("r{round}");
+        rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(roles(&accounts, "anna").await.as_deref(), Some(&*role));
+        // Who wants to know it as of now is told so at once.
+        let next = format!("n{round}");
+        rev = write_user(&other, "anna", &user("a", &next), Some(rev)).await;
+        let found = accounts.find("anna", Fresh::Since(Instant::now())).await.unwrap();
+        assert_eq!(found.account.unwrap().roles().join(","), next);
+    }
+    users(&other).delete().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(roles(&accounts, "anna").await, None);
+    // Another database of the name is another one.
+    users(&other).create(&CreateOptions::default()).await.unwrap();
+    write_user(&other, "anna", &user("b", "new"), None).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(roles(&accounts, "anna").await.as_deref(), Some("new"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standings_hold_as_long_as_the_password_and_follow_roles() {
+    let store = Store::new().await;
+    let accounts = accounts(&store.layer);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    let rev = write_user(&store.layer, "anna", &user("a", "one"), None).await;
+    let found = accounts.find("anna", Fresh::Second).await.unwrap();
+    let standing = Standing::new(found.account.as_ref().unwrap().principal(SignedIn::Cookie), found.rests_on());
+    let now = async || {
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        let now = accounts.now(&standing).await.unwrap();
+        now.map(|principal| (principal.roles.join(","), principal.signed_in))
+    };
+    assert_eq!(now().await, Some(("one".to_owned(), SignedIn::Cookie)));
+    let rev = write_user(&store.layer, "anna", &user("a", "two"), Some(rev)).await;
+    assert_eq!(now().await, Some(("two".to_owned(), SignedIn::Cookie)));
+    let rev = write_user(&store.layer, "anna", &user("b", "two"), Some(rev)).await;
+    assert_eq!(now().await, None);
+    let rev = write_user(&store.layer, "anna", &user("a", "two"), Some(rev)).await;
+    assert!(now().await.is_some());
+    let body = json::parse(b"{}", &Limits::default()).unwrap();
+    let attachments = Vec::new();
+    let edit = Edit { id: id_of("anna").into(), parent: Some(rev), history: None, deleted: true, attachments, body };
+    users(&store.layer).update(&edit).await.unwrap();
+    assert_eq!(now().await, None);
+    assert!(accounts.now(&Standing::anonymous()).await.unwrap().is_some());
+}
+
+/// Names that nobody has are remembered too, but not for ever and not without bound; and conflicts sign nobody in.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_without_an_account() {
+    let store = Store::new().await;
+    let accounts = accounts(&store.layer);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    for at in 0..50 {
+        assert_eq!(roles(&accounts, &format!("nobody{at}")).await, None);
+    }
+    assert_eq!((accounts.kept(), accounts.cache().accounts.len()), (50, 0));
+    assert_eq!(roles(&accounts, &"n".repeat(5_000)).await, None);
+    let rev = write_user(&store.layer, "nobody7", &user("a", "r"), None).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(roles(&accounts, "nobody7").await.as_deref(), Some("r"));
+    let other: RevId = "1-ffffffffffffffffffffffffffffffff".parse().unwrap();
+    assert_ne!(other, rev);
+    let text = format!(r#"{{"name":"nobody7","type":"user",{}}}"#, user("b", "x"));
+    let body = json::parse(text.as_bytes(), &Limits::default()).unwrap();
+    let (history, attachments) = (Some(vec![other]), Vec::new());
+    let edit = Edit { id: id_of("nobody7").into(), parent: None, history, deleted: false, attachments, body };
+    users(&store.layer).update(&edit).await.unwrap();
+    let found = accounts.find("nobody7", Fresh::Since(Instant::now())).await.unwrap();
+    assert!(found.account.is_none() && found.refused.unwrap().reason.contains("conflicts must be resolved"));
+}

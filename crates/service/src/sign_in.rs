@@ -1,0 +1,480 @@
+//! Who makes a request: by the cookie of a session, a proxy's word, a token, or a name and a password.
+//!
+//! In this order, as in CouchDB; the first that finds somebody decides. Only a password that is not remembered costs more
+//! than a look into memory: it is checked in a line, one at a time.
+
+mod audit;
+mod checks;
+pub(crate) mod keys;
+mod line;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use flatbed_auth::lockout::{Lockout, Verdict, locked_out};
+use flatbed_auth::session::{Attributes, Secret, Session, cookie_in, issue};
+use flatbed_auth::users::{Account, id_of};
+use flatbed_auth::{
+    Credentials, Digest, Known, Network, PasswordHash, Principal, Refused, SignedIn, digest, jwt, proxy,
+};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{Edit, Gate, GetOptions, Layer, Refusal, RevId, SecurityOf, SigningSecret, USERS, User};
+use flatbed_metrics::Family;
+
+use crate::accounts::{Accounts, Found, Fresh};
+use crate::configuration::{AuthSettings, Configuration};
+use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
+use audit::{Audit, Way, Why};
+use checks::{Checks, Outcome};
+
+/// Credentials known to be right.
+const KNOWN_MAX: usize = 10_000;
+
+/// Tokens known to be right, and for how many seconds at most.
+const TOKENS_MAX: usize = 10_000;
+const TOKENS_LIFETIME_S: u64 = 300;
+
+/// How often a password is checked for one request: once more where the account has changed since it was read.
+const CHECKS_OF_ONE_MAX: usize = 2;
+
+/// Longer names are nobody's: no document can be called so.
+const NAME_BYTES_MAX: usize = 2_048;
+
+/// Who has signed in with a session.
+#[derive(Debug, Clone)]
+pub struct SessionBegun {
+    /// Who it is.
+    pub principal: Principal,
+    /// The value of the answer's `set-cookie` header.
+    pub set_cookie: String,
+}
+
+/// Finds out who makes a request.
+#[derive(Debug)]
+pub(crate) struct SignIn {
+    pub(crate) accounts: Arc<Accounts>,
+    layer: LayerOf,
+    configuration: Configuration,
+    known: Mutex<Known>,
+    lockout: Arc<Mutex<Counted>>,
+    checks: Checks,
+    tokens: Mutex<jwt::Memory>,
+    audit: Arc<Audit>,
+}
+
+/// A layer, which has no text of its own.
+struct LayerOf(Layer);
+
+impl std::fmt::Debug for LayerOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Layer")
+    }
+}
+
+/// Failures, counted by these settings.
+#[derive(Debug)]
+struct Counted {
+    by: flatbed_auth::lockout::Options,
+    lockout: Lockout,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SignIn {
+    pub(crate) fn new(layer: Layer, configuration: Configuration) -> Self {
+        let accounts = Accounts::new(layer.clone(), configuration.clone());
+        let by = configuration.now().auth.lockout;
+        SignIn {
+            accounts,
+            layer: LayerOf(layer),
+            configuration,
+            known: Mutex::new(Known::new(KNOWN_MAX)),
+            lockout: Arc::new(Mutex::new(Counted { by, lockout: Lockout::new(by) })),
+            checks: Checks::new(),
+            tokens: Mutex::new(jwt::Memory::new(TOKENS_MAX, TOKENS_LIFETIME_S)),
+            audit: Arc::new(Audit::new()),
+        }
+    }
+
+    /// What is measured.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        let mut families = self.audit.counts.families();
+        let waiting = self.checks.waiting() as f64;
+        families.push(Family::gauge("flatbed_password_checks_waiting", "Passwords that wait to be checked.", waiting));
+        let kept = self.accounts.kept() as f64;
+        families.push(Family::gauge("flatbed_accounts_cached", "Names whose accounts are held in memory.", kept));
+        families
+    }
+
+    /// Who makes a request. Without administrators everyone is one.
+    pub(crate) async fn identify(&self, claims: &Claims<'_>) -> Result<Identified, SignInError> {
+        if self.accounts.is_open() {
+            return Ok(Identified { standing: Standing::of_open_server(), set_cookie: None });
+        }
+        if let Some(value) = claims.cookie.and_then(cookie_in)
+            && let Some(identified) = self.by_cookie(value, claims).await?
+        {
+            return Ok(identified);
+        }
+        let settings = self.configuration.now();
+        if let Some(standing) = self.by_proxy(claims, &settings.auth).await? {
+            return Ok(Identified { standing, set_cookie: None });
+        }
+        let Some(authorization) = claims.authorization else {
+            return Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
+        };
+        let standing = match self.by_token(authorization, claims).await? {
+            Some(standing) => Some(standing),
+            None => match Credentials::of_header(authorization)? {
+                Some(credentials) => {
+                    let found = self.by_password(&credentials, claims, Way::Basic).await?;
+                    standing_of(&found, SignedIn::Password)
+                }
+                None => None,
+            },
+        };
+        Ok(Identified { standing: standing.unwrap_or_else(Standing::anonymous), set_cookie: None })
+    }
+
+    /// Begins a session for who has this name and password.
+    pub(crate) async fn begin_session(
+        &self,
+        credentials: &Credentials,
+        claims: &Claims<'_>,
+    ) -> Result<SessionBegun, SignInError> {
+        let found = self.by_password(credentials, claims, Way::Session).await?;
+        let Some(account) = &found.account else { return Err(Refused::wrong_password().into()) };
+        if !account.may_have_sessions() {
+            let reason = "This user's password has no salt, without which there are no sessions: set it again.";
+            return Err(Refused::new(flatbed_auth::Kind::Forbidden, reason).into());
+        }
+        let secrets = self.accounts.secrets(Fresh::Second).await?;
+        let principal = account.principal(SignedIn::Cookie);
+        let set_cookie = self.cookie(account.name(), account.salt(), &secrets, claims.is_secure);
+        Ok(SessionBegun { principal, set_cookie })
+    }
+
+    /// The value of a `set-cookie` header that takes the cookie away.
+    pub(crate) fn end_session(&self, is_secure: bool) -> String {
+        self.attributes(is_secure).set_cookie("", now_s())
+    }
+
+    /// Which ways there are to sign in, in the order in which they are looked at.
+    pub(crate) fn handlers(&self) -> Vec<&'static str> {
+        let auth = &self.configuration.now().auth;
+        let has_proxy = !auth.proxy.peers.is_empty();
+        let has_tokens = auth.jwt.values().any(|issuer| !issuer.keys.is_empty() || issuer.jwks_file.is_some());
+        let all = [("cookie", true), ("proxy", has_proxy), ("jwt", has_tokens), ("default", true)];
+        all.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+    }
+
+    /// Hashes a new password, in the line in which passwords are checked.
+    pub(crate) async fn hash(
+        &self,
+        password: &str,
+        salt: &str,
+        peer: Option<IpAddr>,
+    ) -> Result<PasswordHash, SignInError> {
+        let (told, made) = tokio::sync::oneshot::channel();
+        let key = digest_of("hash", &[password, salt]);
+        let (password, salt) = (password.to_owned(), salt.to_owned());
+        let work = move || {
+            let _ = told.send(PasswordHash::salted(&password, &salt, flatbed_auth::ITERATIONS));
+            Outcome::Right
+        };
+        match self.checks.ask(network(peer), key, work).await {
+            Outcome::Right => match made.await {
+                Ok(hash) => Ok(hash),
+                // Somebody else hashes the same with the same salt.
+                Err(_) => Err(SignInError::TooMany),
+            },
+            _ => Err(SignInError::TooMany),
+        }
+    }
+
+    fn attributes(&self, is_secure: bool) -> Attributes {
+        let auth = &self.configuration.now().auth;
+        Attributes {
+            max_age: auth.allow_persistent_cookies.then_some(auth.timeout_s),
+            is_secure,
+            domain: auth.cookie_domain.clone(),
+            same_site: auth.same_site,
+        }
+    }
+
+    fn cookie(&self, name: &str, salt: &str, secrets: &[SigningSecret], is_secure: bool) -> String {
+        let now = now_s();
+        let Some(secret) = secrets.first() else { return self.end_session(is_secure) };
+        let value = issue(name, salt, &Secret::new(secret.bytes.clone()), now);
+        self.attributes(is_secure).set_cookie(&value, now)
+    }
+
+    /// By the cookie of a session; `None`: it is nobody's.
+    async fn by_cookie(&self, value: &str, claims: &Claims<'_>) -> Result<Option<Identified>, SignInError> {
+        let Some(session) = Session::parse(value)? else { return Ok(None) };
+        if session.name().len() > NAME_BYTES_MAX || session.name().is_empty() {
+            return Ok(None);
+        }
+        let came = Instant::now();
+        let timeout_s = self.configuration.now().auth.timeout_s;
+        let mut fresh = Fresh::Second;
+        for _ in 0..2 {
+            let found = self.accounts.find(session.name(), fresh).await?;
+            let secrets = self.accounts.secrets(fresh).await?;
+            let (now, counting) = (now_s(), counting(&secrets, timeout_s));
+            let account = found.account.as_ref().filter(|account| account.may_have_sessions());
+            if let Some(account) = account
+                && let Some(verified) = session.verify(account.salt(), &counting, now, timeout_s)
+            {
+                let set_cookie = verified.renew.then(|| {
+                    self.audit.signed_in(Way::Cookie, account.name(), claims.peer);
+                    self.cookie(account.name(), account.salt(), &secrets, claims.is_secure)
+                });
+                let standing = Standing::new(account.principal(SignedIn::Cookie), found.rests_on());
+                return Ok(Some(Identified { standing, set_cookie }));
+            }
+            // It may be newer than what is remembered: of another password, user or secret. Nothing says so of what could not
+            // have been right anyway.
+            if !session.is_in_time(now, timeout_s) {
+                return Ok(None);
+            }
+            fresh = Fresh::Since(came);
+        }
+        Ok(None)
+    }
+
+    /// By what a proxy says.
+    async fn by_proxy(&self, claims: &Claims<'_>, auth: &AuthSettings) -> Result<Option<Standing>, SignInError> {
+        let Some(claim) = &claims.proxy else { return Ok(None) };
+        let is_named = claims.connection.is_some_and(|peer| auth.proxy.peers.contains(peer));
+        if !is_named {
+            return Ok(None);
+        }
+        let secrets = self.accounts.secrets(Fresh::Second).await?;
+        let counting = counting(&secrets, auth.timeout_s);
+        let found = proxy::authenticate(claim, is_named, &counting, auth.proxy.trusts_system_roles);
+        Ok(found.map(|principal| {
+            self.audit.signed_in(Way::Proxy, principal.name.as_deref().unwrap_or_default(), claims.peer);
+            Standing::new(principal, RestsOn::Proxy)
+        }))
+    }
+
+    /// By a token, if there are keys for any.
+    async fn by_token(&self, authorization: &str, claims: &Claims<'_>) -> Result<Option<Standing>, SignInError> {
+        let Some(token) = jwt::token_in(authorization) else { return Ok(None) };
+        let keys = self.accounts.keys().await;
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        let (digest, generation, now) = (digest(token), keys.generation(), now_s());
+        let known = lock(&self.tokens).get(&digest, generation, now).cloned();
+        let verified = match known {
+            Some(verified) => verified,
+            None => {
+                let verified = keys.verify(token, now).inspect_err(|_| {
+                    self.audit.refused(Why::Token, "", claims.peer);
+                })?;
+                self.audit.signed_in(Way::Jwt, verified.principal.name.as_deref().unwrap_or_default(), claims.peer);
+                lock(&self.tokens).insert(digest, verified.clone(), generation, now);
+                verified
+            }
+        };
+        let rests_on = RestsOn::Token { ends: verified.ends, generation };
+        Ok(Some(Standing::new(verified.principal, rests_on)))
+    }
+
+    /// By a name and a password.
+    async fn by_password(
+        &self,
+        credentials: &Credentials,
+        claims: &Claims<'_>,
+        way: Way,
+    ) -> Result<Found, SignInError> {
+        let Credentials { name, password } = credentials;
+        let (came, digest) = (Instant::now(), digest_of("password", &[name, password]));
+        let mut found = if name.len() > NAME_BYTES_MAX {
+            Found { account: None, refused: None, rev: None, is_admin: false }
+        } else {
+            self.accounts.find(name, Fresh::Second).await?
+        };
+        for _ in 0..CHECKS_OF_ONE_MAX {
+            let hash = found.account.as_ref().map_or_else(PasswordHash::of_nothing, Account::hash);
+            if found.account.is_some() && lock(&self.known).is_right(&digest, name, &hash) {
+                if way == Way::Session {
+                    self.audit.signed_in(way, name, claims.peer);
+                }
+                return Ok(found);
+            }
+            match self.check(credentials, digest, &hash, network(claims.peer)).await {
+                Outcome::Right if found.account.is_some() => {
+                    self.audit.signed_in(way, name, claims.peer);
+                    self.rehash(&found, &hash, password);
+                    lock(&self.known).insert_for(digest, name.clone(), hash);
+                    return Ok(found);
+                }
+                Outcome::Right | Outcome::Wrong => {}
+                Outcome::LockedOut => {
+                    self.audit.refused(Why::LockedOut, name, claims.peer);
+                    return Err(locked_out().into());
+                }
+                Outcome::NoRoom => {
+                    self.audit.refused(Why::TooMany, name, claims.peer);
+                    return Err(SignInError::TooMany);
+                }
+            }
+            if name.len() > NAME_BYTES_MAX {
+                break;
+            }
+            // Perhaps it was changed less than a second ago, at another process.
+            let now = self.accounts.find(name, Fresh::Since(came)).await?;
+            let is_same = now.account.as_ref().map(Account::hash) == found.account.as_ref().map(Account::hash);
+            found = now;
+            if is_same {
+                break;
+            }
+        }
+        if let Some(refused) = found.refused {
+            self.audit.refused(Why::Document, name, claims.peer);
+            return Err(refused.into());
+        }
+        self.audit.refused(Why::Wrong, name, claims.peer);
+        Err(Refused::wrong_password().into())
+    }
+
+    /// Checks a password when its turn has come. Who is locked out by then is not checked.
+    async fn check(&self, credentials: &Credentials, digest: Digest, hash: &PasswordHash, network: Network) -> Outcome {
+        let options = self.configuration.now().auth.lockout;
+        let Credentials { name, password } = credentials.clone();
+        let (hash, checks, lockout) = (hash.clone(), self.checks.clone(), Arc::clone(&self.lockout));
+        let audit = Arc::clone(&self.audit);
+        {
+            let mut counted = lock(&lockout);
+            if counted.by != options {
+                *counted = Counted { by: options, lockout: Lockout::new(options) };
+            }
+            if counted.lockout.judge(&name, hash.salt(), network, checks.now_ms()) == Verdict::LockedOut {
+                return Outcome::LockedOut;
+            }
+        }
+        let key = [digest.as_slice(), hash.salt().as_bytes()].concat();
+        let key = digest_of("check", &[&hex(&key), &format!("{network:?}")]);
+        let work = move || {
+            // Others may have failed while this one waited.
+            let verdict = lock(&lockout).lockout.judge(&name, hash.salt(), network, checks.now_ms());
+            match verdict {
+                Verdict::LockedOut => return Outcome::LockedOut,
+                Verdict::Suspicious => {
+                    tracing::warn!(target: audit::TARGET, ?network, "passwords are tried again and again");
+                }
+                Verdict::Allowed => {}
+            }
+            audit.counts.password_checks.add(1);
+            if hash.verify_evenly(&password) {
+                return Outcome::Right;
+            }
+            lock(&lockout).lockout.fail(&name, hash.salt(), network, checks.now_ms());
+            Outcome::Wrong
+        };
+        self.checks.ask(network, key, work).await
+    }
+
+    /// Makes a weaker hash anew once its password has proved right, when nothing else is to be done.
+    fn rehash(&self, found: &Found, hash: &PasswordHash, password: &str) {
+        let Some(rev) = found.rev.clone().filter(|_| !found.is_admin) else { return };
+        let Some(account) = &found.account else { return };
+        if !hash.needs_rehash() || !self.configuration.now().auth.rehash {
+            return;
+        }
+        let (hash, password, name) = (hash.clone(), password.to_owned(), account.name().to_owned());
+        let (layer, runtime) = (self.layer.0.clone(), tokio::runtime::Handle::current());
+        self.checks.later(move || {
+            let new = hash.rehash(&password);
+            runtime.spawn(async move {
+                if let Err(error) = write_rehashed(&layer, &name, rev, &hash, &new).await {
+                    tracing::debug!(%error, "a hash of a password was not made anew");
+                }
+            });
+        });
+    }
+}
+
+/// Who proved the password lets the server write what follows from it, whatever `_security` says.
+#[derive(Debug)]
+struct Rehash;
+
+impl Gate for Rehash {
+    fn judge(&self, _: &SecurityOf) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+/// Writes a hash in the place of a weaker one, in the revision that was read; where that is not the winner any more, it is
+/// left.
+async fn write_rehashed(
+    layer: &Layer,
+    name: &str,
+    rev: RevId,
+    old: &PasswordHash,
+    new: &PasswordHash,
+) -> flatbed_layer::Result<()> {
+    let id = id_of(name);
+    let document = layer.reader(USERS).get(&id, &GetOptions::default()).await?;
+    let text = [b"{".as_slice(), &document.body, b"}"].concat();
+    let body = json::parse(&text, &Limits::default());
+    let Ok(body @ Value::Object(_)) = body else { return Ok(()) };
+    let is_old = PasswordHash::of_document(&body).ok().flatten().as_ref() == Some(old);
+    // Its attachments would go with the edit: there are none in user documents.
+    if document.rev != rev || !is_old || !document.attachments.is_empty() {
+        return Ok(());
+    }
+    let Value::Object(members) = body else { return Ok(()) };
+    let body = Value::Object(new.put_into(members));
+    let edit = Edit { id: id.into(), parent: Some(rev), history: None, deleted: false, attachments: Vec::new(), body };
+    let user = User { name: None, roles: vec![flatbed_auth::ADMIN_ROLE.to_owned()], fence: None };
+    layer.database(USERS, user.through(Arc::new(Rehash))).update(&edit).await.map(drop)
+}
+
+fn standing_of(found: &Found, signed_in: SignedIn) -> Option<Standing> {
+    let account = found.account.as_ref()?;
+    Some(Standing::new(account.principal(signed_in), found.rests_on()))
+}
+
+/// Of the secrets those that still count: the one that signs, and those before it until the last session that they have
+/// signed has ended.
+fn counting(secrets: &[SigningSecret], timeout_s: u64) -> Vec<Secret> {
+    let now_ms = now_s().saturating_mul(1_000);
+    let counts = |secret: &&SigningSecret| {
+        let until = secret.retired_at_ms.map(|at| at.saturating_add(timeout_s.saturating_mul(1_000)));
+        until.is_none_or(|until| now_ms < until)
+    };
+    secrets.iter().filter(counts).map(|secret| Secret::new(secret.bytes.clone())).collect()
+}
+
+/// Where a client comes from, for turns and lock-out. Those without an address are one.
+fn network(peer: Option<IpAddr>) -> Network {
+    Network::from(peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
+}
+
+/// Of texts, so that no two lists of them have the same one.
+fn digest_of(what: &str, texts: &[&str]) -> Digest {
+    let mut all = what.to_owned();
+    for text in texts {
+        all.push_str(&format!("\0{}\0{text}", text.len()));
+    }
+    digest(&all)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! Checks of passwords, which cost their time on purpose: one runs at once, few wait, equal ones are made once, and what
+//! nobody waits for any more is not made.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use flatbed_auth::{Digest, Network};
+use tokio::sync::watch;
+
+use super::line::Line;
+
+/// Whoever has waited so long for a turn waits no more.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// What is done where nobody waits for a check: hashes that are made anew.
+const LATER_MAX: usize = 8;
+
+/// What came of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The password is right.
+    Right,
+    /// It is not.
+    Wrong,
+    /// It was not checked: too many were wrong.
+    LockedOut,
+    /// It was not checked: there is no room, or there was none in time.
+    NoRoom,
+}
+
+/// Who learns what came of a check.
+type Told = Arc<watch::Sender<Option<Outcome>>>;
+
+/// What takes its time.
+type Work = Box<dyn FnOnce() -> Outcome + Send>;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Checks {
+    state: Arc<Mutex<State>>,
+    began: Instant,
+}
+
+struct State {
+    line: Line<u64>,
+    waiting: HashMap<u64, Waiting>,
+    /// Of those that wait or run, by what is checked.
+    same: HashMap<Digest, (u64, Told)>,
+    later: VecDeque<Box<dyn FnOnce() + Send>>,
+    next: u64,
+    is_working: bool,
+}
+
+struct Waiting {
+    who: Network,
+    key: Digest,
+    work: Work,
+    told: Told,
+}
+
+impl std::fmt::Debug for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checks").field("waiting", &self.waiting()).finish_non_exhaustive()
+    }
+}
+
+impl Checks {
+    pub(super) fn new() -> Checks {
+        let state = State {
+            line: Line::new(),
+            waiting: HashMap::new(),
+            same: HashMap::new(),
+            later: VecDeque::new(),
+            next: 0,
+            is_working: false,
+        };
+        Checks { state: Arc::new(Mutex::new(state)), began: Instant::now() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.state().line.len()
+    }
+
+    /// Milliseconds of a clock that does not go back.
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// What `work` says once its turn has come; work with the same `key` that waits or runs answers for both.
+    pub(super) async fn ask(
+        &self,
+        who: Network,
+        key: Digest,
+        work: impl FnOnce() -> Outcome + Send + 'static,
+    ) -> Outcome {
+        let Some(mut asking) = self.enter(who, key, Box::new(work)) else { return Outcome::NoRoom };
+        let outcome = tokio::time::timeout(WAIT_MAX, asking.told.wait_for(Option::is_some)).await;
+        match outcome {
+            Ok(Ok(outcome)) => (*outcome).unwrap_or(Outcome::Wrong),
+            // A check that came to no end says nothing good of a password.
+            Ok(Err(_)) => Outcome::Wrong,
+            Err(_) => Outcome::NoRoom,
+        }
+    }
+
+    fn enter(&self, who: Network, key: Digest, work: Work) -> Option<Asking> {
+        let now_ms = self.now_ms();
+        let mut state = self.state();
+        if let Some((id, told)) = state.same.get(&key) {
+            return Some(Asking { checks: self.clone(), id: *id, told: told.subscribe() });
+        }
+        let id = state.next;
+        let gave_way = state.line.push(who, id, now_ms).ok()?;
+        if let Some(other) = gave_way.and_then(|other| state.waiting.remove(&other)) {
+            state.same.remove(&other.key);
+            other.told.send_replace(Some(Outcome::NoRoom));
+        }
+        state.next += 1;
+        let (told, receiver) = watch::channel(None);
+        let told = Arc::new(told);
+        state.same.insert(key, (id, Arc::clone(&told)));
+        state.waiting.insert(id, Waiting { who, key, work, told });
+        self.begin(&mut state);
+        Some(Asking { checks: self.clone(), id, told: receiver })
+    }
+
+    /// Does something when no check waits; whether there is room for it.
+    pub(super) fn later(&self, work: impl FnOnce() + Send + 'static) -> bool {
+        let mut state = self.state();
+        if state.later.len() >= LATER_MAX {
+            return false;
+        }
+        state.later.push_back(Box::new(work));
+        self.begin(&mut state);
+        true
+    }
+
+    fn begin(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.is_working, true) {
+            tokio::spawn(self.clone().work());
+        }
+    }
+
+    async fn work(self) {
+        loop {
+            let (work, who, of): (Box<dyn FnOnce() -> Outcome + Send>, _, _) = {
+                let mut state = self.state();
+                match state.line.pop() {
+                    Some((who, id)) => match state.waiting.remove(&id) {
+                        Some(Waiting { key, work, told, .. }) => (work, Some(who), Some((key, told))),
+                        None => continue,
+                    },
+                    None => match state.later.pop_front() {
+                        Some(later) => {
+                            let work = move || {
+                                later();
+                                Outcome::Right
+                            };
+                            (Box::new(work), None, None)
+                        }
+                        None => {
+                            state.is_working = false;
+                            return;
+                        }
+                    },
+                }
+            };
+            let outcome = tokio::task::spawn_blocking(work).await.unwrap_or(Outcome::Wrong);
+            let mut state = self.state();
+            if let (Some(who), Outcome::Right) = (who, outcome) {
+                state.line.was_right(who);
+            }
+            if let Some((key, told)) = of {
+                state.same.remove(&key);
+                told.send_replace(Some(outcome));
+            }
+        }
+    }
+}
+
+/// Somebody who waits. Dropped, it takes what nobody else waits for out of the line.
+struct Asking {
+    checks: Checks,
+    id: u64,
+    told: watch::Receiver<Option<Outcome>>,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let mut state = self.checks.state();
+        // Who else waits for it came under this lock.
+        let is_alone = state.waiting.get(&self.id).is_some_and(|waiting| waiting.told.receiver_count() <= 1);
+        if is_alone && let Some(waiting) = state.waiting.remove(&self.id) {
+            state.same.remove(&waiting.key);
+            state.line.cancel(waiting.who, &self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn key(at: usize) -> Digest {
+        let mut key = [0; 32];
+        for (byte, of) in key.iter_mut().zip(at.to_be_bytes()) {
+            *byte = of;
+        }
+        key
+    }
+
+    fn slow(ran: &Arc<AtomicUsize>, outcome: Outcome) -> impl FnOnce() -> Outcome + Send + 'static {
+        let ran = Arc::clone(ran);
+        move || {
+            ran.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(20));
+            outcome
+        }
+    }
+
+    #[tokio::test]
+    async fn equal_ones_share_a_check_and_one_runs_at_once() {
+        let (checks, ran) = (Checks::new(), Arc::new(AtomicUsize::new(0)));
+        let began = Instant::now();
+        let asked = (0..40).map(|at| {
+            let outcome = if at % 4 == 0 { Outcome::Right } else { Outcome::Wrong };
+            checks.ask(Network::V6(at as u64), key(at % 4), slow(&ran, outcome))
+        });
+        let found = futures_util::future::join_all(asked).await;
+        assert!((0..40).all(|at| (found[at] == Outcome::Right) == (at % 4 == 0)), "{found:?}");
+        assert_eq!(ran.load(Ordering::Relaxed), 4);
+        assert!(began.elapsed() >= Duration::from_millis(80));
+        assert!(checks.state().same.is_empty() && checks.state().waiting.is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_is_not_checked_and_beyond_the_room_nobody_waits() {
+        let (checks, ran) = (Checks::new(), Arc::new(AtomicUsize::new(0)));
+        for at in 0..200 {
+            let asked = checks.ask(Network::V6(1), key(at), slow(&ran, Outcome::Wrong));
+            let _ = tokio::time::timeout(Duration::from_millis(1), asked).await;
+        }
+        assert!(ran.load(Ordering::Relaxed) < 60, "{ran:?}");
+        assert_eq!(checks.waiting(), 0);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let asked = (0..100).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, Outcome::Wrong)));
+        let found = futures_util::future::join_all(asked).await;
+        let refused = found.iter().filter(|outcome| **outcome == Outcome::NoRoom).count();
+        assert!((100 - 66..=100 - 64).contains(&refused), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_no_right_password_and_the_rest_goes_on() {
+        let checks = Checks::new();
+        let broken = checks.ask(Network::V6(1), key(1), || panic!("broken"));
+        assert_eq!(broken.await, Outcome::Wrong);
+        let (told, done) = std::sync::mpsc::channel();
+        assert!(checks.later(move || told.send(()).unwrap()));
+        assert_eq!(checks.ask(Network::V6(1), key(2), || Outcome::Right).await, Outcome::Right);
+        tokio::task::spawn_blocking(move || done.recv_timeout(Duration::from_secs(5))).await.unwrap().unwrap();
+        for _ in 0..100 {
+            checks.later(|| std::thread::sleep(Duration::from_millis(1)));
+        }
+        assert!(checks.state().later.len() <= LATER_MAX);
+    }
+}

@@ -1,0 +1,221 @@
+//! The keys that tokens are verified with: of the settings, and of files, which are read again when they change.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use flatbed_auth::jwt::{Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeySet, Material, Verified, parse_jwks, verify};
+use flatbed_auth::{Kind, Refused};
+
+use crate::configuration::{JwtSettings, Settings};
+
+/// How often it is looked whether a file has changed.
+const LOOK_EACH: Duration = Duration::from_secs(3);
+
+/// Issuers, each of which may cost a token its signatures.
+const ISSUERS_MAX: usize = 16;
+
+/// Keys of one id and one algorithm.
+const SAME_MAX: usize = 4;
+
+/// What tells that a file is another one: when it was changed, and how long it is.
+type Stamp = Option<(SystemTime, u64)>;
+
+/// The keys of an issuer.
+struct Issuer {
+    name: String,
+    keys: KeySet,
+    skew_s: u64,
+    /// What was in the file when it could be read last.
+    of_file: Vec<Key>,
+    stamp: Stamp,
+}
+
+/// All keys, as they were read.
+pub(crate) struct KeysNow {
+    generation: u64,
+    settings: Option<Arc<Settings>>,
+    looked: Instant,
+    issuers: Arc<Vec<Issuer>>,
+}
+
+/// The keys.
+pub(crate) struct Keys {
+    now: RwLock<Arc<KeysNow>>,
+    /// Held by the one that reads.
+    reading: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+impl Keys {
+    pub(crate) fn new() -> Keys {
+        let none = KeysNow { generation: 0, settings: None, looked: Instant::now(), issuers: Arc::default() };
+        Keys { now: RwLock::new(Arc::new(none)), reading: tokio::sync::Mutex::default() }
+    }
+
+    fn last(&self) -> Arc<KeysNow> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The keys of these settings, with files as they were a few seconds ago; and whether they are others than before.
+    pub(crate) async fn now(&self, settings: &Arc<Settings>) -> (Arc<KeysNow>, bool) {
+        let last = self.last();
+        if last.is_of(settings) {
+            return (last, false);
+        }
+        if settings.auth.jwt.is_empty() && last.issuers.is_empty() {
+            return (last, false);
+        }
+        let _turn = self.reading.lock().await;
+        let last = self.last();
+        if last.is_of(settings) {
+            return (last, false);
+        }
+        let (of, before) = (Arc::clone(settings), Arc::clone(&last));
+        let read = tokio::task::spawn_blocking(move || read(&of, &before)).await;
+        let Ok((issuers, is_changed)) = read else { return (last, false) };
+        let now = Arc::new(KeysNow {
+            generation: last.generation + u64::from(is_changed),
+            settings: Some(Arc::clone(settings)),
+            looked: Instant::now(),
+            issuers,
+        });
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
+        (now, is_changed)
+    }
+}
+
+impl KeysNow {
+    fn is_of(&self, settings: &Arc<Settings>) -> bool {
+        let same = self.settings.as_ref().is_some_and(|of| Arc::ptr_eq(of, settings));
+        same && (self.looked.elapsed() < LOOK_EACH
+            || settings.auth.jwt.values().all(|issuer| issuer.jwks_file.is_none()))
+    }
+
+    /// Another number with each change.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether there is no key: then tokens are not looked at.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.issuers.iter().all(|issuer| issuer.keys.is_empty())
+    }
+
+    /// Verifies a token, by the keys of one issuer after the other.
+    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Verified, Refused> {
+        let mut refused = Refused::new(Kind::BadRequest, "Unknown kid");
+        for issuer in self.issuers.iter().filter(|issuer| !issuer.keys.is_empty()) {
+            match verify(token, &issuer.keys, now_s, issuer.skew_s) {
+                Ok(verified) => return Ok(verified),
+                Err(why) if why.reason == "Unknown kid" => {}
+                Err(why) => refused = why,
+            }
+        }
+        Err(refused)
+    }
+}
+
+/// Reads all keys; whether they are others than before.
+fn read(settings: &Settings, before: &KeysNow) -> (Arc<Vec<Issuer>>, bool) {
+    let of_before: HashMap<&str, &Issuer> = before.issuers.iter().map(|issuer| (&*issuer.name, issuer)).collect();
+    let mut is_changed = false;
+    let mut issuers = Vec::new();
+    for (name, of) in settings.auth.jwt.iter().take(ISSUERS_MAX) {
+        let was = of_before.get(&**name).copied();
+        let issuer = read_issuer(name, of, was);
+        is_changed |= was.is_none_or(|was| was.skew_s != issuer.skew_s || was.keys != issuer.keys);
+        issuers.push(issuer);
+    }
+    if settings.auth.jwt.len() > ISSUERS_MAX {
+        tracing::error!("more than {ISSUERS_MAX} issuers of tokens: the others are left out");
+    }
+    is_changed |= issuers.len() != before.issuers.len();
+    (Arc::new(issuers), is_changed)
+}
+
+fn read_issuer(name: &str, settings: &JwtSettings, was: Option<&Issuer>) -> Issuer {
+    let binding = Arc::new(settings.binding.clone());
+    let (mut of_file, mut stamp) = was.map(|was| (was.of_file.clone(), was.stamp)).unwrap_or_default();
+    match &settings.jwks_file {
+        None => (of_file, stamp) = Default::default(),
+        Some(path) => {
+            // Of another binding too, keys are read anew: they have it in themselves.
+            let now = stamp_of(path);
+            match read_file(path) {
+                Ok(text) => match parse_jwks(&text, &binding) {
+                    Ok(keys) => (of_file, stamp) = (keys, now),
+                    Err(error) if stamp != now => {
+                        tracing::error!(issuer = name, path = %path.display(), %error, "no JWK set: the keys of before count");
+                        stamp = now;
+                    }
+                    Err(_) => {}
+                },
+                Err(error) if stamp != now || was.is_none() => {
+                    tracing::error!(issuer = name, path = %path.display(), %error, "a JWK set cannot be read: the keys of before count");
+                    stamp = now;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    let of_settings = settings.keys.iter().flat_map(|(id, text)| {
+        let keys = keys_of(id, text, &binding);
+        if keys.is_empty() {
+            tracing::error!(issuer = name, id, "a key for tokens is none, or too short: it is left out");
+        }
+        keys
+    });
+    let is_taken = |key: &Key| settings.algorithms.is_empty() || settings.algorithms.contains(&key.algorithm());
+    let mut same: HashMap<(Option<String>, Algorithm), usize> = HashMap::new();
+    let all = of_settings.chain(of_file.iter().cloned()).filter(is_taken);
+    let kept = all.filter(|key| {
+        let count = same.entry((key.kid().map(str::to_owned), key.algorithm())).or_default();
+        *count += 1;
+        *count <= SAME_MAX
+    });
+    let keys: Vec<Key> = kept.take(KEYS_MAX).collect();
+    Issuer {
+        name: name.to_owned(),
+        keys: KeySet::new(keys, 0).unwrap_or_default(),
+        skew_s: settings.skew_s,
+        of_file,
+        stamp,
+    }
+}
+
+fn stamp_of(path: &Path) -> Stamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut text = Vec::new();
+    // One byte more than a set may have, so that what is longer is none.
+    std::fs::File::open(path)?.take(JWKS_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// The keys of a setting, `KIND:KID`: one for each algorithm that it is good for.
+fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Binding>) -> Vec<Key> {
+    let (kind, kid) = id.split_once(':').unwrap_or(("", id));
+    let material = if kind == "hmac" { Material::secret(text) } else { Material::pem(text) };
+    let Ok(material) = material else { return Vec::new() };
+    let fits = matches!(
+        (kind, &material),
+        ("hmac", Material::Secret(_))
+            | ("rsa", Material::Rsa(..))
+            | ("ec", Material::P256(_) | Material::P384(_) | Material::Ed25519(_))
+            | ("eddsa", Material::Ed25519(_))
+    );
+    let algorithms = Algorithm::ALL.into_iter().filter(|_| fits);
+    let key = |algorithm| Key::new(Some(kid.to_owned()), algorithm, material.clone(), Arc::clone(binding)).ok();
+    algorithms.filter_map(key).collect()
+}

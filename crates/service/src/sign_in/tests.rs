@@ -1,0 +1,228 @@
+use base64::Engine;
+use flatbed_auth::Kind;
+use flatbed_layer::CreateOptions;
+
+use super::*;
+use crate::accounts::tests::{hash_members, users, write_user};
+use crate::test_store::{Store, with_admin};
+
+const WRONG: &str = "unauthorized: Name or password is incorrect.";
+
+fn encode(text: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text))
+}
+
+fn with(store: &Store, hash: PasswordHash) -> SignIn {
+    SignIn::new(store.layer.clone(), with_admin("admin", &hash))
+}
+
+/// Whose check takes next to no time.
+fn quick(store: &Store) -> SignIn {
+    with(store, PasswordHash::with_iterations("pass:word", &[1; 16], 600_000))
+}
+
+async fn ask(sign_in: &SignIn, authorization: Option<&str>) -> Result<Principal, String> {
+    let found = sign_in.identify(&Claims { authorization, ..Claims::default() }).await;
+    found.map(|found| found.standing.principal().clone()).map_err(|error| error.to_string())
+}
+
+async fn ask_from(sign_in: &SignIn, authorization: &str, at: u8) -> Result<Principal, SignInError> {
+    let peer = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, at)));
+    let claims = Claims { authorization: Some(authorization), peer, ..Claims::default() };
+    sign_in.identify(&claims).await.map(|found| found.standing.principal().clone())
+}
+
+async fn by_cookie(sign_in: &SignIn, cookie: &str) -> Result<Identified, SignInError> {
+    sign_in.identify(&Claims { cookie: Some(cookie), ..Claims::default() }).await
+}
+
+fn credentials(name: &str, password: &str) -> Credentials {
+    Credentials { name: name.to_owned(), password: password.to_owned() }
+}
+
+/// `AuthSession=VALUE` of a `set-cookie` header.
+fn cookie_of(set_cookie: &str) -> String {
+    set_cookie.split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn basic_authentication() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    for _ in 0..2 {
+        let found = ask(&sign_in, Some(&encode("admin:pass:word"))).await.unwrap();
+        assert_eq!(found, Principal::admin("admin", SignedIn::Password));
+    }
+    assert_eq!(sign_in.audit.counts.password_checks.get(), 1);
+    for wrong in ["admin:pass", "other:pass:word"] {
+        assert_eq!(ask(&sign_in, Some(&encode(wrong))).await.unwrap_err(), WRONG);
+    }
+    let invalid = "bad_request: Authorization header has invalid base64 value";
+    assert_eq!(ask(&sign_in, Some("Basic !")).await.unwrap_err(), invalid);
+    for control in ["\0", "\n", "\x1f", "\x7f"] {
+        for wrong in [format!("admin:pass:word{control}"), format!("admin{control}:pass:word")] {
+            assert_eq!(ask(&sign_in, Some(&encode(&wrong))).await.unwrap_err(), WRONG, "{wrong:?}");
+        }
+    }
+    for other in ["Bearer x", "Basic: x", "Basic", "", "Basic eA=="] {
+        assert!(!ask(&sign_in, Some(other)).await.unwrap().is_admin, "{other}");
+    }
+    assert!(!ask(&sign_in, None).await.unwrap().is_admin);
+    let open = SignIn::new(store.layer.clone(), Configuration::default());
+    assert!(ask(&open, None).await.unwrap().is_admin);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_sign_in_and_an_administrator_has_the_roles_of_a_user() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    let anna = format!(r#"{},"roles":["r"]"#, hash_members("pw", "salt", 600_000));
+    let rev = write_user(&store.layer, "anna", &anna, None).await;
+    write_user(&store.layer, "admin", &anna, None).await;
+    let found = ask(&sign_in, Some(&encode("anna:pw"))).await.unwrap();
+    assert_eq!((found.is_admin, found.roles.join(",")), (false, "r".to_owned()));
+    let found = ask(&sign_in, Some(&encode("admin:pass:word"))).await.unwrap();
+    assert_eq!((found.is_admin, found.roles.join(",")), (true, "_admin,r".to_owned()));
+    assert_eq!(ask(&sign_in, Some(&encode("admin:pw"))).await.unwrap_err(), WRONG);
+    // A password that was changed counts from the next request on, though the account is remembered.
+    let other = store.again().await;
+    let anna = format!(r#"{},"roles":["r"]"#, hash_members("new", "other", 600_000));
+    write_user(&other, "anna", &anna, Some(rev)).await;
+    assert!(ask(&sign_in, Some(&encode("anna:new"))).await.is_ok());
+    assert_eq!(ask(&sign_in, Some(&encode("anna:pw"))).await.unwrap_err(), WRONG);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_begin_go_on_and_end_with_the_password() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    let anna = |password: &str, salt: &str| format!(r#"{},"roles":["r"]"#, hash_members(password, salt, 600_000));
+    let rev = write_user(&store.layer, "anna", &anna("pw", "salt"), None).await;
+    let claims = Claims { is_secure: true, ..Claims::default() };
+    let begun = sign_in.begin_session(&credentials("anna", "pw"), &claims).await.unwrap();
+    assert!(begun.set_cookie.contains("; Max-Age=600; Secure; Path=/; HttpOnly; SameSite=Lax"), "{}", begun.set_cookie);
+    let cookie = cookie_of(&begun.set_cookie);
+    let found = by_cookie(&sign_in, &cookie).await.unwrap();
+    assert_eq!((found.standing.principal(), found.set_cookie), (&begun.principal, None));
+    assert!(matches!(found.standing.rests_on(), RestsOn::Document { rev: of, .. } if *of == rev));
+    assert_eq!(found.standing.principal().signed_in, SignedIn::Cookie);
+    // At another server too, and at once.
+    let elsewhere = Store::new().await;
+    let again = quick(&elsewhere);
+    assert!(by_cookie(&again, &cookie).await.unwrap().standing.principal().name.is_none(), "another root");
+    let other = SignIn::new(store.again().await, sign_in_admins());
+    assert!(by_cookie(&other, &cookie).await.unwrap().standing.principal().name.is_some());
+    // After a rotation it goes on, and gets a new cookie, which the old secret has not signed.
+    store.layer.rotate_secret().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let renewed = by_cookie(&sign_in, &cookie).await.unwrap();
+    let new = cookie_of(&renewed.set_cookie.expect("a new cookie"));
+    assert!(new != cookie && renewed.standing.principal().name.is_some());
+    assert!(by_cookie(&other, &new).await.unwrap().set_cookie.is_none());
+    // What no secret has signed is nobody's.
+    let forged = issue("anna", "salt", &Secret::new(vec![1; 32]), now_s());
+    assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
+    assert!(by_cookie(&sign_in, "AuthSession=nonsense").await.is_err());
+    write_user(&store.again().await, "anna", &anna("new", "other"), Some(rev)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for server in [&sign_in, &other] {
+        assert!(by_cookie(server, &new).await.unwrap().standing.principal().name.is_none());
+    }
+    let refused = sign_in.begin_session(&credentials("anna", "pw"), &claims).await.unwrap_err();
+    assert_eq!(refused.to_string(), WRONG);
+    // With the new password, though what is remembered may be older.
+    assert!(other.begin_session(&credentials("anna", "new"), &claims).await.is_ok());
+}
+
+fn sign_in_admins() -> Configuration {
+    with_admin("admin", &PasswordHash::with_iterations("x", &[1; 16], 1))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_salt_there_is_no_session() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    write_user(&store.layer, "anna", &format!(r#"{},"roles":[]"#, hash_members("pw", "", 600_000)), None).await;
+    assert!(ask(&sign_in, Some(&encode("anna:pw"))).await.is_ok());
+    let refused = sign_in.begin_session(&credentials("anna", "pw"), &Claims::default()).await.unwrap_err();
+    assert!(matches!(refused, SignInError::Refused(refused) if refused.kind == Kind::Forbidden));
+    // What a proxy would say of a name is no session.
+    let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
+    let forged = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), now_s());
+    assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_passwords_lock_out_their_address_alone() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    let right = encode("admin:pass:word");
+    assert!(ask_from(&sign_in, &right, 1).await.is_ok());
+    // More at once than may fail: those that wait are judged when their turn comes.
+    let wrong: Vec<String> = (0..4).map(|at| encode(&format!("admin:{at}"))).collect();
+    for _ in 0..2 {
+        let asked = wrong.iter().map(|wrong| ask_from(&sign_in, wrong, 1));
+        futures_util::future::join_all(asked).await;
+    }
+    assert_eq!(sign_in.audit.counts.password_checks.get(), 6);
+    let locked = ask_from(&sign_in, &encode("admin:other"), 1).await.unwrap_err();
+    assert_eq!(locked.to_string(), locked_out().to_string());
+    // Who is remembered goes on, and who comes from elsewhere is checked.
+    assert!(ask_from(&sign_in, &right, 1).await.is_ok());
+    assert_eq!(ask_from(&sign_in, &encode("admin:other"), 2).await.unwrap_err().to_string(), WRONG);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_line_it_is_too_many_and_who_is_remembered_does_not_wait() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    let right = encode("admin:pass:word");
+    assert!(ask_from(&sign_in, &right, 200).await.is_ok());
+    let wrong: Vec<String> = (0..150).map(|at| encode(&format!("admin{at}:wrong"))).collect();
+    let asked = wrong.iter().enumerate().map(|(at, wrong)| ask_from(&sign_in, wrong, at as u8));
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let began = Instant::now();
+        assert!(ask_from(&sign_in, &right, 200).await.is_ok());
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    };
+    let (found, ()) = futures_util::future::join(futures_util::future::join_all(asked), others).await;
+    let too_many = found.iter().filter(|found| matches!(found, Err(SignInError::TooMany))).count();
+    // 64 wait, of whom those who have not had a turn after 10 s are told so too.
+    assert!(too_many >= 150 - 66, "{too_many}");
+    assert!(found.iter().any(|found| found.as_ref().is_err_and(|error| error.to_string() == WRONG)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_weaker_hash_is_made_anew_with_its_salt() {
+    let store = Store::new().await;
+    let sign_in = quick(&store);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    let anna = format!(r#"{},"roles":["r"],"mail":"a@x""#, hash_members("pw", "salt", 10));
+    write_user(&store.layer, "anna", &anna, None).await;
+    let begun = sign_in.begin_session(&credentials("anna", "pw"), &Claims::default()).await.unwrap();
+    let mut hash = None;
+    for _ in 0..100 {
+        let document = store.layer.reader(USERS).get(&id_of("anna"), &GetOptions::default()).await.unwrap();
+        if document.rev.generation() == 2 {
+            let text = [b"{".as_slice(), &document.body, b"}"].concat();
+            let body = json::parse(&text, &Limits::default()).unwrap();
+            assert!(
+                String::from_utf8_lossy(&text).ends_with(r#""name":"anna","type":"user","roles":["r"],"mail":"a@x"}"#)
+            );
+            hash = PasswordHash::of_document(&body).unwrap();
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let hash = hash.expect("made anew");
+    assert!(!hash.needs_rehash() && hash.salt() == "salt" && hash == PasswordHash::salted("pw", "salt", 600_000));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The session lives on, and the password is still right.
+    let found = by_cookie(&sign_in, &cookie_of(&begun.set_cookie)).await.unwrap();
+    assert_eq!(found.standing.principal().name.as_deref(), Some("anna"));
+    assert!(ask(&sign_in, Some(&encode("anna:pw"))).await.is_ok());
+}

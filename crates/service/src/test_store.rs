@@ -1,0 +1,60 @@
+//! Storage for tests: the embedded engine in a directory of its own, or the cluster that `FLATBED_CLUSTER_FILE` names.
+
+use std::sync::Arc;
+
+use flatbed_auth::PasswordHash;
+use flatbed_layer::{Layer, LayerOptions};
+
+use crate::configuration::{Configuration, Source, Values};
+
+pub(crate) struct Store {
+    pub layer: Layer,
+    database: Arc<foundationdb::Database>,
+    root: Vec<u8>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Store {
+    pub(crate) async fn new() -> Store {
+        network();
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let root = format!("sign-in{}-{now}", std::process::id()).into_bytes();
+        let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
+            Ok(path) => (path, None),
+            Err(_) => {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("embedded.cluster");
+                std::fs::write(&path, "embedded:test@data\n").unwrap();
+                (path.to_str().unwrap().to_owned(), Some(directory))
+            }
+        };
+        let database = Arc::new(foundationdb::Database::from_path(&path).unwrap());
+        let layer = open(&database, &root).await;
+        Store { layer, database, root, _directory: directory }
+    }
+
+    /// What another process has on the same storage.
+    pub(crate) async fn again(&self) -> Layer {
+        open(&self.database, &self.root).await
+    }
+}
+
+async fn open(database: &Arc<foundationdb::Database>, root: &[u8]) -> Layer {
+    let options = LayerOptions { root: root.to_vec(), ..LayerOptions::default() };
+    Layer::open(Arc::clone(database), options, None).await.unwrap().0
+}
+
+/// Starts FoundationDB's client, once for all tests of the process.
+pub(crate) fn network() {
+    static NETWORK: std::sync::OnceLock<foundationdb::api::NetworkAutoStop> = std::sync::OnceLock::new();
+    // SAFETY: the network is stopped by nobody before the process ends.
+    #[allow(unsafe_code, reason = "the client is started once, as a program does")]
+    NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+}
+
+/// Settings with an administrator.
+pub(crate) fn with_admin(name: &str, hash: &PasswordHash) -> Configuration {
+    let mut values = Values::default();
+    values.insert("admins", name, &hash.to_string(), Source::File).unwrap();
+    Configuration::new(values)
+}
