@@ -107,7 +107,8 @@ async fn answer_within<S: Surface>(
         }
         (Ok(()), None) => {
             let memory = shell.memory.clone();
-            let body = Arriving::new(body, &memory, &shell.admission.limits());
+            let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
+            let body = Arriving::new(body, &memory, &limits, sender);
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
             let request =
                 Request { method, uri, version, headers, body, upgrade, memory, client: None, peer, is_secure };

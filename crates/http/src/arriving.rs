@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::body_memory::{Body, BodyMemory, Client, Coming, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large};
 use crate::limits::Limits;
 use crate::refused::{Refused, Result};
+use crate::shares::Sender;
 
 /// A body may take longer than that if so much has come for each second.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
@@ -32,7 +33,7 @@ pub struct Arriving {
 }
 
 impl Arriving {
-    pub(crate) fn new(body: Incoming, memory: &BodyMemory, limits: &Limits) -> Arriving {
+    pub(crate) fn new(body: Incoming, memory: &BodyMemory, limits: &Limits, sender: Option<Sender>) -> Arriving {
         Arriving {
             body,
             instead: None,
@@ -41,7 +42,7 @@ impl Arriving {
             pause_max: limits.body_pause_max,
             all_max: limits.body_max,
             memory: memory.clone(),
-            coming: memory.expect(),
+            coming: memory.expect(sender),
         }
     }
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::metrics::Usage;
 use crate::pace::Pace;
 use crate::refused::{Refused, Result};
+use crate::shares::{Sender, Share, Shares};
 
 /// Every body may be this long without asking for memory; connections are counted.
 pub const FREE_BYTES: usize = 16 * 1024;
@@ -67,6 +68,7 @@ struct Inner {
     trees: Part,
     small_trees: Part,
     uploads: Part,
+    shares: Arc<Shares>,
     body_bytes_max: usize,
     began: Instant,
     came: AtomicU64,
@@ -115,6 +117,7 @@ impl BodyMemory {
             trees: Part::new(total_bytes.saturating_sub(texts).max(FREE_TREE_BYTES)),
             small_trees: Part::new(total_bytes / 16),
             uploads: Part::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES)),
+            shares: Arc::default(),
             body_bytes_max,
             began: Instant::now(),
             came: AtomicU64::new(0),
@@ -137,12 +140,13 @@ impl BodyMemory {
         [of(&[&all.texts, &all.small_texts]), of(&[&all.trees, &all.small_trees]), of(&[&all.uploads])]
     }
 
-    /// A body that is going to come.
-    pub(crate) fn expect(&self) -> Arc<Coming> {
+    /// A body that is going to come, and from whom, where that is bounded.
+    pub(crate) fn expect(&self, sender: Option<Sender>) -> Arc<Coming> {
         let number = self.0.came.fetch_add(1, Ordering::Relaxed);
         Arc::new(Coming {
             number,
             of: self.clone(),
+            sender,
             pace: Pace::default(),
             ended_at: AtomicU64::new(0),
             is_waited_for: AtomicBool::new(false),
@@ -160,6 +164,11 @@ impl BodyMemory {
 
     /// Takes room for more of a text that comes and has some already.
     pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<Coming>) -> Result<()> {
+        if let Some(sender) = &coming.sender {
+            // The largest body has room, whatever the part.
+            let most = (self.0.texts.limit / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES);
+            self.0.shares.grow(&mut held.share, sender, STEP_BYTES, most)?;
+        }
         coming.has_text.store(true, Ordering::Relaxed);
         self.register(coming);
         if let Some(more) = self.0.texts.try_take(STEP_BYTES) {
@@ -232,6 +241,8 @@ impl BodyMemory {
 pub(crate) struct Coming {
     number: u64,
     of: BodyMemory,
+    /// Whose it is, if that is bounded.
+    sender: Option<Sender>,
     pace: Pace,
     /// When it was waited for last.
     ended_at: AtomicU64,
@@ -317,6 +328,7 @@ pub struct Memory {
     text: Option<OwnedSemaphorePermit>,
     small_text: Option<OwnedSemaphorePermit>,
     tree: Option<OwnedSemaphorePermit>,
+    share: Option<Share>,
 }
 
 fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
@@ -434,7 +446,7 @@ mod tests {
     async fn slow_texts_end_where_others_need_their_room() {
         let memory = BodyMemory::new(0, 256 * 1024);
         let steps = memory.usage()[0].limit / STEP_BYTES;
-        let (first, second) = (memory.expect(), memory.expect());
+        let (first, second) = (memory.expect(None), memory.expect(None));
         let mut held = Memory::default();
         for step in 0..steps {
             memory.grow_coming(&mut held, step * STEP_BYTES, &first).await.unwrap();
@@ -454,7 +466,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn small_texts_have_room_of_their_own() {
         let memory = BodyMemory::new(16 * STEP_BYTES, 1024 * 1024);
-        let (large, small) = (memory.expect(), memory.expect());
+        let (large, small) = (memory.expect(None), memory.expect(None));
         let (mut held, mut has) = (Memory::default(), FREE_BYTES);
         while memory.grow_coming(&mut held, has, &large).await.is_ok() {
             has += STEP_BYTES;
@@ -466,7 +478,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_uploads_end_where_others_wait() {
         let memory = BodyMemory::new(0, 256 * 1024);
-        let (first, second, third) = (memory.expect(), memory.expect(), memory.expect());
+        let (first, second, third) = (memory.expect(None), memory.expect(None), memory.expect(None));
         let room = memory.upload(true, &first).await.unwrap();
         assert_eq!(memory.usage()[2].used, memory.usage()[2].limit);
         let (_go_on, task) = goes_on(&first, room);

@@ -29,6 +29,7 @@ mod reply;
 mod request;
 mod request_line;
 mod server;
+mod shares;
 mod stall;
 mod stream;
 mod surface;

@@ -11,6 +11,7 @@ use hyper::StatusCode;
 use crate::metrics::{Bound, Traffic};
 use crate::peer::Peer;
 use crate::refused::{Refused, Result};
+use crate::shares::Sender;
 use crate::turns::Who;
 
 /// Addresses whose requests are counted at once, and users likewise.
@@ -157,6 +158,12 @@ impl Admission {
     /// Whether bounds by address hold for a client.
     pub(crate) fn bounds(&self, peer: &Peer) -> bool {
         !self.unlimited.contains(peer.ip())
+    }
+
+    /// Whose body comes, where that is bounded.
+    pub(crate) fn sender(&self, peer: &Peer) -> Option<Sender> {
+        let percent = self.limits().memory_percent_by_address;
+        (percent < 100 && self.bounds(peer)).then(|| Sender { who: who(peer), percent, traffic: self.traffic.clone() })
     }
 
     /// A request of an address.

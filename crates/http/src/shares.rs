@@ -1,0 +1,97 @@
+//! What bodies of one address take of the memory for all, while they come in.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper::StatusCode;
+
+use crate::metrics::{Bound, Traffic};
+use crate::refused::{Refused, Result};
+use crate::turns::Who;
+
+/// Bytes by address; those that hold none are not there.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(Mutex<HashMap<Who, usize>>);
+
+/// Whose body comes, where that is bounded.
+#[derive(Debug, Clone)]
+pub(crate) struct Sender {
+    pub who: Who,
+    /// The part in a hundred of the room that its bodies may take together.
+    pub percent: usize,
+    pub traffic: Arc<Traffic>,
+}
+
+/// What a body holds of its sender's share, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    of: Arc<Shares>,
+    who: Who,
+    bytes: usize,
+}
+
+impl Shares {
+    /// Takes so many bytes more, of which all of an address may be `most`, for what holds a share already or does not yet.
+    ///
+    /// # Errors
+    /// 429.
+    pub(crate) fn grow(
+        self: &Arc<Self>,
+        held: &mut Option<Share>,
+        sender: &Sender,
+        bytes: usize,
+        most: usize,
+    ) -> Result<()> {
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = shares.entry(sender.who).or_default();
+        if *all + bytes > most {
+            if *all == 0 {
+                shares.remove(&sender.who);
+            }
+            sender.traffic.refused.of(Bound::MemoryByAddress).add(1);
+            let reason = "The bodies of this address take too much memory.";
+            return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason));
+        }
+        *all += bytes;
+        held.get_or_insert_with(|| Share { of: self.clone(), who: sender.who, bytes: 0 }).bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut shares = self.of.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(all) = shares.get_mut(&self.who) {
+            *all = all.saturating_sub(self.bytes);
+            if *all == 0 {
+                shares.remove(&self.who);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_its_share() {
+        let shares = Arc::new(Shares::default());
+        let sender = |n: u8| {
+            let who = Some(std::net::IpAddr::from([192, 0, 2, n]).into());
+            Sender { who, percent: 50, traffic: Arc::default() }
+        };
+        let (mut one, mut two, mut other) = (None, None, None);
+        assert!(
+            shares.grow(&mut one, &sender(1), 60, 100).is_ok() && shares.grow(&mut one, &sender(1), 20, 100).is_ok()
+        );
+        assert_eq!(shares.grow(&mut two, &sender(1), 30, 100).unwrap_err().status.as_u16(), 429);
+        assert!(two.is_none() && shares.grow(&mut other, &sender(2), 100, 100).is_ok());
+        assert!(shares.grow(&mut two, &sender(1), 20, 100).is_ok());
+        drop(one);
+        assert!(shares.grow(&mut two, &sender(1), 80, 100).is_ok());
+        assert!(shares.grow(&mut None, &sender(3), 101, 100).is_err());
+        drop((two, other));
+        assert!(shares.0.lock().unwrap().is_empty());
+    }
+}
