@@ -29,6 +29,7 @@ MODULES = [
     "memory",
     "processor",
     "sharing",
+    "floods",
     "names",
     "values",
     "revisions",

@@ -15,9 +15,10 @@ MB = 1 << 20
 
 
 class Server:
-    """One `flatbed serve`. With `admin` there is an administrator, without one everyone is."""
+    """One `flatbed serve`. With `admin` there is an administrator, without one everyone is. `more` gives further lines of
+    the configuration, and places where it listens too."""
 
-    def __init__(self, binary, admin=False, config=""):
+    def __init__(self, binary, admin=False, config="", more=None):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="flatbed-attack-"))
         self.log_path = self.directory / "log"
         with socket.socket() as free:
@@ -28,7 +29,10 @@ class Server:
         if admin:
             environment["FLATBED_ADMIN"] = ":".join(ADMIN)
             self.authorization = "Basic " + base64.b64encode(":".join(ADMIN).encode()).decode()
-        command = [binary, "serve", "--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.directory / "data")]
+        lines, places = more(self) if more else ("", [])
+        config += lines
+        listen = ",".join([f"127.0.0.1:{self.port}", *places])
+        command = [binary, "serve", "--listen", listen, "--data-dir", str(self.directory / "data")]
         if config:
             (self.directory / "config.toml").write_text(config)
             command += ["--config", str(self.directory / "config.toml")]
