@@ -14,7 +14,7 @@ bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench \
+.PHONY: help fuzz run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -43,6 +43,14 @@ rust-tests: need-rust
 	cargo $(runner) $(tested)
 	# What must not compile: nextest runs no tests of documentation.
 	cargo test --package flatbed-layer --package flatbed-service --doc
+
+# Properties that say themselves how many cases they take keep to that. What is found goes into tests, as an example.
+fuzz: need-rust ## parsers of what comes from outside, and whole requests, by property; CASES=20000 inputs each
+	export PROPTEST_CASES=$(or $(CASES),20000); \
+	cargo test --package flatbed-flatten --package flatbed-network --package flatbed-auth --package flatbed-revtree \
+	  --package flatbed-mango --package flatbed-http --lib --tests; \
+	cargo test --package flatbed-couch --lib; \
+	cargo test --package flatbed-couch --test it any_requests::
 
 bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.json ## libfdb_c.so with the official Python and Node bindings, and from C
 	$(run-bindings) --library $(bindings)/lib c python node oracle

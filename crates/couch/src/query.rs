@@ -142,7 +142,26 @@ pub(crate) fn as_list(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(text in ".{0,40}") {
+            prop_assert_eq!(decode(&encode(&text)).unwrap(), text);
+        }
+
+        #[test]
+        fn any_query_is_taken_or_refused(text in "([a-z_]{0,4}(=|&|%[0-9a-g]{0,3}|[ -~]|\\PC){0,3}){0,12}") {
+            let Ok(query) = Query::parse(Some(&text)) else { return Ok(()) };
+            prop_assert!(query.all().count() <= 100);
+            for (name, value) in query.all() {
+                let _ = (query.get(name), query.first(name), query.flag(name), query.number(name), query.json(&[name]));
+                let _ = (number(value), as_list(value));
+            }
+        }
+    }
 
     #[test]
     fn decodes_as_couchdb() {

@@ -238,3 +238,23 @@ fn written(status: StatusCode, id: &str, rev: &RevId) -> Reply {
     json_out::written(id, rev, &mut out);
     Reply::json(status, out)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever is asked for, it lies within the attachment.
+        #[test]
+        fn ranges_lie_within(
+            text in prop_oneof!["bytes=[0-9]{0,21}-[0-9]{0,21}", "[bytes=0-9, -]{0,20}"],
+            length in prop_oneof![0..20_u64, any::<u64>()],
+        ) {
+            if let Ok(Some((first, last))) = range(Some(&text), length) {
+                prop_assert!(first <= last && last < length, "{first}-{last} of {length}");
+            }
+        }
+    }
+}

@@ -7,6 +7,15 @@ use flatbed_metrics::Label;
 
 use super::*;
 
+proptest::proptest! {
+    #[test]
+    fn any_path_is_taken_or_refused(path in "(/|[a-z_]{1,8}|%[0-9a-fA-F]{0,2}|\\.\\.|\\PC){0,12}") {
+        if let Ok(target) = Target::parse(&path) {
+            let _ = (target.route(), target.needs(&Method::GET), target.needs(&Method::PUT), target.only_reads(&Method::POST));
+        }
+    }
+}
+
 /// A line a path: its segments (`%` stands for a slash within one), the label, what a stranger lacks who reads it and who
 /// puts to it, and the handler with what it is given.
 const TABLE: &str = include_str!("paths.txt");

@@ -5,6 +5,7 @@
 
 mod access;
 mod answering;
+mod any_requests;
 mod attachments;
 mod bounded_requests;
 mod db_updates;
