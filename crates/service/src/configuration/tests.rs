@@ -1,14 +1,11 @@
 //! What is stored, found by others, and what beats it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::{Layer, LayerOptions};
-use foundationdb::api::NetworkAutoStop;
 
 use super::*;
-
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
 struct Store {
     fdb: Arc<foundationdb::Database>,
@@ -18,135 +15,7 @@ struct Store {
 
 impl Store {
     fn new() -> Store {
-        // SAFETY: the network is stopped by nobody before the process ends.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let root = format!("configuration{}", std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos()).into_bytes();
-        let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
-            Ok(path) => (path, None),
-            Err(_) => {
-                let directory = tempfile::tempdir().unwrap();
-                let path = directory.path().join("embedded.cluster");
-                std::fs::write(&path, "embedded:test@data\n").unwrap();
-                (path.to_str().unwrap().to_owned(), Some(directory))
-            }
-        };
-        Store { fdb: Arc::new(foundationdb::Database::from_path(&path).unwrap()), root, _directory: directory }
-    }
-
-    /// The configuration of a server of its own.
-    async fn open(&self, values: Values, is_ignored: bool) -> Configuration {
-        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
-        let (layer, authority) = Layer::open(self.fdb.clone(), options, None).await.unwrap();
-        Configuration::open(layer, authority.for_job("settings"), values, is_ignored).await.unwrap()
-    }
-}
-
-fn by() -> ChangedBy<'static> {
-    ChangedBy { name: Some("anna"), from: None }
-}
-
-#[tokio::test]
-async fn others_know_within_a_second_whether_they_ask_or_not() {
-    let store = Store::new();
-    let (one, other) = (store.open(Values::default(), false).await, store.open(Values::default(), false).await);
-    let mut changes = other.changes();
-    changes.mark_unchanged();
-    assert_eq!(one.set("couch_httpd_auth", "timeout", " 60 ", by()).await.unwrap(), "600");
-    assert_eq!(one.now().auth.timeout_s, 60);
-    tokio::time::timeout(Duration::from_millis(1_500), changes.changed()).await.unwrap().unwrap();
-    assert_eq!(other.now().auth.timeout_s, 60);
-
-    assert_eq!(one.set("chttpd_auth", "timeout", "61", by()).await.unwrap(), "60");
-    // A second later whoever asks knows it, though nothing else were done.
-    tokio::time::sleep(Duration::from_millis(1_001)).await;
-    other.confirm().await.unwrap();
-    assert_eq!(
-        other.now().value("chttpd_auth", "timeout").unwrap(),
-        Value { text: "61".into(), source: Source::Stored }
-    );
-    assert_eq!(other.remove("chttpd_auth", "timeout", by()).await.unwrap(), "61");
-    assert_eq!(other.now().auth.timeout_s, 600);
-    let gone = other.remove("chttpd_auth", "timeout", by()).await;
-    assert!(matches!(gone, Err(ChangeError::Setting(SettingError::Unknown))));
-}
-
-#[tokio::test]
-async fn what_a_server_is_started_with_beats_what_is_stored() {
-    let store = Store::new();
-    let mut fixed = Values::default();
-    fixed.insert("chttpd", "require_valid_user", "true", Source::File).unwrap();
-    let (one, other) = (store.open(fixed, false).await, store.open(Values::default(), false).await);
-    let refused = one.set("chttpd", "require_valid_user", "false", by()).await.unwrap_err();
-    let words =
-        "chttpd/require_valid_user is set by the configuration file, which beats what is stored: change it there";
-    assert_eq!(refused.to_string(), words);
-    other.set("chttpd_auth", "require_valid_user", "false", by()).await.unwrap();
-    one.reload().await.unwrap();
-    assert!(one.now().auth.require_valid_user && !other.now().auth.require_valid_user);
-    for (section, key, text) in [
-        ("chttpd", "nothing", "x"),
-        ("couchdb", "single_node", "false"),
-        ("jwt_auth", "jwks_file", "/etc/passwd"),
-        ("chttpd", "enable_cors", "perhaps"),
-        ("admins", "a:b", "secret"),
-        ("admins", "anna", "-pbkdf2:sha256-cut,off,1"),
-        ("admins", "anna", " "),
-        ("", "", "x"),
-    ] {
-        let refused = other.set(section, key, text, by()).await;
-        assert!(matches!(refused, Err(ChangeError::Setting(_))), "{section}/{key}: {refused:?}");
-    }
-    assert_eq!(store.open(Values::default(), false).await.now().values().iter().count(), 1);
-}
-
-#[tokio::test]
-async fn administrators() {
-    let store = Store::new();
-    let (one, other) = (store.open(Values::default(), false).await, store.open(Values::default(), false).await);
-    assert!(other.now().admins.is_empty());
-    assert_eq!(one.set("admins", "anna", "secret", by()).await.unwrap(), "");
-    tokio::time::sleep(Duration::from_millis(1_001)).await;
-    other.confirm().await.unwrap();
-    assert!(other.now().admins["anna"].as_ref().unwrap().verify("secret"));
-    assert!(!one.now().shown_value("admins", "anna").unwrap().contains("secret"));
-    assert!(matches!(other.remove("admins", "anna", by()).await, Err(ChangeError::LastAdmin)));
-    // A hash is taken as it is.
-    let hash = one.now().shown_value("admins", "anna").unwrap();
-    one.set("admins", "bea", &hash, by()).await.unwrap();
-    assert_eq!(one.now().admins["bea"], one.now().admins["anna"]);
-    assert_eq!(one.remove("admins", "anna", by()).await.unwrap(), hash);
-
-    // Started without what is stored it can be mended.
-    let mending = store.open(Values::default(), true).await;
-    assert!(mending.now().admins.is_empty() && mending.has_stored_admins().await.unwrap());
-    mending.set("admins", "carl", "secret", by()).await.unwrap();
-    assert!(mending.now().admins.is_empty());
-    other.reload().await.unwrap();
-    assert!(other.now().admins.contains_key("carl"));
-    let mut named = Values::default();
-    named.insert("admins", "dora", &hash, Source::Environment).unwrap();
-    let guarded = store.open(named, false).await;
-    assert_eq!(guarded.now().admins.len(), 3);
-    guarded.remove("admins", "bea", by()).await.unwrap();
-    guarded.remove("admins", "carl", by()).await.unwrap();
-    // Whoever had administrators does not open while it runs.
-    other.reload().await.unwrap();
-    assert_eq!(other.now().admins.keys().collect::<Vec<_>>(), [""]);
-    assert!(store.open(Values::default(), false).await.now().admins.is_empty());
-}
-
-#[tokio::test]
-async fn listeners_come_before_whoever_waits() {
-    let store = Store::new();
-    let configuration = store.open(Values::default(), false).await;
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = seen.clone();
-    configuration.on_change(move |settings| noted.lock().unwrap().push(settings.log.level.clone()));
-    configuration.set("log", "level", "warning", by()).await.unwrap();
-    configuration.set("other", "key", "x", by()).await.unwrap();
-    assert_eq!(*seen.lock().unwrap(), ["info", "warn", "warn"]);
-    assert_eq!(configuration.now().shown_value("other", "key").as_deref(), Some("x"));
-}        crate::test_store::network();
+        crate::test_store::network();
         let root = format!("configuration{}", std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos()).into_bytes();
         let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
             Ok(path) => (path, None),
