@@ -23,6 +23,7 @@ mod multipart;
 mod partitioned;
 mod raw_urls;
 mod replication;
+mod replication_bounds;
 mod replication_owners;
 mod replication_peers;
 mod replication_sessions;

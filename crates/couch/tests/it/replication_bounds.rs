@@ -1,0 +1,268 @@
+//! What replications of users reach who are no administrators: here what they may reach themselves, and of the network nothing
+//! within.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flatbed_auth::PasswordHash;
+use flatbed_replicator::{Allowed, Network, ReplicatorOptions, Resolve};
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::support::{Answer, Options, Running, ServerOptions, Store};
+
+const ADMIN: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
+/// `anna:pw`, `bob:pw`
+const ANNA: &str = "Basic YW5uYTpwdw==";
+const BOB: &str = "Basic Ym9iOnB3";
+
+/// A server with `anna` and `bob`.
+async fn server(store: &Store, replicator: ReplicatorOptions) -> Running {
+    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
+    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..replicator };
+    let server = store.serve(Options { server, replicator }).await;
+    ok(&server, ADMIN, "PUT", "/_users", Value::Null).await;
+    for name in ["anna", "bob"] {
+        // SHA-1 of `pw` and the salt.
+        let user = json!({"name": name, "type": "user", "roles": [], "password_scheme": "simple", "salt": "salt",
+            "password_sha": "2bfa821dd4f3af5adfb5734457839bed7b324819"});
+        ok(&server, ADMIN, "PUT", &format!("/_users/org.couchdb.user:{name}"), user).await;
+    }
+    server
+}
+
+/// In a box, as below: a test's future holds those of all its calls.
+fn asked<'a>(
+    server: &'a Running,
+    who: &'a str,
+    method: &'a str,
+    path: &'a str,
+    body: Value,
+) -> LocalBoxFuture<'a, Answer> {
+    Box::pin(async move {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut client = server.connect().await;
+        client.call(method, path, &[("authorization", who)], body.as_bytes()).await
+    })
+}
+
+fn ok<'a>(server: &'a Running, who: &'a str, method: &'a str, path: &'a str, body: Value) -> LocalBoxFuture<'a, Value> {
+    Box::pin(async move {
+        let answer = asked(server, who, method, path, body).await;
+        assert!(answer.status < 300, "{method} {path}: {answer:?}");
+        answer.json()
+    })
+}
+
+async fn database(server: &Running, name: &str, members: &[&str]) {
+    ok(server, ADMIN, "PUT", &format!("/{name}"), Value::Null).await;
+    let security = json!({"members": {"names": members, "roles": ["none"]}, "admins": {"roles": ["_admin"]}});
+    ok(server, ADMIN, "PUT", &format!("/{name}/_security"), security).await;
+}
+
+/// What each connection to an address begins with; it is answered with `says`.
+async fn listen(address: SocketAddr, says: String) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind(address).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+    let all = heard.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut piece = [0; 1_000];
+            let length = stream.read(&mut piece).await.unwrap_or(0);
+            let text = String::from_utf8_lossy(&piece[..length]).into_owned();
+            all.lock().unwrap().push(text);
+            let _ = stream.write_all(says.as_bytes()).await;
+        }
+    });
+    (address, heard)
+}
+
+/// Resolves each name as it is told, to one address after the other; all else as the system does.
+fn resolver(names: &[(&'static str, &'static [&'static str])]) -> Resolve {
+    let names: HashMap<_, _> = names.iter().copied().collect();
+    let asked = Mutex::new(HashMap::<String, usize>::new());
+    Arc::new(move |authority| {
+        let (host, port) = authority.rsplit_once(':').expect("a port");
+        let mut asked = asked.lock().unwrap();
+        let count = asked.entry(host.to_owned()).or_default();
+        let told = names.get(host).map(|each| {
+            let text = each.get(*count).or(each.last()).expect("an address");
+            *count += 1;
+            vec![SocketAddr::new(text.parse().expect("an address"), port.parse().expect("a number"))]
+        });
+        drop(asked);
+        let is_name = host.ends_with("example");
+        Box::pin(async move {
+            match told {
+                Some(addresses) => Ok(addresses),
+                None if is_name => Err(io::Error::other("no such host")),
+                None => Ok(tokio::net::lookup_host(authority).await?.collect()),
+            }
+        })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_within_is_reached_by_users() {
+    let store = Store::new();
+    let network = Network::new(resolver(&[
+        ("inner.example", &["127.0.0.1"]),
+        ("metadata.example", &["169.254.169.254"]),
+        ("listed.example", &["127.0.0.1"]),
+        ("rebinding.example", &["127.0.0.2", "127.0.0.1"]),
+    ]));
+    let allowed = Arc::new(Allowed::parse("127.0.0.2,listed.example").unwrap());
+    let server =
+        server(&store, ReplicatorOptions { network, allowed, user_jobs_max: 100, ..ReplicatorOptions::default() })
+            .await;
+    database(&server, "a", &["anna"]).await;
+    let found = "HTTP/1.1 404 X\r\ncontent-length: 2\r\n\r\n{}".to_owned();
+    let (inner, heard) = listen(([127, 0, 0, 1], 0).into(), found.clone()).await;
+    let open = inner.port();
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let replicate = async |who: &str, host: &str, is_source: bool| {
+        let url = format!("http://{host}/db");
+        let (source, target) = if is_source { (url.as_str(), "a") } else { ("a", url.as_str()) };
+        asked(&server, who, "POST", "/_replicate", json!({"source": source, "target": target})).await
+    };
+
+    let mut told = Vec::new();
+    for host in [
+        "127.0.0.1",
+        "localhost",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "017700000001",
+        "0.0.0.0",
+        "0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "inner.example",
+        "metadata.example",
+        "nowhere.example",
+        "10.0.0.1",
+        "192.168.0.1",
+        "169.254.169.254",
+        "[fd00:ec2::254]",
+        "[fe80::1]",
+    ] {
+        told.extend([open, closed].map(|port| (format!("{host}:{port}"), port)));
+    }
+    told.extend(["anna:pw@127.0.0.1", "8.8.8.8@127.0.0.1"].map(|host| (format!("{host}:{open}"), open)));
+    let begun = std::time::Instant::now();
+    let answers = told.iter().map(|(host, _)| replicate(ANNA, host, host.len() % 2 == 0));
+    for ((host, _), answer) in told.iter().zip(futures_util::future::join_all(answers).await) {
+        let reason = answer.text("reason");
+        assert_eq!((answer.status, answer.text("error").as_str()), (403, "forbidden"), "{host}: {answer:?}");
+        // The same of all, whatever is there.
+        let shown = host.rsplit('@').next().unwrap();
+        let expected = format!("http://{shown}/db/: the host has no address that replications of users may reach");
+        assert_eq!(reason, expected);
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(heard.lock().unwrap().is_empty(), "{heard:?}");
+    // What is listed is reached, and administrators' reach everything.
+    for (who, host) in [(ANNA, "listed.example"), (ADMIN, "127.0.0.1"), (ADMIN, "inner.example")] {
+        let answer = replicate(who, &format!("{host}:{open}"), true).await;
+        assert_eq!((answer.status, answer.text("error").as_str()), (404, "db_not_found"), "{answer:?}");
+    }
+    assert_eq!(heard.lock().unwrap().len(), 3);
+    heard.lock().unwrap().clear();
+
+    // Neither a redirect nor a name that changes its mind leads from what may be reached to what may not.
+    let redirect = format!("HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:{open}/db\r\ncontent-length: 0\r\n\r\n");
+    let (outer, sent_on) = listen(SocketAddr::from(([127, 0, 0, 2], open)), redirect).await;
+    for host in ["127.0.0.2", "rebinding.example"] {
+        let answer = replicate(ANNA, &format!("{host}:{}", outer.port()), true).await;
+        assert!(answer.status == 500 && answer.text("reason").contains("302"), "{answer:?}");
+    }
+    assert_eq!(sent_on.lock().unwrap().len(), 2);
+    assert_eq!(replicate(ANNA, &format!("rebinding.example:{open}"), true).await.status, 403);
+    assert!(heard.lock().unwrap().is_empty(), "{heard:?}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn here_they_reach_what_their_owners_reach() {
+    let store = Store::new();
+    let options = ReplicatorOptions { user_jobs_max: 2, ..ReplicatorOptions::default() };
+    let server = server(&store, options).await;
+    for (name, members) in [("a", &["anna", "bob"][..]), ("b", &["bob"]), ("c", &["anna"]), ("d", &["anna", "bob"])] {
+        database(&server, name, members).await;
+    }
+    ok(&server, ADMIN, "PUT", "/a/doc", json!({})).await;
+    let replicate = async |who: &str, source: &str, target: &str| {
+        asked(&server, who, "POST", "/_replicate", json!({"source": source, "target": target})).await
+    };
+    for (source, target) in [("a", "b"), ("b", "a"), ("_users", "a"), ("_replicator", "a"), ("a", "_users")] {
+        let answer = replicate(ANNA, source, target).await;
+        assert!(matches!(answer.status, 401 | 404), "{source} {target}: {answer:?}");
+    }
+    let create = json!({"source": "a", "target": "e", "create_target": true});
+    assert_eq!(asked(&server, ANNA, "POST", "/_replicate", create).await.status, 401);
+    for (who, source, target) in [(ANNA, "a", "c"), (BOB, "a", "b")] {
+        assert_eq!(replicate(who, source, target).await.status, 200);
+        let who = if who == ANNA { ANNA } else { BOB };
+        ok(&server, who, "GET", &format!("/{target}/doc"), Value::Null).await;
+    }
+
+    // Each has their own, and so many; others do not end them.
+    let continuous = json!({"source": "a", "target": "d", "continuous": true});
+    let begin = async |who: &str, target: &str| {
+        let spec = json!({"source": "a", "target": target, "continuous": true});
+        asked(&server, who, "POST", "/_replicate", spec).await
+    };
+    let annas = begin(ANNA, "d").await.text("_local_id");
+    assert_eq!(begin(ANNA, "c").await.status, 202);
+    assert_eq!(begin(ANNA, "x").await.status, 503);
+    let bobs = begin(BOB, "d").await.text("_local_id");
+    assert_ne!(annas, bobs);
+    let end = async |who: &str, id: &str| {
+        asked(&server, who, "POST", "/_replicate", json!({"cancel": true, "replication_id": id})).await.status
+    };
+    assert_eq!(end(BOB, &annas).await, 401);
+    assert_eq!(end(BOB, &bobs).await, 200);
+    assert_eq!(end(ADMIN, &bobs).await, 404);
+    let mut cancel = continuous;
+    cancel["cancel"] = json!(true);
+    assert_eq!(asked(&server, BOB, "POST", "/_replicate", cancel.clone()).await.status, 404);
+
+    // What the owner loses, the job loses.
+    ok(&server, ADMIN, "PUT", "/a/before", json!({})).await;
+    until(&server, "/d/before", 200).await;
+    let security = json!({"members": {"names": ["bob"], "roles": []}, "admins": {"roles": ["_admin"]}});
+    ok(&server, ADMIN, "PUT", "/d/_security", security).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    ok(&server, ADMIN, "PUT", "/a/after", json!({})).await;
+    until(&server, "/c/after", 200).await;
+    assert_eq!(asked(&server, ADMIN, "GET", "/d/after", Value::Null).await.status, 404);
+    let rev = ok(&server, ADMIN, "GET", "/_users/org.couchdb.user:anna", Value::Null).await;
+    let rev = rev["_rev"].as_str().unwrap().to_owned();
+    ok(&server, ADMIN, "DELETE", &format!("/_users/org.couchdb.user:anna?rev={rev}"), Value::Null).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    ok(&server, ADMIN, "PUT", "/a/last", json!({})).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(asked(&server, ADMIN, "GET", "/c/last", Value::Null).await.status, 404);
+    server.stop().await;
+}
+
+async fn until(server: &Running, path: &str, status: u16) {
+    for _ in 0..1_000 {
+        if asked(server, ADMIN, "GET", path, Value::Null).await.status == status {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{path}");
+}
