@@ -46,8 +46,8 @@ impl std::fmt::Debug for Claim<'_> {
 /// Who somebody is, by what a proxy says; `None` for nobody, which is no error, as in CouchDB.
 ///
 /// `is_named_peer` is whether the connection's own address, which no header can say, is among those of the settings. Roles
-/// that begin with `_` are dropped unless `trusts_system_roles`. A name is from 1 to 512 bytes long without control
-/// characters; of more than 100 roles nobody has any.
+/// that begin with `_` are dropped unless `trusts_system_roles`. A name is from 1 to 512 bytes long, without control
+/// characters and colons, and does not begin with `_`; of more than 100 roles nobody has any.
 pub fn authenticate(
     claim: &Claim<'_>,
     is_named_peer: bool,
@@ -56,6 +56,10 @@ pub fn authenticate(
 ) -> Option<Principal> {
     let name = claim.name;
     if !is_named_peer || name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
+        return None;
+    }
+    // A session is signed with the same secret: `NAME:TIME`, and a salt behind the secret. None is a proxy's word.
+    if name.contains(':') || name.starts_with('_') {
         return None;
     }
     let token = claim.token?;
@@ -91,6 +95,16 @@ mod tests {
 
     fn ask(name: &str, roles: Option<&str>, token: Option<&str>) -> Option<Principal> {
         authenticate(&Claim { name, roles, token }, true, &[secret()], false)
+    }
+
+    /// A session's cookie is signed with the same secret: none is a proxy's word, and no word is a session.
+    #[test]
+    fn a_word_is_no_session() {
+        for name in ["anna:5F000000", "_replicator"] {
+            let token = hex(&secret().sign(Algorithm::NEW, "", name.as_bytes()));
+            let claim = Claim { name, roles: None, token: Some(&token) };
+            assert_eq!(authenticate(&claim, true, &[secret()], false), None, "{name}");
+        }
     }
 
     #[test]

@@ -172,6 +172,9 @@ impl Accounts {
     /// The hash of an administrator of the configuration; one of nothing, where their entry is none. `None`: there is no
     /// administrator of that name.
     fn admin(&self, name: &str) -> Option<PasswordHash> {
+        if name.is_empty() {
+            return None;
+        }
         let settings = self.configuration.now();
         settings.admins.get(name).map(|hash| hash.clone().unwrap_or_else(PasswordHash::of_nothing))
     }

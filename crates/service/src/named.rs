@@ -1,6 +1,7 @@
 //! Who has an account of a name, for what somebody asked for earlier.
 
-use flatbed_auth::SignedIn;
+use flatbed_auth::users::Account;
+use flatbed_auth::{PasswordHash, SignedIn};
 use flatbed_layer::Result;
 
 use crate::accounts::{Accounts, Fresh};
@@ -14,14 +15,15 @@ impl Accounts {
     /// Those of the storage, which then does not say it.
     pub async fn named(&self, name: &str) -> Result<Option<Standing>> {
         let found = self.find(name, Fresh::Second).await?;
-        let account = found.account.as_ref().filter(|account| found.is_admin || account.may_sign_in());
+        let has_password = |account: &&Account| account.may_sign_in() && account.hash() != PasswordHash::of_nothing();
+        let account = found.account.as_ref().filter(has_password);
         Ok(account.map(|account| Standing::new(account.principal(SignedIn::Not), found.rests_on())))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use flatbed_auth::{PasswordHash, Principal};
+    use flatbed_auth::Principal;
     use flatbed_layer::CreateOptions;
 
     use super::*;

@@ -13,12 +13,12 @@ use super::key::{InvalidKey, KEYS_MAX, Key, Material};
 /// Longer texts are no sets.
 pub const JWKS_BYTES_MAX: usize = 262_144;
 
-/// Reads a JWK set, all of whose keys are bound alike. Keys that are not for signatures, or of a kind or an algorithm that
-/// is not known here, are left out, as RFC 7517 has it. A key without `alg` has the algorithm of its curve, or RS256, or
+/// Reads a JWK set, all of whose keys are bound alike. Keys that are not for signatures, of a kind or an algorithm that is
+/// not known here, too short, or not whole, are left out, as RFC 7517 has it. A key without `alg` has the algorithm of its curve, or RS256, or
 /// HS256.
 ///
 /// # Errors
-/// [`InvalidKey::Text`] for what is no set; for a key of a known kind what [`Key::new`] says; [`InvalidKey::TooMany`].
+/// [`InvalidKey::Text`] for what is no set; [`InvalidKey::TooMany`].
 pub fn parse_jwks(text: &[u8], binding: &Arc<Binding>) -> Result<Vec<Key>, InvalidKey> {
     if text.len() > JWKS_BYTES_MAX {
         return Err(InvalidKey::Text);
@@ -30,7 +30,8 @@ pub fn parse_jwks(text: &[u8], binding: &Arc<Binding>) -> Result<Vec<Key>, Inval
     }
     let mut found = Vec::new();
     for jwk in keys {
-        found.extend(key(jwk, binding)?);
+        // One that an issuer adds for others must not shut everyone out.
+        found.extend(key(jwk, binding).unwrap_or_default());
     }
     Ok(found)
 }
@@ -49,6 +50,11 @@ fn key(jwk: &Value<'_>, binding: &Arc<Binding>) -> Result<Option<Key>, InvalidKe
     };
     let point = || Ok::<_, InvalidKey>([vec![4], bytes("x")?, bytes("y")?].concat());
     if text("use")?.is_some_and(|purpose| purpose != "sig") {
+        return Ok(None);
+    }
+    if let Some(Value::Array(operations)) = jwk.get("key_ops")
+        && !operations.iter().any(|operation| operation.as_str() == Some("verify"))
+    {
         return Ok(None);
     }
     let material = match (text("kty")?.ok_or(InvalidKey::Text)?, text("crv")?) {

@@ -33,14 +33,18 @@ impl Memory {
     /// What a token of this digest (of [`crate::digest`]) was at a verification with the keys of this generation, if it
     /// still is at `now`, in seconds since 1970.
     pub fn get(&mut self, digest: &Digest, generation: u64, now: u64) -> Option<&Verified> {
-        self.follow(generation);
+        if !self.follow(generation) {
+            return None;
+        }
         let entry = self.found.get(digest).filter(|entry| now < entry.until)?;
         Some(&entry.verified)
     }
 
     /// Remembers a token that was verified at `now` with the keys of this generation.
     pub fn insert(&mut self, digest: Digest, verified: Verified, generation: u64, now: u64) {
-        self.follow(generation);
+        if !self.follow(generation) {
+            return;
+        }
         let until = verified.ends.unwrap_or(u64::MAX).min(now.saturating_add(self.lifetime));
         if self.found.insert(digest, Entry { verified, until }).is_none() {
             self.order.push_back(digest);
@@ -52,13 +56,14 @@ impl Memory {
         }
     }
 
-    /// Forgets what other keys have verified.
-    fn follow(&mut self, generation: u64) {
-        if self.generation != generation {
+    /// Forgets what the keys of before have verified; whether these are not those of before: then nothing is known of them.
+    fn follow(&mut self, generation: u64) -> bool {
+        if self.generation < generation {
             self.generation = generation;
             self.found.clear();
             self.order.clear();
         }
+        self.generation == generation
     }
 }
 
@@ -98,6 +103,10 @@ mod tests {
         memory.insert([2; 32], verified("b", None), 2, 0);
         memory.insert([3; 32], verified("c", None), 3, 0);
         assert_eq!((memory.found.len(), memory.order.len()), (1, 1));
+        // One that began with the keys of before takes nothing away, and adds nothing.
+        memory.insert([4; 32], verified("d", None), 2, 0);
+        assert_eq!((name(&mut memory, 4, 2, 0), name(&mut memory, 4, 3, 0)), (None, None));
+        assert_eq!(name(&mut memory, 3, 3, 0).as_deref(), Some("c"));
     }
 
     #[test]

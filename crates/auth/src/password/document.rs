@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flatbed_flatten::json::Value;
 
-use super::{ITERATIONS_MAX, PasswordHash, Prf, SALT_BYTES_MAX, Scheme};
+use super::{PasswordHash, Prf, SALT_BYTES_MAX, Scheme};
 use crate::refused::Refused;
 
 /// Iterations of a document that does not say how many.
@@ -20,7 +20,7 @@ impl PasswordHash {
     /// no hash, or none that any password could have, or its salt is longer than 1,024 bytes.
     ///
     /// # Errors
-    /// As CouchDB's for iterations that are too few or, beyond [`ITERATIONS_MAX`], too many, and for another PRF.
+    /// As CouchDB's for iterations that are too few or, beyond [`Prf::iterations_max`], too many, and for another PRF.
     pub fn of_document(body: &Value<'_>) -> Result<Option<PasswordHash>, Refused> {
         let text = |name: &str, default: &'static str| body.get(name).map_or(Some(default), Value::as_str);
         let (Some(scheme), Some(salt)) = (text("password_scheme", "simple"), text("salt", "")) else {
@@ -34,7 +34,9 @@ impl PasswordHash {
             "pbkdf2" | "simple+pbkdf2" => {
                 let prf = text("pbkdf2_prf", "sha").and_then(Prf::named);
                 let prf = prf.ok_or_else(|| Refused::forbidden("PRF is invalid"))?;
-                let Some(iterations) = iterations(body.get("iterations"))? else { return Ok(None) };
+                let Some(iterations) = iterations(body.get("iterations"), prf.iterations_max())? else {
+                    return Ok(None);
+                };
                 let made = if scheme == "pbkdf2" { Scheme::Pbkdf2 } else { Scheme::SimplePbkdf2 };
                 (made(prf, iterations), "derived_key")
             }
@@ -74,7 +76,7 @@ impl PasswordHash {
 }
 
 /// A document's iterations; `None` for what is no whole number.
-fn iterations(value: Option<&Value<'_>>) -> Result<Option<u32>, Refused> {
+fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, Refused> {
     let text = match value {
         None => return Ok(Some(ITERATIONS_DEFAULT)),
         Some(Value::Number(text)) => text,
@@ -89,7 +91,7 @@ fn iterations(value: Option<&Value<'_>>) -> Result<Option<u32>, Refused> {
     }
     // What is too large for the type is too large for the server.
     match text.parse() {
-        Ok(iterations) if iterations <= ITERATIONS_MAX => Ok(Some(iterations)),
+        Ok(iterations) if iterations <= most => Ok(Some(iterations)),
         _ => Err(Refused::forbidden("Iteration count is too high for this server")),
     }
 }
@@ -177,6 +179,13 @@ mod tests {
             assert_eq!(refused.kind, Kind::Forbidden);
             assert_eq!(refused.reason, format!("Iteration count is too {word} for this server"), "{n}");
         }
+        let long = "0".repeat(128);
+        let sha512 = |n: u32| {
+            of(&format!(
+                r#"{{"password_scheme":"pbkdf2","pbkdf2_prf":"sha512","derived_key":"{long}","iterations":{n}}}"#
+            ))
+        };
+        assert!(sha512(1_000_000).unwrap().is_some() && sha512(1_000_001).is_err());
         for prf in [r#""md5""#, "5", r#""SHA""#] {
             let text = format!(r#"{{"password_scheme":"pbkdf2","derived_key":"{sha}","pbkdf2_prf":{prf}}}"#);
             assert_eq!(of(&text), Err(Refused::forbidden("PRF is invalid")), "{prf}");
@@ -217,7 +226,7 @@ mod tests {
             kind in 0..3,
             byte: u8,
             salt in "\\PC{0,20}",
-            iterations in 1..=ITERATIONS_MAX,
+            iterations in 1..=1_000_000_u32,
         ) {
             let scheme = match kind {
                 0 => Scheme::Simple,

@@ -38,6 +38,14 @@ impl Prf {
         Prf::ALL.into_iter().find(|prf| prf.name() == name)
     }
 
+    /// Iterations beyond which a hash is refused unverified: what a check may cost. Those with words of 64 bits take twice as long.
+    pub fn iterations_max(self) -> u32 {
+        match self {
+            Prf::Sha1 | Prf::Sha224 | Prf::Sha256 => super::ITERATIONS_MAX,
+            Prf::Sha384 | Prf::Sha512 => super::ITERATIONS_MAX / 2,
+        }
+    }
+
     /// Bytes of its keys.
     pub fn bytes(self) -> usize {
         match self {

@@ -58,7 +58,8 @@ impl<'a> Unhashed<'a> {
 }
 
 /// What is to be written for a document of `_users`, `body` without special members. `random` makes the salt of a new
-/// password, unless the document says `"preserve_salt": true` and has one, as what hashes anew does.
+/// password, unless the document says `"preserve_salt": true` and has one, as what hashes anew does, and
+/// an administrator writes it.
 ///
 /// # Errors
 /// 404 where somebody writes what is not theirs: neither their own document nor as an anonymous one, who may write any
@@ -77,7 +78,9 @@ pub fn before_update<'a>(
         Some(Value::String(password)) => password.clone().into_owned(),
         Some(other) => return Err(Refused::forbidden(format!("Password value of '{}' is invalid.", term(other)))),
     };
-    let kept = body.get("salt").filter(|_| body.get("preserve_salt") == Some(&Value::Bool(true)));
+    // Who keeps the salt keeps the sessions: for users a new password ends them.
+    let keeps = actor.is_admin && body.get("preserve_salt") == Some(&Value::Bool(true));
+    let kept = body.get("salt").filter(|_| keeps);
     let salt = match kept {
         None => hex(random),
         Some(Value::String(salt)) => salt.clone().into_owned(),
@@ -141,6 +144,11 @@ mod tests {
         };
         assert_eq!(salt(r#"{"password":"p","salt":"s","preserve_salt":true}"#), "s");
         assert_eq!(salt(r#"{"password":"p","preserve_salt":true}"#), "ab".repeat(16));
+        // Who writes their own document ends their sessions.
+        let anna = Actor { name: Some("anna"), is_server_admin: false, is_admin: false };
+        let own = prepare(r#"{"password":"p","salt":"s","preserve_salt":true}"#, &anna, ID).unwrap();
+        let Prepared::Hash(unhashed) = own else { panic!() };
+        assert_eq!(unhashed.to_hash().1, "ab".repeat(16));
         for not in ["false", "null", "1", "\"true\""] {
             assert_eq!(salt(&format!(r#"{{"password":"p","salt":"s","preserve_salt":{not}}}"#)), "ab".repeat(16));
         }

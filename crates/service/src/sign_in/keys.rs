@@ -219,3 +219,59 @@ fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Binding>) -> V
     let key = |algorithm| Key::new(Some(kid.to_owned()), algorithm, material.clone(), Arc::clone(binding)).ok();
     algorithms.filter_map(key).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
+    use super::*;
+    use crate::configuration::{Configuration, Source, Values};
+
+    /// RFC 7515, A.1: a token of 2011 with this key.
+    const KEY: &str = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
+    const TOKEN: &str = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+
+    fn settings(values: &[(&str, &str, &str)]) -> Arc<Settings> {
+        let mut all = Values::default();
+        for (section, key, text) in values {
+            all.insert(section, key, text, Source::File).unwrap();
+        }
+        Configuration::new(all).now()
+    }
+
+    #[tokio::test]
+    async fn keys_come_from_settings_and_from_files_that_change() {
+        let keys = Keys::new();
+        let none = settings(&[]);
+        assert!(keys.now(&none).await.0.is_empty());
+        let standard = STANDARD.encode(URL_SAFE_NO_PAD.decode(KEY).unwrap());
+        let one = settings(&[("jwt_keys", "hmac:_default", &standard)]);
+        let (now, is_changed) = keys.now(&one).await;
+        assert!(is_changed && !now.is_empty());
+        // Signed by this key, and about nobody.
+        assert_eq!(now.verify(TOKEN, 1_300_819_379).unwrap_err().reason, "Token missing sub claim.");
+        assert_eq!(now.verify(TOKEN, 1_300_819_381).unwrap_err().reason, "exp not in future");
+        assert!(!keys.now(&one).await.1);
+        // Another snapshot with the same keys is no change.
+        let again = settings(&[("jwt_keys", "hmac:_default", &standard)]);
+        assert_eq!((keys.now(&again).await.1, keys.now(&again).await.0.generation()), (false, now.generation()));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("jwks.json");
+        std::fs::write(&path, "nothing yet").unwrap();
+        let file = settings(&[("jwt_auth", "jwks_file", path.to_str().unwrap())]);
+        let (now, is_changed) = keys.now(&file).await;
+        assert!(is_changed && now.is_empty());
+        let set = format!(r#"{{"keys":[{{"kty":"oct","k":"{KEY}","alg":"HS256"}},{{"kty":"oct"}}]}}"#);
+        std::fs::write(&path, set).unwrap();
+        tokio::time::sleep(LOOK_EACH).await;
+        let (read, is_changed) = keys.now(&file).await;
+        assert!(is_changed && read.generation() > now.generation());
+        assert_eq!(read.verify(TOKEN, 1_300_819_379).unwrap_err().reason, "Token missing sub claim.");
+        // What cannot be read leaves the keys of before.
+        std::fs::remove_file(&path).unwrap();
+        tokio::time::sleep(LOOK_EACH).await;
+        let (kept, is_changed) = keys.now(&file).await;
+        assert!(!is_changed && !kept.is_empty());
+    }
+}
