@@ -115,8 +115,13 @@ impl fmt::Debug for FiguresElsewhere {
     }
 }
 
-/// All figures of a server.
+/// All figures of a server, in Prometheus' text form.
 pub(crate) fn exposition(state: &State) -> String {
+    flatbed_metrics::text(&families(state))
+}
+
+/// All figures of a server.
+pub(crate) fn families(state: &State) -> Vec<Family> {
     let mut families = state.shell.families();
     families.extend(state.feeds.families());
     families.extend(state.queries.families());
@@ -127,7 +132,7 @@ pub(crate) fn exposition(state: &State) -> String {
     families.push(Family::gauge("flatbed_storage_failed", help, is_failed));
     families.extend(state.service.metrics());
     families.extend(state.figures.0.iter().flat_map(|families| families()));
-    flatbed_metrics::text(&families)
+    families
 }
 
 fn memory(state: &State) -> [Family; 2] {

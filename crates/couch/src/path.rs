@@ -8,6 +8,7 @@ use hyper::Method;
 use crate::error::Result;
 use crate::query::decode;
 use crate::route::Route;
+pub(crate) use node::{Node, Reshard};
 
 /// What CouchDB calls the node that is asked.
 const NODE_HERE: &str = "_local";
@@ -32,6 +33,16 @@ pub(crate) enum Target {
     Replicate,
     Scheduler(Scheduler),
     Metrics,
+    DbsInfo {
+        /// Something stands behind it.
+        is_longer: bool,
+    },
+    Node(Node),
+    Membership,
+    ClusterSetup,
+    Reshard(Reshard),
+    Utils,
+    Favicon,
     /// What CouchDB has and this version has not: its first segment, and its label.
     Later(&'static str, Route),
     Database(DatabaseName, InDatabase),
@@ -221,16 +232,17 @@ impl Target {
                 _ => Scheduler::Unknown,
             }),
             [METRICS] | ["_node", NODE_HERE | NODE, "_prometheus"] => Target::Metrics,
-            ["_node", _, "_prometheus"] => Target::Later("_node", Route::Metrics),
-            ["_node", ..] => Target::Later("_node", Route::Node),
-            ["_dbs_info"] => Target::Later("_dbs_info", Route::DbsInfo),
-            ["_dbs_info", ..] => Target::Later("_dbs_info", Route::Server),
+            ["_node", ref rest @ ..] => Target::Node(Node::of(rest)),
+            ["_dbs_info", ref rest @ ..] => Target::DbsInfo { is_longer: !rest.is_empty() },
+            ["_cluster_setup"] => Target::ClusterSetup,
+            ["_membership"] => Target::Membership,
+            ["_reshard", ref rest @ ..] => Target::Reshard(Reshard::of(rest)),
             ["_cluster_setup", ..] => Target::Later("_cluster_setup", Route::Server),
             ["_membership", ..] => Target::Later("_membership", Route::Server),
-            ["_reshard", ..] => Target::Later("_reshard", Route::Server),
             ["_search_analyze", ..] => Target::Later("_search_analyze", Route::Server),
             ["_nouveau_analyze", ..] => Target::Later("_nouveau_analyze", Route::Server),
-            ["_utils", ..] => Target::Later("_utils", Route::Server),
+            ["_utils", ..] => Target::Utils,
+            ["favicon.ico"] => Target::Favicon,
             [name, ref rest @ ..] => Target::Database(DatabaseName::of(name), InDatabase::of(rest)),
         }
     }
@@ -248,6 +260,14 @@ impl Target {
             Target::Replicate => Route::Replicate,
             Target::Scheduler(_) => Route::Scheduler,
             Target::Metrics => Route::Metrics,
+            Target::DbsInfo { is_longer: false } => Route::DbsInfo,
+            Target::Node(_) => Route::Node,
+            Target::DbsInfo { is_longer: true }
+            | Target::Membership
+            | Target::ClusterSetup
+            | Target::Reshard(_)
+            | Target::Utils
+            | Target::Favicon => Route::Server,
             Target::Later(_, route) => *route,
             Target::Database(name, what) => match name.kind {
                 DatabaseKind::Ordinary | DatabaseKind::System => what.route(),
@@ -454,6 +474,7 @@ impl Endpoint {
 }
 
 mod needed;
+mod node;
 #[cfg(test)]
 mod tests;
 

@@ -8,15 +8,16 @@ use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
-use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, RightsWatch, Standing};
+use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, RightsWatch, SignInError, Standing};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
-    all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, document, list, local, local_docs,
-    maintenance, mango, partition, replicate, revisions, rewrite, scheduler, server, session, view,
+    all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, dbs_info, document, list, local,
+    local_docs, maintenance, mango, node, partition, replicate, revisions, rewrite, scheduler, server, session, setup,
+    view,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -30,6 +31,9 @@ const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-auth
 
 /// The challenge where it does not say.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"server\"");
+
+/// Who asks for what the storage is not needed for waits no longer for it to say who they are.
+const IDENTIFIED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Surface for State {
     type Target = Path;
@@ -63,8 +67,13 @@ impl Surface for State {
             let standing = if origin.is_inside {
                 inside(self, &origin).await?
             } else {
-                let Identified { standing, set_cookie: renewed } =
-                    self.service.identify(&claims(&request, &self.service.configuration().now().auth)).await?;
+                let settings = self.service.configuration().now();
+                let claims = claims(&request, &settings.auth);
+                let identified = self.service.identify(&claims);
+                let Identified { standing, set_cookie: renewed } = match &target {
+                    Ok(Target::Up) => identified_at_once(identified).await?,
+                    _ => identified.await?,
+                };
                 set_cookie = renewed;
                 standing
             };
@@ -108,6 +117,17 @@ async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
     let nobody = || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "Nobody asks for this any more.");
     let owner = origin.on_behalf.and_then(OnBehalf::whom::<Owner>).ok_or_else(nobody)?;
     owner.now(state.service.accounts()).await?.ok_or_else(nobody)
+}
+
+/// Who asks whether the server is up is told so when the storage does not say who that is.
+async fn identified_at_once(
+    identified: impl Future<Output = std::result::Result<Identified, SignInError>>,
+) -> std::result::Result<Identified, SignInError> {
+    let nobody = || Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
+    match tokio::time::timeout(IDENTIFIED_WITHIN, identified).await {
+        Err(_) | Ok(Err(SignInError::Layer(_))) => nobody(),
+        Ok(done) => done,
+    }
 }
 
 /// What a request says of who makes it.
@@ -208,6 +228,13 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         Target::Replicate => return Box::pin(replicate::replicate(state, request)).await,
         Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
         Target::Metrics => return server::metrics(state, &request),
+        Target::DbsInfo { is_longer } => return Box::pin(dbs_info::dbs_info(state, request, is_longer)).await,
+        Target::Node(what) => return Box::pin(node::node(state, request, what)).await,
+        Target::Membership => return Box::pin(setup::membership(request)).await,
+        Target::ClusterSetup => return Box::pin(setup::cluster_setup(request)).await,
+        Target::Reshard(what) => return Box::pin(setup::reshard(request, what)).await,
+        Target::Utils => return Box::pin(setup::utils(request)).await,
+        Target::Favicon => return Box::pin(setup::favicon(request)).await,
         Target::Later(what, _) => return later(&mut request, what).await,
         Target::EncodedDesign(target) => return Box::pin(handle(state, request, *target)).await,
     };

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use flatbed_http::Shell;
+use flatbed_http::{Cors, Limits, Shell};
 use flatbed_replicator::Replicator;
 use flatbed_service::Service;
+use flatbed_service::configuration::{CorsSettings, LimitSettings};
 use tokio::sync::Semaphore;
 
 use crate::health::StorageHealth;
@@ -51,6 +52,25 @@ pub struct State {
     pub(crate) large_answers: Semaphore,
 }
 
+/// Which pages of other origins may call.
+fn cors_of(settings: &CorsSettings) -> Cors {
+    let CorsSettings { is_enabled, origins, credentials, headers, max_age_s } = settings.clone();
+    if !is_enabled {
+        return Cors::default();
+    }
+    Cors { origins, credentials, headers, max_age_seconds: max_age_s }
+}
+
+/// The limits that a server was started with, but for those that are stored.
+fn limits_of(mut limits: Limits, settings: &LimitSettings) -> Limits {
+    for (name, text) in &settings.of_clients {
+        if let Err(error) = limits.set(name, text) {
+            tracing::error!(%error, "a stored limit does not fit");
+        }
+    }
+    limits
+}
+
 impl State {
     /// `replicator` runs `_replicate`, and is started and stopped by whoever made it.
     pub fn new(
@@ -59,6 +79,11 @@ impl State {
         shell: Arc<Shell<Route>>,
         replicator: Arc<Replicator>,
     ) -> State {
+        let (of_shell, limits) = (Arc::clone(&shell), shell.limits());
+        service.configuration().on_change(move |settings| {
+            of_shell.set_cors(cors_of(&settings.cors));
+            of_shell.set_limits(limits_of(limits, &settings.limits));
+        });
         State {
             service,
             shell,

@@ -1,6 +1,7 @@
 //! The log: events of all crates to stderr, as text or JSON.
 
 use std::panic;
+use std::sync::Arc;
 
 use flatbed_http::REQUEST_TARGET;
 use flatbed_layer::TRACE_TARGET;
@@ -10,6 +11,7 @@ use tracing_subscriber::{
     filter::Targets,
     fmt,
     layer::{Layer, SubscriberExt},
+    reload,
     util::{SubscriberInitExt, TryInitError},
 };
 
@@ -29,6 +31,8 @@ pub(crate) enum LogError {
 
 /// What ends with the process's work: dropping it, outside of `runtime`, sends the last traces.
 pub(crate) struct Log {
+    /// Logs what this level says from now on, or these targets with levels.
+    pub set_level: Arc<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "otel")]
     _traces: Option<crate::otel::Traces>,
 }
@@ -46,22 +50,28 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
         LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.json().flatten_event(true).with_span_list(false).boxed(),
     };
-    let is_silent = targets.default_level().is_none_or(off) && targets.iter().all(|(_, level)| off(level));
-    let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };
-    let targets = targets.with_target(REQUEST_TARGET, of_requests).with_target(TRACE_TARGET, LevelFilter::OFF);
-    let layer = layer.with_filter(targets);
+    let targets = with_own(targets);
+    let (filter, handle) = reload::Layer::new(targets);
+    let layer = layer.with_filter(filter);
+    let set_level = Arc::new(move |level: &str| match level.parse() {
+        Ok(targets) => {
+            // The log is gone when this fails, and the process with it.
+            let _ = handle.reload(with_own(targets));
+        }
+        Err(error) => tracing::error!(level, %error, "the log's level stays what it was"),
+    });
     let registry = tracing_subscriber::registry();
     #[cfg(not(feature = "otel"))]
     let log = {
         let _ = runtime;
         registry.with(layer).try_init()?;
-        Log {}
+        Log { set_level }
     };
     #[cfg(feature = "otel")]
     let log = {
         let (traced, traces) = crate::otel::start(runtime)?.unzip();
         registry.with(traced).with(layer).try_init()?;
-        Log { _traces: traces }
+        Log { set_level, _traces: traces }
     };
     let unlogged = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -75,6 +85,13 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
         tracing::error!(location, reason = text, "a panic");
     }));
     Ok(log)
+}
+
+/// With the targets that no setting is about.
+fn with_own(targets: Targets) -> Targets {
+    let is_silent = targets.default_level().is_none_or(off) && targets.iter().all(|(_, level)| off(level));
+    let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };
+    targets.with_target(REQUEST_TARGET, of_requests).with_target(TRACE_TARGET, LevelFilter::OFF)
 }
 
 fn off(level: LevelFilter) -> bool {

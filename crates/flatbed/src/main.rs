@@ -66,12 +66,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::Serve(given) => {
             let ignores_stored = given.ignore_stored_config;
             let (settings, config) = settle(given, &variables)?;
-            let _log = logging::start(&settings, runtime.handle())?;
+            let log = logging::start(&settings, runtime.handle())?;
             let open_files = limits::raise_open_files();
             limits::use_small_pages();
             tracing::debug!(open_files, "limits");
             let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
-            runtime.block_on(serve::serve(&settings, config, admin, ignores_stored))?;
+            runtime.block_on(serve::serve(&settings, config, admin, ignores_stored, log.set_level.clone()))?;
             Ok(true)
         }
         Command::Check { database, given } => {

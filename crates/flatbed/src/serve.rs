@@ -113,6 +113,7 @@ pub(crate) async fn serve(
     config: Option<ConfigFile>,
     admin: Option<&str>,
     ignores_stored: bool,
+    set_log_level: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> Result<(), ServeError> {
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
     let values = values(settings, config, admin)?;
@@ -148,6 +149,7 @@ pub(crate) async fn serve(
         // Whoever keeps others out by what is stored must not be left out with it.
         return Err(ServeError::NoAdmin);
     }
+    configuration.on_change(move |settings| set_log_level(&settings.log.level));
     let service = Service::new(layer.clone(), functions, configuration);
     let (server, replicator) =
         put_together((&listen, listening), cors, couch, replicator, service, (&layer, &authority)).await?;

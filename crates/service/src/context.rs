@@ -55,7 +55,8 @@ impl Service {
     pub fn context(&self, standing: Standing) -> Context {
         let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
         let (watching, judged) = (self.watching.clone(), Arc::default());
-        Context { layer: self.layer.clone(), rights: Rights { standing }, feeds, answering, watching, judged }
+        let (layer, configuration) = (self.layer.clone(), self.configuration.clone());
+        Context { layer, rights: Rights { standing }, feeds, answering, watching, configuration, judged }
     }
 
     /// Who makes a request. Without administrators everyone is one.
@@ -182,6 +183,7 @@ pub struct Context {
     feeds: Arc<Feeds>,
     answering: Answering,
     watching: Arc<Watching>,
+    configuration: Configuration,
     /// What was given.
     judged: Arc<Judged>,
 }
@@ -272,7 +274,7 @@ impl Context {
     pub fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
         Needs::Server.in_server(self.principal())?;
         self.judged.note(None, Needs::Server);
-        Ok(ServerAdministration(&self.layer))
+        Ok(ServerAdministration { layer: &self.layer, configuration: &self.configuration })
     }
 
     /// That who asks sees the server's figures, which name nobody's databases.

@@ -1,5 +1,6 @@
 //! The server in the hands of one of its administrators.
 
+use crate::configuration::Configuration;
 use flatbed_layer::{
     CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, IndexBuild, IndexWait, Layer, NameRange, Result, Seq,
     ViewTask, ViewWait,
@@ -7,45 +8,53 @@ use flatbed_layer::{
 
 /// What is the server's, for its administrators.
 #[derive(Clone, Copy)]
-pub struct ServerAdministration<'c>(pub(crate) &'c Layer);
+pub struct ServerAdministration<'c> {
+    pub(crate) layer: &'c Layer,
+    pub(crate) configuration: &'c Configuration,
+}
 
-impl ServerAdministration<'_> {
+impl<'c> ServerAdministration<'c> {
+    /// The settings that may change while it serves.
+    pub fn configuration(&self) -> &'c Configuration {
+        self.configuration
+    }
+
     /// See [`Layer::all_databases`].
     ///
     /// # Errors
     /// As there.
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
-        self.0.all_databases(range).await
+        self.layer.all_databases(range).await
     }
 
     /// See [`Layer::compactions`].
     pub fn compactions(&self) -> Vec<CompactionProgress> {
-        self.0.compactions()
+        self.layer.compactions()
     }
 
     /// See [`Layer::view_tasks`].
     pub fn view_tasks(&self) -> Vec<ViewTask> {
-        self.0.view_tasks()
+        self.layer.view_tasks()
     }
 
     /// See [`Layer::view_waits`].
     pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
-        self.0.view_waits()
+        self.layer.view_waits()
     }
 
     /// See [`Layer::index_builds`].
     pub fn index_builds(&self) -> Vec<IndexBuild> {
-        self.0.index_builds()
+        self.layer.index_builds()
     }
 
     /// See [`Layer::index_waits`].
     pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
-        self.0.index_waits()
+        self.layer.index_waits()
     }
 
     /// See [`Layer::database_updates`].
     pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
-        self.0.database_updates(query)
+        self.layer.database_updates(query)
     }
 
     /// See [`Layer::newest_database_update`].
@@ -53,6 +62,6 @@ impl ServerAdministration<'_> {
     /// # Errors
     /// As there.
     pub async fn newest_database_update(&self) -> Result<Seq> {
-        self.0.newest_database_update().await
+        self.layer.newest_database_update().await
     }
 }

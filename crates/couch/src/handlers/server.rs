@@ -1,9 +1,10 @@
 //! Paths of the server as a whole.
 
 use flatbed_http::{Reply, ReplyBody};
-use flatbed_layer::json::{Array, Object};
-use flatbed_layer::{IndexWait, NameRange, ViewTask};
+use flatbed_layer::json::{Array, Object, Value};
+use flatbed_layer::{Error, IndexWait, NameRange, ViewTask};
 use flatbed_replicator::NODE;
+use flatbed_service::Read;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
@@ -13,6 +14,9 @@ use crate::state::State;
 
 /// Most ids that `_uuids` makes at once.
 const UUIDS_MAX: u64 = 1_000;
+
+/// Most names that are looked up one by one.
+const NAMES_MAX: usize = 1_000;
 
 fn only_get(request: &Request, allow: &'static str) -> Result<()> {
     match request.method {
@@ -39,9 +43,16 @@ pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     Ok(state.health.up(&state.service).await)
 }
 
-pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
-    only_get(request, "GET,HEAD")?;
+/// The names of databases that a list is asked for, of whoever administers the server.
+pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     let query = &request.query;
+    if let Some(keys) = query.json(&["keys"])? {
+        let Value::Array(keys) = keys else { return Err(Failure::bad_request("`keys` member must be an array.")) };
+        return names_among(request, keys.iter().filter_map(Value::as_str)).await;
+    }
+    if let Some(key) = query.json(&["key"])? {
+        return names_among(request, key.as_str().into_iter()).await;
+    }
     let name = |names: &[&str]| -> Result<Option<String>> {
         Ok(query.json(names)?.and_then(|value| value.as_str().map(str::to_owned)))
     };
@@ -53,7 +64,25 @@ pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
         skip: usize::try_from(query.number("skip")?.unwrap_or(0)).unwrap_or(usize::MAX),
         limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
     };
-    let names = request.context.server()?.all_databases(&range).await?;
+    Ok(request.context.server()?.all_databases(&range).await?)
+}
+
+/// Those of some names that databases have, at most a thousand.
+async fn names_among<'n>(request: &Request, names: impl Iterator<Item = &'n str>) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for name in names.take(NAMES_MAX) {
+        match request.context.database(name, Read).await?.exists().await {
+            Ok(()) => found.push(name.to_owned()),
+            Err(Error::DatabaseNotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}
+
+pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
+    only_get(request, "GET,HEAD")?;
+    let names = names_of(request).await?;
     let out = Array::text(|array| {
         array.strings(names.iter().map(|name| &**name));
     });

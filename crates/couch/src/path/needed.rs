@@ -7,7 +7,7 @@
 use flatbed_layer::{DatabaseKind, REPLICATOR, USERS};
 use hyper::Method;
 
-use super::{Endpoint, InDatabase, Listed, Mango, Scheduler, Target};
+use super::{Endpoint, InDatabase, Listed, Mango, Node, Scheduler, Target};
 
 /// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +32,10 @@ impl Target {
     /// The right that a request with this method needs.
     pub(crate) fn needs(&self, method: &Method) -> Needed<'_> {
         match self {
-            Target::Welcome | Target::Up | Target::Session | Target::Uuids => Needed::Nothing,
-            Target::Metrics => Needed::Metrics,
+            Target::Welcome | Target::Up | Target::Session | Target::Uuids | Target::Utils | Target::Favicon => {
+                Needed::Nothing
+            }
+            Target::Metrics | Target::Node(Node::Stats(_) | Node::System) => Needed::Metrics,
             // What it reaches here it reaches with the rights of who asks.
             Target::Replicate => Needed::User,
             Target::AllDbs
@@ -42,6 +44,11 @@ impl Target {
             | Target::Scheduler(
                 Scheduler::Jobs | Scheduler::Job(_) | Scheduler::Docs | Scheduler::Doc(_) | Scheduler::Unknown,
             )
+            | Target::DbsInfo { .. }
+            | Target::Node(_)
+            | Target::Membership
+            | Target::ClusterSetup
+            | Target::Reshard(_)
             | Target::Later(..) => Needed::ServerAdmin,
             Target::Database(name, what) => match (name.kind, name.text.as_str()) {
                 (DatabaseKind::Ordinary, name) | (DatabaseKind::System, name @ (USERS | REPLICATOR)) => {

@@ -8,6 +8,7 @@ mod answering;
 mod any_requests;
 mod attachments;
 mod bounded_requests;
+mod config;
 mod db_updates;
 mod documents;
 mod feed_parameters;

@@ -162,6 +162,18 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     for (name, hash) in &options.admins {
         values.insert("admins", name, &hash.to_string(), Source::File).expect("a hash");
     }
+    if !options.cors.origins.is_empty() {
+        let cors = &options.cors;
+        for (section, key, text) in [
+            ("chttpd", "enable_cors", "true".to_owned()),
+            ("cors", "origins", cors.origins.join(",")),
+            ("cors", "credentials", cors.credentials.to_string()),
+            ("cors", "headers", cors.headers.join(",")),
+            ("cors", "max_age", cors.max_age_seconds.to_string()),
+        ] {
+            values.insert(section, key, &text, Source::File).expect("it fits");
+        }
+    }
     let configuration = Configuration::open(layer.layer.clone(), layer.actor.clone(), values, false).await;
     let service = Service::new(layer.layer.clone(), layer.functions.clone(), configuration.expect("it opens"));
     let accounts = service.accounts().clone();

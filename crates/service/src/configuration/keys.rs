@@ -264,6 +264,26 @@ const JWT_KEYS: &[JwtKey] = &[
     JwtKey { key: "trusts_system_roles", apply: |jwt, text| set(&mut jwt.binding.trusts_system_roles, flag(text)) },
 ];
 
+/// The section of limits for clients.
+const LIMITS: &str = "limits";
+
+/// Names of these, and what they may be: as whoever keeps to them has them, which a test of the surface compares.
+pub(crate) const LIMIT_NAMES: &[(&str, RangeInclusive<u32>)] = &[
+    ("connections_by_address", 0..=1_000_000),
+    ("unfinished_connections", 16..=100_000),
+    ("unfinished_connections_by_address", 1..=100_000),
+    ("requests_by_address", 0..=1_000_000),
+    ("requests_by_address_burst", 1..=1_000_000),
+    ("requests_by_user", 0..=1_000_000),
+    ("requests_by_user_burst", 1..=1_000_000),
+    ("under_way_by_user", 0..=1_000_000),
+    ("memory_percent_by_address", 1..=100),
+    ("handshake_seconds", 1..=600),
+    ("head_seconds", 1..=600),
+    ("body_pause_seconds", 1..=3_600),
+    ("body_seconds", 1..=86_400),
+];
+
 /// Sections of CouchDB's own: of these there are the keys that this program has, and no others, so that nobody believes
 /// that a setting counts which does not.
 const SECTIONS: &[&str] = &[
@@ -413,6 +433,12 @@ fn is_free(section: &str) -> bool {
 pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &str) -> Applied {
     if let Some(found) = KEYS.iter().find(|found| (found.section, found.key) == (section, key)) {
         return (found.apply)(settings, text);
+    }
+    if section == LIMITS {
+        let (name, range) = LIMIT_NAMES.iter().find(|(name, _)| *name == key).ok_or(SettingError::Unknown)?;
+        number(text, range.clone(), "a number that the limit may be")?;
+        settings.limits.of_clients.insert((*name).to_owned(), text.to_owned());
+        return Ok(());
     }
     if section == "admins" {
         let hash = PasswordHash::parse(text);

@@ -157,11 +157,13 @@ pub struct CorsSettings {
 pub struct LimitSettings {
     /// Databases that `_dbs_info` is asked about at once.
     pub dbs_info: usize,
+    /// Those that a server keeps to with its clients, by their names, as `[limits]` has them: numbers.
+    pub of_clients: BTreeMap<String, String>,
 }
 
 impl Default for LimitSettings {
     fn default() -> Self {
-        LimitSettings { dbs_info: 100 }
+        LimitSettings { dbs_info: 100, of_clients: BTreeMap::new() }
     }
 }
 

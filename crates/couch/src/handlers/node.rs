@@ -1,0 +1,149 @@
+//! `/_node/{node}`: settings that change while the server runs, and figures.
+
+use std::collections::BTreeMap;
+
+use flatbed_http::Reply;
+use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_replicator::NODE;
+use flatbed_service::configuration::{ChangeError, ChangedBy, Configuration, SettingError};
+use hyper::header::HeaderName;
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::handlers::stats;
+use crate::path::Node;
+use crate::reply::ok;
+use crate::request::Request;
+use crate::state::State;
+
+/// Says whether a change outlives the process.
+const PERSIST: HeaderName = HeaderName::from_static("x-couch-persist");
+
+pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Result<Reply> {
+    if !matches!(what, Node::Key(..)) {
+        request.skip_body().await;
+    }
+    match what {
+        Node::Incomplete => Err(Failure::bad_request("Incomplete path to _node request")),
+        Node::Other(node) => Err(Failure::not_found(format!("no such node: {node}"))),
+        Node::Name => Ok(object(|object| {
+            object.string("name", NODE);
+        })),
+        Node::Config => {
+            only_get(&request)?;
+            let shown = request.context.server()?.configuration().now().shown();
+            Ok(object(|object| {
+                for (section, values) in &shown {
+                    write_values(values, object.object(section.as_str()));
+                }
+            }))
+        }
+        Node::Reload if request.method != Method::POST => Err(Failure::method("POST")),
+        Node::Reload => {
+            request.context.server()?.configuration().reload().await?;
+            Ok(ok(StatusCode::OK))
+        }
+        Node::Section(section) => {
+            only_get(&request)?;
+            let mut shown = request.context.server()?.configuration().now().shown();
+            let values = shown.remove(&section).unwrap_or_default();
+            let mut text = Vec::new();
+            write_values(&values, Object::new(&mut text));
+            Ok(Reply::json(StatusCode::OK, text))
+        }
+        Node::Key(section, key) => config_key(request, &section, &key).await,
+        Node::Stats(path) => {
+            only_get(&request)?;
+            request.context.metrics()?;
+            stats::stats(state, &path)
+        }
+        Node::System => {
+            only_get(&request)?;
+            request.context.metrics()?;
+            Ok(stats::system(state))
+        }
+        Node::Versions => {
+            only_get(&request)?;
+            request.context.server()?;
+            Ok(object(|object| {
+                let mut collation = object.object("collation_driver");
+                collation.string("name", "icu4x").string("collator_version", &flatbed_layer::collator_version());
+                collation.end();
+                object.object("javascript_engine").string("name", "quickjs");
+            }))
+        }
+        Node::Restart if request.method != Method::POST => Err(Failure::method("POST")),
+        Node::Restart => Err(Failure::not_implemented("_restart")),
+        Node::Unknown => Err(Failure::not_found("no_db_file")),
+    }
+}
+
+fn only_get(request: &Request) -> Result<()> {
+    if matches!(request.method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::method("GET")) }
+}
+
+fn object(write: impl FnOnce(&mut Object<'_>)) -> Reply {
+    Reply::json(StatusCode::OK, Object::text(write))
+}
+
+fn write_values(values: &BTreeMap<String, String>, mut object: Object<'_>) {
+    for (key, text) in values {
+        object.string(key.as_str(), text);
+    }
+    object.end();
+}
+
+/// `/_node/_local/_config/{section}/{key}`
+async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Reply> {
+    // As in CouchDB: the address of what a request is about stands in no body.
+    let changes = matches!(request.method, Method::PUT | Method::DELETE);
+    if changes && request.headers.get(PERSIST).is_some_and(|persist| persist == "false") {
+        request.skip_body().await;
+        return Err(Failure::bad_request("settings are kept for all processes: X-Couch-Persist cannot be false"));
+    }
+    let old = match request.method {
+        Method::GET | Method::HEAD => {
+            request.skip_body().await;
+            let now = request.context.server()?.configuration().now();
+            now.shown_value(section, key).ok_or_else(|| Failure::not_found("unknown_config_value"))?
+        }
+        Method::PUT => {
+            let body = request.read_body().await?;
+            let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+            let Value::String(text) = value else { return Err(Failure::bad_request("a JSON string expected")) };
+            let (configuration, by) = changed(&request)?;
+            configuration.set(section, key, &text, by).await.map_err(|error| failure(section, key, error))?
+        }
+        Method::DELETE => {
+            request.skip_body().await;
+            let (configuration, by) = changed(&request)?;
+            configuration.remove(section, key, by).await.map_err(|error| failure(section, key, error))?
+        }
+        _ => {
+            request.skip_body().await;
+            return Err(Failure::method("GET,PUT,DELETE"));
+        }
+    };
+    let mut text = Vec::new();
+    json::write_string(&old, &mut text);
+    Ok(Reply::json(StatusCode::OK, text))
+}
+
+/// What is changed, and by whom.
+pub(crate) fn changed(request: &Request) -> Result<(&Configuration, ChangedBy<'_>)> {
+    let by = ChangedBy { name: request.context.principal().name.as_deref(), from: request.peer };
+    Ok((request.context.server()?.configuration(), by))
+}
+
+pub(crate) fn failure(section: &str, key: &str, error: ChangeError) -> Failure {
+    let reason = format!("{section}/{key}: {error}");
+    match error {
+        ChangeError::Setting(SettingError::Unknown) => Failure::not_found("unknown_config_value"),
+        ChangeError::Setting(SettingError::Wrong(_)) => Failure::bad_request(reason),
+        ChangeError::Setting(SettingError::OnlyAtStart) | ChangeError::LastAdmin | ChangeError::NotStored => {
+            Failure::new(StatusCode::FORBIDDEN, "forbidden", reason)
+        }
+        ChangeError::Fixed { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", error.to_string()),
+        ChangeError::Layer(error) => error.into(),
+    }
+}

@@ -1,0 +1,203 @@
+//! What CouchDB's own tools call to find their feet: `_membership`, `_cluster_setup`, `_reshard`, `_utils`.
+
+use flatbed_http::{Reply, ReplyBody};
+use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_layer::{CreateOptions, Error, REPLICATOR, USERS};
+use flatbed_replicator::NODE;
+use flatbed_service::{Own, Read};
+use hyper::{Method, StatusCode, header};
+
+use crate::error::{Failure, Result};
+use crate::handlers::node::{changed, failure};
+use crate::path::Reshard;
+use crate::reply::ok;
+use crate::request::Request;
+
+/// Databases that a setup makes, unless it says which.
+const SYSTEM_DATABASES: [&str; 2] = [USERS, REPLICATOR];
+
+/// As many may be named.
+const DATABASES_MAX: usize = 100;
+
+pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
+    request.skip_body().await;
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        return Err(Failure::method("GET"));
+    }
+    request.context.server()?;
+    let text = Object::text(|object| {
+        object.array("all_nodes").string(NODE);
+        object.array("cluster_nodes").string(NODE);
+    });
+    Ok(Reply::json(StatusCode::OK, text))
+}
+
+/// `/_cluster_setup`: of one node, whatever processes there are.
+pub(crate) async fn cluster_setup(mut request: Request) -> Result<Reply> {
+    match request.method {
+        Method::GET | Method::HEAD => {
+            let value = request.query.json(&["ensure_dbs_exist"])?;
+            let databases = databases_of(value.as_ref())?;
+            let state =
+                if are_there(&request, &databases).await? { "single_node_enabled" } else { "single_node_disabled" };
+            Ok(Reply::json(
+                StatusCode::OK,
+                Object::text(|object| {
+                    object.string("state", state);
+                }),
+            ))
+        }
+        Method::POST => {
+            if let Err(failure) = request.require_json() {
+                request.skip_body().await;
+                return Err(failure.into());
+            }
+            let body = request.read_body().await?;
+            let setup = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+            if !matches!(setup, Value::Object(_)) {
+                return Err(Failure::bad_request("Request body must be a JSON object"));
+            }
+            set_up(&request, &setup).await
+        }
+        _ => {
+            request.skip_body().await;
+            Err(Failure::method("GET,POST"))
+        }
+    }
+}
+
+async fn set_up(request: &Request, setup: &Value<'_>) -> Result<Reply> {
+    let text = |name: &str| setup.get(name).and_then(Value::as_str);
+    let databases = databases_of(setup.get("ensure_dbs_exist"))?;
+    match text("action") {
+        Some("enable_single_node") => {
+            make(request, &databases).await?;
+            // Last: from then on who asked may be nobody.
+            if let (Some(name), Some(password)) = (text("username"), text("password_hash").or(text("password"))) {
+                let (configuration, by) = changed(request)?;
+                let is_there = configuration.now().admins.contains_key(name);
+                if !is_there {
+                    let set = configuration.set("admins", name, password, by).await;
+                    set.map_err(|error| failure("admins", name, error))?;
+                }
+            }
+        }
+        Some("finish_cluster") => {
+            if are_there(request, &databases).await? {
+                return Err(Failure::bad_request("Cluster is already finished"));
+            }
+            make(request, &databases).await?;
+        }
+        Some("enable_cluster" | "add_node" | "remove_node" | "receive_cookie") => {
+            let reason = "there are no nodes to join: all processes on one storage are one server";
+            return Err(Failure::bad_request(reason));
+        }
+        _ => return Err(Failure::bad_request("Invalid Action'")),
+    }
+    Ok(ok(StatusCode::CREATED))
+}
+
+fn databases_of(value: Option<&Value<'_>>) -> Result<Vec<String>> {
+    let names = match value {
+        None | Some(Value::Null) => return Ok(SYSTEM_DATABASES.map(str::to_owned).into()),
+        Some(Value::Array(names)) if names.len() <= DATABASES_MAX => names,
+        Some(_) => return Err(Failure::bad_request("`ensure_dbs_exist` must be an array of names")),
+    };
+    let name = |name: &Value<'_>| name.as_str().map(str::to_owned);
+    let names: Option<Vec<String>> = names.iter().map(name).collect();
+    names.ok_or_else(|| Failure::bad_request("`ensure_dbs_exist` must be an array of names"))
+}
+
+async fn are_there(request: &Request, databases: &[String]) -> Result<bool> {
+    for name in databases {
+        match request.context.database(name, Read).await?.exists().await {
+            Ok(()) => {}
+            Err(Error::DatabaseNotFound) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}
+
+async fn make(request: &Request, databases: &[String]) -> Result<()> {
+    for name in databases {
+        match request.context.database(name, Own).await?.create(&CreateOptions::default()).await {
+            Ok(()) | Err(Error::DatabaseExists) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// `/_reshard`, of a server whose storage moves what grows by itself.
+pub(crate) async fn reshard(mut request: Request, what: Reshard) -> Result<Reply> {
+    request.skip_body().await;
+    request.context.server()?;
+    let allow = match what {
+        Reshard::Summary => "GET",
+        Reshard::State => "GET,PUT",
+        Reshard::Jobs => "GET,POST",
+        Reshard::Job => return Err(Failure::not_found("missing")),
+    };
+    match (&request.method, &what) {
+        (&Method::GET | &Method::HEAD, _) => {}
+        (&Method::PUT, Reshard::State) | (&Method::POST, Reshard::Jobs) => {
+            return Err(Failure::not_implemented("Resharding"));
+        }
+        _ => return Err(Failure::method(allow)),
+    }
+    let reason = "FoundationDB places data itself";
+    let text = Object::text(|object| match what {
+        Reshard::Jobs => {
+            object.array("jobs").end();
+            object.number("offset", 0).number("total_rows", 0);
+        }
+        Reshard::State => {
+            object.string("state", "stopped").string("reason", reason);
+        }
+        _ => {
+            object.string("state", "stopped").string("state_reason", reason);
+            for name in ["completed", "failed", "running", "stopped", "total"] {
+                object.number(name, 0);
+            }
+        }
+    });
+    Ok(Reply::json(StatusCode::OK, text))
+}
+
+const PAGE: &str = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Flatbed</title></head>\n<body>\
+    <h1>Flatbed</h1>\n<p>This is a document database that answers CouchDB's HTTP API. Fauxton, CouchDB's interface for \
+    browsers, is not part of it: open one that runs elsewhere, and list its origin in this server's <code>[cors]</code>.\
+    </p>\n</body></html>\n";
+
+/// `/_utils`
+pub(crate) async fn utils(mut request: Request) -> Result<Reply> {
+    request.skip_body().await;
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        return Err(Failure::method("GET,HEAD"));
+    }
+    let mut reply = Reply::json(StatusCode::OK, Vec::new());
+    reply.body = ReplyBody::Full(Some(PAGE.into()));
+    reply.header(header::CONTENT_TYPE, "text/html; charset=utf-8");
+    reply.header(
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    );
+    reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    reply.header(header::X_FRAME_OPTIONS, "DENY");
+    reply.header(header::REFERRER_POLICY, "no-referrer");
+    Ok(reply)
+}
+
+/// `/favicon.ico`: browsers ask for it, and need not ask again.
+pub(crate) async fn favicon(mut request: Request) -> Result<Reply> {
+    request.skip_body().await;
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        return Err(Failure::method("GET,HEAD"));
+    }
+    let mut reply = Reply::json(StatusCode::NO_CONTENT, Vec::new());
+    reply.body = ReplyBody::Full(None);
+    reply.headers.remove(header::CONTENT_TYPE);
+    reply.header(header::CACHE_CONTROL, "max-age=86400");
+    Ok(reply)
+}

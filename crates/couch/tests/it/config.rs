@@ -1,0 +1,194 @@
+//! `_node/_local/_config`, and what else CouchDB's own tools call to find their feet.
+
+use std::time::Duration;
+
+use crate::support::{Answer, Client, Running, ServerOptions, Store};
+use flatbed_auth::PasswordHash;
+use serde_json::{Value, json};
+
+const ROOT: (&str, &str) = ("authorization", "Basic cm9vdDpzZWNyZXQ=");
+const CONFIG: &str = "/_node/_local/_config";
+
+fn guarded() -> ServerOptions {
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
+    ServerOptions { admins, ..ServerOptions::default() }
+}
+
+async fn config(client: &mut Client, method: &str, path: &str, body: &str) -> Answer {
+    let headers = [ROOT, ("content-type", "application/json")];
+    client.call(method, &format!("{CONFIG}{path}"), &headers, body.as_bytes()).await
+}
+
+async fn value(client: &mut Client, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let answer = config(client, method, path, body).await;
+    (answer.status, answer.json())
+}
+
+async fn two(store: &Store) -> (Running, Running) {
+    (store.serve(guarded()).await, store.serve(guarded()).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_set_shown_and_removed() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    for (method, path, body, status, expected) in [
+        ("GET", "/mine", "", 200, json!({})),
+        ("PUT", "/mine/key", "\"value\"", 200, json!("")),
+        ("PUT", "/mine/key", "\"é \\\"q\\\"\"", 200, json!("value")),
+        ("GET", "/mine/key", "", 200, json!("é \"q\"")),
+        ("GET", "/mine", "", 200, json!({"key": "é \"q\""})),
+        ("DELETE", "/mine/key", "", 200, json!("é \"q\"")),
+        ("GET", "/couchdb/single_node", "", 200, json!("true")),
+        ("GET", "/httpd/enable_cors", "", 200, json!("false")),
+        ("PUT", "/chttpd_auth/timeout", "\"60\"", 200, json!("600")),
+        ("GET", "/couch_httpd_auth/timeout", "", 200, json!("60")),
+        ("POST", "/_reload", "", 200, json!({"ok": true})),
+    ] {
+        assert_eq!(value(&mut client, method, path, body).await, (status, expected), "{method} {path}");
+    }
+    for (method, path, body, status, reason) in [
+        ("PUT", "/mine/key", "5", 400, "a JSON string expected"),
+        ("PUT", "/mine/key", "", 400, "invalid UTF-8 JSON"),
+        ("PUT", "/mine", "\"x\"", 405, "Only GET allowed"),
+        ("POST", "/mine/key", "\"x\"", 405, "Only GET,PUT,DELETE allowed"),
+        ("GET", "/_reload", "", 405, "Only POST allowed"),
+        ("GET", "/mine/none", "", 404, "unknown_config_value"),
+        ("DELETE", "/mine/key", "", 404, "unknown_config_value"),
+        ("PUT", "/couchdb/max_dbs_open", "\"5\"", 404, "unknown_config_value"),
+        (
+            "PUT",
+            "/couchdb/single_node",
+            "\"false\"",
+            403,
+            "couchdb/single_node: it can be set where the server is started, and not here",
+        ),
+        ("PUT", "/chttpd/require_valid_user", "\"yes\"", 400, "chttpd/require_valid_user: it must be true or false"),
+        (
+            "PUT",
+            "/admins/root",
+            "\"other\"",
+            403,
+            "admins/root is set by the configuration file, which beats what is stored: change it there",
+        ),
+    ] {
+        let answer = config(&mut client, method, path, body).await;
+        assert_eq!((answer.status, answer.text("reason").as_str()), (status, reason), "{method} {path}");
+    }
+    let all = config(&mut client, "GET", "", "").await.json();
+    assert_eq!((&all["chttpd_auth"]["timeout"], &all["log"]["level"]), (&json!("60"), &json!("info")));
+    let other = client.call("GET", "/_node/none@host/_config", &[ROOT], b"").await;
+    assert_eq!((other.status, other.text("reason").as_str()), (404, "no such node: none@host"));
+    assert_eq!(client.call("GET", CONFIG, &[], b"").await.status, 401);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_knows_administrators_within_a_second() {
+    let store = Store::new();
+    let (one, other) = two(&store).await;
+    let (mut one, mut another) = (one.connect().await, other.connect().await);
+    const ANNA: (&str, &str) = ("authorization", "Basic YW5uYTpwdw==");
+    assert_eq!(another.call("GET", "/_all_dbs", &[ANNA], b"").await.status, 401);
+    assert_eq!(value(&mut one, "PUT", "/admins/anna", "\"pw\"").await, (200, json!("")));
+    assert_eq!(one.call("GET", "/_all_dbs", &[ANNA], b"").await.status, 200);
+    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    assert_eq!(another.call("GET", "/_all_dbs", &[ANNA], b"").await.status, 200);
+    let hash = config(&mut one, "GET", "/admins/anna", "").await.json();
+    assert!(hash.as_str().unwrap().starts_with("-pbkdf2:sha256-"), "{hash}");
+    assert_eq!(value(&mut another, "DELETE", "/admins/anna", "").await, (200, hash));
+    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    assert_eq!(one.call("GET", "/_all_dbs", &[ANNA], b"").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_server_is_closed_by_its_first_administrator() {
+    let store = Store::new();
+    let (one, other) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
+    assert_eq!(other.call("GET", "/_all_dbs", "").await.status, 200);
+    assert_eq!(one.call("PUT", &format!("{CONFIG}/admins/root"), "\"secret\"").await.status, 200);
+    assert_eq!(one.call("GET", "/_all_dbs", "").await.status, 401);
+    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    assert_eq!(other.call("GET", "/_all_dbs", "").await.status, 401);
+    let mut client = other.connect().await;
+    assert_eq!(client.call("GET", "/_all_dbs", &[ROOT], b"").await.status, 200);
+    let last = config(&mut client, "DELETE", "/admins/root", "").await;
+    assert_eq!(last.status, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn origins_are_allowed_while_servers_run() {
+    let store = Store::new();
+    let (one, other) = two(&store).await;
+    let (mut one, mut other) = (one.connect().await, other.connect().await);
+    let origin = ("origin", "https://app.example");
+    let allowed = |answer: Answer| answer.header("access-control-allow-origin").map(str::to_owned);
+    assert_eq!(allowed(one.call("GET", "/", &[origin], b"").await), None);
+    assert_eq!(value(&mut one, "PUT", "/httpd/enable_cors", "\"true\"").await, (200, json!("false")));
+    assert_eq!(value(&mut one, "PUT", "/cors/origins", "\"https://app.example\"").await, (200, json!("")));
+    assert_eq!(allowed(one.call("GET", "/", &[origin], b"").await).as_deref(), Some("https://app.example"));
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(allowed(other.call("GET", "/", &[origin], b"").await).as_deref(), Some("https://app.example"));
+    assert_eq!(value(&mut other, "DELETE", "/cors/origins", "").await, (200, json!("https://app.example")));
+    assert_eq!(allowed(other.call("GET", "/", &[origin], b"").await), None);
+    assert_eq!(value(&mut one, "PUT", "/limits/head_seconds", "\"5\"").await.0, 200);
+    assert_eq!(value(&mut one, "PUT", "/limits/head_seconds", "\"0\"").await.0, 400);
+    assert_eq!(value(&mut one, "PUT", "/limits/heads", "\"5\"").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_find_their_feet() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    let node = json!("flatbed@localhost");
+    assert_eq!(server.ok("GET", "/_membership", json!(null)).await["all_nodes"], json!([node]));
+    assert_eq!(server.ok("GET", "/_node/_local", json!(null)).await["name"], node);
+    let state = server.ok("GET", "/_cluster_setup", json!(null)).await;
+    assert_eq!(state, json!({"state": "single_node_disabled"}));
+    let set_up = |action: &str| json!({"action": action, "bind_address": "0.0.0.0", "port": 5984});
+    assert_eq!(server.json("POST", "/_cluster_setup", set_up("enable_single_node")).await.0, 201);
+    assert_eq!(server.json("POST", "/_cluster_setup", set_up("finish_cluster")).await.0, 400);
+    assert_eq!(server.json("POST", "/_cluster_setup", set_up("add_node")).await.0, 400);
+    assert_eq!(server.ok("GET", "/_cluster_setup", json!(null)).await, json!({"state": "single_node_enabled"}));
+    assert_eq!(server.ok("GET", "/_all_dbs", json!(null)).await, json!(["_replicator", "_users"]));
+
+    server.call("PUT", "/db", "").await;
+    let (status, rows) = server.json("POST", "/_dbs_info", json!({"keys": ["db", "none"]})).await;
+    assert_eq!((status, &rows[0]["info"]["db_name"]), (200, &json!("db")));
+    assert_eq!(rows[1], json!({"key": "none", "error": "not_found"}));
+    let all = server.ok("GET", "/_dbs_info?startkey=%22a%22", json!(null)).await;
+    assert_eq!((all.as_array().unwrap().len(), &all[0]["key"]), (1, &json!("db")));
+    assert_eq!(
+        server.ok("GET", "/_dbs_info?keys=[%22db%22,%22none%22]", json!(null)).await.as_array().unwrap().len(),
+        1
+    );
+    for (body, reason) in [
+        (json!({}), "`keys` member must exist."),
+        (json!({"keys": "x"}), "`keys` member must be an array."),
+        (json!([]), "Request body must be a JSON object"),
+        (json!({"keys": vec!["x"; 101]}), "too_many_keys"),
+    ] {
+        assert_eq!(server.json("POST", "/_dbs_info", body).await.1["reason"], reason);
+    }
+    let stats = server.ok("GET", "/_node/_local/_stats/couchdb/httpd/requests", json!(null)).await;
+    assert!(stats["value"].as_u64().unwrap() > 10 && stats["type"] == "counter", "{stats}");
+    assert_eq!(server.call("GET", "/_node/_local/_stats/couchdb/none", "").await.status, 404);
+    assert!(server.ok("GET", "/_node/_local/_system", json!(null)).await["uptime"].is_u64());
+    assert_eq!(server.ok("GET", "/_reshard/jobs", json!(null)).await["total_rows"], 0);
+    let utils = server.call("GET", "/_utils/", "").await;
+    assert_eq!((utils.status, utils.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(utils.header("content-security-policy").unwrap().contains("default-src 'none'"));
+    assert_eq!(server.call("GET", "/favicon.ico", "").await.status, 204);
+    let nothing = server.call("GET", "/_node/_local/nothing", "").await;
+    assert_eq!((nothing.status, nothing.text("reason").as_str()), (404, "no_db_file"));
+}
+
+#[test]
+fn limits_have_the_names_that_the_shell_knows() {
+    let mut values = flatbed_service::configuration::Values::default();
+    for name in flatbed_http::Limits::names() {
+        let set = values.insert("limits", name, "100", flatbed_service::configuration::Source::File);
+        assert_eq!(set, Ok(()), "{name}");
+    }
+}
