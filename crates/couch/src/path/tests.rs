@@ -239,7 +239,8 @@ fn the_table_of_rights_has_every_path_and_method() {
     let mut missed: Vec<&str> = FORMS.to_vec();
     for line in RIGHTS.lines().filter(|line| !line.starts_with('#')) {
         let columns: Vec<&str> = line.split(" | ").collect();
-        let target = Target::parse(&columns[0].replace("{db}", "db")).unwrap();
+        let path = columns[0].replace("{db}", "db");
+        let target = Target::parse(path.split('?').next().unwrap()).unwrap();
         missed.retain(|missed| *missed != form(&target));
         assert_eq!(columns[1].len(), METHODS.len(), "{line}");
         for (letter, method) in columns[1].chars().zip(METHODS) {

@@ -30,6 +30,7 @@ mod replication_peers;
 mod replication_sessions;
 mod replication_tls;
 mod replicator;
+mod rights;
 mod sample_views;
 mod selectors;
 mod sessions;

@@ -1,0 +1,211 @@
+//! Who may ask for what, over HTTP: the whole table, and rights that are lost.
+
+use base64::Engine;
+use flatbed_auth::PasswordHash;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Duration, Instant, sleep, timeout};
+
+use crate::support::{Client, Running, ServerOptions, Store};
+
+/// A line a form of path, a letter a method.
+const TABLE: &str = include_str!("../../src/path/rights.txt");
+
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "COPY", "PATCH"];
+
+const NOT_A_MEMBER: (u16, &str) = (401, "You are not authorized to access this db.");
+const NOT_ALLOWED: (u16, &str) = (403, "You are not allowed to access this db.");
+const NOT_ITS_ADMIN: (u16, &str) = (403, "You are not a db or server admin.");
+const NOT_AN_ADMIN: (u16, &str) = (401, "You are not a server or db admin.");
+const NOT_KNOWN: (u16, &str) = (401, "You are not an authenticated user");
+const NOT_THE_SERVERS: (u16, &str) = (401, "You are not a server admin.");
+const NO_METRICS: (u16, &str) = (401, "You are not a server admin or read-only metrics user");
+
+/// Who asks, in this order.
+const WHO: [&str; 5] = ["", "outsider", "member", "boss", "root"];
+
+/// What each of them is refused with by a letter; `None`: they are answered.
+fn refusals(letter: char) -> [Option<(u16, &'static str)>; 5] {
+    let (stranger, outsider) = (Some(NOT_A_MEMBER), Some(NOT_ALLOWED));
+    match letter {
+        '-' => [None; 5],
+        'n' => [Some(NOT_KNOWN), None, None, None, None],
+        'm' => [stranger, outsider, None, None, None],
+        'd' | 'a' => [stranger, outsider, Some(NOT_ITS_ADMIN), None, None],
+        'k' => [stranger, outsider, Some(NOT_AN_ADMIN), None, None],
+        's' => [Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), None],
+        'x' => [Some(NO_METRICS), Some(NO_METRICS), Some(NO_METRICS), Some(NO_METRICS), None],
+        'u' => [stranger, outsider, outsider, outsider, None],
+        other => panic!("{other}"),
+    }
+}
+
+fn basic(name: &str, password: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}")))
+}
+
+/// What somebody is known by, all with the password `test`; without a name by nothing.
+fn headers(name: &str) -> Vec<(String, String)> {
+    let named = (!name.is_empty()).then(|| ("authorization".to_owned(), basic(name, "test")));
+    named.into_iter().collect()
+}
+
+async fn ask(client: &mut Client, who: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut headers = headers(who);
+    headers.push(("destination".into(), "copied".into()));
+    headers.push(("content-type".into(), "application/json".into()));
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let answer = client.call(method, path, &headers, body.as_bytes()).await;
+    let is_refusal = matches!(answer.status, 401 | 403) && method != "HEAD";
+    (answer.status, if is_refusal { answer.text("reason") } else { String::new() })
+}
+
+/// A server with the administrator `root`.
+async fn serve(store: &Store) -> Running {
+    let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
+    store.serve(ServerOptions { admins: [("root".to_owned(), hash)].into(), ..ServerOptions::default() }).await
+}
+
+async fn root(client: &mut Client, method: &str, path: &str, body: &Value) {
+    let (status, reason) = ask(client, "root", method, path, &body.to_string()).await;
+    assert!(status < 300, "{method} {path}: {status} {reason}");
+}
+
+/// Makes a user, with the password `test` and the recorded hash of it.
+async fn make_user(client: &mut Client, name: &str, roles: &[&str]) {
+    let user = json!({
+        "name": name, "type": "user", "roles": roles, "password_scheme": "pbkdf2", "pbkdf2_prf": "sha256",
+        "iterations": 10, "salt": "abc",
+        "derived_key": "9c93da09e6ead44f97240a282d306906a0eeee53731879e77f2f1237d86f25b9",
+    });
+    root(client, "PUT", &format!("/_users/org.couchdb.user:{name}"), &user).await;
+}
+
+async fn with_users(store: &Store) -> (Running, Client) {
+    let server = serve(store).await;
+    let mut client = server.connect().await;
+    root(&mut client, "PUT", "/_users", &Value::Null).await;
+    for (name, roles) in [("outsider", &["other"][..]), ("member", &["team"]), ("boss", &["boss"])] {
+        make_user(&mut client, name, roles).await;
+    }
+    (server, client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_path_and_method_is_for_whom_the_table_says() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    root(&mut client, "PUT", "/_replicator", &Value::Null).await;
+    let security = json!({"admins": {"roles": ["boss"]}, "members": {"names": ["named"], "roles": ["team"]}});
+    let mut wrong = Vec::new();
+    for (at, who) in WHO.iter().enumerate() {
+        root(&mut client, "PUT", &format!("/db{at}"), &Value::Null).await;
+        root(&mut client, "PUT", &format!("/db{at}/_security"), &security).await;
+        root(&mut client, "PUT", &format!("/db{at}/_design/v"), &json!({})).await;
+        let mut count = 0;
+        for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
+            let columns: Vec<&str> = line.split(" | ").collect();
+            let path = columns[0].replace("{db}", &format!("db{at}"));
+            // What is refused may leave its body unread, and close the connection.
+            for (method, letter) in METHODS.iter().zip(columns[1].chars()) {
+                let mut client = server.connect().await;
+                let body = match *method {
+                    "POST" | "PUT" | "PATCH" => columns.get(2).copied().unwrap_or("{}"),
+                    _ => "",
+                };
+                let (status, reason) = ask(&mut client, who, method, &path, body).await;
+                let mut expected = refusals(letter)[at];
+                // Who is known is told that there is none.
+                if path.starts_with("/none") && letter == 'm' && at > 0 {
+                    expected = if at < 4 { Some((404, "")) } else { None };
+                }
+                let is_so = match expected {
+                    Some((expected, _)) if *method == "HEAD" => status == expected,
+                    Some(expected) => (status, reason.as_str()) == expected,
+                    None => !matches!(status, 401 | 403),
+                };
+                if !is_so {
+                    wrong.push(format!("{who} {method} {path}: {status} {reason}"));
+                }
+                count += 1;
+            }
+        }
+        assert!(count > 600, "{count}");
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    server.stop().await;
+}
+
+/// Followers of all kinds, and their lines.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_lose_their_feeds_with_their_rights() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    root(&mut client, "PUT", "/db", &Value::Null).await;
+    root(&mut client, "PUT", "/db/_security", &json!({"members": {"roles": ["team"]}})).await;
+    root(&mut client, "PUT", "/db/a", &json!({})).await;
+    let follow = async |path: &str| {
+        let mut follower = server.connect().await;
+        let authorization = basic("member", "test");
+        follower.send("GET", path, &[("authorization", &authorization)], b"").await;
+        assert_eq!(follower.head().await.status, 200);
+        follower
+    };
+    let mut lines = follow("/db/_changes?feed=continuous&heartbeat=60000").await;
+    let mut events = follow("/db/_changes?feed=eventsource&heartbeat=60000").await;
+    let mut poll = follow("/db/_changes?feed=longpoll&since=now&heartbeat=60000").await;
+    sleep(Duration::from_millis(500)).await;
+    root(&mut client, "PUT", "/db/_security", &json!({"members": {"roles": ["other"]}})).await;
+    let changed = Instant::now();
+    let rest = async |follower: &mut Client| {
+        let (mut text, mut piece) = (String::new(), [0; 4096]);
+        loop {
+            let read = timeout(Duration::from_secs(5), follower.stream.read(&mut piece)).await;
+            let count = read.unwrap_or_else(|_| panic!("it goes on: {text}")).unwrap_or(0);
+            text.push_str(&String::from_utf8_lossy(&piece[..count]));
+            // The last chunk, or a connection that is closed without it.
+            if count == 0 || text.ends_with("\r\n0\r\n\r\n") {
+                return (text, count > 0);
+            }
+        }
+    };
+    let refusal = r#"{"error":"forbidden","reason":"You are not allowed to access this db."}"#;
+    let (text, is_whole) = rest(&mut lines).await;
+    assert!(is_whole && text.contains(&format!("{refusal}\n\r\n0")) && !text.contains("last_seq"), "{text}");
+    let (text, is_whole) = rest(&mut events).await;
+    assert!(is_whole && text.contains(&format!("event: error\ndata: {refusal}\n\n\r\n0")), "{text}");
+    let (text, is_whole) = rest(&mut poll).await;
+    assert!(!is_whole && !text.contains("last_seq"), "{text}");
+    assert!(changed.elapsed() < Duration::from_secs(1), "{:?}", changed.elapsed());
+    server.stop().await;
+}
+
+/// Whose user document changes in a way that takes nothing away writes on; who is no administrator any more is told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_go_on_beside_changes_of_who_makes_them() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    root(&mut client, "PUT", "/db", &Value::Null).await;
+    let security = json!({"members": {"roles": ["team"]}, "admins": {"names": ["boss"]}});
+    root(&mut client, "PUT", "/db/_security", &security).await;
+    let path = "/_users/org.couchdb.user:member";
+    let authorization = basic("root", "test");
+    for at in 0..8 {
+        // The account is known as it is.
+        assert_eq!(ask(&mut client, "member", "GET", "/db", "").await.0, 200);
+        let mut user = client.call("GET", path, &[("authorization", &authorization)], b"").await.json();
+        user["nick"] = json!(at);
+        root(&mut client, "PUT", path, &user).await;
+        let (put, reason) = ask(&mut client, "member", "PUT", &format!("/db/d{at}"), "{}").await;
+        assert_eq!(put, 201, "{reason}");
+    }
+    let docs = json!({"docs": [{"_id": "a"}, {"_id": "_design/b"}, {"_id": "c"}]}).to_string();
+    assert_eq!(ask(&mut client, "boss", "GET", "/db", "").await.0, 200);
+    root(&mut client, "PUT", "/db/_security", &json!({"members": {"names": ["boss"]}})).await;
+    let headers = [("authorization", &*basic("boss", "test"))];
+    let outcomes = client.call("POST", "/db/_bulk_docs", &headers, docs.as_bytes()).await.json();
+    let errors: Vec<Option<&str>> = (0..3).map(|at| outcomes[at]["error"].as_str()).collect();
+    assert_eq!(errors, [None, Some("forbidden"), None], "{outcomes}");
+    assert_eq!(ask(&mut client, "boss", "PUT", "/db/_security", "{}").await, (403, NOT_ITS_ADMIN.1.to_owned()));
+    server.stop().await;
+}
