@@ -207,6 +207,23 @@ impl Accounts {
         Ok(is_so.then(|| principal.clone()))
     }
 
+    /// Somebody with what their rights rest on, as of this moment; `None`: not any more.
+    ///
+    /// # Errors
+    /// As of [`Accounts::now`].
+    pub(crate) async fn anew(&self, standing: &Standing) -> Result<Option<Standing>> {
+        let (RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. }) = standing.rests_on() else {
+            return Ok(self.now(standing).await?.map(|_| standing.clone()));
+        };
+        let found = self.find(name, Fresh::Since(Instant::now())).await?;
+        let is_same = found.is_admin == matches!(standing.rests_on(), RestsOn::Admin { .. });
+        let rests_on = found.rests_on();
+        let account = found
+            .account
+            .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
+        Ok(account.map(|account| Standing::new(account.principal(standing.principal().signed_in), rests_on)))
+    }
+
     /// A number that moves whenever an account was found changed: whoever goes on for long judges anew then.
     pub fn changes(&self) -> watch::Receiver<u64> {
         let changes = self.generation.subscribe();

@@ -216,7 +216,7 @@ impl Context {
     /// # Errors
     /// [`Denied`]: who asks has not the right, or that is not known.
     pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
-        let database = self.rights.database::<R>(&self.layer, name).await?;
+        let database = self.rights.database::<R>(&self.layer, self.watching.accounts(), name).await?;
         self.judged.note(Some(name), R::NEEDS);
         Ok(database)
     }

@@ -1,18 +1,28 @@
 //! A database in the hands of somebody who has a right in it.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use flatbed_layer::{
-    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
-    Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
+    CreateOptions, Database, DocumentId, Edit, Error, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR,
+    Reader, Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
 };
 
 use crate::replications;
+use crate::rights::Again;
 use crate::standing::Standing;
 
-/// A database to write documents to; what may write may read. Cheap to clone.
+/// A database to write documents to; what may write may read. Cheap to clone. Where a user's document has changed since the
+/// user was identified, or an administrator of the database is none any more, the right is asked for once more.
 #[derive(Clone)]
 pub struct Writer {
+    once: Once,
+    again: Option<Arc<Again>>,
+}
+
+/// A right to write as it was given.
+#[derive(Clone)]
+struct Once {
     database: Database,
     /// Whether design documents may be written, too.
     designs: std::result::Result<(), Refusal>,
@@ -40,7 +50,7 @@ impl Deref for Writer {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        self.database.reader()
+        self.once.database.reader()
     }
 }
 
@@ -69,20 +79,26 @@ impl Deref for Purging {
 }
 
 impl Writer {
-    pub(crate) fn new(database: Database, designs: std::result::Result<(), Refusal>, by: &Standing) -> Writer {
+    pub(crate) fn new(
+        database: Database,
+        designs: std::result::Result<(), Refusal>,
+        by: &Standing,
+        again: Option<Arc<Again>>,
+    ) -> Writer {
         let owner = (database.name() == REPLICATOR).then(|| by.clone());
-        Writer { database, designs, owner }
+        Writer { once: Once { database, designs, owner }, again }
     }
 
     /// The same database in another's hands, where documents have owners.
     #[cfg(test)]
     pub(crate) fn of(&self, by: &Standing) -> Writer {
-        Writer { owner: Some(by.clone()), ..self.clone() }
+        Writer { once: Once { owner: Some(by.clone()), ..self.once.clone() }, again: None }
     }
 
-    /// Whether this edit may be made: design documents are their database's administrators'.
-    fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
-        if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
+    /// How the right is asked for once more, if it is to be.
+    fn again<T>(&self, done: &Result<T>) -> Option<&Again> {
+        let is_changed = matches!(done, Err(Error::Refused(Refusal::UserChanged)));
+        if is_changed { self.again.as_deref() } else { None }
     }
 
     /// See [`Database::update`].
@@ -90,6 +106,128 @@ impl Writer {
     /// # Errors
     /// As there; and that design documents are not theirs.
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+        let done = self.once.update(edit).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => Box::pin(async { again.writer().await?.once.update(edit).await }).await,
+        }
+    }
+
+    /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+        let mut outcomes = self.once.bulk_update(edits).await?;
+        let is_changed = |outcome: &Outcome| matches!(outcome, Err(Refusal::UserChanged));
+        let Some(again) = self.again.as_deref().filter(|_| outcomes.iter().any(is_changed)) else {
+            return Ok(outcomes);
+        };
+        Box::pin(async {
+            let writer = again.writer().await?;
+            let mut begin = 0;
+            while begin < outcomes.len() {
+                let rest = outcomes.get(begin..).unwrap_or_default();
+                let of = rest.first().is_some_and(is_changed);
+                let end = begin + rest.iter().take_while(|outcome| is_changed(outcome) == of).count();
+                if of {
+                    let done = writer.once.bulk_update(edits.get(begin..end).unwrap_or_default()).await?;
+                    outcomes.iter_mut().skip(begin).zip(done).for_each(|(outcome, done)| *outcome = done);
+                }
+                begin = end;
+            }
+            Ok(outcomes)
+        })
+        .await
+    }
+
+    /// See [`Database::upload`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
+        let done = self.once.database.upload(content_type, is_gzip).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => {
+                Box::pin(async { again.writer().await?.once.database.upload(content_type, is_gzip).await }).await
+            }
+        }
+    }
+
+    /// See [`Database::stage`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
+        let done = self.once.database.stage(data).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => Box::pin(async { again.writer().await?.once.database.stage(data).await }).await,
+        }
+    }
+
+    /// See [`Database::renew_uploads`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
+        let done = self.once.database.renew_uploads(data).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => Box::pin(async { again.writer().await?.once.database.renew_uploads(data).await }).await,
+        }
+    }
+
+    /// See [`Database::discard`].
+    pub async fn discard(&self, data: &Uploaded) {
+        self.once.database.discard(data).await;
+    }
+
+    /// See [`Database::put_local`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
+        let done = self.once.database.put_local(document).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => Box::pin(async { again.writer().await?.once.database.put_local(document).await }).await,
+        }
+    }
+
+    /// See [`Database::delete_local`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn delete_local(&self, id: &str) -> Result<bool> {
+        let done = self.once.database.delete_local(id).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => Box::pin(async { again.writer().await?.once.database.delete_local(id).await }).await,
+        }
+    }
+
+    /// See [`Database::edit_locals`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+        let done = self.once.database.edit_locals(edits).await;
+        match self.again(&done) {
+            None => done,
+            Some(again) => Box::pin(async { again.writer().await?.once.database.edit_locals(edits).await }).await,
+        }
+    }
+}
+
+impl Once {
+    /// Whether this edit may be made: design documents are their database's administrators'.
+    fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
+        if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
+    }
+
+    async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         self.allows(edit)?;
         match &self.owner {
             None => self.database.update(edit).await,
@@ -100,11 +238,7 @@ impl Writer {
         }
     }
 
-    /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+    async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         if edits.iter().all(|edit| self.allows(edit).is_ok()) {
             return self.bulk(edits).await;
         }
@@ -124,59 +258,6 @@ impl Writer {
             None => self.database.bulk_update(edits).await,
             Some(by) => replications::bulk_update(&self.database, by, edits).await,
         }
-    }
-
-    /// See [`Database::upload`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        self.database.upload(content_type, is_gzip).await
-    }
-
-    /// See [`Database::stage`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
-        self.database.stage(data).await
-    }
-
-    /// See [`Database::renew_uploads`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
-        self.database.renew_uploads(data).await
-    }
-
-    /// See [`Database::discard`].
-    pub async fn discard(&self, data: &Uploaded) {
-        self.database.discard(data).await;
-    }
-
-    /// See [`Database::put_local`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        self.database.put_local(document).await
-    }
-
-    /// See [`Database::delete_local`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        self.database.delete_local(id).await
-    }
-
-    /// See [`Database::edit_locals`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        self.database.edit_locals(edits).await
     }
 }
 

@@ -11,6 +11,7 @@ use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, Reader, Refusal, SecurityOf, User,
 };
 
+use crate::accounts::Accounts;
 use crate::database::{Administration, Maintenance, Ownership, Purging, Writer};
 use crate::standing::Standing;
 
@@ -106,9 +107,14 @@ impl Rights {
     }
 
     /// A database, for who has the right to it.
-    pub(crate) async fn database<R: Right>(&self, layer: &Layer, name: &str) -> Result<R::Database, Denied> {
+    pub(crate) async fn database<R: Right>(
+        &self,
+        layer: &Layer,
+        accounts: &Arc<Accounts>,
+        name: &str,
+    ) -> Result<R::Database, Denied> {
         let access = self.judge(R::NEEDS, layer, name).await?;
-        Ok(R::given(Granted { rights: self, layer, name, access }))
+        Ok(R::given(Granted { rights: self, layer, accounts, name, access }))
     }
 
     /// What they are to a database, where that is enough.
@@ -186,6 +192,7 @@ pub struct Own;
 pub struct Granted<'g> {
     rights: &'g Rights,
     layer: &'g Layer,
+    accounts: &'g Arc<Accounts>,
     name: &'g str,
     access: Access,
 }
@@ -195,10 +202,47 @@ impl Granted<'_> {
         self.layer.database(self.name, self.actor(needs))
     }
 
+    /// How it is asked for once more; `None`: there is nothing that could be another.
+    fn again(&self) -> Option<Arc<Again>> {
+        let standing = &self.rights.standing;
+        if standing.principal().is_admin && standing.fence().is_none() {
+            return None;
+        }
+        let (accounts, layer) = (self.accounts.clone(), self.layer.clone());
+        Some(Arc::new(Again { accounts, layer, standing: standing.clone(), name: self.name.into() }))
+    }
+
     fn actor(&self, needs: Needs) -> Actor {
         let principal = self.rights.principal().clone();
         let held = Held { principal, needs, name: self.name.to_owned(), access: self.access };
         self.rights.user().through(Arc::new(held))
+    }
+}
+
+/// What a right to write is asked for with once more, where what it rested on was another when something was written.
+pub(crate) struct Again {
+    accounts: Arc<Accounts>,
+    layer: Layer,
+    standing: Standing,
+    name: Arc<str>,
+}
+
+impl Again {
+    /// The same right as of now.
+    ///
+    /// # Errors
+    /// That they have it no longer, as the layer says it; those of the layer.
+    pub(crate) async fn writer(&self) -> Result<Writer, LayerError> {
+        let refused = |refused| LayerError::Refused(refusal(refused));
+        let standing = self.accounts.anew(&self.standing).await?;
+        let rights = Rights { standing: standing.ok_or_else(|| refused(Refused::wrong_password()))? };
+        // What is known of the database's may be some of a second old.
+        self.layer.securities(std::slice::from_ref(&self.name), None).await?;
+        match rights.database::<Write>(&self.layer, &self.accounts, &self.name).await {
+            Ok(writer) => Ok(writer),
+            Err(Denied::Refused(reason)) => Err(refused(reason)),
+            Err(Denied::Layer(error)) => Err(error),
+        }
     }
 }
 
@@ -243,7 +287,7 @@ impl Right for Write {
             Access::Admin => Ok(()),
             Access::Member | Access::Nobody => Err(no_designs(granted.rights.principal())),
         };
-        Writer::new(granted.database(Self::NEEDS), designs, &granted.rights.standing)
+        Writer::new(granted.database(Self::NEEDS), designs, &granted.rights.standing, granted.again())
     }
 }
 

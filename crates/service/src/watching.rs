@@ -63,6 +63,10 @@ impl Watching {
         Watching { layer, accounts, followed: Mutex::default() }
     }
 
+    pub(crate) fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
     fn followed(&self) -> MutexGuard<'_, Followed> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
