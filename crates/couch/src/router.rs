@@ -144,7 +144,7 @@ pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSett
         cookie: request.header(header::COOKIE),
         proxy,
         peer: request.peer,
-        connection: request.peer,
+        connection: request.sender,
         is_secure: request.is_secure,
     }
 }

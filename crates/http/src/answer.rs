@@ -107,11 +107,23 @@ async fn answer_within<S: Surface>(
         }
         (Ok(()), None) => {
             let memory = shell.memory.clone();
+            let from = sender.and_then(|sender| sender.ip());
             let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
             let body = Arriving::new(body, &memory, &limits, sender);
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
-            let request =
-                Request { method, uri, version, headers, body, upgrade, memory, client: None, peer, is_secure };
+            let request = Request {
+                method,
+                uri,
+                version,
+                headers,
+                body,
+                upgrade,
+                memory,
+                client: None,
+                peer,
+                sender: from,
+                is_secure,
+            };
             let origin =
                 Origin { is_inside, on_behalf: on_behalf.as_ref(), outlet: &outlet, admission: &shell.admission };
             surface.answer(request, target, origin).await

@@ -37,6 +37,8 @@ pub struct Request {
     pub client: Option<Client>,
     /// The client's address; `None` for this process, and for clients that have none.
     pub peer: Option<IpAddr>,
+    /// The other end of the connection, which no header can say: a proxy's, where there is one. `None` as above.
+    pub sender: Option<IpAddr>,
     /// Nobody between the client and this process can read along: what was agreed upon can be a secret, and a cookie be
     /// kept for such connections.
     pub is_secure: bool,

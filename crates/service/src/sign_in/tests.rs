@@ -226,3 +226,33 @@ async fn a_weaker_hash_is_made_anew_with_its_salt() {
     assert_eq!(found.standing.principal().name.as_deref(), Some("anna"));
     assert!(ask(&sign_in, Some(&encode("anna:pw"))).await.is_ok());
 }
+
+/// Nobody else's word counts, nor one without its proof.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxys_word_counts_from_named_peers_alone() {
+    let store = Store::new().await;
+    let mut values = crate::configuration::Values::default();
+    let file = crate::configuration::Source::File;
+    let admin = PasswordHash::with_iterations("x", &[1; 16], 1).to_string();
+    values.insert("admins", "admin", &admin, file).unwrap();
+    values.insert("proxy_auth", "peers", "10.0.0.1", file).unwrap();
+    let sign_in = SignIn::new(store.layer.clone(), Configuration::new(values));
+    assert_eq!(sign_in.handlers(), ["cookie", "proxy", "default"]);
+    let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
+    // Python's hmac would do as well: the cookie of a session has the same HMAC-SHA256 behind its text.
+    let value = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), 0x5F00_0000);
+    let decoded = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(value).unwrap();
+    let of_session = hex(&decoded[decoded.len() - 32..]);
+    for (name, token, from) in [
+        ("anna", None, [10, 0, 0, 1]),
+        ("anna", Some("00"), [10, 0, 0, 1]),
+        // It is an HMAC of this very text under the secret.
+        ("anna:5F000000", Some(&*of_session), [10, 0, 0, 1]),
+        ("anna:5F000000", Some(&*of_session), [10, 0, 0, 2]),
+    ] {
+        let proxy = Some(proxy::Claim { name, roles: Some("_admin"), token });
+        let claims = Claims { proxy, connection: Some(IpAddr::from(from)), ..Claims::default() };
+        let found = sign_in.identify(&claims).await.unwrap();
+        assert_eq!(found.standing.principal().name, None, "{name} {token:?}");
+    }
+}
