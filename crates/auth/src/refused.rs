@@ -65,7 +65,8 @@ impl Refused {
         Refused::new(Kind::Forbidden, reason)
     }
 
-    pub(crate) fn not_found() -> Refused {
+    /// 404, as for a document that there is not.
+    pub fn not_found() -> Refused {
         Refused::new(Kind::NotFound, "missing")
     }
 

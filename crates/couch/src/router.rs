@@ -8,7 +8,9 @@ use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
-use flatbed_service::{Administer, Claims, Context, Identified, Maintain, Read, RightsWatch, SignInError, Standing};
+use flatbed_service::{
+    Administer, Claims, Context, Denied, Identified, Maintain, Read, RightsWatch, SignInError, Standing,
+};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 
@@ -317,6 +319,12 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
         Needed::Member(name) => drop(context.database(name, Read).await?),
         Needed::Admin(name) => drop(context.database(name, Administer).await?),
         Needed::Maintainer(name) => drop(context.database(name, Maintain).await?),
+        Needed::Hidden(name) => {
+            drop(context.database(name, Read).await?);
+            if let Err(Denied::Refused(_)) = context.database(name, Administer).await {
+                return Err(Failure::not_found("missing"));
+            }
+        }
     }
     Ok(())
 }

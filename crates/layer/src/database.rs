@@ -8,7 +8,7 @@ use flatbed_revtree::RevId;
 use crate::document::attachments::{AttachmentReader, OpenAttachment};
 use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, Updated, partition_ids};
 use crate::document::upload::{Unstaged, Upload, Uploaded};
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Error, NotFound, Refusal, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
 use crate::group::attend::{wake, wake_purged};
@@ -81,7 +81,7 @@ impl Reader {
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
     pub async fn info(&self) -> Result<DatabaseInfo> {
-        let info = self.read(&mut ReadInfo { inner: &self.inner, name: &self.name }).await?;
+        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name }).await?;
         if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
             self.inner.due.note(Kind::Superseded, &self.name);
         }
@@ -113,7 +113,7 @@ impl Reader {
                 self.0.resolve(trx, self.1).await.map(drop)
             }
         }
-        self.read(&mut Exists(&self.inner, &self.name)).await
+        self.read_about(&mut Exists(&self.inner, &self.name)).await
     }
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
@@ -131,7 +131,7 @@ impl Reader {
                 get::last_seq(trx, &instance).await
             }
         }
-        self.read(&mut LastSeq(&self.inner, &self.name)).await
+        self.read_about(&mut LastSeq(&self.inner, &self.name)).await
     }
 
     /// Reads one document.
@@ -139,7 +139,15 @@ impl Reader {
     /// # Errors
     /// [`Refusal::DocumentNotFound`].
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
-        self.read(&mut GetOne { inner: &self.inner, name: &self.name, id, options }).await
+        let mut get = GetOne { inner: &self.inner, name: &self.name, id, options };
+        let Some(seen) = self.seen() else { return self.read(&mut get).await };
+        seen.asks(id)?;
+        let mut document = self.read_about(&mut get).await?;
+        if !seen.is_whole(id) {
+            document.body = seen.part(id, &document.body)?;
+            document.attachments = Vec::new();
+        }
+        Ok(document)
     }
 
     /// Reads revisions of one document in their order, all leaves or those that are named (with `latest`: the leaves
@@ -189,7 +197,8 @@ impl Reader {
         let mut rest = wanted;
         while !rest.is_empty() {
             let part = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
-            let found = self.read(&mut MissingRevs { inner: &self.inner, name: &self.name, wanted: part }).await?;
+            let found =
+                self.read_about(&mut MissingRevs { inner: &self.inner, name: &self.name, wanted: part }).await?;
             rest = rest.get(found.len().max(1)..).unwrap_or_default();
             missing.extend(found);
         }
@@ -211,8 +220,14 @@ impl Reader {
     /// # Errors
     /// [`Refusal::DocumentNotFound`], [`Refusal::AttachmentNotFound`].
     pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
+        if let Some(seen) = self.seen() {
+            seen.asks(id)?;
+            if !seen.is_whole(id) {
+                return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
+            }
+        }
         let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
-        Ok(AttachmentReader::new(self.clone(), self.read(&mut open).await?))
+        Ok(AttachmentReader::new(self.unseen(), self.read_about(&mut open).await?))
     }
 
     /// How many purges are remembered.
@@ -235,7 +250,7 @@ impl Reader {
                 Ok(self.2(&*self.0.resolve(trx, self.1).await?))
             }
         }
-        self.read(&mut Of(&self.inner, &self.name, of)).await
+        self.read_about(&mut Of(&self.inner, &self.name, of)).await
     }
 
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.

@@ -85,7 +85,7 @@ pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use group::info::ViewGroupInfo;
 pub use group::source::ViewUpdate;
-pub use handle::{Database, Reader};
+pub use handle::{Database, Reader, Seen};
 pub use index_builds::IndexBuild;
 pub use index_waits::IndexWait;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};

@@ -20,6 +20,7 @@ use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::ServerAdministration;
 use crate::sign_in::{SessionBegun, SignIn};
 use crate::standing::{Claims, Identified, SignInError, Standing};
+use crate::user_documents::UserDocuments;
 use crate::watching::{Judged, RightsWatch, Watching};
 
 /// What the surfaces of a program are given in the place of its layer. Cheap to clone.
@@ -30,6 +31,7 @@ pub struct Service {
     feeds: Arc<Feeds>,
     answering: Answering,
     configuration: Configuration,
+    users: UserDocuments,
     watching: Arc<Watching>,
 }
 
@@ -43,7 +45,8 @@ impl Service {
         let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone()));
         let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
         let answering = Answering::new(functions, designs);
-        Service { layer, sign_in, feeds, answering, configuration, watching }
+        let users = UserDocuments::new(configuration.clone());
+        Service { layer, sign_in, feeds, answering, configuration, users, watching }
     }
 
     /// The settings that may change while it serves.
@@ -56,7 +59,8 @@ impl Service {
         let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
         let (watching, judged) = (self.watching.clone(), Arc::default());
         let (layer, configuration) = (self.layer.clone(), self.configuration.clone());
-        Context { layer, rights: Rights { standing }, feeds, answering, watching, configuration, judged }
+        let rights = Rights { standing, users: self.users.clone() };
+        Context { layer, rights, feeds, answering, watching, configuration, judged }
     }
 
     /// Who makes a request. Without administrators everyone is one.

@@ -11,6 +11,7 @@ use flatbed_layer::{
 use crate::replications;
 use crate::rights::Again;
 use crate::standing::Standing;
+use crate::user_documents::{Entering, prepared};
 
 /// A database to write documents to; what may write may read. Cheap to clone. Where a user's document has changed since the
 /// user was identified, or an administrator of the database is none any more, the right is asked for once more.
@@ -24,6 +25,10 @@ pub struct Writer {
 #[derive(Clone)]
 struct Once {
     database: Database,
+    /// What is seen of it.
+    reader: Reader,
+    /// What documents of `_users` go through; of other databases nothing.
+    entering: Option<Entering>,
     /// Whether design documents may be written, too.
     designs: std::result::Result<(), Refusal>,
     /// Where documents have owners: who writes.
@@ -50,7 +55,7 @@ impl Deref for Writer {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        self.once.database.reader()
+        &self.once.reader
     }
 }
 
@@ -81,18 +86,34 @@ impl Deref for Purging {
 impl Writer {
     pub(crate) fn new(
         database: Database,
+        reader: Reader,
         designs: std::result::Result<(), Refusal>,
         by: &Standing,
+        entering: Option<Entering>,
         again: Option<Arc<Again>>,
     ) -> Writer {
         let owner = (database.name() == REPLICATOR).then(|| by.clone());
-        Writer { once: Once { database, designs, owner }, again }
+        Writer { once: Once { database, reader, entering, designs, owner }, again }
     }
 
     /// The same database in another's hands, where documents have owners.
     #[cfg(test)]
     pub(crate) fn of(&self, by: &Standing) -> Writer {
         Writer { once: Once { owner: Some(by.clone()), ..self.once.clone() }, again: None }
+    }
+
+    /// Whether a request may write these documents: in `_users` the first that somebody may not write refuses all of them.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn enter(&self, ids: impl IntoIterator<Item = impl AsRef<str>>) -> std::result::Result<(), Refusal> {
+        let Some(entering) = &self.once.entering else { return Ok(()) };
+        ids.into_iter().try_for_each(|id| entering.enters(id.as_ref()))
+    }
+
+    /// Whether local documents may be written: who may not is not let in by being asked about once more.
+    fn local(&self) -> std::result::Result<(), Refusal> {
+        self.once.entering.as_ref().map_or(Ok(()), Entering::local)
     }
 
     /// How the right is asked for once more, if it is to be.
@@ -189,6 +210,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
+        self.local()?;
         let done = self.once.database.put_local(document).await;
         match self.again(&done) {
             None => done,
@@ -201,6 +223,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
+        self.local()?;
         let done = self.once.database.delete_local(id).await;
         match self.again(&done) {
             None => done,
@@ -213,6 +236,9 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+        if !edits.is_empty() {
+            self.local()?;
+        }
         let done = self.once.database.edit_locals(edits).await;
         match self.again(&done) {
             None => done,
@@ -228,7 +254,9 @@ impl Once {
     }
 
     async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+        let edits = prepared(self.entering.as_ref(), std::slice::from_ref(edit)).await?;
         self.allows(edit)?;
+        let edit = edits.first().unwrap_or(edit);
         match &self.owner {
             None => self.database.update(edit).await,
             Some(by) => {
@@ -239,6 +267,7 @@ impl Once {
     }
 
     async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+        let edits = &*prepared(self.entering.as_ref(), edits).await?;
         if edits.iter().all(|edit| self.allows(edit).is_ok()) {
             return self.bulk(edits).await;
         }

@@ -7,11 +7,12 @@ use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
 use flatbed_layer::json::{self, Object};
 use flatbed_layer::{
     Attachment, AttachmentEdit, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader, Refusal,
-    RevId, Room, Rule, User, Verdict, Writing,
+    RevId, Room, Rule, USERS, User, Verdict, Writing,
 };
 
 use crate::json_out;
 use crate::rights::Rights;
+use crate::user_documents::OfUsers;
 
 /// What `_security` is where nobody has set it: administrators only.
 pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -43,6 +44,10 @@ pub(crate) async fn completed(
 pub struct Functions(pub Runner);
 
 impl Judge for Functions {
+    fn of_database(&self, name: &str) -> Option<Arc<dyn Rule>> {
+        (name == USERS).then(|| Arc::new(OfUsers) as Arc<dyn Rule>)
+    }
+
     fn caller(&self) -> u64 {
         self.0.caller().0
     }

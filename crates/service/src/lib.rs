@@ -27,6 +27,7 @@ mod standing;
 #[cfg(test)]
 mod test_store;
 mod uploads;
+mod user_documents;
 mod view_functions;
 mod watching;
 

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
 use flatbed_layer::{
-    Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, Reader, Refusal, SecurityOf, User,
+    Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, Reader, Refusal, SecurityOf, USERS, User,
 };
 
 use crate::accounts::Accounts;
 use crate::database::{Administration, Maintenance, Ownership, Purging, Writer};
 use crate::standing::Standing;
+use crate::user_documents::UserDocuments;
 
 /// The role of those who see the server's figures, and nothing else for that.
 const METRICS_ROLE: &str = "_metrics";
@@ -87,7 +88,7 @@ pub(crate) fn parsed(security: Option<&[u8]>) -> Security {
 pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> Access {
     if principal.is_admin {
         Access::Admin
-    } else if DatabaseKind::of(name) != DatabaseKind::Ordinary {
+    } else if DatabaseKind::of(name) != DatabaseKind::Ordinary && name != USERS {
         // Their documents have rules of their own, which are not kept yet.
         Access::Nobody
     } else {
@@ -99,6 +100,7 @@ pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> 
 #[derive(Debug, Clone)]
 pub(crate) struct Rights {
     pub(crate) standing: Standing,
+    pub(crate) users: UserDocuments,
 }
 
 impl Rights {
@@ -198,6 +200,15 @@ pub struct Granted<'g> {
 }
 
 impl Granted<'_> {
+    /// What they see of it.
+    fn reader(&self) -> Reader {
+        let reader = self.layer.reader(self.name);
+        if self.name == USERS && self.access != Access::Admin {
+            return reader.seen_by(self.rights.users.seen_by(self.rights.principal()));
+        }
+        reader
+    }
+
     fn database(&self, needs: Needs) -> Database {
         self.layer.database(self.name, self.actor(needs))
     }
@@ -209,7 +220,8 @@ impl Granted<'_> {
             return None;
         }
         let (accounts, layer) = (self.accounts.clone(), self.layer.clone());
-        Some(Arc::new(Again { accounts, layer, standing: standing.clone(), name: self.name.into() }))
+        let (standing, users) = (standing.clone(), self.rights.users.clone());
+        Some(Arc::new(Again { accounts, layer, standing, users, name: self.name.into() }))
     }
 
     fn actor(&self, needs: Needs) -> Actor {
@@ -224,6 +236,7 @@ pub(crate) struct Again {
     accounts: Arc<Accounts>,
     layer: Layer,
     standing: Standing,
+    users: UserDocuments,
     name: Arc<str>,
 }
 
@@ -235,7 +248,8 @@ impl Again {
     pub(crate) async fn writer(&self) -> Result<Writer, LayerError> {
         let refused = |refused| LayerError::Refused(refusal(refused));
         let standing = self.accounts.anew(&self.standing).await?;
-        let rights = Rights { standing: standing.ok_or_else(|| refused(Refused::wrong_password()))? };
+        let standing = standing.ok_or_else(|| refused(Refused::wrong_password()))?;
+        let rights = Rights { standing, users: self.users.clone() };
         // What is known of the database's may be some of a second old.
         self.layer.securities(std::slice::from_ref(&self.name), None).await?;
         match rights.database::<Write>(&self.layer, &self.accounts, &self.name).await {
@@ -273,7 +287,7 @@ impl Right for Read {
     const NEEDS: Needs = Needs::Member;
 
     fn given(granted: Granted<'_>) -> Reader {
-        granted.layer.reader(granted.name)
+        granted.reader()
     }
 }
 
@@ -287,7 +301,10 @@ impl Right for Write {
             Access::Admin => Ok(()),
             Access::Member | Access::Nobody => Err(no_designs(granted.rights.principal())),
         };
-        Writer::new(granted.database(Self::NEEDS), designs, &granted.rights.standing, granted.again())
+        let entering = (granted.name == USERS)
+            .then(|| granted.rights.users.written_by(granted.rights.principal(), granted.access));
+        let (database, standing) = (granted.database(Self::NEEDS), &granted.rights.standing);
+        Writer::new(database, granted.reader(), designs, standing, entering, granted.again())
     }
 }
 
@@ -337,8 +354,9 @@ fn no_designs(principal: &Principal) -> Refusal {
 }
 
 /// As the layer has it.
-fn refusal(Refused { kind, reason }: Refused) -> Refusal {
+pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
     match kind {
+        Kind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
         Kind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
         _ => Refusal::Forbidden(reason.into_owned()),
     }

@@ -112,6 +112,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         edits.push(edit);
     }
     check_ids(&database, &edits).await?;
+    database.enter(edits.iter().map(|edit| &edit.id))?;
     uploads.stage().await?;
     let outcomes = write(&database, edits).await?;
     // What another replica sends may be known already, and its data with it.

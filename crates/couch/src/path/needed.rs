@@ -26,6 +26,8 @@ pub(crate) enum Needed<'t> {
     Admin(&'t str),
     /// The same, to keep it in order: who is a member is refused with other words.
     Maintainer(&'t str),
+    /// The same; for a member there is nothing there.
+    Hidden(&'t str),
 }
 
 impl Target {
@@ -72,12 +74,16 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         }
         InDatabase::Endpoint(Endpoint::Security | Endpoint::RevsLimit) if is_put => Needed::Admin(name),
         InDatabase::Later("_sync_shards", _) => Needed::ServerAdmin,
+        InDatabase::Local { .. } if name == USERS => Needed::Hidden(name),
         // Who may write a document of these two need not see which there are.
         InDatabase::Endpoint(Endpoint::AllDocs | Endpoint::Changes) | InDatabase::Queries(Listed::All)
             if matches!(name, USERS | REPLICATOR) =>
         {
             Needed::ServerAdmin
         }
+        // Who does not administer users sees their documents one by one, as each shows itself; what has something of them
+        // otherwise, and whatever comes to be here, is for who does.
+        _ if name == USERS && !is_of_single_documents(what, method) => Needed::Admin(name),
         InDatabase::Root
         | InDatabase::Endpoint(
             Endpoint::LocalDocs
@@ -113,5 +119,17 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         | InDatabase::View { .. }
         | InDatabase::DesignInfo { .. }
         | InDatabase::TempView => Needed::Member(name),
+    }
+}
+
+/// What members of `_users` may ask for: what reads through [`flatbed_layer::Seen`], or has nothing of documents in its answer.
+fn is_of_single_documents(what: &InDatabase, method: &Method) -> bool {
+    match what {
+        InDatabase::Root => matches!(*method, Method::GET | Method::HEAD | Method::POST),
+        InDatabase::Endpoint(Endpoint::BulkDocs | Endpoint::RevsDiff | Endpoint::MissingRevs | Endpoint::Security) => {
+            true
+        }
+        InDatabase::Document { .. } | InDatabase::Attachment { .. } => true,
+        _ => false,
     }
 }

@@ -29,6 +29,7 @@ fn lacks(target: &Target, method: &Method) -> &'static str {
         Needed::Member(_) => "db",
         Needed::Admin(_) => "db admin",
         Needed::Maintainer(_) => "maintainer",
+        Needed::Hidden(_) => "hidden",
     }
 }
 
@@ -253,6 +254,7 @@ fn the_table_of_rights_has_every_path_and_method() {
                 Needed::Member(_) => "mdu",
                 Needed::Admin(_) => "au",
                 Needed::Maintainer(_) => "ku",
+                Needed::Hidden(_) => "u",
             };
             assert!(needed.contains(letter), "{method} {line}: {needed}");
         }

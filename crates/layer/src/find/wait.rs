@@ -39,7 +39,7 @@ impl Reader {
     }
 
     pub(super) async fn wait_for(&self, waiting: &mut Waiting) -> Result<bool> {
-        let Reader { inner, name } = self;
+        let Reader { inner, name, .. } = self;
         let look = || async { self.read(&mut Look { inner, name }).await }.boxed();
         waiting.wait(&inner.index_builds, &look).await
     }

@@ -22,7 +22,7 @@ const LOOKS: Duration = Duration::from_millis(100);
 
 /// Documents have been written by this process: who follows does so at once.
 pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a str>) {
-    let Reader { inner, name } = database.reader();
+    let Reader { inner, name, .. } = database.reader();
     if inner.views.functions().is_none() {
         return;
     }
@@ -49,7 +49,7 @@ pub(crate) fn wake_purged(database: &Database, id: &str) {
 
 /// Lets all groups of a database be followed, by its record as it is now.
 async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
-    let Reader { inner, name } = reader;
+    let Reader { inner, name, .. } = reader;
     let instance = reader.read(&mut Resolve { inner, name }).await?;
     ids_of(&instance).into_iter().for_each(|id| ensure(reader, id));
     Ok(instance)
@@ -83,7 +83,7 @@ pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> 
 }
 
 pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> Result<Attended> {
-    let Reader { inner, name } = reader;
+    let Reader { inner, name, .. } = reader;
     if inner.views.functions().is_none() {
         return Ok(Attended::Elsewhere);
     }
@@ -103,7 +103,7 @@ pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> R
 
 /// Whether the groups of a database have followed, or cannot, by some time.
 async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Result<bool> {
-    let Reader { inner, name } = reader;
+    let Reader { inner, name, .. } = reader;
     for id in ids_of(instance) {
         let state = inner.views.group(id);
         loop {

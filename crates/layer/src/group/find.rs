@@ -63,7 +63,7 @@ pub(super) fn known(reader: &Reader, design: &str) -> Option<Found> {
 /// # Errors
 /// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`], [`ViewFailure::Changed`].
 pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDefinition) -> bool) -> Result<Defined> {
-    let Reader { inner, name } = reader;
+    let Reader { inner, name, .. } = reader;
     for _ in 0..READS_MAX {
         let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
         if let Some((number, signature)) = number

@@ -65,7 +65,7 @@ impl Reader {
             Defined::Nothing => return Ok(nothing("javascript".to_owned())),
         };
         let id = (found.instance.record.namespace, found.number);
-        let Reader { inner, name } = self;
+        let Reader { inner, name, .. } = self;
         let standing = self.read(&mut Look { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
         let definition = &found.loaded.definition;
         let state = inner.views.known(id);

@@ -64,7 +64,7 @@ impl Job {
 
     /// Whether the database still has the group, and this process goes on.
     pub(super) async fn is_wanted(&self) -> Result<bool> {
-        let Reader { inner, name } = &self.reader;
+        let Reader { inner, name, .. } = &self.reader;
         Ok(!self.is_closing() && self.reader.read(&mut Look { inner, name, id: self.id }).await?.is_some())
     }
 

@@ -29,7 +29,7 @@ const LOOKS_APART: Duration = Duration::from_millis(10);
 
 /// Waits as long as another process works at a group. `None`: there is nothing to be done here, or the group is gone.
 pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
-    let Reader { inner, name } = reader;
+    let Reader { inner, name, .. } = reader;
     let mut seen: Option<(ViewProgress, Instant)> = None;
     let mut room = None;
     let mut watch: Option<Watch> = None;

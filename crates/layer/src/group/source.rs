@@ -118,7 +118,7 @@ impl ViewSource for Source {
 
 impl Source {
     async fn open_in(&self, trx: &Transaction, is_first: bool) -> Result<Opening> {
-        let Reader { inner, name } = &self.reader;
+        let Reader { inner, name, .. } = &self.reader;
         let (namespace, number) = self.id;
         let seen = *self.state.moved.borrow();
         // A database of the same namespace has its keys in the same places: they are asked for before it is known to be the same.

@@ -149,7 +149,7 @@ pub(super) async fn violations(reader: &Reader) -> Vec<String> {
 /// The only group of a database.
 async fn standing(reader: &Reader) -> Standing {
     reader.exists().await.unwrap();
-    let Reader { inner, name } = reader;
+    let Reader { inner, name, .. } = reader;
     let instance = inner.cached(name).expect("an instance");
     let number = groups_of(&instance.record).next().expect("a group").number;
     reader.read(&mut Look { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()

@@ -138,7 +138,9 @@ pub(crate) async fn judge(
     // What the server writes of its own accord is not judged.
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
     let rules = if instance.record.rules > 0 { instance.rules(database).await? } else { Rules::default() };
-    let judge = database.inner.judge.as_deref().filter(|_| !rules.0.is_empty());
+    let own = database.inner.judge.as_deref().and_then(|judge| judge.of_database(&instance.name));
+    let rules: Vec<&dyn Rule> = own.iter().chain(rules.0.iter()).map(|rule| &**rule).collect();
+    let judge = database.inner.judge.as_deref().filter(|_| !rules.is_empty());
     if judge.is_none() && !edits.iter().any(|edit| is_design(edit)) {
         return Ok(all_may());
     }
@@ -160,7 +162,7 @@ pub(crate) async fn judge(
             }
             let Some(judge) = judge else { return Ok(verdict) };
             let Some((old, _room)) = with_room(database, edit, judge, named).await? else { return Ok(verdict) };
-            for rule in rules.0.iter() {
+            for rule in rules {
                 let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security };
                 verdict = verdict.and(rule.judge(write).await.map_err(|refusal| cut(refusal, of))?);
             }

@@ -19,6 +19,12 @@ pub trait Judge: Send + Sync {
     /// before included.
     fn load(&self, design: &Document, database: &str) -> Arc<dyn Rule>;
 
+    /// What judges the documents of a database besides, whatever design documents it has: they are of a kind that the program
+    /// gives a meaning to.
+    fn of_database(&self, _name: &str) -> Option<Arc<dyn Rule>> {
+        None
+    }
+
     /// Another number than it gave before: on whose behalf a batch of edits is judged.
     fn caller(&self) -> u64;
 

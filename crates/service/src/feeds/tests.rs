@@ -34,8 +34,10 @@ impl Store {
             }
         };
         let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
-        let (layer, _) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, None).await.unwrap();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
+        let judge = Arc::new(crate::Functions(functions.clone()));
+        let options = LayerOptions { root, ..LayerOptions::default() };
+        let (layer, _) = Layer::open(fdb, options, Some(judge)).await.unwrap();
         let service = Service::new(layer, functions, Configuration::default());
         let context = service.context(Standing::of_server());
         context.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();

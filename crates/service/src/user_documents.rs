@@ -1,0 +1,212 @@
+//! The documents of `_users`: what is done to one before it is written, what judges it, and who sees what of it.
+//!
+//! The rules are those of `flatbed_auth::users`. Here is where they are asked: passwords are hashed before anything is written,
+//! one at a time, on a thread beside those that serve; the rule judges as functions of design documents do; and who does not
+//! administer `_users` reads through [`Seen`], by which no other way leads to a body.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use flatbed_auth::security::{Access, Security};
+use flatbed_auth::users::{self, Prepared, Unhashed};
+use flatbed_auth::{ADMIN_ROLE, PasswordHash, Principal, Refused, SALT_BYTES, SignedIn};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{
+    DESIGN, Document, DocumentId, Edit, Error, Judgement, NotJudged, Refusal, Result, Rule, Seen, Verdict, Writing,
+};
+use tokio::sync::Semaphore;
+
+use crate::configuration::Configuration;
+use crate::rights::{parsed, refusal};
+
+/// Passwords that are hashed at once: a hash takes a processor for some tenths of a second.
+const HASHED_AT_ONCE: usize = 1;
+
+/// Requests that wait for theirs.
+const WAITING_MAX: usize = 256;
+
+/// Passwords in a request of who is no administrator.
+const PASSWORDS_MAX: usize = 20;
+
+/// What `_users` needs beside its documents. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct UserDocuments {
+    configuration: Configuration,
+    hashing: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+impl UserDocuments {
+    pub(crate) fn new(configuration: Configuration) -> UserDocuments {
+        let hashing = Arc::new(Semaphore::new(HASHED_AT_ONCE));
+        UserDocuments { configuration, hashing, waiting: Arc::new(Semaphore::new(WAITING_MAX)) }
+    }
+
+    /// What somebody sees who does not administer `_users`.
+    pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn Seen> {
+        Arc::new(SeenBy { name: principal.name.clone(), configuration: self.configuration.clone() })
+    }
+
+    /// What somebody's documents go through before they are written.
+    pub(crate) fn written_by(&self, principal: &Principal, access: Access) -> Entering {
+        let is_server_admin = principal.is_admin || principal.has_role(ADMIN_ROLE);
+        let is_admin = is_server_admin || access == Access::Admin;
+        Entering { name: principal.name.clone(), is_server_admin, is_admin, of: self.clone() }
+    }
+
+    async fn hash(&self, unhashed: Unhashed<'_>) -> Result<Value<'static>> {
+        let busy = || Refusal::NotJudged { because: NotJudged::Busy, reason: "too many passwords wait".to_owned() };
+        // They are never closed.
+        let _waiting = self.waiting.try_acquire().map_err(|_| busy())?;
+        let turn = Arc::clone(&self.hashing).acquire_owned().await.map_err(|_| busy())?;
+        let (password, salt) = unhashed.to_hash();
+        let (password, salt) = (password.to_owned(), salt.to_owned());
+        let hashed = tokio::task::spawn_blocking(move || {
+            // The thread goes on where nobody waits for it any longer, and holds its turn until it is through.
+            let _turn = turn;
+            PasswordHash::salted(&password, &salt, flatbed_auth::ITERATIONS)
+        });
+        let hash = hashed.await.map_err(|error| Error::Corrupt(error.to_string()))?;
+        Ok(unhashed.with(&hash).into_owned())
+    }
+}
+
+/// Who writes documents of `_users`.
+#[derive(Debug, Clone)]
+pub(crate) struct Entering {
+    name: Option<String>,
+    is_server_admin: bool,
+    is_admin: bool,
+    of: UserDocuments,
+}
+
+impl Entering {
+    fn actor(&self) -> users::Actor<'_> {
+        users::Actor { name: self.name.as_deref(), is_server_admin: self.is_server_admin, is_admin: self.is_admin }
+    }
+
+    /// What is to be written in the place of edits: the first that may not be made refuses all of them, as in CouchDB.
+    pub(crate) async fn before_update<'e>(&self, edits: &[Edit<'e>]) -> Result<Vec<Edit<'e>>> {
+        let mut prepared = Vec::with_capacity(edits.len());
+        let mut passwords = 0;
+        // All are looked at before the first password is hashed.
+        for edit in edits {
+            if edit.history.is_some() && !self.is_admin {
+                // It could make a conflict of somebody else's document, which nobody signs in with then.
+                let reason = "Only administrators may write revisions of other replicas into the users database.";
+                return Err(Refusal::Forbidden(reason.to_owned()).into());
+            }
+            let mut random = [0; SALT_BYTES];
+            getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
+            let body = users::before_update(&edit.id, edit.body.clone(), &self.actor(), &random).map_err(refusal)?;
+            passwords += usize::from(matches!(body, Prepared::Hash(_)));
+            prepared.push((edit, body));
+        }
+        if passwords > PASSWORDS_MAX && !self.is_admin {
+            let reason = format!("At most {PASSWORDS_MAX} passwords are set in a request.");
+            return Err(Refusal::Forbidden(reason).into());
+        }
+        let mut edits = Vec::with_capacity(prepared.len());
+        for (edit, body) in prepared {
+            let body = match body {
+                Prepared::AsIs(body) => body,
+                Prepared::Hash(unhashed) => self.of.hash(unhashed).await?,
+            };
+            let Edit { id, parent, history, deleted, attachments, .. } = edit.clone();
+            edits.push(Edit { id, parent, history, deleted, attachments, body });
+        }
+        Ok(edits)
+    }
+
+    /// Whether they may write a document of this id at all.
+    pub(crate) fn enters(&self, id: &str) -> std::result::Result<(), Refusal> {
+        if DocumentId::of(id).is_local() {
+            return self.local();
+        }
+        users::before_update(id, Value::Null, &self.actor(), &[0; SALT_BYTES]).map(drop).map_err(refusal)
+    }
+
+    /// Whether local documents may be written and read: they are administrators' here.
+    pub(crate) fn local(&self) -> std::result::Result<(), Refusal> {
+        if self.is_admin { Ok(()) } else { Err(refusal(Refused::not_found())) }
+    }
+}
+
+/// Whoever reads `_users` and does not administer it.
+#[derive(Debug)]
+struct SeenBy {
+    name: Option<String>,
+    configuration: Configuration,
+}
+
+impl SeenBy {
+    fn actor(&self) -> users::Actor<'_> {
+        users::Actor { name: self.name.as_deref(), is_server_admin: false, is_admin: false }
+    }
+
+    fn owns(&self, id: &str) -> bool {
+        self.name.is_some() && self.name.as_deref() == users::name_in(id)
+    }
+}
+
+impl Seen for SeenBy {
+    fn asks(&self, id: &str) -> std::result::Result<(), Refusal> {
+        if id.starts_with(DESIGN) { users::may_see_designs(&self.actor()).map_err(refusal) } else { Ok(()) }
+    }
+
+    fn is_whole(&self, id: &str) -> bool {
+        self.owns(id)
+    }
+
+    fn part(&self, id: &str, members: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
+        let text = [b"{", members, b"}"].concat();
+        let body = json::parse(&text, &Limits::default()).map_err(|_| refusal(Refused::not_found()))?;
+        let public = &self.configuration.now().auth.public_fields;
+        let body = match users::read(id, body, &self.actor(), public).map_err(refusal)? {
+            users::Seen::Whole(body) | users::Seen::Public(body) => body,
+        };
+        let mut out = Vec::new();
+        json::write(&body, &mut out);
+        Ok(out.get(1..out.len().saturating_sub(1)).unwrap_or_default().to_vec())
+    }
+}
+
+/// What CouchDB's `_design/_auth` says of each document of `_users`.
+#[derive(Debug)]
+pub(crate) struct OfUsers;
+
+impl Rule for OfUsers {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> std::pin::Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+        Box::pin(async move { validate(&write).map(|()| Verdict::default()) })
+    }
+}
+
+fn validate(write: &Writing<'_>) -> std::result::Result<(), Refusal> {
+    let roles = write.user.roles.clone();
+    let principal = match &write.user.name {
+        Some(name) => Principal::user(name, roles, SignedIn::Password),
+        None => Principal { roles: roles.into(), ..Principal::anonymous() },
+    };
+    let security: Security = parsed(write.security);
+    let text = write.old.map(|old: &Document| [b"{", old.body.as_slice(), b"}"].concat());
+    let old = text.as_deref().map(|text| json::parse(text, &Limits::default()));
+    let old =
+        old.transpose().map_err(|_| Refusal::Forbidden("The document that is there cannot be read.".to_owned()))?;
+    let write =
+        users::Write { id: &write.edit.id, is_deleted: write.edit.deleted, body: &write.edit.body, old: old.as_ref() };
+    users::validate(&write, &users::Actor::new(&principal, &security)).map_err(refusal)
+}
+
+/// Edits as they are to be written: as they came, where the database is another one.
+pub(crate) async fn prepared<'s, 'e>(
+    entering: Option<&Entering>,
+    edits: &'s [Edit<'e>],
+) -> Result<Cow<'s, [Edit<'e>]>> {
+    match entering {
+        None => Ok(Cow::Borrowed(edits)),
+        Some(entering) => entering.before_update(edits).await.map(Cow::Owned),
+    }
+}
+
+#[cfg(test)]
+mod tests;
