@@ -20,10 +20,15 @@ const engine = /^(Compilation of the \w+ function in the '.*?' view failed: )(?:
 export const read = (name) =>
   readFileSync(new URL(`couchdb-answers/${name}.jsonl`, import.meta.url), 'utf8').trim().split('\n').map((line) => JSON.parse(line));
 
-/** One request; an answer that its connection cuts off has the header `(cut off)`. */
+/**
+ * One request; an answer that its connection cuts off has the header `(cut off)`. With the name and the password in the server's
+ * URL, if there are some and the headers do not say otherwise: `authorization` `undefined` sends none.
+ */
 export function call(url, method, path, headers = {}, body = undefined) {
   const base = new URL(url);
-  const options = { host: base.hostname, port: base.port, method, path, headers, agent: false };
+  const named = base.username ? { authorization: basic(`${base.username}:${base.password}`) } : {};
+  const sent = Object.fromEntries(Object.entries({ ...named, ...headers }).filter(([, value]) => value !== undefined));
+  const options = { host: base.hostname, port: base.port, method, path, headers: sent, agent: false };
   return new Promise((resolve, reject) => {
     const request = http.request(options, (response) => {
       const chunks = [];
@@ -38,6 +43,8 @@ export function call(url, method, path, headers = {}, body = undefined) {
     request.end(body);
   });
 }
+
+const basic = (text) => `Basic ${Buffer.from(text).toString('base64')}`;
 
 /** Bytes as UTF-8, those that are none as \\xNN, which is how they were recorded. */
 function decode(bytes) {
@@ -130,8 +137,9 @@ export async function* play(url, { options = {}, steps }) {
     for (const [index, [[method, path, headers, body], recorded]] of steps.entries()) {
       const sent = { accept: 'application/json', ...(body == null ? {} : { 'content-type': 'application/json' }) };
       for (const [header, value] of Object.entries(headers)) {
-        if (header === 'as') sent.authorization = `Basic ${Buffer.from(fill(value)).toString('base64')}`;
-        else if (value !== '-') sent[header] = Buffer.from(fill(value).replaceAll('␣', ' ')).toString('latin1');
+        if (header === 'as') sent.authorization = basic(fill(value));
+        else if (value === '-') sent[header] = undefined;
+        else sent[header] = Buffer.from(fill(value).replaceAll('␣', ' ')).toString('latin1');
       }
       const answer = await call(url, method, quote(fill(path)), sent, body == null ? undefined : fill(body));
       const parsed = parse(answer.text);

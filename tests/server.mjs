@@ -17,7 +17,7 @@ export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 
 
 /**
  * Starts a server: `{ url, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives it no
- * time to end, `restart` gives a server on the same storage and port.
+ * time to end, `restart` gives a server on the same storage and port. `again.env` is what its environment has besides.
  */
 export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
@@ -27,7 +27,7 @@ export async function startServer(again) {
   const storage = process.env.FLATBED_CLUSTER_FILE
     ? ['--cluster-file', process.env.FLATBED_CLUSTER_FILE, '--root', root]
     : ['--data-dir', join(directory, 'data')];
-  const env = { ...process.env };
+  const env = { ...process.env, ...again?.env };
   if (process.env.FLATBED_TEST_FAULTS) {
     const [probability, seed = randomBytes(4).readUInt32LE()] = process.env.FLATBED_TEST_FAULTS.split(',');
     env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
@@ -51,7 +51,7 @@ export async function startServer(again) {
   for await (const line of createInterface(server.stdout)) {
     const url = line.match(/http:\/\/\S+/)?.[0];
     if (url) {
-      const restart = () => startServer({ directory, root, port: new URL(url).port });
+      const restart = () => startServer({ ...again, directory, root, port: new URL(url).port });
       return { url, pid: server.pid, stop, kill, restart };
     }
   }
