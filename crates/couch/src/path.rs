@@ -280,7 +280,16 @@ impl Target {
     /// Whether a request with this method changes nothing, and may end with its client.
     pub(crate) fn only_reads(&self, method: &Method) -> bool {
         let is_query = matches!(self, Target::Database(_, what) if what.is_query()) && *method == Method::POST;
-        is_query || matches!(*method, Method::GET | Method::HEAD)
+        is_query || (matches!(*method, Method::GET | Method::HEAD) && !self.is_update())
+    }
+
+    /// Whether an update function writes a document there, whatever the method.
+    pub(crate) fn is_update(&self) -> bool {
+        match self {
+            Target::Database(_, what) => what.is_update(),
+            Target::EncodedDesign(target) => target.is_update(),
+            _ => false,
+        }
     }
 }
 
@@ -343,6 +352,14 @@ impl InDatabase {
     }
 
     /// A query of Mango, of a partition too.
+    fn is_update(&self) -> bool {
+        match self {
+            InDatabase::Answering { kind, .. } => matches!(kind, Answering::Update),
+            InDatabase::Partition { of: Some(of), .. } => of.is_update(),
+            _ => false,
+        }
+    }
+
     fn is_query(&self) -> bool {
         match self {
             InDatabase::Mango(what) => matches!(what, Mango::Find | Mango::Explain | Mango::Count),

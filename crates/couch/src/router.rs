@@ -53,6 +53,10 @@ impl Surface for State {
         self.service.is_open()
     }
 
+    fn changes(Path(target): &Path, method: &Method) -> bool {
+        !method.is_safe() || target.as_ref().is_ok_and(Target::is_update)
+    }
+
     fn begins_session(Path(target): &Path) -> bool {
         matches!(target, Ok(Target::Session))
     }
@@ -210,6 +214,10 @@ async fn dispatch(state: &Arc<State>, mut request: Request, mut target: Target) 
             Rewritten::Request(next) => request = *next,
         }
         target = Target::parse(request.uri.path())?;
+        // A link of another page leads here, too.
+        if request.is_foreign && (!request.method.is_safe() || target.is_update()) {
+            return Err(Refused::foreign().into());
+        }
         if request.client.is_none() && !matches!(request.method, Method::GET | Method::HEAD) {
             return again(state, request, target).await;
         }

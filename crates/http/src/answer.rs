@@ -84,14 +84,14 @@ async fn answer_within<S: Surface>(
         shell.admission.ask(peer)?;
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
         let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
-        if !method.is_safe() && page.has_session_or(S::begins_session(&target)) && !cors.is_own_or_listed(&page) {
+        let is_foreign = page.has_session_or(S::begins_session(&target)) && !cors.is_own_or_listed(&page);
+        if is_foreign && S::changes(&target, &method) {
             shell.traffic.refused.of(Bound::Origin).add(1);
-            let reason = "A page of another origin may not change anything on behalf of its user.";
-            return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", reason));
+            return Err(Refused::foreign());
         }
-        Ok(())
+        Ok(is_foreign)
     };
-    let checked = peer.as_ref().map_or(Ok(()), check);
+    let checked = peer.as_ref().map_or(Ok(false), check);
     let preflight = if checked.is_ok() { cors.preflight(&method, &headers) } else { None };
     let Answer { mut reply, user } = match (checked, preflight) {
         (Err(refused), _) => {
@@ -101,11 +101,11 @@ async fn answer_within<S: Surface>(
             }
             Answer { reply, user: None }
         }
-        (Ok(()), Some(reply)) => {
+        (Ok(_), Some(reply)) => {
             label = S::PREFLIGHT;
             Answer { reply, user: None }
         }
-        (Ok(()), None) => {
+        (Ok(is_foreign), None) => {
             let memory = shell.memory.clone();
             let from = sender.and_then(|sender| sender.ip());
             let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
@@ -123,6 +123,7 @@ async fn answer_within<S: Surface>(
                 peer,
                 sender: from,
                 is_secure,
+                is_foreign,
             };
             let origin =
                 Origin { is_inside, on_behalf: on_behalf.as_ref(), outlet: &outlet, admission: &shell.admission };

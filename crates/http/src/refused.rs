@@ -24,6 +24,12 @@ impl Refused {
         Refused { status, error, reason: reason.into(), retry_after_seconds: None }
     }
 
+    /// 403: a page of another origin would change something with the session of its user.
+    pub fn foreign() -> Refused {
+        let reason = "A page of another origin may not change anything on behalf of its user.";
+        Refused::new(StatusCode::FORBIDDEN, "forbidden", reason)
+    }
+
     pub(crate) fn bad_request(reason: impl Into<String>) -> Refused {
         Refused::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }

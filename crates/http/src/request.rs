@@ -39,6 +39,9 @@ pub struct Request {
     pub peer: Option<IpAddr>,
     /// The other end of the connection, which no header can say: a proxy's, where there is one. `None` as above.
     pub sender: Option<IpAddr>,
+    /// A page of another origin has made it, which must not change anything with the session of its user. What
+    /// [`Surface::changes`](crate::Surface::changes) something was refused already.
+    pub is_foreign: bool,
     /// Nobody between the client and this process can read along: what was agreed upon can be a secret, and a cookie be
     /// kept for such connections.
     pub is_secure: bool,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_metrics::Label;
+use hyper::Method;
 
 use crate::inside::OnBehalf;
 use crate::limits::Admission;
@@ -28,6 +29,11 @@ pub trait Surface: Sized + Send + Sync + 'static {
 
     /// Whether everyone may do everything. Then it is served on loopback addresses and under loopback names alone.
     fn is_open(&self) -> bool;
+
+    /// Whether a request may change something, so that no page of another origin may make it with the session of its user.
+    fn changes(_target: &Self::Target, method: &Method) -> bool {
+        !method.is_safe()
+    }
 
     /// Whether what is changed there begins a session, which a page of another origin must not do for its user.
     fn begins_session(_target: &Self::Target) -> bool {

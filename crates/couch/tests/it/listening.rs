@@ -429,6 +429,8 @@ async fn pages_of_other_origins() {
         ("GET", "/db", "origin: https://evil.example\r\n", true, true),
         ("DELETE", "/db/a", "origin: https://evil.example\r\n", false, false),
         ("COPY", "/db/a", "origin: https://evil.example\r\n", false, false),
+        ("GET", "/db/_design/d/_update/u", "sec-fetch-site: cross-site\r\n", false, false),
+        ("GET", "/db/_design/d/_update/u", "sec-fetch-site: same-origin\r\n", true, true),
     ] {
         let headers = format!("{cookie}{headers}");
         let answer = ask(&mut plain, method, path, &headers).await;
