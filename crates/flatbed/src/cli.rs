@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use lexopt::prelude::*;
 
+use crate::account::Account;
 use crate::settings::{Found, Layer, SETTINGS, Setting};
 
 /// What the command line asks for.
@@ -36,6 +37,13 @@ pub(crate) enum Command {
     },
     /// Renew what was restored into a cluster.
     Renew(Given),
+    /// Who may sign in.
+    Account {
+        /// What is to be done.
+        what: Account,
+        /// Where the data lie.
+        given: Given,
+    },
     /// Another secret for sessions.
     RotateSecret(Given),
     /// Put documents in.
@@ -90,7 +98,9 @@ pub(crate) enum UsageError {
     #[error("{0} (flatbed --help lists what there is)")]
     Arguments(#[from] lexopt::Error),
     /// No command, or one that does not exist.
-    #[error("{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew and secret are")]
+    #[error(
+        "{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin and user are"
+    )]
     Command(String),
     /// A command without what it works on.
     #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
@@ -118,6 +128,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             Some("restore") => restore(&mut parser),
             Some("renew") => renew(&mut parser),
             Some("secret") => secret(&mut parser),
+            Some("admin") => account("admin", &mut parser),
+            Some("user") => account("user", &mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
             Some("help") => Ok(Command::Print(help())),
@@ -186,6 +198,35 @@ fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
         }
     }
     Ok(Command::Renew(given))
+}
+
+fn account(command: &'static str, parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let (mut given, mut words, mut roles) = (Given::default(), Vec::new(), Vec::new());
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(account_help())),
+            Long("role") if command == "user" => roles.push(parser.value()?.string()?),
+            Long(flag) => {
+                let flag = flag.to_owned();
+                given.take(&flag, Takes::Storage, parser)?;
+            }
+            Value(value) if words.len() < 2 => words.push(value.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let name = || words.get(1).cloned().ok_or(UsageError::Missing { command, missing: "a name" });
+    let what = match (command, words.first().map(String::as_str)) {
+        ("admin", Some("list")) => Account::ListAdmins,
+        ("admin", Some("add")) => Account::AddAdmin(name()?),
+        ("admin", Some("remove")) => Account::RemoveAdmin(name()?),
+        ("user", Some("list")) => Account::ListUsers,
+        ("user", Some("add")) => Account::AddUser(name()?, roles),
+        ("user", Some("remove")) => Account::RemoveUser(name()?),
+        ("user", Some("password")) => Account::Password(name()?),
+        ("admin", _) => return Err(UsageError::Missing { command, missing: "what to do: add, remove or list" }),
+        _ => return Err(UsageError::Missing { command, missing: "what to do: add, remove, list or password" }),
+    };
+    Ok(Command::Account { what, given })
 }
 
 fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
@@ -309,6 +350,8 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
   flatbed renew [OPTIONS]          make a cluster's data fit to be served after fdbrestore
+  flatbed admin COMMAND [OPTIONS]  add, remove and list administrators
+  flatbed user COMMAND [OPTIONS]   add, remove and list users, and give them passwords
   flatbed secret rotate [OPTIONS]  have another secret sign sessions, where the old one may be known to others
   flatbed COMMAND --help           tell a command's options
   flatbed --version
@@ -371,6 +414,20 @@ fn renew_help() -> String {
          nothing afterwards, and clients that follow changes begin at the beginning again. Until it is done no server\n\
          starts. What was interrupted goes on when it is run again. flatbed restore does the same by itself.\n\
          Exit status: 0 done, 2 not.\n\n{}",
+        setting_lines(Takes::Storage)
+    )
+}
+
+fn account_help() -> String {
+    format!(
+        "flatbed admin add|remove NAME [OPTIONS]\n\
+         flatbed admin list [OPTIONS]\n\
+         flatbed user add NAME [--role ROLE]... [OPTIONS]\n\
+         flatbed user remove|password NAME [OPTIONS]\n\
+         flatbed user list [OPTIONS]\n\n\
+         Changes administrators that are stored for all servers, and users, in the storage itself. A password is read from\n\
+         stdin, or asked for. Servers on a cluster that run know of it within a second; on the embedded engine the server\n\
+         must be stopped. Administrators of a configuration file are not among them.\n\n{}",
         setting_lines(Takes::Storage)
     )
 }
@@ -452,7 +509,7 @@ mod tests {
         for (line, message) in [
             (
                 "start",
-                "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore, renew and secret are",
+                "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin and user are",
             ),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
@@ -462,6 +519,9 @@ mod tests {
             ("backup o --root r", "invalid option '--root' (flatbed --help lists what there is)"),
             ("restore --data-dir d", "flatbed restore needs the directory of a backup (flatbed restore --help)"),
             ("restore o p", "unexpected argument \"p\" (flatbed --help lists what there is)"),
+            ("admin", "flatbed admin needs what to do: add, remove or list (flatbed admin --help)"),
+            ("user add", "flatbed user needs a name (flatbed user --help)"),
+            ("admin add anna --role x", "invalid option '--role' (flatbed --help lists what there is)"),
             ("secret", "flatbed secret needs what to do: rotate (flatbed secret --help)"),
             ("renew db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),

@@ -1,5 +1,6 @@
 //! The program: command line, configuration, storage, signals and log, around the HTTP server and the document layer.
 
+mod account;
 mod backup;
 mod check;
 mod cli;
@@ -91,6 +92,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
             runtime.block_on(renew::renew(&settings))?;
+            Ok(true)
+        }
+        Command::Account { what, given } => {
+            let (settings, _) = settle(given, &variables)?;
+            let _log = logging::start(&settings, runtime.handle())?;
+            runtime.block_on(account::account(what, &settings))?;
             Ok(true)
         }
         Command::RotateSecret(given) => {

@@ -70,9 +70,22 @@ impl Configuration {
     /// # Errors
     /// Those of the storage: who does not know what is stored does not know who may do what.
     pub async fn open(layer: Layer, by: ServerActor, values: Values, is_ignored: bool) -> Result<Configuration> {
+        let configuration = Configuration::once_with(layer, by, values, is_ignored).await?;
+        tokio::spawn(Configuration::follow(Arc::downgrade(&configuration.inner)));
+        Ok(configuration)
+    }
+
+    /// The same, not followed: for programs that do one thing.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn once(layer: Layer, by: ServerActor, values: Values) -> Result<Configuration> {
+        Configuration::once_with(layer, by, values, false).await
+    }
+
+    async fn once_with(layer: Layer, by: ServerActor, values: Values, is_ignored: bool) -> Result<Configuration> {
         let configuration = Configuration::of(values, Some(Store::new(layer, by, is_ignored)));
         configuration.reload().await?;
-        tokio::spawn(Configuration::follow(Arc::downgrade(&configuration.inner)));
         Ok(configuration)
     }
 

@@ -2,6 +2,7 @@
 //! is a program beside this one and says why.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
+mod accounts;
 mod backup;
 mod crash;
 mod failing_disk;

@@ -1,0 +1,206 @@
+//! `flatbed admin` and `flatbed user`: who may sign in, changed in the storage itself.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use flatbed_auth::{PasswordHash, SALT_BYTES, users};
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_layer::{
+    AllDocsQuery, Authority, CreateOptions, Database, Document, Edit, Error, GetOptions, Layer, NotFound, Refusal,
+    USERS,
+};
+use flatbed_service::configuration::{ADMINS, ChangedBy, Configuration, Values};
+
+use crate::{settings::Settings, storage::Storage};
+
+/// Bytes of a password at most.
+const PASSWORD_BYTES_MAX: u64 = 4_096;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Account {
+    /// Administrators' names.
+    ListAdmins,
+    /// An administrator, or another password for one.
+    AddAdmin(String),
+    /// One less.
+    RemoveAdmin(String),
+    /// Users' names.
+    ListUsers,
+    /// A user with roles.
+    AddUser(String, Vec<String>),
+    /// One less.
+    RemoveUser(String),
+    /// Another password for a user.
+    Password(String),
+}
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Does it. Passwords are read from stdin, and asked for where that is a terminal.
+///
+/// # Errors
+/// If the storage cannot be opened or written, there is no such account, or there is one already.
+pub(crate) async fn account(what: Account, settings: &Settings) -> Result<()> {
+    let password = match &what {
+        Account::AddAdmin(_) | Account::AddUser(..) | Account::Password(_) => Some(password()?),
+        _ => None,
+    };
+    let storage = Storage::open(settings).await?;
+    let (layer, authority) = Layer::open(storage.database(), settings.layer_options(), None).await?;
+    let done = change(&layer, &authority, what, password.unwrap_or_default()).await;
+    layer.shutdown();
+    drop((layer, authority));
+    storage.close();
+    done
+}
+
+async fn change(layer: &Layer, authority: &Authority, what: Account, password: String) -> Result<()> {
+    let users = layer.database(USERS, authority.for_job("accounts"));
+    let by = ChangedBy { name: Some("the command line"), from: None };
+    let configuration =
+        async || Configuration::once(layer.clone(), authority.for_job("settings"), Values::default()).await;
+    match what {
+        Account::ListAdmins => {
+            let now = configuration().await?.now();
+            now.admins.keys().for_each(|name| println!("{name}"));
+        }
+        Account::AddAdmin(name) => {
+            configuration().await?.set(ADMINS, &name, &password, by).await?;
+            println!("{name} is an administrator: servers that run know it within a second");
+        }
+        Account::RemoveAdmin(name) => {
+            let removed = configuration().await?.remove(ADMINS, &name, by).await;
+            removed.map_err(|error| format!("{name}: {error}"))?;
+            println!("{name} is no administrator any more");
+        }
+        Account::ListUsers => list(&users).await?,
+        Account::AddUser(name, roles) => {
+            if find(&users, &name).await?.is_some_and(|document| !document.deleted) {
+                return Err(format!("there is a user {name:?}: flatbed user password gives another password").into());
+            }
+            match users.create(&CreateOptions::default()).await {
+                Ok(()) | Err(Error::DatabaseExists) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let roles = roles.into_iter().map(|role| Value::String(role.into())).collect();
+            let members = vec![
+                ("name".into(), Value::String(name.clone().into())),
+                ("roles".into(), Value::Array(roles)),
+                ("type".into(), Value::String("user".into())),
+            ];
+            write(&users, &name, hash(&password)?.put_into(members)).await?;
+            println!("{name} is a user");
+        }
+        Account::RemoveUser(name) => {
+            let Some(document) = find(&users, &name).await?.filter(|document| !document.deleted) else {
+                return Err(format!("there is no user {name:?}").into());
+            };
+            let edit = Edit {
+                id: document.id.into(),
+                parent: Some(document.rev),
+                history: None,
+                deleted: true,
+                attachments: Vec::new(),
+                body: Value::Object(Vec::new()),
+            };
+            users.update(&edit).await?;
+            println!("{name} is no user any more");
+        }
+        Account::Password(name) => {
+            let Some(document) = find(&users, &name).await?.filter(|document| !document.deleted) else {
+                return Err(format!("there is no user {name:?}").into());
+            };
+            let text = [b"{", &document.body[..], b"}"].concat();
+            let Value::Object(members) = json::parse(&text, &Limits::default())? else {
+                return Err("no object".into());
+            };
+            write(&users, &name, hash(&password)?.put_into(members)).await?;
+            println!("{name} has another password: sessions of before have ended");
+        }
+    }
+    Ok(())
+}
+
+async fn find(users: &Database, name: &str) -> Result<Option<Document>> {
+    let options = GetOptions { tombstone: true, ..GetOptions::default() };
+    match users.get(&users::id_of(name), &options).await {
+        Ok(document) => Ok(Some(document)),
+        Err(Error::DatabaseNotFound | Error::Refused(Refusal::DocumentNotFound(NotFound::Missing))) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes a user's document on its winner, which must not change meanwhile.
+async fn write(users: &Database, name: &str, members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<()> {
+    let parent = find(users, name).await?.map(|document| document.rev);
+    let (id, body) = (users::id_of(name).into(), Value::Object(members));
+    users.update(&Edit { id, parent, history: None, deleted: false, attachments: Vec::new(), body }).await?;
+    Ok(())
+}
+
+async fn list(users: &Database) -> Result<()> {
+    let query = AllDocsQuery::default();
+    let mut rows = users.all_docs(query);
+    loop {
+        let page = match rows.next_page().await {
+            Ok(Some(page)) => page,
+            Ok(None) | Err(Error::DatabaseNotFound) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        page.iter().filter_map(|row| users::name_in(&row.id)).for_each(|name| println!("{name}"));
+    }
+}
+
+fn hash(password: &str) -> Result<PasswordHash> {
+    let mut random = [0; SALT_BYTES];
+    getrandom::fill(&mut random).map_err(|error| error.to_string())?;
+    Ok(PasswordHash::new(password, &random))
+}
+
+/// The first line of stdin. A terminal is asked, and does not show it.
+fn password() -> Result<String> {
+    let mut line = String::new();
+    let stdin = io::stdin();
+    let hidden = stdin.is_terminal().then(Hidden::begin);
+    let mut limited = io::Read::take(stdin.lock(), PASSWORD_BYTES_MAX);
+    limited.read_line(&mut line)?;
+    if hidden.is_some() {
+        eprintln!();
+    }
+    let password = line.trim_end_matches(['\r', '\n']);
+    if password.is_empty() {
+        Err("the password is read from stdin, and there is none".into())
+    } else {
+        Ok(password.to_owned())
+    }
+}
+
+/// A terminal that does not show what is typed, as long as this is there.
+struct Hidden(Option<libc::termios>);
+
+impl Hidden {
+    fn begin() -> Hidden {
+        eprint!("Password: ");
+        let _ = io::stderr().flush();
+        // SAFETY: all bytes of the struct may be zero; the call fills it in.
+        let mut shown: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a struct of the kind that the call fills in.
+        if unsafe { libc::tcgetattr(libc::STDIN_FILENO, &mut shown) } != 0 {
+            return Hidden(None);
+        }
+        let mut hidden = shown;
+        hidden.c_lflag &= !libc::ECHO;
+        // SAFETY: the pointer is to a struct of the kind that the call reads.
+        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &hidden) };
+        Hidden(Some(shown))
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if let Some(shown) = &self.0 {
+            // SAFETY: as above.
+            unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, shown) };
+        }
+    }
+}

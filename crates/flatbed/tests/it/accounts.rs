@@ -1,0 +1,48 @@
+//! `flatbed admin` and `flatbed user`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::{flatbed, storage};
+
+/// What the command prints; panics where it fails, unless `fails` is in what it says.
+fn done(data: &Path, arguments: &[&str], password: &str, fails: Option<&str>) -> String {
+    let mut command = flatbed();
+    command.args(arguments).args(storage(data));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    child.stdin.take().expect("stdin").write_all(password.as_bytes()).unwrap_or_default();
+    let output = child.wait_with_output().expect("it ends");
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match fails {
+        None => assert!(output.status.success(), "{arguments:?}: {error}"),
+        Some(words) => assert!(!output.status.success() && error.contains(words), "{arguments:?}: {out} {error}"),
+    }
+    assert!(!out.contains("secret") && !error.contains("secret"), "{out} {error}");
+    out.into_owned()
+}
+
+#[test]
+fn accounts_are_added_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    done(&data, &["admin", "add", "anna"], "", Some("there is none"));
+    done(&data, &["admin", "add", "anna"], "secret\n", None);
+    assert_eq!(done(&data, &["admin", "list"], "", None), "anna\n");
+    done(&data, &["admin", "remove", "bea"], "", Some("unknown_config_value"));
+    done(&data, &["admin", "remove", "anna"], "", Some("the last administrator"));
+    done(&data, &["admin", "add", "bea"], "secret", None);
+    done(&data, &["admin", "remove", "anna"], "", None);
+    assert_eq!(done(&data, &["admin", "list"], "", None), "bea\n");
+
+    assert_eq!(done(&data, &["user", "list"], "", None), "");
+    done(&data, &["user", "password", "carl"], "secret\n", Some("there is no user"));
+    done(&data, &["user", "add", "carl", "--role", "r"], "secret\n", None);
+    done(&data, &["user", "add", "carl"], "secret\n", Some("there is a user"));
+    done(&data, &["user", "password", "carl"], "secret2\n", None);
+    assert_eq!(done(&data, &["user", "list"], "", None), "carl\n");
+    done(&data, &["user", "remove", "carl"], "", None);
+    assert_eq!(done(&data, &["user", "list"], "", None), "");
+    done(&data, &["user", "add", "carl"], "secret\n", None);
+}
