@@ -93,7 +93,7 @@ export function shape({ status, headers, text }, db, options) {
     if (headers[name] !== undefined) found[name] = blank(headers[name], db, options, name);
   }
   if (isMultipart) found['content-type'] = headers['content-type'].replace(/boundary="?[^";]+"?/, 'boundary=~');
-  if (found.etag && !/\d+-[0-9a-f]{32}/.test(headers.etag)) found.etag = '~';
+  if (found.etag && !/\d+-([0-9a-f]{32}|~)/.test(headers.etag)) found.etag = '~';
   return { status, headers: found, body: blank(parsed === undefined ? lines : parsed, db, options) };
 }
 

@@ -28,6 +28,11 @@ impl Seen {
         &self.version
     }
 
+    /// The same value, of which nothing is known to hold now: this process has just changed what is cached under it.
+    pub(crate) fn unconfirmed(&self) -> Arc<Seen> {
+        Arc::new(Seen { version: self.version.clone(), as_of_us: AtomicU64::new(0) })
+    }
+
     /// A transaction found it that asked for its read version at that moment, or after it.
     pub(crate) fn confirm(&self, as_of_us: u64) {
         // Read first: all transactions come by here, and most bring next to nothing.

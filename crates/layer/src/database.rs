@@ -451,7 +451,12 @@ impl Database {
     async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
         let once = self.inner.once()?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;
+        // Who changes `_security` here is answered by it here at once, and not a second later.
+        if let Some(mut cached) = self.inner.databases.get_mut(&*self.name) {
+            cached.seen = cached.seen.unconfirmed();
+        }
+        Ok(())
     }
 
     /// Writes a local document, whatever was there.
