@@ -6,9 +6,13 @@ use std::time::Duration;
 use flatbed_layer::Result;
 use flatbed_replicate::Error;
 use flatbed_service::{Accounts, RestsOn, Standing};
+use tokio::time::Instant;
 
 /// How often it is looked whether an owner still has the rights that a run began with.
 const LOOK: Duration = Duration::from_millis(900);
+
+/// A run does not go on for longer without that.
+const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
 /// On whose behalf a replication runs. What they may do is found out when it is needed, and again while it runs. Cheap to
 /// clone.
@@ -74,13 +78,15 @@ impl Owner {
             return std::future::pending().await;
         }
         let mut changes = accounts.changes();
+        let mut known = Instant::now();
         loop {
             // What has not been looked at is not told either: so it is looked at.
             let _ = tokio::time::timeout(LOOK, changes.changed()).await;
             match self.now(accounts).await {
-                Ok(Some(standing)) if standing.principal().is_admin == was_admin => {}
-                // What needs the account is refused meanwhile.
-                Err(_) => {}
+                Ok(Some(standing)) if standing.principal().is_admin == was_admin => known = Instant::now(),
+                // What needs the account here is refused meanwhile.
+                Err(_) if known.elapsed() < UNKNOWN_MAX => {}
+                Err(_) => return Error::Owner("the account of who asked for it could not be read"),
                 Ok(_) => return Error::Owner("who asked for it has other rights now"),
             }
             if changes.has_changed().is_err() {

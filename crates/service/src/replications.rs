@@ -6,14 +6,22 @@
 //! replace its own writer's, and whoever has no account here has none that a replication could run with later.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use flatbed_auth::Principal;
 use flatbed_layer::json::{Value, parse};
-use flatbed_layer::{Database, DocumentId, DocumentKind, Edit, Error, GetOptions, Outcome, Refusal, Result, json};
+use flatbed_layer::{
+    Database, DocumentId, DocumentKind, Edit, Error, GetOptions, NotFound, Outcome, Refusal, Result, Seen, json,
+};
 
 use crate::standing::{RestsOn, Standing};
 
 /// The member that names the owner.
 const OWNER: &str = "owner";
+
+/// Where credentials may stand.
+const ENDPOINTS: [&str; 2] = ["source", "target"];
+const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
 
 /// As CouchDB says it.
 const OTHERS: &str = "Can't update replication documents from other users.";
@@ -90,6 +98,66 @@ pub(crate) async fn bulk_update(database: &Database, by: &Standing, edits: &[Edi
     Ok(outcomes)
 }
 
+/// Whoever reads `_replicator` and does not administer it. What others' replications sign in with is not theirs to see.
+#[derive(Debug)]
+struct SeenBy {
+    name: Option<String>,
+}
+
+/// What somebody sees of it who does not administer it.
+pub(crate) fn seen_by(principal: &Principal) -> Arc<dyn Seen> {
+    Arc::new(SeenBy { name: principal.name.clone() })
+}
+
+impl Seen for SeenBy {
+    fn asks(&self, _: &str) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn is_whole(&self, id: &str) -> bool {
+        DocumentId::of(id).is_design()
+    }
+
+    fn part(&self, _: &str, members: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
+        let text = [b"{", members, b"}"].concat();
+        let Ok(Value::Object(mut members)) = parse(&text, &json::Limits::default()) else {
+            return Err(Refusal::DocumentNotFound(NotFound::Missing));
+        };
+        let owner = members.iter().find(|(name, _)| name == OWNER).and_then(|(_, owner)| owner.as_str());
+        if self.name.is_none() || owner != self.name.as_deref() {
+            members.retain(|(name, _)| !PROXIES.contains(&name.as_ref()));
+            for (name, value) in &mut members {
+                if ENDPOINTS.contains(&name.as_ref()) {
+                    *value = without_credentials(std::mem::replace(value, Value::Null));
+                }
+            }
+        }
+        let mut text = Vec::new();
+        json::write(&Value::Object(members), &mut text);
+        Ok(text.strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}")).unwrap_or_default().to_vec())
+    }
+}
+
+/// An endpoint as others see it: where it is. What is none is not shown.
+fn without_credentials(endpoint: Value<'_>) -> Value<'_> {
+    match endpoint {
+        Value::String(address) => Value::String(without_userinfo(&address).into()),
+        Value::Object(members) => {
+            let url = members.into_iter().find(|(name, _)| name == "url");
+            Value::Object(url.map(|(name, url)| (name, without_credentials(url))).into_iter().collect())
+        }
+        _ => Value::Null,
+    }
+}
+
+/// An address without all that stands before the last `@` of what may be its authority, however crooked it is.
+fn without_userinfo(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    // A password may hold a slash that nobody has encoded.
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
+}
+
 /// The owner of a document with such a body, its members without braces. Of one that names none, or nobody, `None`.
 pub(crate) fn owner_of(body: &[u8]) -> Option<String> {
     let text = [b"{", body, b"}"].concat();
@@ -108,7 +176,7 @@ fn owned<'e>(edit: &Edit<'e>, name: Option<&str>) -> Edit<'e> {
 
 #[cfg(test)]
 mod tests {
-    use flatbed_auth::{Principal, SignedIn};
+    use flatbed_auth::SignedIn;
     use flatbed_layer::{CreateOptions, RevId, Updated};
 
     use super::*;
@@ -138,6 +206,36 @@ mod tests {
 
     async fn owner(writer: &Writer, id: &str) -> Option<String> {
         owner_of(&writer.get(id, &GetOptions::default()).await.unwrap().body)
+    }
+
+    #[test]
+    fn others_see_no_credentials() {
+        let body = r#""source":"http://anna:s3c/ret@p@h/db","target":{"url":"https://x:s3cret@h/db","headers":{"a":"s3cret"},"auth":{"basic":"s3cret"}},"proxy":"http://x:s3cret@h","owner":"anna","n":1e3"#;
+        let seen = |who: &Principal| {
+            let text = seen_by(who).part("id", body.as_bytes()).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(seen(user("anna").principal()), body);
+        for other in [Principal::anonymous(), user("bob").principal().clone()] {
+            let shown = seen(&other);
+            assert_eq!(shown, r#""source":"http://h/db","target":{"url":"https://h/db"},"owner":"anna","n":1e3"#);
+        }
+        // What is nobody's is not nobody's to see.
+        let nobodys = br#""source":"http://a:s3cret@h/db","target":["s3cret"],"owner":null"#;
+        let text = seen_by(&Principal::anonymous()).part("id", nobodys).unwrap();
+        assert_eq!(text, br#""source":"http://h/db","target":null,"owner":null"#);
+        let seen = seen_by(&Principal::anonymous());
+        assert!(seen.is_whole("_design/d") && !seen.is_whole("_local/l") && !seen.is_whole("id"));
+        for (address, shown) in [
+            ("db", "db"),
+            ("anna:s3cret@h/db", "h/db"),
+            ("http://h/a%40b", "http://h/a%40b"),
+            ("HTTP://a:b:c@[::1]:1/db/", "HTTP://[::1]:1/db/"),
+            ("http://s3cret@", "http://"),
+            ("", ""),
+        ] {
+            assert_eq!(without_userinfo(address), shown);
+        }
     }
 
     #[tokio::test]

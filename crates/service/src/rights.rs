@@ -8,11 +8,13 @@ use std::sync::Arc;
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
 use flatbed_layer::{
-    Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, Reader, Refusal, SecurityOf, USERS, User,
+    Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
+    USERS, User,
 };
 
 use crate::accounts::Accounts;
 use crate::database::{Administration, Maintenance, Ownership, Purging, Writer};
+use crate::replications;
 use crate::standing::Standing;
 use crate::user_documents::UserDocuments;
 
@@ -88,7 +90,7 @@ pub(crate) fn parsed(security: Option<&[u8]>) -> Security {
 pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> Access {
     if principal.is_admin {
         Access::Admin
-    } else if DatabaseKind::of(name) != DatabaseKind::Ordinary && name != USERS {
+    } else if DatabaseKind::of(name) != DatabaseKind::Ordinary && !matches!(name, USERS | REPLICATOR) {
         // Their documents have rules of their own, which are not kept yet.
         Access::Nobody
     } else {
@@ -205,6 +207,9 @@ impl Granted<'_> {
         let reader = self.layer.reader(self.name);
         if self.name == USERS && self.access != Access::Admin {
             return reader.seen_by(self.rights.users.seen_by(self.rights.principal()));
+        }
+        if self.name == REPLICATOR && self.access != Access::Admin {
+            return reader.seen_by(replications::seen_by(self.rights.principal()));
         }
         reader
     }

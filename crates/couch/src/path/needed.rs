@@ -81,9 +81,9 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         {
             Needed::ServerAdmin
         }
-        // Who does not administer users sees their documents one by one, as each shows itself; what has something of them
-        // otherwise, and whatever comes to be here, is for who does.
-        _ if name == USERS && !is_of_single_documents(what, method) => Needed::Admin(name),
+        // Who does not administer users, or replications, sees their documents one by one, as each shows itself; what has
+        // something of them otherwise, and whatever comes to be here, is for who does.
+        _ if matches!(name, USERS | REPLICATOR) && !is_of_single_documents(what, method) => Needed::Admin(name),
         InDatabase::Root
         | InDatabase::Endpoint(
             Endpoint::LocalDocs
@@ -122,7 +122,7 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
     }
 }
 
-/// What members of `_users` may ask for: what reads through [`flatbed_layer::Seen`], or has nothing of documents in its answer.
+/// What members of `_users` and `_replicator` may ask for: what reads through [`flatbed_layer::Seen`], or has nothing of documents in its answer.
 fn is_of_single_documents(what: &InDatabase, method: &Method) -> bool {
     match what {
         InDatabase::Root => matches!(*method, Method::GET | Method::HEAD | Method::POST),

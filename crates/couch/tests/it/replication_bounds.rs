@@ -257,6 +257,96 @@ async fn here_they_reach_what_their_owners_reach() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_are_their_owners() {
+    let store = Store::new();
+    let options = ReplicatorOptions { user_documents_max: 3, ..ReplicatorOptions::default() };
+    let server = server(&store, options).await;
+    for (name, members) in [("a", &["anna", "bob"][..]), ("b", &["bob"]), ("d", &["anna"])] {
+        database(&server, name, members).await;
+    }
+    ok(&server, ADMIN, "PUT", "/a/doc", json!({})).await;
+    ok(&server, ADMIN, "PUT", "/_replicator", Value::Null).await;
+    let spec = json!({"source": "a", "target": "d"});
+    assert_eq!(asked(&server, ANNA, "PUT", "/_replicator/early", spec.clone()).await.status, 403);
+    let security = json!({"members": {"names": ["anna", "bob"], "roles": []}, "admins": {"roles": ["_admin"]}});
+    ok(&server, ADMIN, "PUT", "/_replicator/_security", security).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+
+    ok(&server, ANNA, "PUT", "/_replicator/mine", spec).await;
+    until(&server, "/d/doc", 200).await;
+    let ended = async |id: &str| {
+        for _ in 0..1_000 {
+            let doc = ok(&server, ADMIN, "GET", &format!("/_replicator/{id}"), Value::Null).await;
+            if doc["_replication_state"] != Value::Null {
+                return doc;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{id}");
+    };
+    let done = ended("mine").await;
+    assert_eq!((&done["owner"], &done["_replication_state"]), (&json!("anna"), &json!("completed")), "{done}");
+
+    // What is not theirs to reach, and who they are not.
+    let inner = "http://anna:s3cret@127.0.0.1:1/x";
+    for (id, source, target, reason) in [("b", "a", "b", "unauthorized"), ("n", inner, "d", "no address")] {
+        ok(&server, ANNA, "PUT", &format!("/_replicator/{id}"), json!({"source": source, "target": target})).await;
+        let path = format!("/_scheduler/docs/_replicator/{id}");
+        for round in 0.. {
+            let shown = ok(&server, ADMIN, "GET", &path, Value::Null).await;
+            if shown["info"]["error"].as_str().is_some_and(|error| error.contains(reason)) {
+                break;
+            }
+            assert!(round < 500, "{shown}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(asked(&server, ADMIN, "GET", "/b/doc", Value::Null).await.status, 404);
+    for owner in [json!("bob"), json!("admin"), json!(null)] {
+        let spec = json!({"source": "a", "target": "b", "owner": owner});
+        assert_eq!(asked(&server, ANNA, "PUT", "/_replicator/as", spec).await.status, 403);
+    }
+
+    // Others neither see what it signs in with, nor change it.
+    let own = ok(&server, ANNA, "GET", "/_replicator/n", Value::Null).await;
+    assert_eq!(own["source"], inner);
+    let seen = ok(&server, BOB, "GET", "/_replicator/n", Value::Null).await;
+    assert_eq!((&seen["source"], &seen["owner"]), (&json!("http://127.0.0.1:1/x"), &json!("anna")));
+    let rev = own["_rev"].as_str().unwrap();
+    let put = json!({"source": "a", "target": "b", "_rev": rev});
+    assert_eq!(asked(&server, BOB, "PUT", "/_replicator/n", put).await.status, 403);
+    assert_eq!(asked(&server, BOB, "DELETE", &format!("/_replicator/n?rev={rev}"), Value::Null).await.status, 403);
+    let bulk = json!({"new_edits": false, "docs": [{"_id": "n", "_rev": "9-abc", "owner": "bob"}]});
+    assert!(asked(&server, BOB, "POST", "/_replicator/_bulk_docs", bulk).await.body.contains("forbidden"));
+    let selector = json!({"selector": {}});
+    let docs = json!({"docs": [{"id": "n"}]});
+    for (method, path, body) in [
+        ("GET", "/_replicator/_all_docs?include_docs=true", Value::Null),
+        ("GET", "/_replicator/_changes?include_docs=true", Value::Null),
+        ("GET", "/_replicator/_local_docs", Value::Null),
+        ("GET", "/_replicator/n?open_revs=all", Value::Null),
+        ("GET", "/_replicator/n?attachments=true", Value::Null),
+        ("GET", "/_replicator/n?revs=true&latest=true&rev=REV", Value::Null),
+        ("POST", "/_replicator/_bulk_get", docs),
+        ("POST", "/_replicator/_find", selector.clone()),
+        ("POST", "/_replicator/_count", selector),
+        ("POST", "/_replicator/_all_docs", json!({"keys": ["n"], "include_docs": true})),
+        ("COPY", "/_replicator/n", Value::Null),
+    ] {
+        let answer = asked(&server, BOB, method, &path.replace("REV", rev), body).await;
+        assert!(!answer.body.contains("s3cret"), "{method} {path}: {answer:?}");
+    }
+
+    // So many at a time: two wait to be tried again.
+    ok(&server, ANNA, "PUT", "/_replicator/o", json!({"source": "b", "target": "a"})).await;
+    ok(&server, ANNA, "PUT", "/_replicator/p", json!({"source": "b", "target": "a"})).await;
+    let failed = ended("p").await;
+    assert_eq!(failed["_replication_state"], "failed", "{failed}");
+    ok(&server, ANNA, "DELETE", &format!("/_replicator/n?rev={rev}"), Value::Null).await;
+    server.stop().await;
+}
+
 async fn until(server: &Running, path: &str, status: u16) {
     for _ in 0..1_000 {
         if asked(server, ADMIN, "GET", path, Value::Null).await.status == status {

@@ -49,7 +49,7 @@ fn what_cannot_be_read_keeps_everyone_out() {
 #[test]
 fn databases_of_the_system_are_the_servers() {
     let open = parsed(Some(br#"{"admins":{"names":["anna"]}}"#));
-    for name in ["_replicator", "_global_changes", "_else"] {
+    for name in ["_global_changes", "_else"] {
         assert_eq!(access(&user(&[]), name, &open), Access::Nobody, "{name}");
         assert_eq!(access(&user(&["_admin"]), name, &open), Access::Admin, "{name}");
     }
