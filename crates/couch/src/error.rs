@@ -337,7 +337,7 @@ impl From<Refusal> for Failure {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
             }
             Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            Refusal::Unauthorized(_) | Refusal::UserChanged => Failure::unauthorized(&reason),
+            Refusal::Unauthorized(_) => Failure::unauthorized(&reason),
             Refusal::NotJudged { because, .. } => {
                 let internal = StatusCode::INTERNAL_SERVER_ERROR;
                 let (status, error) = match because {
@@ -352,7 +352,10 @@ impl From<Refusal> for Failure {
             }
             Refusal::SelectorExhausted => Failure::bad_request(reason),
             // Its indexes come and go faster than it can be planned, or it was to go on with one that is gone.
-            Refusal::IndexGone => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
+            // And who asks changes faster than anything can be written for them.
+            Refusal::IndexGone | Refusal::UserChanged => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
             // Asked for by this program alone, which answers it by reading the document another way.
             other => {
                 tracing::error!(error = %other, "internal error");

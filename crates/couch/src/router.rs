@@ -233,7 +233,7 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
         Target::Session => return Box::pin(session::session(state, request)).await,
         Target::Uuids => return server::uuids(state, &request),
         Target::AllDbs => return Box::pin(server::all_dbs(&request)).await,
-        Target::ActiveTasks => return server::active_tasks(state, &request),
+        Target::ActiveTasks => return Box::pin(server::active_tasks(state, &request)).await,
         Target::DbUpdates => return Box::pin(db_updates::db_updates(state, request)).await,
         Target::Replicate => return Box::pin(replicate::replicate(state, request)).await,
         Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
@@ -322,8 +322,8 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
                 return Err(Failure::unauthorized("You are not an authenticated user"));
             }
         }
-        Needed::Metrics => context.metrics()?,
-        Needed::ServerAdmin => drop(context.server()?),
+        Needed::Metrics => context.metrics().await?,
+        Needed::ServerAdmin => drop(context.server().await?),
         Needed::Member(name) => drop(context.database(name, Read).await?),
         Needed::Admin(name) => drop(context.database(name, Administer).await?),
         Needed::Maintainer(name) => drop(context.database(name, Maintain).await?),

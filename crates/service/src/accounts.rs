@@ -185,18 +185,27 @@ impl Accounts {
     /// # Errors
     /// Those of the storage, which then does not say it.
     pub async fn now(&self, standing: &Standing) -> Result<Option<Principal>> {
+        Ok(self.stands(standing, Fresh::Second).await?.map(|standing| standing.principal().clone()))
+    }
+
+    /// The same with what their rights rest on then.
+    ///
+    /// # Errors
+    /// As of [`Accounts::now`].
+    pub(crate) async fn stands(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
         self.configuration.confirm().await?;
-        let principal = standing.principal();
         let is_so = match standing.rests_on() {
             RestsOn::Nothing | RestsOn::Server => true,
             RestsOn::OpenServer => self.is_open(),
             RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
-                let found = self.find(name, Fresh::Second).await?;
+                let found = self.find(name, fresh).await?;
                 let is_same = found.is_admin == matches!(standing.rests_on(), RestsOn::Admin { .. });
+                let rests_on = found.rests_on();
                 let account = found
                     .account
                     .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
-                return Ok(account.map(|account| account.principal(principal.signed_in)));
+                let signed_in = standing.principal().signed_in;
+                return Ok(account.map(|account| Standing::new(account.principal(signed_in), rests_on)));
             }
             RestsOn::Token { ends, generation } => {
                 let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
@@ -204,24 +213,7 @@ impl Accounts {
             }
             RestsOn::Proxy => !self.configuration.now().auth.proxy.peers.is_empty(),
         };
-        Ok(is_so.then(|| principal.clone()))
-    }
-
-    /// Somebody with what their rights rest on, as of this moment; `None`: not any more.
-    ///
-    /// # Errors
-    /// As of [`Accounts::now`].
-    pub(crate) async fn anew(&self, standing: &Standing) -> Result<Option<Standing>> {
-        let (RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. }) = standing.rests_on() else {
-            return Ok(self.now(standing).await?.map(|_| standing.clone()));
-        };
-        let found = self.find(name, Fresh::Since(Instant::now())).await?;
-        let is_same = found.is_admin == matches!(standing.rests_on(), RestsOn::Admin { .. });
-        let rests_on = found.rests_on();
-        let account = found
-            .account
-            .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
-        Ok(account.map(|account| Standing::new(account.principal(standing.principal().signed_in), rests_on)))
+        Ok(is_so.then(|| standing.clone()))
     }
 
     /// A number that moves whenever an account was found changed: whoever goes on for long judges anew then.

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use flatbed_auth::{Credentials, PasswordHash, Principal};
 use flatbed_javascript::Runner;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Layer, Reader, Result, User};
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Fresh};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
 use crate::configuration::Configuration;
 use crate::designs::Designs;
@@ -59,8 +59,8 @@ impl Service {
         let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
         let (watching, judged) = (self.watching.clone(), Arc::default());
         let (layer, configuration) = (self.layer.clone(), self.configuration.clone());
-        let rights = Rights { standing, users: self.users.clone() };
-        Context { layer, rights, feeds, answering, watching, configuration, judged }
+        let (rights, renewed) = (Rights::new(standing, self.users.clone()), Mutex::default());
+        Context { layer, rights, renewed, feeds, answering, watching, configuration, judged }
     }
 
     /// Who makes a request. Without administrators everyone is one.
@@ -183,7 +183,10 @@ impl Service {
 /// ```
 pub struct Context {
     layer: Layer,
+    /// As they were when the request came.
     rights: Rights,
+    /// As they were found later.
+    renewed: Mutex<Option<Rights>>,
     feeds: Arc<Feeds>,
     answering: Answering,
     watching: Arc<Watching>,
@@ -199,7 +202,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Who asks.
+    /// Who asks, as it was when the request came.
     pub fn principal(&self) -> &Principal {
         self.rights.principal()
     }
@@ -211,7 +214,7 @@ impl Context {
 
     /// Who asks, as what judges writes sees them.
     pub fn user(&self) -> User {
-        self.rights.user()
+        self.known().user()
     }
 
     /// A database, in a type that can do what `right` allows, for who has that right as of less than a second ago. The server's
@@ -220,9 +223,28 @@ impl Context {
     /// # Errors
     /// [`Denied`]: who asks has not the right, or that is not known.
     pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
-        let database = self.rights.database::<R>(&self.layer, self.watching.accounts(), name).await?;
+        let accounts = self.watching.accounts();
+        let now = self.now().await?;
+        let database = now.database::<R>(&self.layer, accounts, name).await?;
         self.judged.note(Some(name), R::NEEDS);
         Ok(database)
+    }
+
+    /// The rights of who asks as of less than a second ago.
+    async fn now(&self) -> std::result::Result<Rights, Denied> {
+        let known = self.known();
+        if !known.are_old() {
+            return Ok(known);
+        }
+        let now = Box::pin(known.anew(self.watching.accounts(), Fresh::Second)).await?;
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(now.clone());
+        Ok(now)
+    }
+
+    /// What is known of these.
+    fn known(&self) -> Rights {
+        let renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.as_ref().unwrap_or(&self.rights).clone()
     }
 
     /// What tells of the rights that this context gives, from now on or has given, when one of them is lost.
@@ -260,7 +282,7 @@ impl Context {
     /// # Errors
     /// Those of the layer.
     pub async fn request_object(&self, request: Vec<u8>, database: &Reader) -> Result<String> {
-        completed(request, &self.rights, database).await
+        completed(request, &self.known(), database).await
     }
 
     /// Begins a feed of a database that was given to whoever asks. Of its rows none is read.
@@ -268,15 +290,15 @@ impl Context {
     /// # Errors
     /// [`FeedError`].
     pub async fn feed(&self, database: &Reader, query: FeedQuery) -> std::result::Result<Feed, FeedError> {
-        self.feeds.begin(&self.rights, self.rights_watch(), database, query).await
+        self.feeds.begin(&self.known(), self.rights_watch(), database, query).await
     }
 
     /// The server.
     ///
     /// # Errors
     /// [`Denied`]: who asks does not administer it.
-    pub fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
-        Needs::Server.in_server(self.principal())?;
+    pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
+        Needs::Server.in_server(self.now().await?.principal())?;
         self.judged.note(None, Needs::Server);
         Ok(ServerAdministration { layer: &self.layer, configuration: &self.configuration })
     }
@@ -285,7 +307,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Denied`].
-    pub fn metrics(&self) -> std::result::Result<(), Denied> {
-        Ok(Needs::Metrics.in_server(self.principal())?)
+    pub async fn metrics(&self) -> std::result::Result<(), Denied> {
+        Ok(Needs::Metrics.in_server(self.now().await?.principal())?)
     }
 }

@@ -1,30 +1,31 @@
 //! A database in the hands of somebody who has a right in it.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
 use flatbed_layer::{
-    CreateOptions, Database, DocumentId, Edit, Error, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR,
-    Reader, Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
+    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
+    Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
 };
 
+use crate::given::{AGAIN_MAX, Given};
 use crate::replications;
-use crate::rights::Again;
+use crate::rights::{Granted, Needs};
 use crate::standing::Standing;
 use crate::user_documents::{Entering, prepared};
 
-/// A database to write documents to; what may write may read. Cheap to clone. Where a user's document has changed since the
-/// user was identified, or an administrator of the database is none any more, the right is asked for once more.
+/// A database to write documents to; what may write may read. Cheap to clone.
+///
+/// Before anything is written with this or another of these it is seen to that the right is there as of less than a second ago,
+/// and where the layer finds that it has changed, it is asked for again.
 #[derive(Clone)]
-pub struct Writer {
-    once: Once,
-    again: Option<Arc<Again>>,
-}
+pub struct Writer(pub(crate) Given<Once>);
 
 /// A right to write as it was given.
 #[derive(Clone)]
-struct Once {
+pub(crate) struct Once {
     database: Database,
+    /// The same for data that is nobody's yet.
+    staging: Database,
     /// What is seen of it.
     reader: Reader,
     /// What documents of `_users` go through; of other databases nothing.
@@ -37,25 +38,25 @@ struct Once {
 
 /// A database to set up. Cheap to clone.
 #[derive(Clone)]
-pub struct Administration(pub(crate) Database);
+pub struct Administration(pub(crate) Given<Database>);
 
 /// A database to keep in order. Cheap to clone.
 #[derive(Clone)]
-pub struct Maintenance(pub(crate) Database);
+pub struct Maintenance(pub(crate) Given<Database>);
 
 /// A database to remove documents from without a trace. Cheap to clone.
 #[derive(Clone)]
-pub struct Purging(pub(crate) Database);
+pub struct Purging(pub(crate) Given<Database>);
 
 /// A database to create and to delete. Cheap to clone.
 #[derive(Clone)]
-pub struct Ownership(pub(crate) Database);
+pub struct Ownership(pub(crate) Given<Database>);
 
 impl Deref for Writer {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        &self.once.reader
+        &self.0.first.reader
     }
 }
 
@@ -63,7 +64,7 @@ impl Deref for Administration {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        self.0.reader()
+        self.0.first.reader()
     }
 }
 
@@ -71,7 +72,7 @@ impl Deref for Maintenance {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        self.0.reader()
+        self.0.first.reader()
     }
 }
 
@@ -79,27 +80,15 @@ impl Deref for Purging {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
-        self.0.reader()
+        self.0.first.reader()
     }
 }
 
 impl Writer {
-    pub(crate) fn new(
-        database: Database,
-        reader: Reader,
-        designs: std::result::Result<(), Refusal>,
-        by: &Standing,
-        entering: Option<Entering>,
-        again: Option<Arc<Again>>,
-    ) -> Writer {
-        let owner = (database.name() == REPLICATOR).then(|| by.clone());
-        Writer { once: Once { database, reader, entering, designs, owner }, again }
-    }
-
     /// The same database in another's hands, where documents have owners.
     #[cfg(test)]
     pub(crate) fn of(&self, by: &Standing) -> Writer {
-        Writer { once: Once { owner: Some(by.clone()), ..self.once.clone() }, again: None }
+        Writer(Given::fixed(Once { owner: Some(by.clone()), ..self.0.first.clone() }))
     }
 
     /// Whether a request may write these documents: in `_users` the first that somebody may not write refuses all of them.
@@ -107,19 +96,8 @@ impl Writer {
     /// # Errors
     /// Why not.
     pub fn enter(&self, ids: impl IntoIterator<Item = impl AsRef<str>>) -> std::result::Result<(), Refusal> {
-        let Some(entering) = &self.once.entering else { return Ok(()) };
+        let Some(entering) = &self.0.first.entering else { return Ok(()) };
         ids.into_iter().try_for_each(|id| entering.enters(id.as_ref()))
-    }
-
-    /// Whether local documents may be written: who may not is not let in by being asked about once more.
-    fn local(&self) -> std::result::Result<(), Refusal> {
-        self.once.entering.as_ref().map_or(Ok(()), Entering::local)
-    }
-
-    /// How the right is asked for once more, if it is to be.
-    fn again<T>(&self, done: &Result<T>) -> Option<&Again> {
-        let is_changed = matches!(done, Err(Error::Refused(Refusal::UserChanged)));
-        if is_changed { self.again.as_deref() } else { None }
     }
 
     /// See [`Database::update`].
@@ -127,39 +105,23 @@ impl Writer {
     /// # Errors
     /// As there; and that design documents are not theirs.
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
-        let done = self.once.update(edit).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => Box::pin(async { again.writer().await?.once.update(edit).await }).await,
-        }
+        self.0.write(|once| async move { once.update(edit).await }).await
     }
 
     /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
     ///
     /// # Errors
-    /// As there.
+    /// As there; [`Refusal::UserChanged`] never is one of the outcomes.
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
-        let mut outcomes = self.once.bulk_update(edits).await?;
-        let is_changed = |outcome: &Outcome| matches!(outcome, Err(Refusal::UserChanged));
-        let Some(again) = self.again.as_deref().filter(|_| outcomes.iter().any(is_changed)) else {
-            return Ok(outcomes);
-        };
-        Box::pin(async {
-            let writer = again.writer().await?;
-            let mut begin = 0;
-            while begin < outcomes.len() {
-                let rest = outcomes.get(begin..).unwrap_or_default();
-                let of = rest.first().is_some_and(is_changed);
-                let end = begin + rest.iter().take_while(|outcome| is_changed(outcome) == of).count();
-                if of {
-                    let done = writer.once.bulk_update(edits.get(begin..end).unwrap_or_default()).await?;
-                    outcomes.iter_mut().skip(begin).zip(done).for_each(|(outcome, done)| *outcome = done);
-                }
-                begin = end;
+        let mut outcomes = self.0.now().await?.bulk_update(edits).await?;
+        for _ in 0..AGAIN_MAX {
+            if !outcomes.iter().any(is_changed) {
+                break;
             }
-            Ok(outcomes)
-        })
-        .await
+            self.0.changed().await?.update_changed(edits, &mut outcomes).await?;
+        }
+        // As the refusal of one document it would be passed over: replicators do not ask for that one again.
+        if outcomes.iter().any(is_changed) { Err(Refusal::UserChanged.into()) } else { Ok(outcomes) }
     }
 
     /// See [`Database::upload`].
@@ -167,13 +129,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        let done = self.once.database.upload(content_type, is_gzip).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => {
-                Box::pin(async { again.writer().await?.once.database.upload(content_type, is_gzip).await }).await
-            }
-        }
+        self.0.write(|once| async move { once.staging.upload(content_type, is_gzip).await }).await
     }
 
     /// See [`Database::stage`].
@@ -181,11 +137,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
-        let done = self.once.database.stage(data).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => Box::pin(async { again.writer().await?.once.database.stage(data).await }).await,
-        }
+        self.0.write(|once| async move { once.staging.stage(data).await }).await
     }
 
     /// See [`Database::renew_uploads`].
@@ -193,16 +145,12 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
-        let done = self.once.database.renew_uploads(data).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => Box::pin(async { again.writer().await?.once.database.renew_uploads(data).await }).await,
-        }
+        self.0.write(|once| async move { once.staging.renew_uploads(data).await }).await
     }
 
     /// See [`Database::discard`].
     pub async fn discard(&self, data: &Uploaded) {
-        self.once.database.discard(data).await;
+        self.0.first.staging.discard(data).await;
     }
 
     /// See [`Database::put_local`].
@@ -210,12 +158,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        self.local()?;
-        let done = self.once.database.put_local(document).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => Box::pin(async { again.writer().await?.once.database.put_local(document).await }).await,
-        }
+        self.0.write(|once| async move { once.locals()?.put_local(document).await }).await
     }
 
     /// See [`Database::delete_local`].
@@ -223,12 +166,7 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        self.local()?;
-        let done = self.once.database.delete_local(id).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => Box::pin(async { again.writer().await?.once.database.delete_local(id).await }).await,
-        }
+        self.0.write(|once| async move { once.locals()?.delete_local(id).await }).await
     }
 
     /// See [`Database::edit_locals`].
@@ -236,21 +174,52 @@ impl Writer {
     /// # Errors
     /// As there.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        if !edits.is_empty() {
-            self.local()?;
-        }
-        let done = self.once.database.edit_locals(edits).await;
-        match self.again(&done) {
-            None => done,
-            Some(again) => Box::pin(async { again.writer().await?.once.database.edit_locals(edits).await }).await,
-        }
+        self.0
+            .write(|once| async move {
+                let database = if edits.is_empty() { &once.database } else { once.locals()? };
+                database.edit_locals(edits).await
+            })
+            .await
     }
 }
 
+/// Whether an edit was refused because who makes it is to be identified anew.
+fn is_changed(outcome: &Outcome) -> bool {
+    matches!(outcome, Err(Refusal::UserChanged))
+}
+
 impl Once {
+    pub(crate) fn of(granted: &Granted<'_>) -> Once {
+        let (database, staging) = (granted.database(Needs::Member), granted.staging());
+        let owner = (database.name() == REPLICATOR).then(|| granted.rights.standing.clone());
+        let (reader, entering) = (granted.reader(), granted.entering());
+        Once { database, staging, reader, entering, designs: granted.designs(), owner }
+    }
+
+    /// Makes those edits that were refused because who makes them had changed.
+    async fn update_changed(&self, edits: &[Edit<'_>], outcomes: &mut [Outcome]) -> Result<()> {
+        let mut at = 0;
+        let changed: Vec<bool> = outcomes.iter().map(is_changed).collect();
+        for run in changed.chunk_by(|one, next| one == next) {
+            let end = at + run.len();
+            if run.first() == Some(&true) {
+                let done = self.bulk_update(edits.get(at..end).unwrap_or_default()).await?;
+                outcomes.iter_mut().skip(at).zip(done).for_each(|(outcome, done)| *outcome = done);
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
     /// Whether this edit may be made: design documents are their database's administrators'.
     fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
         if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
+    }
+
+    /// The database, where local documents may be written.
+    fn locals(&self) -> std::result::Result<&Database, Refusal> {
+        self.entering.as_ref().map_or(Ok(()), Entering::local)?;
+        Ok(&self.database)
     }
 
     async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
@@ -296,7 +265,7 @@ impl Administration {
     /// # Errors
     /// As there.
     pub async fn set_revs_limit(&self, revs_limit: u64) -> Result<()> {
-        self.0.set_revs_limit(revs_limit).await
+        self.0.write(|database| async move { database.set_revs_limit(revs_limit).await }).await
     }
 
     /// See [`Database::set_security`].
@@ -304,7 +273,7 @@ impl Administration {
     /// # Errors
     /// As there.
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
-        self.0.set_security(security).await
+        self.0.write(|database| async move { database.set_security(security).await }).await
     }
 }
 
@@ -314,7 +283,7 @@ impl Maintenance {
     /// # Errors
     /// As there.
     pub async fn view_cleanup(&self) -> Result<()> {
-        self.0.view_cleanup().await
+        self.0.write(|database| async move { database.view_cleanup().await }).await
     }
 
     /// See [`Database::compact`].
@@ -322,7 +291,7 @@ impl Maintenance {
     /// # Errors
     /// As there.
     pub async fn compact(&self) -> Result<()> {
-        self.0.compact().await
+        self.0.write(|database| async move { database.compact().await }).await
     }
 }
 
@@ -332,7 +301,7 @@ impl Purging {
     /// # Errors
     /// As there.
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        self.0.purge(id, revs).await
+        self.0.write(|database| async move { database.purge(id, revs).await }).await
     }
 
     /// See [`Database::set_purged_infos_limit`].
@@ -340,7 +309,7 @@ impl Purging {
     /// # Errors
     /// As there.
     pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
-        self.0.set_purged_infos_limit(limit).await
+        self.0.write(|database| async move { database.set_purged_infos_limit(limit).await }).await
     }
 }
 
@@ -350,7 +319,7 @@ impl Ownership {
     /// # Errors
     /// As there.
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
-        self.0.create(options).await
+        self.0.write(|database| async move { database.create(options).await }).await
     }
 
     /// See [`Database::delete`].
@@ -358,6 +327,6 @@ impl Ownership {
     /// # Errors
     /// As there.
     pub async fn delete(&self) -> Result<()> {
-        self.0.delete().await
+        self.0.write(|database| async move { database.delete().await }).await
     }
 }

@@ -14,6 +14,7 @@ mod database;
 mod designs;
 mod feeds;
 mod functions;
+mod given;
 mod indexes;
 pub mod json_out;
 mod named;

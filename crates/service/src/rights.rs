@@ -4,6 +4,7 @@
 //! server's administrators are asked for no database's: nothing is read for them.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
@@ -12,14 +13,18 @@ use flatbed_layer::{
     USERS, User,
 };
 
-use crate::accounts::Accounts;
-use crate::database::{Administration, Maintenance, Ownership, Purging, Writer};
+use crate::accounts::{Accounts, Fresh};
+use crate::database::{Administration, Maintenance, Once, Ownership, Purging, Writer};
+use crate::given::Given;
 use crate::replications;
-use crate::standing::Standing;
-use crate::user_documents::UserDocuments;
+use crate::standing::{RestsOn, Standing};
+use crate::user_documents::{Entering, UserDocuments};
 
 /// The role of those who see the server's figures, and nothing else for that.
 const METRICS_ROLE: &str = "_metrics";
+
+/// Who was identified longer ago is asked for again before a right is judged: a request's body may take minutes to come.
+const IDENTIFIED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Longer names no database has: they are not looked for.
 const NAME_BYTES_MAX: usize = 300;
@@ -103,9 +108,31 @@ pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> 
 pub(crate) struct Rights {
     pub(crate) standing: Standing,
     pub(crate) users: UserDocuments,
+    /// When it was found out who asks.
+    pub(crate) since: Instant,
 }
 
 impl Rights {
+    pub(crate) fn new(standing: Standing, users: UserDocuments) -> Rights {
+        Rights { standing, users, since: Instant::now() }
+    }
+
+    /// Whether it was found out too long ago who asks.
+    pub(crate) fn are_old(&self) -> bool {
+        !matches!(self.standing.rests_on(), RestsOn::Server) && self.since.elapsed() >= IDENTIFIED_WITHIN
+    }
+
+    /// Those of the same one as of now.
+    ///
+    /// # Errors
+    /// [`Denied`]: they are nobody any more, or that is not known.
+    pub(crate) async fn anew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
+        let since = Instant::now();
+        let standing = accounts.stands(&self.standing, fresh).await?;
+        let standing = standing.ok_or_else(Refused::wrong_password)?;
+        Ok(Rights { standing, since, ..self.clone() })
+    }
+
     pub(crate) fn principal(&self) -> &Principal {
         self.standing.principal()
     }
@@ -117,8 +144,19 @@ impl Rights {
         accounts: &Arc<Accounts>,
         name: &str,
     ) -> Result<R::Database, Denied> {
-        let access = self.judge(R::NEEDS, layer, name).await?;
-        Ok(R::given(Granted { rights: self, layer, accounts, name, access }))
+        Ok(R::given(self.grant(R::NEEDS, layer, accounts, name).await?))
+    }
+
+    /// A right in a database, for who has it.
+    pub(crate) async fn grant<'g>(
+        &'g self,
+        needs: Needs,
+        layer: &'g Layer,
+        accounts: &'g Arc<Accounts>,
+        name: &'g str,
+    ) -> Result<Granted<'g>, Denied> {
+        let access = self.judge(needs, layer, name).await?;
+        Ok(Granted { rights: self, layer, accounts, name, access })
     }
 
     /// What they are to a database, where that is enough.
@@ -194,16 +232,16 @@ pub struct Own;
 
 /// That somebody has a right in a database.
 pub struct Granted<'g> {
-    rights: &'g Rights,
-    layer: &'g Layer,
-    accounts: &'g Arc<Accounts>,
-    name: &'g str,
+    pub(crate) rights: &'g Rights,
+    pub(crate) layer: &'g Layer,
+    pub(crate) accounts: &'g Arc<Accounts>,
+    pub(crate) name: &'g str,
     access: Access,
 }
 
 impl Granted<'_> {
     /// What they see of it.
-    fn reader(&self) -> Reader {
+    pub(crate) fn reader(&self) -> Reader {
         let reader = self.layer.reader(self.name);
         if self.name == USERS && self.access != Access::Admin {
             return reader.seen_by(self.rights.users.seen_by(self.rights.principal()));
@@ -214,54 +252,38 @@ impl Granted<'_> {
         reader
     }
 
-    fn database(&self, needs: Needs) -> Database {
+    pub(crate) fn database(&self, needs: Needs) -> Database {
         self.layer.database(self.name, self.actor(needs))
     }
 
-    /// How it is asked for once more; `None`: there is nothing that could be another.
-    fn again(&self) -> Option<Arc<Again>> {
-        let standing = &self.rights.standing;
-        if standing.principal().is_admin && standing.fence().is_none() {
-            return None;
+    /// The same to stage data in, which is nobody's until a document has it: who that is may change meanwhile.
+    pub(crate) fn staging(&self) -> Database {
+        let held = Held { access: Access::Member, ..self.held(Needs::Member) };
+        self.layer.database(self.name, User { fence: None, ..self.rights.user() }.through(Arc::new(held)))
+    }
+
+    /// Whether design documents may be written.
+    pub(crate) fn designs(&self) -> Result<(), Refusal> {
+        match self.access {
+            Access::Admin => Ok(()),
+            Access::Member | Access::Nobody => Err(no_designs(self.rights.principal())),
         }
-        let (accounts, layer) = (self.accounts.clone(), self.layer.clone());
-        let (standing, users) = (standing.clone(), self.rights.users.clone());
-        Some(Arc::new(Again { accounts, layer, standing, users, name: self.name.into() }))
+    }
+
+    /// What documents of `_users` go through.
+    pub(crate) fn entering(&self) -> Option<Entering> {
+        let rights = self.rights;
+        (self.name == USERS).then(|| rights.users.written_by(rights.principal(), self.access))
+    }
+
+    fn held(&self, needs: Needs) -> Held {
+        let principal = self.rights.principal().clone();
+        Held { principal, needs, name: self.name.to_owned(), access: self.access }
     }
 
     fn actor(&self, needs: Needs) -> Actor {
-        let principal = self.rights.principal().clone();
-        let held = Held { principal, needs, name: self.name.to_owned(), access: self.access };
+        let held = self.held(needs);
         self.rights.user().through(Arc::new(held))
-    }
-}
-
-/// What a right to write is asked for with once more, where what it rested on was another when something was written.
-pub(crate) struct Again {
-    accounts: Arc<Accounts>,
-    layer: Layer,
-    standing: Standing,
-    users: UserDocuments,
-    name: Arc<str>,
-}
-
-impl Again {
-    /// The same right as of now.
-    ///
-    /// # Errors
-    /// That they have it no longer, as the layer says it; those of the layer.
-    pub(crate) async fn writer(&self) -> Result<Writer, LayerError> {
-        let refused = |refused| LayerError::Refused(refusal(refused));
-        let standing = self.accounts.anew(&self.standing).await?;
-        let standing = standing.ok_or_else(|| refused(Refused::wrong_password()))?;
-        let rights = Rights { standing, users: self.users.clone() };
-        // What is known of the database's may be some of a second old.
-        self.layer.securities(std::slice::from_ref(&self.name), None).await?;
-        match rights.database::<Write>(&self.layer, &self.accounts, &self.name).await {
-            Ok(writer) => Ok(writer),
-            Err(Denied::Refused(reason)) => Err(refused(reason)),
-            Err(Denied::Layer(error)) => Err(error),
-        }
     }
 }
 
@@ -302,14 +324,7 @@ impl Right for Write {
     const NEEDS: Needs = Needs::Member;
 
     fn given(granted: Granted<'_>) -> Writer {
-        let designs = match granted.access {
-            Access::Admin => Ok(()),
-            Access::Member | Access::Nobody => Err(no_designs(granted.rights.principal())),
-        };
-        let entering = (granted.name == USERS)
-            .then(|| granted.rights.users.written_by(granted.rights.principal(), granted.access));
-        let (database, standing) = (granted.database(Self::NEEDS), &granted.rights.standing);
-        Writer::new(database, granted.reader(), designs, standing, entering, granted.again())
+        Writer(Given::new(&granted, Self::NEEDS, Once::of))
     }
 }
 
@@ -319,7 +334,7 @@ impl Right for Administer {
     const NEEDS: Needs = Needs::Admin;
 
     fn given(granted: Granted<'_>) -> Administration {
-        Administration(granted.database(Self::NEEDS))
+        Administration(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 
@@ -329,7 +344,7 @@ impl Right for Maintain {
     const NEEDS: Needs = Needs::Maintainer;
 
     fn given(granted: Granted<'_>) -> Maintenance {
-        Maintenance(granted.database(Self::NEEDS))
+        Maintenance(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 
@@ -339,7 +354,7 @@ impl Right for Purge {
     const NEEDS: Needs = Needs::Server;
 
     fn given(granted: Granted<'_>) -> Purging {
-        Purging(granted.database(Self::NEEDS))
+        Purging(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 
@@ -349,7 +364,7 @@ impl Right for Own {
     const NEEDS: Needs = Needs::Server;
 
     fn given(granted: Granted<'_>) -> Ownership {
-        Ownership(granted.database(Self::NEEDS))
+        Ownership(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 

@@ -43,13 +43,13 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let timeout = waits_for(number(query, "timeout")?);
     let mut etag = None;
     if feed == Feed::Normal {
-        let tag = format!("\"{}\"", request.context.server()?.newest_database_update().await?);
+        let tag = format!("\"{}\"", request.context.server().await?.newest_database_update().await?);
         if request.accepts_cached(&tag) {
             return Ok(Reply::not_modified(&tag));
         }
         etag = Some(tag);
     }
-    let mut updates = request.context.server()?.database_updates(asked);
+    let mut updates = request.context.server().await?.database_updates(asked);
     let pages = Pages::new(false);
     let room = first_room(&pages).await?;
     let first = updates.next_page().await?;

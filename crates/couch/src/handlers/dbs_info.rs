@@ -39,7 +39,7 @@ pub(crate) async fn dbs_info(state: &State, mut request: Request, is_longer: boo
             let body = request.read_body().await?;
             let asked = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
             let names = keys_of(&asked, state.service.configuration().now().limits.dbs_info)?;
-            request.context.server()?;
+            request.context.server().await?;
             let mut text = b"[".to_vec();
             for (at, name) in names.iter().enumerate() {
                 if at > 0 {

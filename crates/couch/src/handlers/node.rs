@@ -31,7 +31,7 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         })),
         Node::Config => {
             only_get(&request)?;
-            let shown = request.context.server()?.configuration().now().shown();
+            let shown = request.context.server().await?.configuration().now().shown();
             Ok(object(|object| {
                 for (section, values) in &shown {
                     write_values(values, object.object(section.as_str()));
@@ -40,12 +40,12 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         }
         Node::Reload if request.method != Method::POST => Err(Failure::method("POST")),
         Node::Reload => {
-            request.context.server()?.configuration().reload().await?;
+            request.context.server().await?.configuration().reload().await?;
             Ok(ok(StatusCode::OK))
         }
         Node::Section(section) => {
             only_get(&request)?;
-            let mut shown = request.context.server()?.configuration().now().shown();
+            let mut shown = request.context.server().await?.configuration().now().shown();
             let values = shown.remove(&section).unwrap_or_default();
             let mut text = Vec::new();
             write_values(&values, Object::new(&mut text));
@@ -54,17 +54,17 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         Node::Key(section, key) => config_key(request, &section, &key).await,
         Node::Stats(path) => {
             only_get(&request)?;
-            request.context.metrics()?;
+            request.context.metrics().await?;
             stats::stats(state, &path)
         }
         Node::System => {
             only_get(&request)?;
-            request.context.metrics()?;
+            request.context.metrics().await?;
             Ok(stats::system(state))
         }
         Node::Versions => {
             only_get(&request)?;
-            request.context.server()?;
+            request.context.server().await?;
             Ok(object(|object| {
                 let mut collation = object.object("collation_driver");
                 collation.string("name", "icu4x").string("collator_version", &flatbed_layer::collator_version());
@@ -104,19 +104,19 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
     let old = match request.method {
         Method::GET | Method::HEAD => {
             request.skip_body().await;
-            let now = request.context.server()?.configuration().now();
+            let now = request.context.server().await?.configuration().now();
             now.shown_value(section, key).ok_or_else(|| Failure::not_found("unknown_config_value"))?
         }
         Method::PUT => {
             let body = request.read_body().await?;
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
             let Value::String(text) = value else { return Err(Failure::bad_request("a JSON string expected")) };
-            let (configuration, by) = changed(&request)?;
+            let (configuration, by) = changed(&request).await?;
             configuration.set(section, key, &text, by).await.map_err(|error| failure(section, key, error))?
         }
         Method::DELETE => {
             request.skip_body().await;
-            let (configuration, by) = changed(&request)?;
+            let (configuration, by) = changed(&request).await?;
             configuration.remove(section, key, by).await.map_err(|error| failure(section, key, error))?
         }
         _ => {
@@ -130,9 +130,9 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
 }
 
 /// What is changed, and by whom.
-pub(crate) fn changed(request: &Request) -> Result<(&Configuration, ChangedBy<'_>)> {
+pub(crate) async fn changed(request: &Request) -> Result<(&Configuration, ChangedBy<'_>)> {
     let by = ChangedBy { name: request.context.principal().name.as_deref(), from: request.peer };
-    Ok((request.context.server()?.configuration(), by))
+    Ok((request.context.server().await?.configuration(), by))
 }
 
 pub(crate) fn failure(section: &str, key: &str, error: ChangeError) -> Failure {

@@ -64,7 +64,7 @@ pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
         skip: usize::try_from(query.number("skip")?.unwrap_or(0)).unwrap_or(usize::MAX),
         limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
     };
-    Ok(request.context.server()?.all_databases(&range).await?)
+    Ok(request.context.server().await?.all_databases(&range).await?)
 }
 
 /// Those of some names that databases have, at most a thousand.
@@ -119,11 +119,12 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
 /// The type of the tasks that stand for queries of Mango which wait for an index.
 const FIND_QUERY: &str = "find_query";
 
-pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
+pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
+    let server = request.context.server().await?;
     let mut out = Vec::new();
     let mut tasks = Array::new(&mut out);
-    for task in request.context.server()?.compactions() {
+    for task in server.compactions() {
         let progress = task.changes_done * 100 / task.total_changes.max(1);
         let mut object = tasks.object();
         object.string("type", "database_compaction").string("database", &task.database);
@@ -131,7 +132,7 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         object.number("progress", progress.min(100));
         object.number("started_on", task.started_at_seconds).number("updated_on", task.updated_at_seconds);
     }
-    for task in request.context.server()?.view_tasks() {
+    for task in server.view_tasks() {
         let mut object = tasks.object();
         object.string("type", "indexer").string("database", &task.database);
         object.string("design_document", &task.design_document).string("signature", &task.signature);
@@ -139,8 +140,8 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
         object.number("progress", progress_of(&task)).number("waiting_clients", task.waiting);
         object.number("started_on", task.started_at_ms / 1_000).number("updated_on", task.updated_at_ms / 1_000);
     }
-    let (index_waits, other_index_waits) = request.context.server()?.index_waits();
-    for build in request.context.server()?.index_builds() {
+    let (index_waits, other_index_waits) = server.index_waits();
+    for build in server.index_builds() {
         let waits_for = |wait: &&IndexWait| (&wait.database, wait.number) == (&build.database, build.number);
         let waiting = index_waits.iter().find(waits_for).map_or(0, |wait| wait.waiting);
         let mut object = tasks.object();
@@ -165,7 +166,7 @@ pub(crate) fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
     if other_index_waits > 0 {
         tasks.object().string("type", FIND_QUERY).string("database", "").number("waiting_clients", other_index_waits);
     }
-    let (waits, others) = request.context.server()?.view_waits();
+    let (waits, others) = server.view_waits();
     for wait in waits {
         let mut object = tasks.object();
         object.string("type", "view_query").string("database", &wait.database);

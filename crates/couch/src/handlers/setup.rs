@@ -24,7 +24,7 @@ pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
     if !matches!(request.method, Method::GET | Method::HEAD) {
         return Err(Failure::method("GET"));
     }
-    request.context.server()?;
+    request.context.server().await?;
     let text = Object::text(|object| {
         object.array("all_nodes").string(NODE);
         object.array("cluster_nodes").string(NODE);
@@ -74,7 +74,7 @@ async fn set_up(request: &Request, setup: &Value<'_>) -> Result<Reply> {
             make(request, &databases).await?;
             // Last: from then on who asked may be nobody.
             if let (Some(name), Some(password)) = (text("username"), text("password_hash").or(text("password"))) {
-                let (configuration, by) = changed(request)?;
+                let (configuration, by) = changed(request).await?;
                 let is_there = configuration.now().admins.contains_key(name);
                 if !is_there {
                     let set = configuration.set("admins", name, password, by).await;
@@ -132,7 +132,7 @@ async fn make(request: &Request, databases: &[String]) -> Result<()> {
 /// `/_reshard`, of a server whose storage moves what grows by itself.
 pub(crate) async fn reshard(mut request: Request, what: Reshard) -> Result<Reply> {
     request.skip_body().await;
-    request.context.server()?;
+    request.context.server().await?;
     let allow = match what {
         Reshard::Summary => "GET",
         Reshard::State => "GET,PUT",

@@ -16,7 +16,7 @@ fn user(roles: &[&str]) -> Principal {
 
 fn rights(principal: Principal) -> Rights {
     let users = UserDocuments::new(crate::Configuration::default());
-    Rights { standing: Standing::new(principal, RestsOn::Nothing), users }
+    Rights::new(Standing::new(principal, RestsOn::Nothing), users)
 }
 
 /// The status that somebody is refused with, for each of what rights ask; 0: they are not.

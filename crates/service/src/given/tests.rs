@@ -1,0 +1,124 @@
+//! Users who change while they write.
+
+use std::time::Duration;
+
+use flatbed_auth::users::Account;
+use flatbed_auth::{Principal, SignedIn};
+use flatbed_javascript::{Runner, RunnerOptions};
+use flatbed_layer::json::{self, Limits};
+use flatbed_layer::{CreateOptions, Edit, Error, Refusal, RevId, USERS};
+
+use crate::accounts::Fresh;
+use crate::accounts::tests::{hash_members, write_user};
+use crate::configuration::Configuration;
+use crate::context::{Context, Service};
+use crate::rights::{Administer, Denied, Own, Read, Write};
+use crate::standing::{RestsOn, Standing};
+use crate::test_store::Store;
+
+struct Given {
+    store: Store,
+    service: Service,
+    server: Context,
+}
+
+impl Given {
+    async fn new() -> Given {
+        let store = Store::new().await;
+        let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
+        let service = Service::new(store.layer.clone(), functions, Configuration::default());
+        let server = service.context(Standing::of_server());
+        for name in ["db", USERS] {
+            server.database(name, Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
+        }
+        let given = Given { store, service, server };
+        given.secure("{}").await;
+        given
+    }
+
+    async fn secure(&self, security: &str) {
+        self.server.database("db", Administer).await.unwrap().set_security(security.as_bytes()).await.unwrap();
+    }
+
+    async fn write(&self, salt: &str, role: &str, parent: Option<RevId>) -> RevId {
+        let rest = format!(r#"{},"roles":["{role}"]"#, hash_members("p", salt, 1));
+        write_user(&self.store.layer, "anna", &rest, parent).await
+    }
+
+    /// The context of a request of anna's, as she is now.
+    async fn anna(&self) -> Context {
+        let found = self.service.accounts().find("anna", Fresh::Since(std::time::Instant::now())).await.unwrap();
+        let principal = found.account.as_ref().map(|account: &Account| account.principal(SignedIn::Password)).unwrap();
+        self.service.context(Standing::new(principal, found.rests_on()))
+    }
+}
+
+fn edit(id: &str) -> Edit<'_> {
+    let body = json::parse(b"{}", &Limits::default()).unwrap();
+    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+}
+
+fn is_unauthorized<T>(done: flatbed_layer::Result<T>) -> bool {
+    matches!(done, Err(Error::Refused(Refusal::Unauthorized(_))))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_the_right_still_writes_under_another_revision() {
+    let given = Given::new().await;
+    let mut rev = given.write("s", "r", None).await;
+    let anna = given.anna().await;
+    let writer = anna.database("db", Write).await.unwrap();
+    // Each time it is another one than she came with.
+    rev = given.write("s", "r1", Some(rev)).await;
+    writer.update(&edit("a")).await.unwrap();
+    rev = given.write("s", "r2", Some(rev)).await;
+    let outcomes = writer.bulk_update(&[edit("b"), edit("_design/d"), edit("c")]).await.unwrap();
+    assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
+    assert!(matches!(outcomes[1], Err(Refusal::Forbidden(_))), "{outcomes:?}");
+    assert!(!writer.delete_local("l").await.unwrap());
+    // With another password she is nobody, and no row says so.
+    given.write("t", "r2", Some(rev)).await;
+    assert!(is_unauthorized(writer.bulk_update(&[edit("d"), edit("e")]).await));
+    assert!(is_unauthorized(writer.update(&edit("f")).await));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_administered_a_database_writes_as_its_member() {
+    let given = Given::new().await;
+    given.write("s", "r", None).await;
+    given.secure(r#"{"admins":{"names":["anna"]}}"#).await;
+    given.server.database("db", Read).await.unwrap().exists().await.unwrap();
+    let anna = given.anna().await;
+    let writer = anna.database("db", Write).await.unwrap();
+    let administration = anna.database("db", Administer).await.unwrap();
+    given.secure("{}").await;
+    writer.update(&edit("a")).await.unwrap();
+    assert!(matches!(writer.update(&edit("_design/d")).await, Err(Error::Refused(Refusal::Forbidden(_)))));
+    assert!(matches!(administration.set_security(b"{}").await, Err(Error::Refused(Refusal::Forbidden(_)))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_takes_long_is_its_users_of_then() {
+    let given = Given::new().await;
+    let rev = given.write("s", "r", None).await;
+    given.secure(r#"{"members":{"roles":["r"]}}"#).await;
+    given.server.database("db", Read).await.unwrap().exists().await.unwrap();
+    // A token that ends meanwhile: nothing is read of it when something is written.
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let generation = given.service.accounts().keys().await.generation();
+    let token = RestsOn::Token { ends: Some(now_s + 1), generation };
+    let brief = given.service.context(Standing::new(Principal::nameless_admin(), token));
+    let (anna, late) = (given.anna().await, given.anna().await);
+    let (writer, ended) = (anna.database("db", Write).await.unwrap(), brief.database("db", Administer).await.unwrap());
+    given.write("s", "other", Some(rev)).await;
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert!(is_unauthorized(ended.set_security(b"{}").await));
+    assert!(matches!(brief.database("db", Own).await, Err(Denied::Refused(_))));
+    assert!(matches!(writer.update(&edit("a")).await, Err(Error::Refused(Refusal::Forbidden(_)))));
+    assert!(matches!(late.database("db", Read).await, Err(Denied::Refused(_))));
+    // Who has a right, and what with, is known as of now.
+    given.secure(r#"{"members":{"roles":["other"]}}"#).await;
+    given.server.database("db", Read).await.unwrap().exists().await.unwrap();
+    late.database("db", Write).await.unwrap().update(&edit("b")).await.unwrap();
+    assert_eq!(late.user().roles, ["other"]);
+}
