@@ -339,6 +339,10 @@ impl Inner {
         self.enter_epoch(trx, in_use(root.await?.as_deref())?.epoch);
         let Some(bytes) = record.await? else {
             self.databases.remove_if(name, |_, _| !trx.is_pinned());
+            if !trx.is_pinned() {
+                // As true as where there is one: who asks for what is not there has nobody else ask in line.
+                self.confirmed.see(version, as_of_us);
+            }
             return Err(Error::DatabaseNotFound);
         };
         let record = proto::DatabaseRecord::decode(&*bytes)?;

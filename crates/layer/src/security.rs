@@ -150,6 +150,11 @@ mod tests {
         let all = futures_util::future::join_all((0..100).map(|_| layer.security("db"))).await;
         assert!(all.into_iter().all(|security| Arc::ptr_eq(&security.unwrap(), &first)));
         assert_eq!(layer.inner.metrics.transactions.get(), transactions + 1);
+        // One that is not there confirms the others as well.
+        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        assert!(known(&layer.inner, "db").is_none());
+        assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));
+        assert!(known(&layer.inner, "db").is_some());
         // Another setting leaves it as it is.
         db.set_revs_limit(9).await.unwrap();
         assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
