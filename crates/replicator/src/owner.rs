@@ -18,11 +18,11 @@ const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 /// clone.
 #[derive(Debug, Clone)]
 pub enum Owner {
-    /// The server, or whoever was its administrator where everyone is.
+    /// The server itself.
     Server,
     /// Whoever has the account of this name.
     Named(Arc<str>),
-    /// Who has no account here, as their token or their proxy said it.
+    /// Who has no account here, as their token or their proxy said it; anybody, as long as everyone is an administrator.
     Shown(Standing),
 }
 
@@ -30,9 +30,11 @@ impl Owner {
     /// Whoever makes a request.
     pub fn of(standing: &Standing) -> Owner {
         match standing.rests_on() {
-            RestsOn::OpenServer | RestsOn::Server => Owner::Server,
+            RestsOn::Server => Owner::Server,
             RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => Owner::Named(name.as_str().into()),
-            RestsOn::Nothing | RestsOn::Token { .. } | RestsOn::Proxy => Owner::Shown(standing.clone()),
+            RestsOn::OpenServer | RestsOn::Nothing | RestsOn::Token { .. } | RestsOn::Proxy => {
+                Owner::Shown(standing.clone())
+            }
         }
     }
 

@@ -93,3 +93,24 @@ async fn where_everyone_is_an_administrator_documents_are_nobodys() {
     }
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_anybody_began_ends_once_there_is_an_administrator() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    for path in ["/a", "/b"] {
+        server.ok("PUT", path, Value::Null).await;
+    }
+    let spec = json!({"source": "a", "target": "b", "continuous": true});
+    let begun = asked(&server, &[], "POST", "/_replicate", spec).await;
+    assert_eq!(begun.status, 202, "{begun:?}");
+    server.ok("PUT", "/a/before", json!({})).await;
+    server.until("/b/before", |doc| doc["_id"] == "before").await;
+    let path = "/_node/_local/_config/admins/admin";
+    assert_eq!(asked(&server, &[], "PUT", path, json!("password")).await.status, 200);
+    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    assert_eq!(asked(&server, &[ADMIN], "PUT", "/a/after", json!({})).await.status, 201);
+    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    assert_eq!(asked(&server, &[ADMIN], "GET", "/b/after", Value::Null).await.status, 404);
+    server.stop().await;
+}
