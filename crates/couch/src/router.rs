@@ -77,7 +77,7 @@ impl Surface for State {
                 let claims = claims(&request, &settings.auth);
                 let identified = self.service.identify(&claims);
                 let Identified { standing, set_cookie: renewed } = match &target {
-                    Ok(Target::Up) => identified_at_once(identified).await?,
+                    Ok(Target::Up | Target::Welcome) => identified_at_once(identified).await?,
                     _ => identified.await?,
                 };
                 set_cookie = renewed;

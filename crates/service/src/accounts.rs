@@ -193,7 +193,11 @@ impl Accounts {
     /// # Errors
     /// As of [`Accounts::now`].
     pub(crate) async fn stands(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
-        self.configuration.confirm().await?;
+        let admin = match standing.rests_on() {
+            RestsOn::Admin { name, .. } => Some(name.as_str()),
+            _ => None,
+        };
+        self.configuration.confirm_for(admin).await?;
         let is_so = match standing.rests_on() {
             RestsOn::Nothing | RestsOn::Server => true,
             RestsOn::OpenServer => self.is_open(),

@@ -68,7 +68,8 @@ impl Service {
     /// # Errors
     /// [`SignInError`].
     pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
-        self.configuration.confirm().await?;
+        let credentials = claims.basic_alone();
+        self.configuration.confirm_for(credentials.as_ref().map(|credentials| credentials.name.as_str())).await?;
         self.sign_in.identify(claims).await
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flatbed_auth::{Principal, Refused, proxy};
+use flatbed_auth::{Credentials, Principal, Refused, proxy};
 use flatbed_layer::{RevId, UserFence};
 
 /// What a request says of who makes it.
@@ -21,6 +21,14 @@ pub struct Claims<'a> {
     pub connection: Option<IpAddr>,
     /// Whether the client's connection is encrypted: whether a cookie is sent on such alone.
     pub is_secure: bool,
+}
+
+impl Claims<'_> {
+    /// The name and password of a request that claims nothing else.
+    pub(crate) fn basic_alone(&self) -> Option<Credentials> {
+        let is_alone = self.cookie.is_none() && self.proxy.is_none();
+        Credentials::of_header(self.authorization.filter(|_| is_alone)?).ok().flatten()
+    }
 }
 
 /// What a request's or a feed's rights rest on.

@@ -238,3 +238,33 @@ async fn lists_of_keys() {
     let overflow = json!([{"id": "error", "key": null, "value": "reduce_overflow_error"}]);
     assert_eq!(ask("GET", "grows", NULL).await.json(), overflow);
 }
+
+/// A link is followed with its reader's session, and needs no leave of the server's.
+#[tokio::test]
+async fn links_of_other_pages_change_nothing() {
+    let design = json!({
+        "updates": {"u": "function (doc, req) { return [{_id: req.query.id}, 'x']; }"},
+        "rewrites": "function (req) { return {method: req.query.method, path: req.query.path, body: '{\"_id\":\"r\"}', \
+                     headers: {'Content-Type': 'application/json', 'sec-fetch-site': 'none', 'origin': 'http://localhost'}}; }",
+    });
+    let Some(server) = serve(design).await else { return };
+    let mut client = server.connect().await;
+    let session = ("cookie", "AuthSession=x");
+    for (path, changes) in [
+        ("_update/u?id=a", true),
+        ("_rewrite/x?method=POST&path=../../", true),
+        ("_rewrite/x?method=PUT&path=../../b", true),
+        ("_rewrite/x?method=GET&path=_update/u", true),
+        ("_rewrite/x?method=GET&path=../..", false),
+    ] {
+        let path = format!("/db/_design/d/{path}");
+        for (site, is_other) in [("cross-site", true), ("same-origin", false)] {
+            let answer = client.call("GET", &path, &[session, ("sec-fetch-site", site)], b"").await;
+            let refused = (answer.status, answer.body.contains("A page of another origin"));
+            assert_eq!(refused == (403, true), is_other && changes, "{path} {site} {answer:?}");
+        }
+        // Nobody's session, nobody's rights.
+        let answer = client.call("GET", &path, &[("sec-fetch-site", "cross-site")], b"").await;
+        assert_ne!(answer.status, 403, "{path}");
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use flatbed_auth::PasswordHash;
 use foundationdb::Database;
 use foundationdb::options::{MutationType, TransactionOption};
 use serde_json::{Value, json};
@@ -80,6 +81,8 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
 async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself() {
     let Some(store) = Store::on_an_engine() else { return };
     let server = store.serve(ServerOptions::default()).await;
+    let admins = [("admin".to_owned(), PasswordHash::with_iterations("password", b"0123456789abcdef", 1))].into();
+    let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
     server.ok("PUT", "/db", Value::Null).await;
     set_lock(store.database(), true).await;
     let started = Instant::now();
@@ -91,7 +94,17 @@ async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself()
         assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
         assert!(started.elapsed() < Duration::from_secs(10), "load balancers wait no longer: {:?}", started.elapsed());
     };
-    let (read, written, ()) = tokio::join!(reader.answer(false), writer.answer(false), up);
+    // When it is no longer known what the settings are.
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let began = Instant::now();
+        assert_eq!(server.json("GET", "/", Value::Null).await.0, 200);
+        assert_eq!(server.json("GET", "/_all_dbs", Value::Null).await.0, 503);
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        let admin = [("authorization", "Basic YWRtaW46cGFzc3dvcmQ=")];
+        assert_eq!(guarded.connect().await.call("GET", "/_membership", &admin, b"").await.status, 200);
+    };
+    let (read, written, (), ()) = tokio::join!(reader.answer(false), writer.answer(false), up, later);
     for answer in [read, written] {
         assert_eq!((answer.status, &*answer.text("error")), (503, "service_unavailable"));
         assert!(answer.text("reason").to_lowercase().contains("database is locked"), "{answer:?}");
@@ -103,5 +116,6 @@ async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself()
     server.ok("GET", "/_up", Value::Null).await;
     server.ok("PUT", "/db/a", json!({})).await;
     assert_eq!(server.ok("GET", "/db/_all_docs", Value::Null).await["total_rows"], 1);
+    guarded.stop().await;
     server.stop().await;
 }

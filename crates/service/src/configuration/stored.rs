@@ -15,6 +15,10 @@ use super::{Configuration, Inner};
 /// Between two looks at what is stored. Requests do not rely on it: see [`Configuration::confirm`].
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
+/// How long a request waits for that, and how long the look that it waits for may take.
+const CONFIRM_MAX: Duration = Duration::from_secs(2);
+const LOOK_MAX: Duration = Duration::from_millis(1_900);
+
 /// The target of what is logged of who changed what.
 const AUDIT: &str = "audit";
 
@@ -106,15 +110,25 @@ impl Inner {
 impl Configuration {
     /// Returns once the settings of this process are those of less than a second ago: at once where some transaction of this
     /// process has found so, else after a look at what is stored, which one of all who ask carries out. Whoever judges somebody
-    /// asks for this first.
+    /// asks for this first. It takes two seconds at most.
     ///
     /// # Errors
     /// Those of the storage, which then does not say it.
     pub async fn confirm(&self) -> Result<()> {
         match &self.inner.store {
-            Some(store) if !store.is_ignored && !store.is_known() => Box::pin(self.confirm_in_line(store)).await,
+            Some(store) if !store.is_ignored && !store.is_known() => {
+                let confirmed = tokio::time::timeout(CONFIRM_MAX, Box::pin(self.confirm_in_line(store))).await;
+                confirmed.unwrap_or_else(|_| Err(Error::timed_out()))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// As [`Configuration::confirm`], for a standing or a claim that rests on an administrator of this name alone. What this
+    /// process was started with beats what is stored: its administrators are known while the storage does not answer.
+    pub(crate) async fn confirm_for(&self, admin: Option<&str>) -> Result<()> {
+        let is_fixed = admin.is_some_and(|name| self.inner.fixed.get(ADMINS, name).is_some());
+        if is_fixed { Ok(()) } else { self.confirm().await }
     }
 
     async fn confirm_in_line(&self, store: &Store) -> Result<()> {
@@ -130,7 +144,8 @@ impl Configuration {
             return Err(error.clone());
         }
         let began = Instant::now();
-        let looked = self.inner.look(store, &mut looking).await;
+        let looked = tokio::time::timeout(LOOK_MAX, self.inner.look(store, &mut looking)).await;
+        let looked = looked.unwrap_or_else(|_| Err(Error::timed_out()));
         *looking = looked.as_ref().err().map(|error| (began, error.clone()));
         looked
     }
