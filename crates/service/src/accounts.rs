@@ -32,8 +32,8 @@ const WITHIN: Duration = Duration::from_millis(950);
 /// How often the state of `_users` is read while somebody asks.
 const POLL: Duration = Duration::from_millis(400);
 
-/// The least time between two such reads, however often `_users` is written.
-const POLL_LEAST: Duration = Duration::from_millis(20);
+/// The least time between two such reads, however often `_users` is written: each may wake all who follow.
+const POLL_LEAST: Duration = Duration::from_millis(250);
 
 /// Nobody asked for so long and nobody follows: it is not read any more.
 const IDLE: Duration = Duration::from_secs(5);
@@ -215,7 +215,7 @@ impl Accounts {
                 let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
                 ends.is_none_or(|ends| now_s < ends) && self.keys().await.generation() == *generation
             }
-            RestsOn::Proxy => !self.configuration.now().auth.proxy.peers.is_empty(),
+            RestsOn::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
         };
         Ok(is_so.then(|| standing.clone()))
     }
@@ -420,16 +420,16 @@ impl Accounts {
 
     /// Has the state read every now and then from here on, as long as somebody asks.
     fn keep_confirmed(&self) {
-        if self.is_polled.swap(true, Ordering::Relaxed) {
+        if self.is_polled.swap(true, Ordering::SeqCst) {
             return;
         }
         let weak = Weak::clone(&self.this);
         tokio::spawn(async move {
+            let mut polling = Polling(Weak::clone(&weak));
             let mut users = None;
             loop {
                 let Some(accounts) = weak.upgrade() else { return };
-                if accounts.is_idle() {
-                    accounts.is_polled.store(false, Ordering::Relaxed);
+                if accounts.is_idle() && !polling.goes_on(&accounts) {
                     return;
                 }
                 if let Err(error) = accounts.confirm(Fresh::Since(Instant::now())).await {
@@ -440,7 +440,7 @@ impl Accounts {
                 let changes = users.get_or_insert_with(|| accounts.layer.reader(USERS).changes(query()));
                 drop(accounts);
                 tokio::select! {
-                    () = tokio::time::sleep(POLL) => {}
+                    () = tokio::time::sleep(POLL.saturating_sub(POLL_LEAST)) => {}
                     goes_on = written(changes) => {
                         if !goes_on {
                             return;
@@ -454,6 +454,30 @@ impl Accounts {
 
     fn is_idle(&self) -> bool {
         self.generation.receiver_count() == 0 && self.cache().asked.elapsed() > IDLE
+    }
+}
+
+/// That the state is read every now and then: whatever ends the task, the next who asks begins another.
+struct Polling(Weak<Accounts>);
+
+impl Polling {
+    /// Says that it ends, unless somebody has come to follow meanwhile who has not begun another.
+    fn goes_on(&mut self, accounts: &Accounts) -> bool {
+        accounts.is_polled.store(false, Ordering::SeqCst);
+        let goes_on = !accounts.is_idle() && !accounts.is_polled.swap(true, Ordering::SeqCst);
+        if !goes_on {
+            // It is another's to say from here on.
+            self.0 = Weak::new();
+        }
+        goes_on
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        if let Some(accounts) = self.0.upgrade() {
+            accounts.is_polled.store(false, Ordering::SeqCst);
+        }
     }
 }
 

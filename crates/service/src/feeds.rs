@@ -165,7 +165,8 @@ impl Feeds {
             deadline: None,
             is_empty: true,
         };
-        Ok(Feed { rows, watch })
+        let watch = if matches!(rows.follow, Follow::No) { watch } else { watch.at_once() };
+        Ok(Feed { rows, watch, incarnation: None })
     }
 }
 
@@ -200,6 +201,8 @@ enum Passed {
 pub struct Feed {
     rows: Rows,
     watch: RightsWatch,
+    /// Of the database that the first page is of: the reader was let read that one.
+    incarnation: Option<u64>,
 }
 
 impl Feed {
@@ -211,12 +214,18 @@ impl Feed {
     /// What is there after its place, one bounded page of it; perhaps no row, where a filter let none through.
     ///
     /// # Errors
-    /// [`FeedError`].
+    /// [`FeedError`]; that there is no such database, too, where there is another one of its name by now.
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
-        tokio::select! {
+        let page = tokio::select! {
             biased;
             refused = self.watch.lost() => Err(FeedError::Lost(refused)),
             page = self.rows.next_page() => page,
+        }?;
+        let incarnation = page.last_seq.incarnation();
+        if *self.incarnation.get_or_insert(incarnation) == incarnation {
+            Ok(page)
+        } else {
+            Err(LayerError::DatabaseNotFound.into())
         }
     }
 

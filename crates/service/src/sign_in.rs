@@ -258,7 +258,7 @@ impl SignIn {
         let found = proxy::authenticate(claim, is_named, &counting, auth.proxy.trusts_system_roles);
         Ok(found.map(|principal| {
             self.audit.signed_in(Way::Proxy, principal.name.as_deref().unwrap_or_default(), claims.peer);
-            Standing::new(principal, RestsOn::Proxy)
+            Standing::of_proxy(principal, &auth.proxy)
         }))
     }
 

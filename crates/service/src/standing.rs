@@ -6,6 +6,8 @@ use std::sync::Arc;
 use flatbed_auth::{Credentials, Principal, Refused, proxy};
 use flatbed_layer::{RevId, UserFence};
 
+use crate::configuration::ProxySettings;
+
 /// What a request says of who makes it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Claims<'a> {
@@ -74,11 +76,23 @@ pub enum RestsOn {
 pub struct Standing {
     principal: Principal,
     rests_on: Arc<RestsOn>,
+    /// Of a proxy's word, the settings by which it was believed.
+    proxy: Option<Arc<ProxySettings>>,
 }
 
 impl Standing {
     pub(crate) fn new(principal: Principal, rests_on: RestsOn) -> Standing {
-        Standing { principal, rests_on: Arc::new(rests_on) }
+        Standing { principal, rests_on: Arc::new(rests_on), proxy: None }
+    }
+
+    /// Whom a proxy has vouched for.
+    pub(crate) fn of_proxy(principal: Principal, settings: &ProxySettings) -> Standing {
+        Standing { proxy: Some(Arc::new(settings.clone())), ..Standing::new(principal, RestsOn::Proxy) }
+    }
+
+    /// Whether whom a proxy has vouched for would still be believed to be that by these settings.
+    pub(crate) fn is_vouched_for(&self, settings: &ProxySettings) -> bool {
+        !settings.peers.is_empty() && self.proxy.as_deref() == Some(settings)
     }
 
     /// Nobody in particular.

@@ -11,9 +11,9 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use flatbed_auth::Refused;
+use flatbed_auth::{Kind, Refused};
 use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -31,6 +31,9 @@ const YOUNG: Duration = Duration::from_millis(300);
 /// A look that takes longer is given up: the storage does not answer.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
+/// The end of a token is looked for again after so long at most: clocks are set.
+const TOKEN_LOOK_MAX: Duration = Duration::from_secs(60);
+
 /// Databases that are looked at in one transaction.
 const LOOKED_AT_ONCE: usize = 200;
 
@@ -39,7 +42,7 @@ const LOOKED_AT_ONCE: usize = 200;
 enum Known {
     /// Nothing yet.
     Nothing,
-    /// It is not there: who reads it finds out.
+    /// It was not there: who reads it finds out. It may have been created since.
     Gone,
     /// This is its `_security`.
     Is(Arc<SecurityOf>),
@@ -76,6 +79,15 @@ impl Watching {
         self.followed().is_looking
     }
 
+    /// A database's `_security`, before it is looked at: as of now, or of less than a second ago.
+    async fn unknown(&self, name: &Arc<str>, is_now: bool) -> Option<Arc<SecurityOf>> {
+        if !is_now {
+            return self.layer.security(name).await.ok();
+        }
+        let (_, found) = self.layer.securities(std::slice::from_ref(name), None).await.ok()?;
+        found?.pop()?
+    }
+
     /// Follows a database's `_security`.
     fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<Known> {
         let mut followed = self.followed();
@@ -104,7 +116,9 @@ impl Watching {
     /// known yet, all are looked at.
     async fn look_at(&self, names: &[Arc<str>], state: Option<&RecordState>) -> Result<RecordState, LayerError> {
         let is_unknown = |name: &Arc<str>| {
-            self.followed().databases.get(name).is_some_and(|sender| matches!(*sender.borrow(), Known::Nothing))
+            // One that is created changes no record that was there: one that is gone may be there again at any time.
+            let is_known = |sender: &watch::Sender<Known>| matches!(*sender.borrow(), Known::Is(_));
+            self.followed().databases.get(name).is_some_and(|sender| !is_known(sender))
         };
         let state = state.filter(|_| !names.iter().any(is_unknown));
         let mut oldest = None;
@@ -174,6 +188,8 @@ pub struct RightsWatch {
     standing: Standing,
     judged: Arc<Judged>,
     began: Instant,
+    /// Whether a feed's: what its request was judged by may be as old as an answer may be.
+    is_feeds: bool,
     following: Option<Following>,
 }
 
@@ -185,8 +201,13 @@ impl fmt::Debug for RightsWatch {
 
 type Wait<'w> = Pin<Box<dyn Future<Output = ()> + Send + 'w>>;
 
-/// Its name, and what is known of it.
-type FollowedDatabase = (Arc<str>, watch::Receiver<Known>);
+/// A database that somebody follows.
+struct FollowedDatabase {
+    name: Arc<str>,
+    known: watch::Receiver<Known>,
+    /// The incarnation that was judged first: the right was to this one.
+    incarnation: Option<u64>,
+}
 
 struct Following {
     accounts: watch::Receiver<u64>,
@@ -198,7 +219,12 @@ struct Following {
 
 impl RightsWatch {
     pub(crate) fn new(watching: Arc<Watching>, standing: Standing, judged: Arc<Judged>) -> RightsWatch {
-        RightsWatch { watching, standing, judged, began: Instant::now(), following: None }
+        RightsWatch { watching, standing, judged, began: Instant::now(), is_feeds: false, following: None }
+    }
+
+    /// Of a feed, which goes on for long: it is judged from its beginning on.
+    pub(crate) fn at_once(self) -> RightsWatch {
+        RightsWatch { is_feeds: true, ..self }
     }
 
     /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would
@@ -207,17 +233,17 @@ impl RightsWatch {
         if matches!(self.standing.rests_on(), RestsOn::Server) {
             return std::future::pending().await;
         }
-        if self.following.is_none() {
+        if self.following.is_none() && !self.is_feeds {
             sleep_until(self.began + YOUNG).await;
         }
         let following = self.following.get_or_insert_with(|| Following::new(&self.watching, &self.judged));
         loop {
             if following.is_judged {
-                following.changed().await;
+                following.changed(&self.standing).await;
                 // Until it is judged, whoever drops this now loses no change.
                 following.is_judged = false;
             }
-            if let Some(refused) = following.judge(&self.watching, &self.standing).await {
+            if let Some(refused) = following.judge(&self.watching, &self.standing, self.is_feeds).await {
                 return refused;
             }
             following.is_judged = true;
@@ -225,12 +251,18 @@ impl RightsWatch {
     }
 }
 
+/// How long to wait for this second since 1970, or before it is asked for once more.
+fn until(second: u64) -> Duration {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Duration::from_secs(second).saturating_sub(now).clamp(Duration::from_millis(10), TOKEN_LOOK_MAX)
+}
+
 impl Following {
     fn new(watching: &Arc<Watching>, judged: &Judged) -> Following {
         let follow = |(name, needs): (Option<Arc<str>>, Needs)| {
             let database = name.map(|name| {
-                let receiver = watching.follow(&name);
-                (name, receiver)
+                let known = watching.follow(&name);
+                FollowedDatabase { name, known, incarnation: None }
             });
             (database, needs)
         };
@@ -239,15 +271,19 @@ impl Following {
     }
 
     /// Waits until something that the rights rest on may have changed. What nobody sends to any more says nothing.
-    async fn changed(&mut self) {
+    async fn changed(&mut self, standing: &Standing) {
         async fn of<T>(receiver: &mut watch::Receiver<T>) {
             if receiver.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
         let databases = self.rights.iter_mut().filter_map(|(database, _)| database.as_mut());
-        let mut waits: Vec<Wait<'_>> = databases.map(|(_, receiver)| Box::pin(of(receiver)) as Wait<'_>).collect();
+        let mut waits: Vec<Wait<'_>> =
+            databases.map(|database| Box::pin(of(&mut database.known)) as Wait<'_>).collect();
         waits.push(Box::pin(of(&mut self.accounts)));
+        if let RestsOn::Token { ends: Some(ends), .. } = standing.rests_on() {
+            waits.push(Box::pin(sleep(until(*ends))));
+        }
         // All are asked, so that each wakes this.
         poll_fn(|context| {
             let mut is_ready = false;
@@ -260,7 +296,7 @@ impl Following {
     }
 
     /// Judges anew; `None`: all is there. What is not known because the storage does not answer is asked for until it does.
-    async fn judge(&mut self, watching: &Watching, standing: &Standing) -> Option<Refused> {
+    async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<Refused> {
         self.accounts.mark_unchanged();
         let principal = loop {
             match watching.accounts.now(standing).await {
@@ -270,21 +306,25 @@ impl Following {
             }
         };
         for (database, needs) in &mut self.rights {
-            let Some((name, receiver)) = database else {
+            let Some(FollowedDatabase { name, known, incarnation }) = database else {
                 if let Err(refused) = needs.in_server(&principal) {
                     return Some(refused);
                 }
                 continue;
             };
-            let known = receiver.borrow_and_update().clone();
-            let judged = match known {
-                Known::Gone => Ok(()),
-                Known::Is(security) => needs.in_database(&principal, name, &security),
-                Known::Nothing => match watching.layer.security(name).await {
-                    Ok(security) => needs.in_database(&principal, name, &security),
+            let known = known.borrow_and_update().clone();
+            let security = match known {
+                Known::Is(security) => security,
+                Known::Nothing | Known::Gone => match watching.unknown(name, is_feeds).await {
+                    Some(security) => security,
                     // What looks at it will say.
-                    Err(_) => Ok(()),
+                    None => continue,
                 },
+            };
+            let judged = if *incarnation.get_or_insert(security.incarnation()) == security.incarnation() {
+                needs.in_database(&principal, name, &security)
+            } else {
+                Err(Refused::new(Kind::NotFound, "Database does not exist."))
             };
             if let Err(refused) = judged {
                 return Some(refused);

@@ -155,3 +155,54 @@ async fn names_without_an_account() {
     let found = accounts.find("nobody7", Fresh::Since(Instant::now())).await.unwrap();
     assert!(found.account.is_none() && found.refused.unwrap().reason.contains("conflicts must be resolved"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_often_users_are_written_few_are_woken() {
+    let store = Store::new().await;
+    let accounts = accounts(&store.layer);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    let mut rev = write_user(&store.layer, "anna", &user("a", "r"), None).await;
+    let changes = accounts.changes();
+    let (began, before) = (Instant::now(), *changes.borrow());
+    let mut written = 0;
+    while began.elapsed() < Duration::from_millis(1_500) {
+        rev = write_user(&store.layer, "anna", &user("a", "r"), Some(rev)).await;
+        written += 1;
+    }
+    let (woken, most) = (*changes.borrow() - before, began.elapsed().as_millis() as u64 / 250 + 1);
+    assert!(woken >= 1 && woken <= most && most < written, "{woken} of {written}");
+}
+
+#[tokio::test]
+async fn who_comes_while_the_poll_ends_is_not_left_without_it() {
+    let store = Store::new().await;
+    let accounts = accounts(&store.layer);
+    let is_polled = || accounts.is_polled.load(Ordering::SeqCst);
+    accounts.cache().asked = Instant::now().checked_sub(2 * IDLE).unwrap();
+    accounts.is_polled.store(true, Ordering::SeqCst);
+    let mut polling = Polling(Weak::clone(&accounts.this));
+    assert!(accounts.is_idle());
+    // Between that and the next they come, and find that it is polled.
+    let changes = accounts.generation.subscribe();
+    assert!(polling.goes_on(&accounts) && is_polled());
+    drop(changes);
+    assert!(!polling.goes_on(&accounts) && !is_polled());
+    // It has ended, and says nothing of the next one.
+    accounts.is_polled.store(true, Ordering::SeqCst);
+    drop(polling);
+    assert!(is_polled());
+    // One that fails does.
+    drop(Polling(Weak::clone(&accounts.this)));
+    assert!(!is_polled());
+}
+
+#[test]
+fn a_proxys_word_holds_as_long_as_it_is_believed() {
+    let peers = crate::configuration::Peers::parse("127.0.0.1").unwrap();
+    let settings = crate::configuration::ProxySettings { peers, ..Default::default() };
+    let anna = Standing::of_proxy(Principal::user("anna", [], SignedIn::Proxy), &settings);
+    assert!(anna.is_vouched_for(&settings));
+    assert!(!anna.is_vouched_for(&crate::configuration::ProxySettings::default()));
+    let other = crate::configuration::ProxySettings { trusts_system_roles: true, ..settings };
+    assert!(!anna.is_vouched_for(&other));
+}

@@ -260,3 +260,53 @@ async fn a_feed_ends_with_its_readers_right() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
+
+/// A database of the same name is another one: who was let read the one before is not let read it.
+#[tokio::test]
+async fn a_feed_ends_with_its_database() {
+    let store = Store::new().await;
+    store.put("a", "{}").await;
+    let anna = store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Password), RestsOn::Nothing));
+    let owner = store.context.database("db", Own).await.unwrap();
+    let administration = store.context.database("db", Administer).await.unwrap();
+    administration.set_security(br#"{"members":{"names":["anna"]}}"#).await.unwrap();
+    let mut waiting = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
+    let mut reading = store.feed(query(Follow::On)).await.unwrap();
+    for feed in [&mut waiting, &mut reading] {
+        assert_eq!(ids(&feed.next_page().await.unwrap().rows), ["a"]);
+    }
+    let mut watch = anna.rights_watch().at_once();
+    assert!(tokio::time::timeout(Duration::from_millis(700), watch.lost()).await.is_err());
+    owner.delete().await.unwrap();
+    // It is found gone by now.
+    assert!(tokio::time::timeout(Duration::from_millis(700), watch.lost()).await.is_err());
+    owner.create(&CreateOptions::default()).await.unwrap();
+    store.put("secret", "{}").await;
+    assert!(matches!(reading.next_page().await, Err(FeedError::Layer(LayerError::DatabaseNotFound))));
+    assert!(waiting.next_page().await.is_err());
+    // What is cut, rather than told why, is cut too.
+    let lost = tokio::time::timeout(Duration::from_secs(1), watch.lost()).await.unwrap();
+    assert!(matches!(lost.kind.status(), 403 | 404), "{lost}");
+}
+
+#[tokio::test]
+async fn a_feed_ends_with_its_token() {
+    let store = Store::new().await;
+    store
+        .context
+        .database("db", Administer)
+        .await
+        .unwrap()
+        .set_security(b"{\"members\":{\"roles\":[]}}")
+        .await
+        .unwrap();
+    let ends = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() + 2;
+    let rests_on = RestsOn::Token { ends: Some(ends), generation: 0 };
+    let anna = store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Jwt), rests_on));
+    let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
+    assert!(feed.next_page().await.unwrap().rows.is_empty());
+    let mut heartbeats = Heartbeats::new(Some(Duration::from_secs(60)));
+    let waited = tokio::time::timeout(Duration::from_secs(4), feed.wait(&mut heartbeats)).await.unwrap();
+    assert!(matches!(&waited, Err(FeedError::Lost(refused)) if refused.kind.status() == 401), "{waited:?}");
+    assert!(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() >= ends);
+}
