@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderName};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::upgrade::OnUpgrade;
-use hyper::{Method, Response, StatusCode};
+use hyper::{HeaderMap, Method, Response, StatusCode};
 
 use crate::arriving::Arriving;
 use crate::cors::Page;
@@ -32,6 +32,20 @@ impl RequestIds {
     fn next(&self) -> String {
         let number = self.0.fetch_add(1, Ordering::Relaxed) + 1;
         format!("{:010x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24)
+    }
+}
+
+/// Makes one line of those with cookies: a browser sends each on its own over HTTP/2 (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let mut joined = first.as_bytes().to_vec();
+    for line in std::iter::once(second).chain(lines) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(line.as_bytes());
+    }
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, joined);
     }
 }
 
@@ -74,14 +88,17 @@ async fn answer_within<S: Surface>(
     let (mut parts, body) = request.into_parts();
     let (version, upgrade) = (parts.version, parts.extensions.remove::<OnUpgrade>());
     let on_behalf = parts.extensions.remove::<OnBehalf>();
-    let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+    let (method, uri, mut headers) = (parts.method, parts.uri, parts.headers);
+    join_cookies(&mut headers);
     let is_head = method == Method::HEAD;
     let verb = Verb::from(&method);
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
     // What is asked from within goes by no name, and is nobody's but this server's.
     let check = |peer: &Peer| {
         host::check(version, &uri, &headers, surface.is_open())?;
-        shell.admission.ask(peer)?;
+        if let Some(from) = shell.admission.ask(peer)? {
+            outlet.is_from(from);
+        }
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
         let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
         let is_foreign = page.has_session_or(S::begins_session(&target)) && !cors.is_own_or_listed(&page);
@@ -109,7 +126,7 @@ async fn answer_within<S: Surface>(
             let memory = shell.memory.clone();
             let from = sender.and_then(|sender| sender.ip());
             let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
-            let body = Arriving::new(body, &memory, &limits, sender);
+            let body = Arriving::new(body, &memory, &limits, sender, outlet.connection());
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
             let request = Request {
                 method,
@@ -154,4 +171,21 @@ async fn answer_within<S: Surface>(
         shell.requests.answered(label, verb, reply.status.as_u16(), tracking.elapsed());
     }
     tracking.respond(reply, user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_of_several_lines_are_one() {
+        let mut headers = HeaderMap::new();
+        join_cookies(&mut headers);
+        assert!(headers.is_empty());
+        for line in ["theme=x", "AuthSession=abc", "a=b; c=d"] {
+            headers.append(header::COOKIE, HeaderValue::from_static(line));
+        }
+        join_cookies(&mut headers);
+        assert_eq!(headers.get_all(header::COOKIE).iter().collect::<Vec<_>>(), ["theme=x; AuthSession=abc; a=b; c=d"]);
+    }
 }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::body_memory::{Body, BodyMemory, Client, Coming, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large};
 use crate::limits::Limits;
+use crate::outlet::Connection;
 use crate::refused::{Refused, Result};
 use crate::shares::Sender;
 
@@ -30,10 +31,19 @@ pub struct Arriving {
     all_max: Duration,
     memory: BodyMemory,
     coming: Arc<Coming>,
+    /// Where it comes, and how long it was waited for in all.
+    connection: Arc<Connection>,
+    waited: Duration,
 }
 
 impl Arriving {
-    pub(crate) fn new(body: Incoming, memory: &BodyMemory, limits: &Limits, sender: Option<Sender>) -> Arriving {
+    pub(crate) fn new(
+        body: Incoming,
+        memory: &BodyMemory,
+        limits: &Limits,
+        sender: Option<Sender>,
+        connection: &Arc<Connection>,
+    ) -> Arriving {
         Arriving {
             body,
             instead: None,
@@ -43,7 +53,14 @@ impl Arriving {
             all_max: limits.body_max,
             memory: memory.clone(),
             coming: memory.expect(sender),
+            connection: connection.clone(),
+            waited: Duration::ZERO,
         }
+    }
+
+    /// It may take no longer than that.
+    pub(crate) fn within(&mut self, all_max: Duration) {
+        self.all_max = self.all_max.min(all_max);
     }
 
     /// What was read of it comes again, or something else in its place.
@@ -66,7 +83,12 @@ impl Arriving {
                 Ok(Some(Ok(frame))) => frame.data_ref().map_or(0, Bytes::len),
                 _ => 0,
             });
-            let frame = match frame.await {
+            let waits = Instant::now();
+            let awaited = self.connection.awaits_body(self.waited, self.bytes);
+            let frame = frame.await;
+            drop(awaited);
+            self.waited += waits.elapsed();
+            let frame = match frame {
                 None | Some(Err(_)) => return Err(slow()),
                 Some(Ok(None)) => return Ok(None),
                 Some(Ok(Some(frame))) => frame,

@@ -50,7 +50,7 @@ pub(crate) struct Accepted {
     pub transport: Transport,
     pub address: Option<SocketAddr>,
     pub listener: Arc<Listener>,
-    pub permit: Option<OwnedSemaphorePermit>,
+    pub permit: OwnedSemaphorePermit,
 }
 
 /// Serves a connection to its end; `accepting` says when no further request is to be taken on it.
@@ -65,7 +65,7 @@ pub(crate) async fn serve<S: Surface>(
     let answers = shell.outlets.connect(served.surface.is_open());
     let peer = address.map_or(Peer { address: None, is_secure: false }, |address| Peer::new(address, false));
     // Who speaks for many has many connections.
-    let is_bounded = shell.admission.bounds(&peer) && !shell.proxies.begins(&peer) && !shell.proxies.forwards(&peer);
+    let is_bounded = shell.bounds(&peer);
     let limits = shell.admission.limits();
     let Some(entered) = shell.doorway.enter(who(&peer), is_bounded, &limits, &answers) else { return };
     let entered = Arc::new(entered);
@@ -106,7 +106,8 @@ pub(crate) async fn serve<S: Surface>(
     });
     let is_http2 = beginning.is_http2;
     let stall_max = shell.stall_max;
-    let stream = StallGuard::new(stream, beginning, heads, stall_max, shell.traffic.clone(), answers.clone(), place);
+    let (traffic, admission) = (shell.traffic.clone(), shell.admission.clone());
+    let stream = StallGuard::new(stream, beginning, heads, stall_max, traffic, answers.clone(), (place, admission));
     let stream = TokioIo::new(stream);
     drop((shell, listener));
     let serve = async {

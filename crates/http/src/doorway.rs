@@ -1,8 +1,9 @@
 //! Connections by address, and those on which nobody has asked for anything yet.
 //!
 //! Whoever opens connections and does not go on keeps others out where there is a bound on all connections, and costs memory
-//! where there is none. So the unfinished are bounded on their own, and nobody waits for them: for a new one the oldest of the
-//! address that has the most is closed. Who comes from elsewhere and goes on at once is never the one.
+//! where there is none. So the unfinished are bounded on their own, and nobody waits for them: for a new one the oldest is
+//! closed of the address that has the most, where that is more than a fair few, else the oldest of all. Who goes on within a
+//! round trip or two is not among the oldest unless thousands come in that time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,21 +24,64 @@ const LOOK: Duration = Duration::from_secs(1);
 /// look at all.
 const AT_ONCE: usize = 64;
 
+/// The same of one address, where only that one has no room, and of those whose requests' bodies come too slowly.
+const AT_ONCE_OF_ONE: usize = 16;
+
+/// After a look at all that has found nothing.
+const IN_VAIN: Duration = Duration::from_millis(50);
+
+/// Where few are unfinished, they have so long to ask for something before they make room for others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Unfinished connections that an address may have without being the one whose are closed: browsers, replicators and proxies
+/// open several at once.
+const FAIR: usize = 16;
+
+/// What a /48 of IPv6 may have, as a multiple of what an address may: whoever has one has 65,536 addresses.
+const SITE: usize = 4;
+
 /// The connections of one server.
 #[derive(Debug)]
 pub(crate) struct Doorway {
     state: Mutex<State>,
+    /// Whatever limits say, since all connections have a bound too.
+    unfinished_max: usize,
     traffic: Arc<Traffic>,
+}
+
+/// Whose connections are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Group {
+    Address(Who),
+    /// A /48 of IPv6.
+    Site(u64),
+}
+
+impl Group {
+    fn of(who: Who) -> impl Iterator<Item = Group> {
+        [Some(Group::Address(who)), who.and_then(|who| who.site()).map(Group::Site)].into_iter().flatten()
+    }
+
+    /// As many as an address would have to have.
+    fn weight(self, count: usize) -> usize {
+        match self {
+            Group::Address(_) => count,
+            Group::Site(_) => count / SITE,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
     open: HashMap<u64, Open>,
-    of: HashMap<Who, Of>,
-    /// The same as in `of`, by number; addresses that have none are not here.
-    most: BTreeSet<(usize, Who)>,
-    unfinished: usize,
+    of: HashMap<Group, Of>,
+    /// The same as in `of`, by weight of the unfinished; whoever has none is not here.
+    most: BTreeSet<(usize, Group)>,
+    /// By when they became so: which, and until when they may be.
+    unfinished: BTreeMap<u64, (u64, Instant)>,
+    /// When there was nothing to be closed.
+    in_vain: Option<Instant>,
 }
 
 /// A connection.
@@ -45,59 +89,130 @@ struct State {
 struct Open {
     who: Who,
     connection: Arc<Connection>,
+    /// Where it is among the unfinished.
+    unfinished: Option<u64>,
+    /// It is closed, and about to be gone.
+    is_cut: bool,
 }
 
-/// Those of one address.
+/// Those of one address, or of many that are one's.
 #[derive(Debug, Default)]
 struct Of {
-    open: usize,
-    /// Those that are unfinished, the oldest first, and until when they may be so.
-    unfinished: BTreeMap<u64, Instant>,
+    open: BTreeSet<u64>,
+    unfinished: BTreeSet<u64>,
 }
 
 impl State {
-    /// Takes one from among the unfinished, or puts it there.
-    fn set_unfinished(&mut self, number: u64, who: Who, until: Option<Instant>) {
-        let of = self.of.entry(who).or_default();
-        let before = of.unfinished.len();
-        match until {
-            Some(until) => drop(of.unfinished.insert(number, until)),
-            None => drop(of.unfinished.remove(&number)),
-        }
-        let now = of.unfinished.len();
-        if now != before {
-            self.most.remove(&(before, who));
-            if now > 0 {
-                self.most.insert((now, who));
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn change(&mut self, who: Who, change: impl Fn(&mut Of) -> bool) {
+        for group in Group::of(who) {
+            let of = self.of.entry(group).or_default();
+            let before = group.weight(of.unfinished.len());
+            change(of);
+            let now = group.weight(of.unfinished.len());
+            if of.open.is_empty() && of.unfinished.is_empty() {
+                self.of.remove(&group);
             }
-            self.unfinished = (self.unfinished + now).saturating_sub(before);
+            if now != before {
+                self.most.remove(&(before, group));
+                if now > 0 {
+                    self.most.insert((now, group));
+                }
+            }
         }
     }
 
-    /// Closes the oldest unfinished one of an address; whether there was one.
-    fn cut_oldest(&mut self, who: Who) -> bool {
-        let oldest = self.of.get(&who).and_then(|of| of.unfinished.keys().next().copied());
-        let Some(oldest) = oldest else { return false };
-        self.cut(oldest);
-        true
+    /// Puts one among the unfinished, as the youngest.
+    fn begin_unfinished(&mut self, number: u64, until: Instant) {
+        let turn = self.next();
+        let Some(open) = self.open.get_mut(&number).filter(|open| open.unfinished.is_none() && !open.is_cut) else {
+            return;
+        };
+        open.unfinished = Some(turn);
+        let who = open.who;
+        self.unfinished.insert(turn, (number, until));
+        self.change(who, |of| of.unfinished.insert(turn));
+    }
+
+    /// Takes one from among the unfinished.
+    fn end_unfinished(&mut self, number: u64) {
+        let Some(open) = self.open.get_mut(&number) else { return };
+        let Some(turn) = open.unfinished.take() else { return };
+        let who = open.who;
+        self.unfinished.remove(&turn);
+        self.change(who, |of| of.unfinished.remove(&turn));
     }
 
     fn cut(&mut self, number: u64) {
-        let Some(open) = self.open.get(&number) else { return };
+        self.end_unfinished(number);
+        let Some(open) = self.open.get_mut(&number) else { return };
         open.connection.end();
-        self.set_unfinished(number, open.who, None);
+        open.is_cut = true;
+        let who = open.who;
+        self.change(who, |of| of.open.remove(&number));
     }
 
-    /// Whether an address may have one more.
-    fn has_room(&self, who: Who, limits: &Limits) -> bool {
-        let open = self.of.get(&who).map_or(0, |of| of.open);
-        limits.connections_by_address == 0 || open < limits.connections_by_address
+    /// Closes the oldest unfinished one of a group; whether there was one.
+    fn cut_oldest_of(&mut self, group: Group) -> bool {
+        let turn = self.of.get(&group).and_then(|of| of.unfinished.first());
+        let oldest = turn.and_then(|turn| self.unfinished.get(turn)).map(|(number, _)| *number);
+        oldest.map(|oldest| self.cut(oldest)).is_some()
     }
 
-    fn forget(&mut self, who: Who) {
-        if self.of.get(&who).is_some_and(|of| of.open == 0) {
-            self.of.remove(&who);
+    /// Closes the unfinished one whose place another one needs most; whether there was one.
+    fn cut_unfinished(&mut self, unfinished_max: usize) -> bool {
+        let fair = (unfinished_max / 64).clamp(2, FAIR);
+        let most = self.most.last().filter(|(weight, _)| *weight > fair).map(|(_, group)| *group);
+        if most.is_some_and(|most| self.cut_oldest_of(most)) {
+            return true;
         }
+        let oldest = self.unfinished.first_key_value().map(|(_, (number, _))| *number);
+        oldest.map(|oldest| self.cut(oldest)).is_some()
+    }
+
+    /// Closes those that have been idle longest of a group; how many.
+    fn cut_idle_of(&mut self, group: Group) -> u64 {
+        let Some(of) = self.of.get(&group) else { return 0 };
+        let idle = |number: &u64| Some((self.open.get(number)?.connection.idle_since()?, *number));
+        let mut idle: Vec<_> = of.open.iter().filter_map(idle).collect();
+        idle.sort_unstable();
+        self.cut_first(idle, AT_ONCE_OF_ONE)
+    }
+
+    fn cut_first(&mut self, mut found: Vec<(u64, u64)>, count: usize) -> u64 {
+        found.truncate(count);
+        for (_, number) in &found {
+            self.cut(*number);
+        }
+        found.len() as u64
+    }
+
+    /// Those of the address that has most of them, by what is found of each, the least first.
+    fn of_most(&self, find: impl Fn(&Connection) -> Option<u64>) -> Vec<(u64, u64)> {
+        let mut of: HashMap<Who, Vec<(u64, u64)>> = HashMap::new();
+        for (number, open) in self.open.iter().filter(|(_, open)| !open.is_cut) {
+            if let Some(found) = find(&open.connection) {
+                of.entry(open.who).or_default().push((found, *number));
+            }
+        }
+        let mut most = of.into_values().max_by_key(Vec::len).unwrap_or_default();
+        most.sort_unstable();
+        most
+    }
+
+    /// Which bound keeps an address from having one more.
+    fn full(&self, who: Who, limits: &Limits) -> Option<Group> {
+        self.beyond(who, limits.connections_by_address, |of| of.open.len())
+    }
+
+    fn beyond(&self, who: Who, most: usize, count: impl Fn(&Of) -> usize) -> Option<Group> {
+        let is_beyond =
+            |group: &Group| most > 0 && self.of.get(group).is_some_and(|of| group.weight(count(of)) >= most);
+        Group::of(who).find(is_beyond)
     }
 }
 
@@ -106,16 +221,26 @@ impl State {
 pub(crate) struct Entered {
     of: Arc<Doorway>,
     number: u64,
-    has_asked: AtomicBool,
+    is_unfinished: AtomicBool,
 }
 
 impl Doorway {
-    pub(crate) fn new(traffic: Arc<Traffic>) -> Arc<Doorway> {
-        Arc::new(Doorway { state: Mutex::default(), traffic })
+    /// `connections_max`: of all connections, of which those that are unfinished are a part.
+    pub(crate) fn new(connections_max: usize, traffic: Arc<Traffic>) -> Arc<Doorway> {
+        let unfinished_max = (connections_max / 4 * 3).max(16);
+        Arc::new(Doorway { state: Mutex::default(), unfinished_max, traffic })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unfinished_max(&self, limits: &Limits) -> usize {
+        limits.unfinished.clamp(1, self.unfinished_max)
+    }
+
+    fn refused(&self, bound: Bound, count: u64) {
+        self.traffic.refused.of(bound).add(count);
     }
 
     /// A connection comes; `None`: its address has too many. `is_bounded`: bounds by address hold for it.
@@ -127,54 +252,71 @@ impl Doorway {
         connection: &Arc<Connection>,
     ) -> Option<Entered> {
         let mut state = self.state();
-        if is_bounded && !state.has_room(who, limits) {
-            self.traffic.refused.of(Bound::ConnectionsByAddress).add(1);
-            if !state.cut_oldest(who) {
-                return None;
+        if is_bounded && let Some(full) = state.full(who, limits) {
+            self.refused(Bound::ConnectionsByAddress, 1);
+            if !state.cut_oldest_of(full) {
+                let idle = state.cut_idle_of(full);
+                self.refused(Bound::Idle, idle);
+                if idle == 0 {
+                    return None;
+                }
             }
         }
         if is_bounded
-            && state.of.get(&who).is_some_and(|of| of.unfinished.len() >= limits.unfinished_by_address.max(1))
-            && state.cut_oldest(who)
+            && let Some(full) = state.beyond(who, limits.unfinished_by_address.max(1), |of| of.unfinished.len())
+            && state.cut_oldest_of(full)
         {
-            self.traffic.refused.of(Bound::Unfinished).add(1);
+            self.refused(Bound::Unfinished, 1);
         }
-        while state.unfinished >= limits.unfinished.max(1) {
-            let most = state.most.last().map(|(_, who)| *who);
-            if !most.is_some_and(|most| state.cut_oldest(most)) {
-                break;
-            }
-            self.traffic.refused.of(Bound::Unfinished).add(1);
-        }
-        state.next += 1;
-        let number = state.next;
-        state.open.insert(number, Open { who, connection: connection.clone() });
-        state.of.entry(who).or_default().open += 1;
-        state.set_unfinished(number, who, Some(Instant::now() + limits.handshake_max + limits.head_max));
-        Some(Entered { of: self.clone(), number, has_asked: AtomicBool::new(false) })
+        self.keep_unfinished(&mut state, limits);
+        let number = state.next();
+        state.open.insert(number, Open { who, connection: connection.clone(), unfinished: None, is_cut: false });
+        state.change(who, |of| of.open.insert(number));
+        state.begin_unfinished(number, Instant::now() + limits.handshake_max + limits.head_max);
+        Some(Entered { of: self.clone(), number, is_unfinished: AtomicBool::new(true) })
     }
 
-    /// Closes connections so that there is room for another one: an unfinished one, or some on which nothing is asked for, of
-    /// the address that has most of these.
-    pub(crate) fn make_room(&self) {
+    /// Closes some so that one more may be unfinished.
+    fn keep_unfinished(&self, state: &mut State, limits: &Limits) {
+        let most = self.unfinished_max(limits);
+        while state.unfinished.len() >= most && state.cut_unfinished(most) {
+            self.refused(Bound::Unfinished, 1);
+        }
+    }
+
+    /// Closes connections so that there is room for `count` more, or for many at once: those on which nothing is asked for
+    /// any more, of the address that has most of these; unfinished ones, these first where there are many; and where there
+    /// are none, those whose requests' bodies come slowest, likewise.
+    pub(crate) fn make_room(&self, count: usize, limits: &Limits) {
         let mut state = self.state();
-        let most = state.most.last().map(|(_, who)| *who);
-        if most.is_some_and(|most| state.cut_oldest(most)) {
-            self.traffic.refused.of(Bound::Unfinished).add(1);
+        let most = self.unfinished_max(limits);
+        let cut_unfinished = |state: &mut State| {
+            let cut = (0..count).take_while(|_| state.cut_unfinished(most)).count();
+            self.refused(Bound::Unfinished, cut as u64);
+            cut > 0
+        };
+        if state.unfinished.len() >= (most / 4).max(1) && cut_unfinished(&mut state) {
             return;
         }
-        let mut idle: HashMap<Who, Vec<(u64, u64)>> = HashMap::new();
-        for (number, open) in &state.open {
-            if let Some(since) = open.connection.idle_since() {
-                idle.entry(open.who).or_default().push((since, *number));
+        let may_look = state.in_vain.is_none_or(|looked| looked.elapsed() >= IN_VAIN);
+        if may_look {
+            let idle = state.of_most(Connection::idle_since);
+            let cut = state.cut_first(idle, AT_ONCE);
+            self.refused(Bound::Idle, cut);
+            if cut > 0 {
+                return;
             }
         }
-        let Some(mut idle) = idle.into_values().max_by_key(Vec::len) else { return };
-        idle.sort_unstable();
-        for (_, number) in idle.into_iter().take(AT_ONCE) {
-            state.cut(number);
-            self.traffic.refused.of(Bound::Idle).add(1);
+        // Few are unfinished: who has just come is let go on.
+        let patience = Instant::now() + limits.head_max.saturating_sub(PATIENCE);
+        let is_old = state.unfinished.first_key_value().is_some_and(|(_, (_, until))| *until <= patience);
+        if (is_old && cut_unfinished(&mut state)) || !may_look {
+            return;
         }
+        let slow = state.of_most(Connection::slow_body);
+        let cut = state.cut_first(slow, AT_ONCE_OF_ONE);
+        self.refused(Bound::SlowBody, cut);
+        state.in_vain = (cut == 0).then(Instant::now);
     }
 
     /// Closes what takes too long to ask for something, until it is dropped.
@@ -183,11 +325,11 @@ impl Doorway {
             tokio::time::sleep(LOOK).await;
             let now = Instant::now();
             let mut state = self.state();
-            let late = state.of.values().flat_map(|of| &of.unfinished).filter(|(_, until)| **until <= now);
+            let late = state.unfinished.values().filter(|(_, until)| *until <= now);
             let late: Vec<u64> = late.map(|(number, _)| *number).collect();
             for number in late {
                 state.cut(number);
-                self.traffic.refused.of(Bound::Head).add(1);
+                self.refused(Bound::Head, 1);
             }
         }
     }
@@ -198,41 +340,44 @@ impl Entered {
     #[must_use]
     pub(crate) fn comes_from(&self, who: Who, is_bounded: bool, limits: &Limits) -> bool {
         let mut state = self.of.state();
-        if is_bounded && !state.has_room(who, limits) {
-            self.of.traffic.refused.of(Bound::ConnectionsByAddress).add(1);
-            return false;
+        if is_bounded && let Some(full) = state.full(who, limits) {
+            self.of.refused(Bound::ConnectionsByAddress, 1);
+            let idle = state.cut_idle_of(full);
+            self.of.refused(Bound::Idle, idle);
+            if idle == 0 {
+                return false;
+            }
         }
-        let Some(open) = state.open.get_mut(&self.number) else { return false };
-        let before = std::mem::replace(&mut open.who, who);
-        let until = state.of.get(&before).and_then(|of| of.unfinished.get(&self.number).copied());
-        state.set_unfinished(self.number, before, None);
-        if let Some(of) = state.of.get_mut(&before) {
-            of.open -= 1;
-        }
-        state.forget(before);
-        state.of.entry(who).or_default().open += 1;
-        if until.is_some() {
-            state.set_unfinished(self.number, who, until);
-        }
+        let Some(open) = state.open.get_mut(&self.number).filter(|open| !open.is_cut) else { return false };
+        let (before, turn, number) = (std::mem::replace(&mut open.who, who), open.unfinished, self.number);
+        state.change(before, |of| of.open.remove(&number) | turn.is_some_and(|turn| of.unfinished.remove(&turn)));
+        state.change(who, |of| of.open.insert(number) | turn.is_some_and(|turn| of.unfinished.insert(turn)));
         true
     }
 
     /// What comes before HTTP is done: it may take so long until it asks for something.
     pub(crate) fn may_ask_within(&self, time: Duration) {
         let mut state = self.of.state();
-        let Some(who) = state.open.get(&self.number).map(|open| open.who) else { return };
-        if state.of.get(&who).is_some_and(|of| of.unfinished.contains_key(&self.number)) {
-            state.set_unfinished(self.number, who, Some(Instant::now() + time));
+        let turn = state.open.get(&self.number).and_then(|open| open.unfinished);
+        if let Some((_, until)) = turn.and_then(|turn| state.unfinished.get_mut(&turn)) {
+            *until = Instant::now() + time;
         }
     }
 
     /// It asks for something.
     pub(crate) fn asks(&self) {
-        if !self.has_asked.load(Ordering::Relaxed) && !self.has_asked.swap(true, Ordering::Relaxed) {
+        if self.is_unfinished.load(Ordering::Relaxed) && self.is_unfinished.swap(false, Ordering::Relaxed) {
+            self.of.state().end_unfinished(self.number);
+        }
+    }
+
+    /// Some of a further request's head has come, and not all of it: it is unfinished again, until it asks.
+    pub(crate) fn begins_to_ask(&self, limits: &Limits) {
+        if !self.is_unfinished.swap(true, Ordering::Relaxed) {
             let mut state = self.of.state();
-            if let Some(who) = state.open.get(&self.number).map(|open| open.who) {
-                state.set_unfinished(self.number, who, None);
-            }
+            self.of.keep_unfinished(&mut state, limits);
+            // Hyper closes it after that time itself.
+            state.begin_unfinished(self.number, Instant::now() + limits.head_max + LOOK);
         }
     }
 }
@@ -240,12 +385,9 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut state = self.of.state();
+        state.end_unfinished(self.number);
         let Some(Open { who, .. }) = state.open.remove(&self.number) else { return };
-        state.set_unfinished(self.number, who, None);
-        if let Some(of) = state.of.get_mut(&who) {
-            of.open -= 1;
-        }
-        state.forget(who);
+        state.change(who, |of| of.open.remove(&self.number));
     }
 }
 
@@ -263,7 +405,7 @@ mod tests {
     }
 
     fn world(limits: Limits) -> World {
-        World { doorway: Doorway::new(Arc::default()), outlets: Outlets::new(1 << 20, 1 << 10), limits }
+        World { doorway: Doorway::new(20_000, Arc::default()), outlets: Outlets::new(1 << 20, 1 << 10), limits }
     }
 
     fn who(n: u8) -> Who {
@@ -278,7 +420,7 @@ mod tests {
 
         fn is_empty(&self) -> bool {
             let state = self.doorway.state();
-            state.open.is_empty() && state.of.is_empty() && state.most.is_empty() && state.unfinished == 0
+            state.open.is_empty() && state.of.is_empty() && state.most.is_empty() && state.unfinished.is_empty()
         }
     }
 
@@ -303,6 +445,114 @@ mod tests {
         assert!(!is_cut(&flood[3].1).await && !is_cut(&flood[4].1).await && !is_cut(&last.1).await);
         drop((innocent, flood, other, last));
         assert!(world.is_empty());
+    }
+
+    #[tokio::test]
+    async fn many_addresses_with_one_each_are_no_innocents() {
+        let world = world(Limits { unfinished: 256, ..Limits::default() });
+        let old: Vec<_> = (0..3).map(|_| world.enter(250).unwrap()).collect();
+        let flood: Vec<_> = (0..250).map(|n| world.enter(n).unwrap()).collect();
+        // A browser, with several at once, from the highest address.
+        let browser: Vec<_> = (0..4).map(|_| world.enter(255).unwrap()).collect();
+        assert!(is_cut(&old[0].1).await && !is_cut(&old[1].1).await, "one too many: the oldest of all");
+        for n in 0..200 {
+            drop(world.enter(n).unwrap());
+        }
+        for (_, connection) in &browser {
+            assert!(!is_cut(connection).await);
+        }
+        let more: Vec<_> = (0..100).map(|n| world.enter(n).unwrap()).collect();
+        for (_, connection) in &browser {
+            assert!(!is_cut(connection).await);
+        }
+        assert!(is_cut(&flood[90].1).await && !is_cut(&flood[200].1).await);
+        drop((old, flood, browser, more));
+        assert!(world.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_site_of_ipv6_is_one_client() {
+        let world = world(Limits { unfinished: 256, connections_by_address: 100, ..Limits::default() });
+        let of = |site: u128, n: u128| {
+            let address = std::net::Ipv6Addr::from_bits((0x2001_0db8 << 96) | (site << 80) | (n << 64));
+            let connection = world.outlets.connect(false);
+            let who = Some(Network::from(std::net::IpAddr::from(address)));
+            Some((world.doorway.enter(who, true, &world.limits, &connection)?, connection))
+        };
+        let innocent = of(1, 1).unwrap();
+        let flood: Vec<_> = (0..300).map(|n| of(2, n).unwrap()).collect();
+        assert!(!is_cut(&innocent.1).await && is_cut(&flood[0].1).await && !is_cut(&flood[299].1).await);
+        // All together have as many as four addresses.
+        flood.iter().for_each(|(entered, _)| entered.asks());
+        let mut more: Vec<_> = (0..200).map_while(|n| of(2, n)).inspect(|(entered, _)| entered.asks()).collect();
+        assert_eq!(more.len(), 145);
+        assert!(of(3, 1).is_some());
+        more.clear();
+        drop((innocent, flood));
+        assert!(world.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_address_lets_go_of_idle_ones() {
+        let world = world(Limits { connections_by_address: 3, ..Limits::default() });
+        let all: Vec<_> = (0..3).map(|_| world.enter(1).unwrap()).collect();
+        all.iter().for_each(|(entered, _)| entered.asks());
+        let busy = all[0].1.begin().unwrap();
+        assert!(world.enter(1).is_none(), "none of them is idle");
+        drop(all[1].1.begin());
+        let next = world.enter(1).unwrap();
+        assert!(!is_cut(&all[0].1).await && is_cut(&all[1].1).await && !is_cut(&all[2].1).await);
+        drop((all, busy, next));
+        assert!(world.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_further_head_that_does_not_end_is_unfinished() {
+        let world = world(Limits { unfinished: 2, ..Limits::default() });
+        let (one, two) = (world.enter(1).unwrap(), world.enter(2).unwrap());
+        one.0.asks();
+        let three = world.enter(3).unwrap();
+        assert!(!is_cut(&two.1).await);
+        two.0.asks();
+        one.0.begins_to_ask(&world.limits);
+        // The older head goes, not the older connection.
+        let four = world.enter(4).unwrap();
+        assert!(is_cut(&three.1).await && !is_cut(&one.1).await);
+        one.0.asks();
+        let five = world.enter(5).unwrap();
+        assert!(!is_cut(&one.1).await && !is_cut(&four.1).await);
+        drop((one, two, three, four, five));
+        assert!(world.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_ones_go_before_those_that_are_greeted() {
+        let world = world(Limits::default());
+        let idle = world.enter(1).unwrap();
+        idle.0.asks();
+        drop(idle.1.begin());
+        let greeted = world.enter(2).unwrap();
+        world.doorway.make_room(1, &world.limits);
+        assert!(is_cut(&idle.1).await && !is_cut(&greeted.1).await);
+        world.doorway.make_room(1, &world.limits);
+        assert!(!is_cut(&greeted.1).await, "it has just come");
+        greeted.0.may_ask_within(world.limits.head_max);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        world.doorway.make_room(1, &world.limits);
+        assert!(is_cut(&greeted.1).await);
+    }
+
+    #[tokio::test]
+    async fn slow_bodies_make_room_where_nothing_else_does() {
+        let world = world(Limits::default());
+        let all: Vec<_> = (0..3).map(|n| world.enter(1 + n).unwrap()).collect();
+        all.iter().for_each(|(entered, _)| entered.asks());
+        let under_way: Vec<_> = all.iter().map(|(_, connection)| connection.begin().unwrap()).collect();
+        let _slow = all[1].1.awaits_body(Duration::from_secs(20), 20);
+        let _quick = all[2].1.awaits_body(Duration::from_secs(20), 20 << 20);
+        world.doorway.make_room(1, &world.limits);
+        assert!(!is_cut(&all[0].1).await && is_cut(&all[1].1).await && !is_cut(&all[2].1).await);
+        drop(under_way);
     }
 
     #[tokio::test]
@@ -350,7 +600,7 @@ mod tests {
         drop(asked[1].1.begin());
         drop(asked[2].1.begin());
         asked[2].1.speak_on();
-        world.doorway.make_room();
+        world.doorway.make_room(1, &world.limits);
         assert!(!is_cut(&asked[0].1).await && is_cut(&asked[1].1).await && !is_cut(&asked[2].1).await);
         drop(busy);
     }

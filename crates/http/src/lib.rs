@@ -9,6 +9,7 @@
 
 mod answer;
 mod arriving;
+mod awaited;
 mod body_memory;
 mod connection;
 mod cors;
@@ -22,6 +23,7 @@ pub mod multipart;
 mod outlet;
 mod pace;
 mod peer;
+mod places;
 mod preface;
 mod proxied;
 mod refused;

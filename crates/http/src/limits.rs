@@ -29,6 +29,8 @@ pub struct Limits {
     pub unfinished_by_address: usize,
     /// Requests of an address.
     pub requests_by_address: Rate,
+    /// Requests of an address that are under way at once, feeds among them. 0: no bound.
+    pub under_way_by_address: usize,
     /// Requests of a user, whatever their addresses.
     pub requests_by_user: Rate,
     /// Requests of a user that are under way at once, feeds among them. 0: no bound.
@@ -52,6 +54,7 @@ impl Default for Limits {
             unfinished: 4_096,
             unfinished_by_address: 1_024,
             requests_by_address: Rate { per_second: 2_000, burst: 10_000 },
+            under_way_by_address: 1_000,
             requests_by_user: Rate { per_second: 5_000, burst: 20_000 },
             under_way_by_user: 5_000,
             memory_percent_by_address: 50,
@@ -73,6 +76,7 @@ const NAMES: &[Named] = &[
     ("unfinished_connections_by_address", 1..=100_000, |limits, n| limits.unfinished_by_address = n as usize),
     ("requests_by_address", 0..=1_000_000, |limits, n| limits.requests_by_address.per_second = n),
     ("requests_by_address_burst", 1..=1_000_000, |limits, n| limits.requests_by_address.burst = n),
+    ("under_way_by_address", 0..=1_000_000, |limits, n| limits.under_way_by_address = n as usize),
     ("requests_by_user", 0..=1_000_000, |limits, n| limits.requests_by_user.per_second = n),
     ("requests_by_user_burst", 1..=1_000_000, |limits, n| limits.requests_by_user.burst = n),
     ("under_way_by_user", 0..=1_000_000, |limits, n| limits.under_way_by_user = n as usize),
@@ -130,6 +134,7 @@ pub(crate) struct Admission {
     addresses: Rates,
     users: Rates,
     under_way: Mutex<HashMap<Arc<str>, usize>>,
+    under_way_by_address: Mutex<HashMap<Who, usize>>,
     traffic: Arc<Traffic>,
     began: Instant,
 }
@@ -142,6 +147,7 @@ impl Admission {
             addresses: Rates::new(CLIENTS_MAX),
             users: Rates::new(CLIENTS_MAX),
             under_way: Mutex::default(),
+            under_way_by_address: Mutex::default(),
             traffic,
             began: Instant::now(),
         })
@@ -166,16 +172,27 @@ impl Admission {
         (percent < 100 && self.bounds(peer)).then(|| Sender { who: who(peer), percent, traffic: self.traffic.clone() })
     }
 
-    /// A request of an address.
+    /// A request of an address, which is one of those under way until what this gives is dropped; `None`: it is not bounded.
     ///
     /// # Errors
     /// 429.
-    pub(crate) fn ask(&self, peer: &Peer) -> Result<()> {
+    pub(crate) fn ask(self: &Arc<Self>, peer: &Peer) -> Result<Option<FromAddress>> {
         if !self.bounds(peer) {
-            return Ok(());
+            return Ok(None);
         }
-        let taken = self.addresses.take(who(peer), 1, self.limits().requests_by_address, self.began.elapsed());
-        taken.map_err(|wait| self.too_many(Bound::RequestsByAddress, "of this address", wait))
+        let (who, limits) = (who(peer), self.limits());
+        let taken = self.addresses.take(who, 1, limits.requests_by_address, self.began.elapsed());
+        taken.map_err(|wait| self.too_many(Bound::RequestsByAddress, "of this address", wait))?;
+        if limits.under_way_by_address == 0 {
+            return Ok(None);
+        }
+        let mut under_way = self.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = under_way.entry(who).or_default();
+        if *count >= limits.under_way_by_address {
+            return Err(self.too_many(Bound::RequestsByAddress, "of this address are under way", Duration::ZERO));
+        }
+        *count += 1;
+        Ok(Some(FromAddress { of: self.clone(), who }))
     }
 
     /// A request of a user, which is one of those under way until what this gives is dropped.
@@ -228,6 +245,25 @@ impl Drop for UnderWay {
     }
 }
 
+/// An address' request that is under way.
+#[derive(Debug)]
+pub(crate) struct FromAddress {
+    of: Arc<Admission>,
+    who: Who,
+}
+
+impl Drop for FromAddress {
+    fn drop(&mut self) {
+        let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = under_way.get_mut(&self.who) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&self.who);
+            }
+        }
+    }
+}
+
 /// Whom a client counts as.
 pub(crate) fn who(peer: &Peer) -> Who {
     peer.ip().map(Network::from)
@@ -262,6 +298,19 @@ mod tests {
     }
 
     #[test]
+    fn addresses_have_so_many_under_way() {
+        let admission = admission(Limits { under_way_by_address: 2, ..Limits::default() });
+        let one = admission.ask(&peer("192.0.2.1")).unwrap();
+        let _two = admission.ask(&peer("192.0.2.1")).unwrap();
+        assert_eq!(admission.ask(&peer("192.0.2.1")).unwrap_err().status.as_u16(), 429);
+        assert!(admission.ask(&peer("127.0.0.1")).unwrap().is_none());
+        let other = admission.ask(&peer("192.0.2.2")).unwrap();
+        drop((one, other));
+        assert!(admission.ask(&peer("192.0.2.1")).is_ok());
+        assert_eq!(admission.under_way_by_address.lock().unwrap().len(), 1);
+    }
+
+    #[test]
     fn limits_have_names() {
         let mut limits = Limits::default();
         for name in Limits::names() {
@@ -274,6 +323,7 @@ mod tests {
             unfinished: 77,
             unfinished_by_address: 77,
             requests_by_address: rate,
+            under_way_by_address: 77,
             requests_by_user: rate,
             under_way_by_user: 77,
             memory_percent_by_address: 77,

@@ -66,12 +66,16 @@ flatbed_metrics::labels! {
     pub(crate) enum Bound: "limit" {
         /// Its address has too many.
         ConnectionsByAddress = "connections_by_address",
+        /// All places are taken, and as many wait for one as may.
+        Connections = "connections",
         /// Nothing was asked for on it, and another one came.
         Unfinished = "unfinished",
         /// Nothing was asked for on it any more, and another one came.
         Idle = "idle",
         /// Nothing was asked for on it in time.
         Head = "head",
+        /// A request's body came slowly, and another one came.
+        SlowBody = "slow_body",
         RequestsByAddress = "requests_by_address",
         RequestsByUser = "requests_by_user",
         MemoryByAddress = "memory_by_address",

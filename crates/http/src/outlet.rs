@@ -18,7 +18,8 @@ use bytes::{Buf, Bytes};
 use slab::Slab;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::UnderWay;
+use crate::awaited::{BodiesAwaited, BodyAwaited};
+use crate::limits::{FromAddress, UnderWay};
 use crate::metrics::Usage;
 use crate::pace::Pace;
 
@@ -45,6 +46,9 @@ const ROWS_BYTES: usize = 4 * 1024 * 1024;
 
 /// What is read at once of an attachment, while it is put together.
 const ATTACHMENT_BYTES: usize = 1_536 * 1024;
+
+/// Before the server began, so that there are times before it.
+const AGES_MS: u64 = 1 << 40;
 
 /// Who waits for longer than this waits because of others.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -184,6 +188,7 @@ impl Outlets {
             answers: AtomicUsize::new(0),
             is_known: AtomicBool::new(is_known),
             idle_since: AtomicU64::new(0),
+            bodies: BodiesAwaited::default(),
             is_blocked: AtomicBool::new(false),
             unblocked: Notify::new(),
             cut: Notify::new(),
@@ -242,6 +247,7 @@ pub(crate) struct Connection {
     /// When the last of its answers ended, in milliseconds since the server began; 0: none has ended,
     /// `u64::MAX`: it speaks another protocol by now.
     idle_since: AtomicU64,
+    bodies: BodiesAwaited,
     /// The system takes no more of what is sent.
     is_blocked: AtomicBool,
     unblocked: Notify,
@@ -268,6 +274,7 @@ impl Connection {
             documents: AtomicUsize::new(0),
             rows: AtomicUsize::new(0),
             user: OnceLock::new(),
+            address: OnceLock::new(),
         });
         place.insert(Arc::downgrade(&outlet));
         Some(outlet)
@@ -308,6 +315,18 @@ impl Connection {
         Some(self.idle_since.load(Ordering::Relaxed)).filter(|since| is_idle && *since != 0 && *since != u64::MAX)
     }
 
+    /// A request on it waits for more of its body, until what this gives is dropped; so long it has waited before, and so
+    /// many bytes have come.
+    pub(crate) fn awaits_body(&self, waited: Duration, bytes: u64) -> BodyAwaited<'_> {
+        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.bodies.begin((AGES_MS + self.of.now()).saturating_sub(waited), bytes)
+    }
+
+    /// How slowly the body comes that a request on it waits for, in bytes a second; `None`: there is none, or it is not slow.
+    pub(crate) fn slow_body(&self) -> Option<u64> {
+        self.bodies.slow(AGES_MS + self.of.now())
+    }
+
     /// Another protocol is spoken on it from now on.
     pub(crate) fn speak_on(&self) {
         self.idle_since.store(u64::MAX, Ordering::Relaxed);
@@ -341,6 +360,7 @@ pub(crate) struct Outlet {
     rows: AtomicUsize,
     /// Whose request it answers, if that is bounded.
     user: OnceLock<UnderWay>,
+    address: OnceLock<FromAddress>,
 }
 
 impl Outlet {
@@ -348,6 +368,11 @@ impl Outlet {
     pub(crate) fn is_of(&self, user: UnderWay) {
         // Who asks is said once.
         let _ = self.user.set(user);
+    }
+
+    /// It answers a request of an address.
+    pub(crate) fn is_from(&self, address: FromAddress) {
+        let _ = self.address.set(address);
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {

@@ -89,23 +89,40 @@ impl Request {
     /// # Errors
     /// 408, 413, 415, 503, and 400 where it breaks off or is no gzip.
     pub async fn read_body(&mut self) -> Result<Body> {
-        let read = self.read_within_bounds().await;
+        self.read_at_most(self.memory.body_bytes_max()).await
+    }
+
+    /// The whole body, as it comes and inflated no more than so many bytes, and within so much time.
+    ///
+    /// # Errors
+    /// Those of [`Request::read_body`].
+    pub async fn read_small_body(&mut self, bytes_max: usize, time_max: Duration) -> Result<Body> {
+        self.body.within(time_max);
+        self.read_at_most(bytes_max.min(self.memory.body_bytes_max())).await
+    }
+
+    async fn read_at_most(&mut self, bytes_max: usize) -> Result<Body> {
+        let read = self.read_within_bounds(bytes_max).await;
         let refused = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::SERVICE_UNAVAILABLE];
         if read.as_ref().is_err_and(|failure| refused.contains(&failure.status)) {
             // A client that is still sending when the connection closes does not see the answer.
-            self.skip(self.memory.body_bytes_max()).await;
+            self.skip(bytes_max).await;
         }
         read
     }
 
-    async fn read_within_bounds(&mut self) -> Result<Body> {
-        let bytes_max = self.memory.body_bytes_max();
+    async fn read_within_bounds(&mut self, bytes_max: usize) -> Result<Body> {
         let known = self.header(header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
         if known.is_some_and(|length| length > bytes_max) {
             return Err(too_large());
         }
         let mut gathering = Gathering::new(&self.body, known);
+        let mut come = 0_usize;
         while let Some(data) = self.next_piece().await? {
+            come += data.len();
+            if come > bytes_max {
+                return Err(too_large());
+            }
             gathering.push(&data).await?;
         }
         let (mut bytes, mut memory) = gathering.into_parts();

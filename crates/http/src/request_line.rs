@@ -112,6 +112,11 @@ impl RequestLines {
         }
     }
 
+    /// Whether some of a head was handed over, and not all of it.
+    pub(crate) fn is_within_head(&self) -> bool {
+        matches!(self.at, At::RequestLine | At::Headers { .. })
+    }
+
     /// Hands over what was left of the last character; whether there was anything.
     pub(crate) fn copy_encoded(&mut self, into: &mut ReadBuf<'_>) -> bool {
         let (now, later) = self.encoded.split_at(self.encoded.len().min(into.remaining()));

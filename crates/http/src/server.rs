@@ -1,5 +1,6 @@
 //! Listening, connections and their limits, and the end of it all.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -8,7 +9,6 @@ use flatbed_metrics::{Family, Label};
 use flatbed_network::Blocks;
 use hyper::header::HeaderValue;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answer::RequestIds;
 use crate::body_memory::BodyMemory;
@@ -18,13 +18,19 @@ use crate::doorway::Doorway;
 use crate::inside::{self, Inside};
 use crate::limits::{Admission, Limits};
 use crate::listen::{Listen, Listener};
-use crate::metrics::{Requests, Traffic, Usage};
+use crate::metrics::{Bound, Requests, Traffic, Usage};
 use crate::outlet::Outlets;
+use crate::peer::Peer;
+use crate::places::{Found, Places};
 use crate::proxied::Proxies;
 use crate::reply::STALL_MAX;
 use crate::surface::Surface;
 use crate::tracked::ContinueTrace;
 use crate::turns::Turns;
+
+/// How many connections are closed at once where the system has no more for others, and how long it waits for that.
+const ROOM_AT_ONCE: usize = 64;
+const LACK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How a server is set up, whatever it serves.
 #[derive(Debug, Clone)]
@@ -40,8 +46,8 @@ pub struct ShellOptions {
     pub body_memory_bytes: usize,
     /// The largest document that a page of an answer may have, in bytes.
     pub document_bytes_max: usize,
-    /// Connections at once. For further ones some are closed on which nothing is asked for; where there are none, they wait
-    /// to be accepted.
+    /// Connections at once, of which a few are for those that are not bounded by address. For further ones some are closed
+    /// on which nothing is asked for, or whose requests' bodies come slowly; where there are none, some wait for a place.
     pub connections_max: usize,
     /// What one client may have and ask for, to begin with: [`Shell::set_limits`] changes it.
     pub limits: Limits,
@@ -91,7 +97,7 @@ pub enum BindError {
         /// Which one.
         listen: Listen,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
@@ -126,7 +132,7 @@ impl<L: Label> Shell<L> {
             outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max),
             requests: Requests::new(),
             admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
-            doorway: Doorway::new(traffic.clone()),
+            doorway: Doorway::new(options.connections_max, traffic.clone()),
             // Half of the processors at most.
             greetings: Turns::new(processors().div_ceil(2), options.connections_max),
             proxies: options.proxies,
@@ -157,6 +163,20 @@ impl<L: Label> Shell<L> {
     /// How clients are bounded now.
     pub fn limits(&self) -> Limits {
         self.admission.limits()
+    }
+
+    /// Whether bounds by address hold for a connection: not where a proxy speaks for many.
+    pub(crate) fn bounds(&self, peer: &Peer) -> bool {
+        self.admission.bounds(peer) && !self.is_proxy(peer)
+    }
+
+    /// Whether strangers may not keep a connection out.
+    pub(crate) fn is_reserved_for(&self, peer: &Peer) -> bool {
+        !self.admission.bounds(peer) && !self.is_proxy(peer)
+    }
+
+    fn is_proxy(&self, peer: &Peer) -> bool {
+        self.proxies.begins(peer) || self.proxies.forwards(peer)
     }
 
     /// What it has counted.
@@ -199,8 +219,7 @@ pub struct Server<S: Surface> {
     listeners: Vec<Arc<Listener>>,
     inside: Inside,
     served: Arc<Served<S>>,
-    connections: Arc<Semaphore>,
-    connections_max: u32,
+    places: Arc<Places>,
 }
 
 impl<S: Surface> Server<S> {
@@ -225,9 +244,8 @@ impl<S: Surface> Server<S> {
             let bound = Listener::bind(listen).await;
             listeners.push(Arc::new(bound.map_err(|source| BindError::Listen { listen: listen.clone(), source })?));
         }
-        let connections_max = u32::try_from(served.shell.connections_max).unwrap_or(u32::MAX);
-        let connections = Arc::new(Semaphore::new(connections_max as usize));
-        Ok(Server { listeners, inside, served, connections, connections_max })
+        let places = Places::new(served.shell.connections_max);
+        Ok(Server { listeners, inside, served, places })
     }
 
     /// The addresses taken.
@@ -257,13 +275,8 @@ impl<S: Surface> Server<S> {
             beside_them.spawn(async move { tls.follow().await });
         }
         for listener in self.listeners {
-            let accept = accept(
-                listener,
-                self.served.clone(),
-                self.connections.clone(),
-                graceful.clone(),
-                accepting.subscribe(),
-            );
+            let accept =
+                accept(listener, self.served.clone(), self.places.clone(), graceful.clone(), accepting.subscribe());
             tasks.push(tokio::spawn(accept));
         }
         tokio::select! {
@@ -280,7 +293,7 @@ impl<S: Surface> Server<S> {
                 graceful.shutdown().await;
             }
             // Connections that speak another protocol by now are no longer waited for above.
-            let _ = self.connections.acquire_many(self.connections_max).await;
+            self.places.are_all_free().await;
         };
         let ended = tokio::time::timeout(shell.drain, async {
             tokio::select! {
@@ -307,45 +320,56 @@ fn exposed(listen: &Listen) -> Option<SocketAddr> {
 async fn accept<S: Surface>(
     listener: Arc<Listener>,
     served: Arc<Served<S>>,
-    connections: Arc<Semaphore>,
+    places: Arc<Places>,
     graceful: Arc<GracefulShutdown>,
     mut accepting: tokio::sync::watch::Receiver<bool>,
 ) {
+    let shell = &served.shell;
     loop {
-        let next = async {
-            let permit = match connections.clone().try_acquire_owned() {
-                Ok(permit) => Some(permit),
-                Err(_) => room(&served, &connections).await,
-            };
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
-            next = next => next,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             _ = accepting.wait_for(|accepting| !*accepting) => return,
         };
         let (transport, address) = match accepted {
             Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, for one: others must end first.
+            Err(error) if is_lack(&error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                served.shell.doorway.make_room();
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                shell.doorway.make_room(ROOM_AT_ONCE, &shell.limits());
+                tokio::time::sleep(LACK_PAUSE).await;
+                continue;
+            }
+            Err(error) => {
+                // That one's own: it has gone already.
+                tracing::debug!(%error, "a connection could not be accepted");
+                tokio::task::yield_now().await;
                 continue;
             }
         };
-        let accepted = Accepted { transport, address, listener: listener.clone(), permit };
-        tokio::spawn(connection::serve(served.clone(), accepted, graceful.watcher(), accepting.clone()));
+        let peer = address.map_or(Peer { address: None, is_secure: false }, |address| Peer::new(address, false));
+        let (listener, watcher) = (listener.clone(), graceful.watcher());
+        let (served, mut accepting) = (served.clone(), accepting.clone());
+        match places.take(shell.is_reserved_for(&peer)) {
+            Found::Place(permit) => {
+                let accepted = Accepted { transport, address, listener, permit };
+                tokio::spawn(connection::serve(served, accepted, watcher, accepting));
+            }
+            Found::Waits(waits) => drop(tokio::spawn(async move {
+                let permit = tokio::select! {
+                    permit = waits.for_place(&served.shell.doorway, &served.shell.admission) => permit,
+                    _ = accepting.wait_for(|accepting| !*accepting) => None,
+                };
+                if let Some(permit) = permit {
+                    let accepted = Accepted { transport, address, listener, permit };
+                    connection::serve(served, accepted, watcher, accepting).await;
+                }
+            })),
+            Found::Nothing => shell.traffic.refused.of(Bound::Connections).add(1),
+        }
     }
 }
 
-/// Has connections closed that are of no use to anybody, until there is room for another one.
-async fn room<S: Surface>(served: &Served<S>, connections: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    loop {
-        served.shell.doorway.make_room();
-        let permit = connections.clone().acquire_owned();
-        if let Ok(permit) = tokio::time::timeout(Duration::from_millis(100), permit).await {
-            // The semaphore is never closed.
-            return permit.ok();
-        }
-    }
+/// Whether the system has no more of what a connection needs: others must end first.
+fn is_lack(error: &io::Error) -> bool {
+    // EMFILE and ENFILE are the same everywhere; the others have kinds.
+    matches!(error.raw_os_error(), Some(23 | 24 | 105)) || error.kind() == io::ErrorKind::OutOfMemory
 }

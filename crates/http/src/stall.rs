@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::doorway::Entered;
+use crate::limits::Admission;
 use crate::metrics::Traffic;
 use crate::outlet::Connection;
 use crate::preface::Beginning;
@@ -36,14 +37,16 @@ pub(crate) struct StallGuard {
     metrics: Arc<Traffic>,
     answers: Arc<Connection>,
     /// Whatever is spoken on it, it is one connection as long as it is open.
-    _place: Place,
+    place: Place,
+    admission: Arc<Admission>,
+    is_http1: bool,
 }
 
 /// What a connection is counted as, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Of all connections.
-    pub _permit: Option<OwnedSemaphorePermit>,
+    pub _permit: OwnedSemaphorePermit,
     /// Of its address.
     pub entered: Arc<Entered>,
     pub _open: [Held; 2],
@@ -60,7 +63,7 @@ impl StallGuard {
         stall_max: Duration,
         metrics: Arc<Traffic>,
         answers: Arc<Connection>,
-        place: Place,
+        (place, admission): (Place, Arc<Admission>),
     ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.received_bytes.add(before.len() as u64);
@@ -74,7 +77,9 @@ impl StallGuard {
             stall_max,
             metrics,
             answers,
-            _place: place,
+            place,
+            admission,
+            is_http1: !is_http2,
         }
     }
 
@@ -111,7 +116,15 @@ impl AsyncRead for StallGuard {
         }
         match next {
             Next::Head => this.poll_head(context, into),
-            Next::Rest => this.poll_bytes(context, into),
+            Next::Rest => {
+                let before = into.filled().len();
+                let read = this.poll_bytes(context, into);
+                // Behind a body in chunks: what comes while nothing is under way is a head, which is seen when it is whole.
+                if this.is_http1 && into.filled().len() > before {
+                    this.begins_to_ask();
+                }
+                read
+            }
             Next::Body(most) => {
                 let before = into.filled().len();
                 let read = match usize::try_from(most) {
@@ -146,6 +159,13 @@ impl StallGuard {
         read
     }
 
+    /// Some of a head has come, and not all of it.
+    fn begins_to_ask(&self) {
+        if self.answers.idle_since().is_some() {
+            self.place.entered.begins_to_ask(&self.admission.limits());
+        }
+    }
+
     /// Reads some of a head.
     fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.before.is_empty() {
@@ -158,6 +178,9 @@ impl StallGuard {
         ready!(self.poll_bytes(context, &mut read))?;
         let used = self.lines.copy_head(read.filled(), into);
         self.before = Bytes::copy_from_slice(read.filled().get(used..).unwrap_or_default());
+        if self.before.is_empty() && self.lines.is_within_head() {
+            self.begins_to_ask();
+        }
         Poll::Ready(Ok(()))
     }
 }

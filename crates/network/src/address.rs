@@ -12,6 +12,16 @@ pub enum Network {
     V6(u64),
 }
 
+impl Network {
+    /// The first 48 bits of one of IPv6, which is what one customer is given at most.
+    pub fn site(self) -> Option<u64> {
+        match self {
+            Network::V4(_) => None,
+            Network::V6(bits) => Some(bits >> 16),
+        }
+    }
+}
+
 impl From<IpAddr> for Network {
     fn from(address: IpAddr) -> Network {
         match address.to_canonical() {
@@ -31,6 +41,9 @@ mod tests {
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("2001:db8:1:2::1"), Network::V6(0x2001_0db8_0001_0002));
+        assert_eq!(of("2001:db8:1:2::1").site(), of("2001:db8:1:3::1").site());
+        assert_ne!(of("2001:db8:1:2::1").site(), of("2001:db8:2:2::1").site());
+        assert_eq!(of("10.0.0.1").site(), None);
         assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
         assert_ne!(of("::1"), of("::ffff:0.0.0.1"));

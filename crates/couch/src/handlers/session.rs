@@ -1,5 +1,7 @@
 //! `/_session`: who somebody is, and sessions by cookie.
 
+use std::time::Duration;
+
 use flatbed_auth::session::{of_form, of_json};
 use flatbed_auth::{Credentials, Kind};
 use flatbed_layer::json::{self, Limits, Object};
@@ -15,6 +17,9 @@ use crate::state::State;
 
 /// More is no name and password.
 const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// For it to come: anybody may send one.
+const BODY_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply> {
     match request.method {
@@ -90,10 +95,7 @@ async fn credentials(request: &mut Request) -> Result<Credentials> {
         let reason = "Content-Type must be 'application/x-www-form-urlencoded' or 'application/json'";
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
     }
-    let body = request.read_body().await?;
-    if body.bytes.len() > BODY_BYTES_MAX {
-        return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large"));
-    }
+    let body = request.read_small_body(BODY_BYTES_MAX, BODY_MAX).await?;
     if is_json {
         let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
         return Ok(of_json(&value)?);

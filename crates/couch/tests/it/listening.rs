@@ -396,7 +396,12 @@ async fn connections_without_a_request() {
             idle.push(stream);
         }
     }
-    assert_eq!(idle.len(), 60, "as many as an address may have");
+    assert_eq!(idle.len(), 70, "an address lets go of idle ones for new ones");
+    let mut kept = 0;
+    for stream in &mut idle {
+        kept += usize::from(status(&ask(stream, "GET", "/", "").await) == "200");
+    }
+    assert!((40..=60).contains(&kept), "{kept}: as many as an address may have");
     for last in 5..60 {
         let mut stream = from(last).await;
         assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200", "{last}");
@@ -404,6 +409,46 @@ async fn connections_without_a_request() {
     // A connection of HTTP/2 on which nothing is asked for ends in time, too.
     let (_sender, connection) = h2::client::handshake(from(99).await).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(10), connection).await.is_ok());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_do_not_keep_this_machine_out() {
+    let store = Store::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let unlimited: Blocks = "127.0.9.0/24,unix".parse().unwrap();
+    let options = ServerOptions { unlimited, connections_max: 32, ..with_admin() };
+    let server = start(&store, vec![local().into(), Listen::Unix(path.clone(), 0o600)], options).await;
+    let from = async |net: u8, last: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from(([127, 0, net, last], 0))).unwrap();
+        socket.connect(server.addresses[0]).await.unwrap()
+    };
+    let begun = "POST /_session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    let mut slow = Vec::new();
+    for n in 0..40 {
+        let mut stream = from(1, 1 + n % 4).await;
+        let _ = stream.write_all(format!("{begun}content-length: 60000\r\n\r\n").as_bytes()).await;
+        slow.push(stream);
+    }
+    let machine = async {
+        let mut own = from(9, 1).await;
+        assert_eq!(status(&ask(&mut own, "GET", "/", "").await), "200");
+        let mut socket = UnixStream::connect(&path).await.unwrap();
+        assert_eq!(status(&ask(&mut socket, "GET", "/", "").await), "200");
+    };
+    tokio::time::timeout(Duration::from_millis(1_500), machine).await.expect("places are kept for it");
+    // A stranger waits until a body has come too slowly for long enough.
+    let mut other = from(1, 99).await;
+    assert_eq!(status(&ask(&mut other, "GET", "/", "").await), "200");
+    // What is longer than a session's body may be is not waited for.
+    let large = format!("{begun}content-length: 70000\r\n\r\n");
+    let mut stream = from(9, 2).await;
+    stream.write_all(large.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b' '; 70_000]).await.unwrap();
+    assert_eq!(status(&read(&mut stream).await), "413");
+    drop(slow);
     server.stop().await;
 }
 

@@ -274,6 +274,7 @@ pub(crate) const LIMIT_NAMES: &[(&str, RangeInclusive<u32>)] = &[
     ("unfinished_connections_by_address", 1..=100_000),
     ("requests_by_address", 0..=1_000_000),
     ("requests_by_address_burst", 1..=1_000_000),
+    ("under_way_by_address", 0..=1_000_000),
     ("requests_by_user", 0..=1_000_000),
     ("requests_by_user_burst", 1..=1_000_000),
     ("under_way_by_user", 0..=1_000_000),

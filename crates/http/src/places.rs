@@ -1,0 +1,115 @@
+//! Places for connections: so many in all, some of them for whom strangers may not keep out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::doorway::Doorway;
+use crate::limits::Admission;
+
+/// For those who are not bounded by address, at most.
+const RESERVED: usize = 64;
+
+/// Connections that wait for a place.
+const WAITING: usize = 64;
+
+/// Between two tries to make room for one that waits.
+const TRY: Duration = Duration::from_millis(100);
+
+/// The places of one server.
+#[derive(Debug)]
+pub(crate) struct Places {
+    of_all: Arc<Semaphore>,
+    reserved: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+    /// Of all, and reserved.
+    counts: (u32, u32),
+}
+
+/// What a connection finds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Place(OwnedSemaphorePermit),
+    /// It waits for a place.
+    Waits(Waits),
+    /// As many wait as may.
+    Nothing,
+}
+
+/// A connection that waits for a place, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    places: Arc<Places>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Places {
+    /// So many, those that are reserved among them.
+    pub(crate) fn new(count: usize) -> Arc<Places> {
+        let count = u32::try_from(count.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let reserved = (count / 16).min(RESERVED as u32);
+        let semaphore = |count| Arc::new(Semaphore::new(count as usize));
+        Arc::new(Places {
+            of_all: semaphore(count - reserved),
+            reserved: semaphore(reserved),
+            waiting: semaphore(WAITING as u32),
+            counts: (count - reserved, reserved),
+        })
+    }
+
+    /// A place, which may be a reserved one.
+    pub(crate) fn take(self: &Arc<Self>, is_reserved: bool) -> Found {
+        let take = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
+        let place = take(&self.of_all).or_else(|| take(&self.reserved).filter(|_| is_reserved));
+        match (place, take(&self.waiting)) {
+            (Some(place), _) => Found::Place(place),
+            (None, Some(permit)) => Found::Waits(Waits { places: self.clone(), _permit: permit }),
+            (None, None) => Found::Nothing,
+        }
+    }
+
+    /// Waits until nobody has one.
+    pub(crate) async fn are_all_free(&self) {
+        let (of_all, reserved) = self.counts;
+        let _ = tokio::join!(self.of_all.acquire_many(of_all), self.reserved.acquire_many(reserved));
+    }
+}
+
+impl Waits {
+    /// Has connections closed that are of least use, until there is a place; `None` after a head's time.
+    pub(crate) async fn for_place(self, doorway: &Doorway, admission: &Admission) -> Option<OwnedSemaphorePermit> {
+        let mut place = std::pin::pin!(self.places.of_all.clone().acquire_owned());
+        let place = async {
+            loop {
+                doorway.make_room(1, &admission.limits());
+                if let Ok(place) = tokio::time::timeout(TRY, place.as_mut()).await {
+                    // The semaphore is never closed.
+                    return place.ok();
+                }
+            }
+        };
+        tokio::time::timeout(admission.limits().head_max, place).await.ok().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_leave_some() {
+        let places = Places::new(80);
+        let is_place = |found: &Found| matches!(found, Found::Place(_));
+        let strangers: Vec<_> = (0..75).map(|_| places.take(false)).collect();
+        assert!(strangers.iter().all(is_place));
+        let waiting: Vec<_> = (0..WAITING).map(|_| places.take(false)).collect();
+        assert!(waiting.iter().all(|found| matches!(found, Found::Waits(_))));
+        assert!(matches!(places.take(false), Found::Nothing));
+        let reserved: Vec<_> = (0..5).map(|_| places.take(true)).collect();
+        assert!(reserved.iter().all(is_place));
+        assert!(matches!(places.take(true), Found::Nothing));
+        drop(strangers);
+        assert!(is_place(&places.take(false)) && is_place(&places.take(true)));
+    }
+}
