@@ -5,6 +5,9 @@ use std::{fs, sync::OnceLock};
 
 use flatbed_metrics::{Family, Kind, Value};
 
+/// Descriptors that are no client's connection.
+const DESCRIPTORS_KEPT: usize = 512;
+
 /// The families that can be read.
 pub(crate) fn figures() -> Vec<Family> {
     let stat = fs::read_to_string("/proc/self/stat").ok();
@@ -93,6 +96,28 @@ fn descriptors_max() -> Option<u64> {
     (done == 0).then_some(limit.rlim_cur)
 }
 
+/// Has as many descriptors as the system allows this process, as other servers do at their start: shells and service managers
+/// give 1,024 unless asked, so that programs with `select` go on, which is not used here. What there are then.
+pub(crate) fn raise_descriptors_max() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a value of this function's own.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return None;
+    }
+    let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+    // SAFETY: as above.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } != 0 {
+        tracing::warn!(error = %std::io::Error::last_os_error(), "the number of file descriptors cannot be raised");
+    }
+    descriptors_max()
+}
+
+/// Of so many connections those that there are descriptors for: files, the storage and replications need some, too.
+pub(crate) fn connections_max(wanted: usize, descriptors: Option<u64>) -> usize {
+    let descriptors = descriptors.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+    wanted.min(descriptors.saturating_sub(DESCRIPTORS_KEPT).max(descriptors / 2))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +130,18 @@ mod tests {
         assert_eq!(Stat::parse(text), Some(expected));
         assert_eq!(Stat::parse("7 (a) S 1"), None);
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn connections_leave_descriptors() {
+        let most = raise_descriptors_max().expect("a limit");
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the pointer is to a value of this function's own.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+        assert_eq!((limit.rlim_cur, most), (limit.rlim_max, limit.rlim_max));
+        for (descriptors, found) in [(None, 20_000), (Some(1 << 20), 20_000), (Some(4_096), 3_584), (Some(600), 300)] {
+            assert_eq!(connections_max(20_000, descriptors), found, "{descriptors:?}");
+        }
     }
 
     #[test]

@@ -197,10 +197,16 @@ async fn put_together(
     let (actor, accounts) = (authority.for_job("replicator"), service.accounts().clone());
     let replicator = Replicator::new(layer.clone(), actor, replicator, accounts, connect);
     let defaults = ShellOptions::default();
+    let descriptors = process::raise_descriptors_max();
+    let connections_max = process::connections_max(defaults.connections_max, descriptors);
+    if connections_max < defaults.connections_max {
+        tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
+    }
     let shell = Shell::new(ShellOptions {
         cors,
         server: format!("Flatbed/{}", couch.version),
         document_bytes_max: usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX),
+        connections_max,
         drain: DRAIN,
         limits: listening.limits,
         unlimited: listening.unlimited.clone().unwrap_or(defaults.unlimited),
