@@ -1,8 +1,8 @@
 //! TLS in the server: its certificate, which is read again when its files change, and handshakes.
 //!
-//! What a handshake costs is the certificate's signature, made as soon as a client has said hello: a tenth of a millisecond
-//! of processor or a whole one, by the kind of key. So a client that has said hello waits for its [turn](Turns): there are so
-//! many at once, and clients' addresses take turns.
+//! What a handshake costs is the certificate's signature, made once a client has said hello: a tenth of a millisecond of
+//! processor or a whole one, by the kind of key. So a client that has said hello waits for its [turn](Turns) whenever it has
+//! sent something: there are so many at once, and clients' addresses take turns.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -135,20 +135,37 @@ impl Tls {
     /// The connection's, and those of the protocol.
     pub(crate) async fn greet(&self, transport: Transport, who: Who, turns: &Arc<Turns>) -> io::Result<Stream> {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), transport).await?;
-        let turn = turns.wait(who).await.ok_or_else(|| io::Error::other("too many handshakes wait"))?;
+        let turn = turns.wait(who).await.ok_or_else(too_many)?;
         let buffers = |session: &mut tokio_rustls::rustls::ServerConnection| {
             session.set_buffer_limit(Some(BUFFER_BYTES_MAX));
         };
-        // Here the signature is made.
+        let mut turn = Some(turn);
         let mut rest = pin!(hello.into_stream_with(self.now(), buffers));
-        let first = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
-        drop(turn);
-        let stream = match first {
-            Poll::Ready(greeted) => greeted?,
-            Poll::Pending => rest.await?,
+        let stream = loop {
+            let turn = match turn.take() {
+                Some(turn) => turn,
+                None => turns.wait(who).await.ok_or_else(too_many)?,
+            };
+            // The signature is made in any of these: behind a second hello, if the first one had to be asked for again.
+            let found = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
+            drop(turn);
+            match found {
+                Poll::Ready(greeted) => break greeted?,
+                Poll::Pending => woken().await,
+            }
         };
         Ok(Stream::Tls(Box::new(stream)))
     }
+}
+
+fn too_many() -> io::Error {
+    io::Error::other("too many handshakes wait")
+}
+
+/// Waits until whatever this task was waiting for has woken it, or something else has.
+async fn woken() {
+    let mut has_waited = false;
+    poll_fn(|_| if std::mem::replace(&mut has_waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
 /// Whether the client has chosen HTTP/2; `None`: it has chosen nothing.
