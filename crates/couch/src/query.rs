@@ -39,7 +39,7 @@ pub(crate) fn decode(text: &str) -> Result<String> {
 pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+        if byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte) {
             out.push(char::from(byte));
         } else {
             out.push_str(&format!("%{byte:02X}"));
@@ -170,6 +170,7 @@ mod tests {
         }
         assert!(decode("%ff").is_err());
         assert_eq!(encode("DB/sub(y)$-_é"), "DB%2Fsub%28y%29%24-_%C3%A9");
+        assert_eq!(encode("org.couchdb.user:é"), "org.couchdb.user:%C3%A9");
     }
 
     #[test]
