@@ -104,6 +104,8 @@ impl Rule for Loaded {
 fn failed(error: Error) -> Refusal {
     let reason = match &error {
         Error::Missing => "validate_doc_update is no function".to_owned(),
+        // What has no name of its own is said as it was thrown.
+        Error::Thrown { name, reason } if name == "unknown_error" => reason.clone(),
         error => error.to_string(),
     };
     let because = match error {
@@ -142,7 +144,9 @@ fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
     let mut body = Vec::new();
     json::write(&edit.body, &mut body);
     document.members(body.get(1..body.len().saturating_sub(1)).unwrap_or_default());
-    json_out::history(line, document.object("_revisions"));
+    if !line.is_empty() {
+        json_out::history(line, document.object("_revisions"));
+    }
     if !edit.attachments.is_empty() {
         let mut attachments = document.object("_attachments");
         for (name, attachment) in &edit.attachments {
