@@ -68,6 +68,8 @@ impl Surface for State {
         origin: Origin<'_>,
     ) -> Answer {
         let challenge = request.headers.get(WANTED_CHALLENGE).cloned();
+        // A page that signs in shows what is wrong itself: as in CouchDB, no browser asks over it.
+        let signs_in = matches!(target, Ok(Target::Session)) && request.method == Method::POST;
         let (mut user, mut set_cookie) = (None, None);
         let handled = async {
             let standing = if origin.is_inside {
@@ -98,7 +100,7 @@ impl Surface for State {
             Ok(reply.until(cut(watch)))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
-        if reply.status == StatusCode::UNAUTHORIZED {
+        if reply.status == StatusCode::UNAUTHORIZED && !signs_in {
             // Who wants everyone to say who they are wants browsers to ask.
             let asks = || self.service.configuration().now().auth.require_valid_user;
             if let Some(challenge) = challenge.or_else(|| asks().then_some(CHALLENGE)) {
