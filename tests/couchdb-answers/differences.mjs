@@ -7,6 +7,16 @@ const once = 'what is one is not reduced again';
 const newer = 'the engine knows newer forms of JavaScript';
 const pieces = 'perhaps: the value that the reason names may be what some rows were reduced to';
 const early = 'perhaps: rows may be there before anyone asks';
+const untagged = 'headers: lists of databases have no tag, which would be made of all of them, and some come in one piece';
+const members = 'members of _users read it document by document';
+const said = 'what is wrong with a security object is said, and it is no error of the server';
+const refused = 'what is refused for lack of rights is 401 or 403 everywhere, and no error of the server';
+const malformed = 'a body of another form is no error of the server';
+const thrown = 'an error that a validation throws is said in full';
+const text = 'a reason that is no string is given as its text';
+const nodes = 'there are no shards';
+const local = 'a database of this server has a name, and no address; that it is missing is 404';
+const kept = 'a document that makes no replication is kept, and _scheduler/docs says why';
 const sessions = 'sessions are not there yet';
 
 export const differences = {
@@ -69,5 +79,32 @@ export const differences = {
     rewrites: {},
     'an answer that breaks off (a server may refuse the whole)': { 2: 'all queries are looked at before the answer begins' },
     'one key often from one document': {},
+  },
+  users: {
+    'user documents as the server comes: only administrators see them': { 13: 'the rules for user documents are built in: there is no _design/_auth' },
+    'user documents where anyone may make one': {
+      0: 'a setting that was not set has its default',
+      14: members, 26: members, 29: members, 30: members, 31: members,
+    },
+    'user documents that are refused': {},
+    sessions: { 15: malformed, 21: malformed },
+    'security objects': {
+      8: refused, 9: refused, 14: said, 15: said, 17: said, 18: said, 19: said, 20: said, 21: said, 22: said, 23: said,
+    },
+    'who may do what: an outsider, a member, an administrator of the database': { 43: refused, 51: refused, 59: refused, 61: nodes, 62: nodes },
+    'databases without members': {},
+    'validation knows the user': { 10: thrown, 11: thrown, 12: thrown, 13: text, 14: text, 15: 'the first of both counts' },
+    'two validations, and what they see': { 10: 'the engine says in its own words why a text is no function' },
+    'the server as an ordinary user': { 18: local, 37: '_stats is there, for administrators' },
+    configuration: {},
+    'a server that wants a user': {},
+    'lists of databases': {
+      2: untagged, 3: untagged, 4: untagged, 5: untagged, 6: untagged, 7: untagged, 8: untagged, 9: untagged,
+      13: untagged, 14: untagged, 18: untagged, 19: untagged, 20: untagged, 22: untagged,
+    },
+    'replication requests that are refused': {
+      0: malformed, 1: malformed, 2: malformed, 4: local, 5: 'in other words', 6: 'in other words',
+      7: 'another method is 405 everywhere', 9: kept, 10: kept, 11: kept, 12: kept,
+    },
   },
 };
