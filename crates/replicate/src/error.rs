@@ -23,9 +23,12 @@ pub enum Error {
     /// A peer's host has no address that this replication may reach, or none at all: which of them is not told.
     #[error("{0}: the host has no address that replications of users may reach")]
     OutOfBounds(String),
-    /// Who asked for the replication has not, or not any more, the account that it runs with.
+    /// It is not known what rights who asked for the replication has, or they are others than when it began.
     #[error("{0}")]
     Owner(&'static str),
+    /// Who asked for the replication has not, or not any more, the account that it runs with.
+    #[error("nobody has the account of who asked for it")]
+    OwnerGone,
     /// A peer answered with an error.
     #[error("{what}: {status} {error}: {reason}")]
     Status {
@@ -81,7 +84,7 @@ impl Error {
         match self {
             Error::InvalidSpec(_) | Error::Url(..) => "bad_request",
             Error::DatabaseNotFound(_) => "db_not_found",
-            Error::Unauthorized(_) | Error::Owner(_) => "unauthorized",
+            Error::Unauthorized(_) | Error::Owner(_) | Error::OwnerGone => "unauthorized",
             Error::OutOfBounds(_) => "forbidden",
             Error::Connection(..) => "replication_connection_failed",
             _ => "replication_failed",

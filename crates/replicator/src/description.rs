@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Document, Edit, Error as LayerError, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
+use flatbed_service::OWNER_KIND;
 
 use crate::SPEC_BYTES_MAX;
 use crate::owner::Owner;
@@ -74,7 +75,10 @@ impl Description {
     pub fn owner(&self) -> Result<Owner, Error> {
         match self.members.iter().find(|(found, _)| found == "owner") {
             None | Some((_, Value::Null)) => Ok(Owner::Server),
-            Some((_, Value::String(name))) if !name.is_empty() => Ok(Owner::Named(name.as_ref().into())),
+            Some((_, Value::String(name))) if !name.is_empty() => {
+                let is_users = self.members.iter().any(|(found, value)| found == OWNER_KIND && *value != Value::Null);
+                Ok(Owner::Named { name: name.as_ref().into(), is_admin: is_users.then_some(false) })
+            }
             Some(_) => Err(Error::InvalidSpec("`owner` must be the name of a user".to_owned())),
         }
     }

@@ -370,10 +370,12 @@ impl Job for Asked {
     async fn run(&self, run: Run) -> Result<Next, Failure> {
         let done = self.job.run_once(&self.spec, &self.replicator, run).await;
         let failed = done.as_ref().err().map(ToString::to_string);
+        // Nobody could end it who is none any more: it gives up its place.
+        let is_over = !self.spec.continuous || matches!(done, Err(Error::OwnerGone));
         *self.job.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         match failed {
             None => Ok(Next::Done),
-            Some(reason) if self.spec.continuous => Err(Failure::Failed(reason)),
+            Some(reason) if !is_over => Err(Failure::Failed(reason)),
             Some(reason) => {
                 self.job.note_failure(&reason);
                 Ok(Next::Done)

@@ -21,7 +21,13 @@ pub enum Owner {
     /// The server itself.
     Server,
     /// Whoever has the account of this name.
-    Named(Arc<str>),
+    Named {
+        /// The name.
+        name: Arc<str>,
+        /// Whether it was asked for by an administrator: then an account of the name that is none is another's, and the other way
+        /// round. `None`: an administrator has said whose it is, whatever they are.
+        is_admin: Option<bool>,
+    },
     /// Who has no account here, as their token or their proxy said it; anybody, as long as everyone is an administrator.
     Shown(Standing),
 }
@@ -31,7 +37,9 @@ impl Owner {
     pub fn of(standing: &Standing) -> Owner {
         match standing.rests_on() {
             RestsOn::Server => Owner::Server,
-            RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => Owner::Named(name.as_str().into()),
+            RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => {
+                Owner::Named { name: name.as_str().into(), is_admin: Some(standing.principal().is_admin) }
+            }
             RestsOn::OpenServer | RestsOn::Nothing | RestsOn::Token { .. } | RestsOn::Proxy => {
                 Owner::Shown(standing.clone())
             }
@@ -42,7 +50,7 @@ impl Owner {
     pub fn name(&self) -> Option<&str> {
         match self {
             Owner::Server => None,
-            Owner::Named(name) => Some(name),
+            Owner::Named { name, .. } => Some(name),
             Owner::Shown(standing) => standing.principal().name.as_deref(),
         }
     }
@@ -54,7 +62,10 @@ impl Owner {
     pub async fn now(&self, accounts: &Accounts) -> Result<Option<Standing>> {
         match self {
             Owner::Server => Ok(Some(Standing::of_server())),
-            Owner::Named(name) => accounts.named(name).await,
+            Owner::Named { name, is_admin } => {
+                let is_theirs = |now: &Standing| is_admin.is_none_or(|was| was == now.principal().is_admin);
+                Ok(accounts.named(name).await?.filter(is_theirs))
+            }
             Owner::Shown(standing) => Ok(accounts.now(standing).await?.map(|_| standing.clone())),
         }
     }
@@ -66,7 +77,7 @@ impl Owner {
     pub(crate) async fn is_admin(&self, accounts: &Accounts) -> std::result::Result<bool, Error> {
         match self.now(accounts).await {
             Ok(Some(standing)) => Ok(standing.principal().is_admin),
-            Ok(None) => Err(Error::Owner("nobody has the account of who asked for it")),
+            Ok(None) => Err(Error::OwnerGone),
             Err(error) => {
                 tracing::debug!(%error, "the account of who asked for a replication could not be read");
                 Err(Error::Owner("the account of who asked for it could not be read"))

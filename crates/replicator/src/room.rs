@@ -14,10 +14,15 @@ const USER_FILTER_BYTES_MAX: usize = 8 << 20;
 /// Filters below this are not counted.
 const FILTER_BYTES_FREE: usize = 16 << 10;
 
+/// One of so many places is kept for administrators.
+const ADMINS_PART: usize = 5;
+
 /// What there is for jobs.
 pub(crate) struct Rooms {
     /// Jobs that run here or are tried again here.
     jobs: Arc<Semaphore>,
+    /// Of these, those that users who are no administrators may have together.
+    users_jobs: Arc<Semaphore>,
     /// Of [`FILTER_BYTES_MAX`], in kB.
     filters: Arc<Semaphore>,
     users: Arc<Users>,
@@ -38,6 +43,7 @@ struct Taken {
 /// What a job has of it.
 pub(crate) struct Room {
     _job: OwnedSemaphorePermit,
+    _users_job: Option<OwnedSemaphorePermit>,
     _filter: OwnedSemaphorePermit,
     _user: Option<OfUser>,
 }
@@ -52,7 +58,8 @@ impl Rooms {
     pub(crate) fn new(jobs_max: usize, user_jobs_max: usize) -> Rooms {
         let users = Arc::new(Users { jobs_max: user_jobs_max, taken: Mutex::default() });
         let filters = Arc::new(Semaphore::new(FILTER_BYTES_MAX >> 10));
-        Rooms { jobs: Arc::new(Semaphore::new(jobs_max)), filters, users }
+        let users_jobs = Arc::new(Semaphore::new(jobs_max - jobs_max / ADMINS_PART));
+        Rooms { jobs: Arc::new(Semaphore::new(jobs_max)), users_jobs, filters, users }
     }
 
     /// Room for one more job with such a filter; `user`: of whom, unless of an administrator. `None`: it is all taken.
@@ -63,9 +70,14 @@ impl Rooms {
             Some(name) => Some(self.users.take(name, filter_kb)?),
             None => None,
         };
+        let users_job = match user {
+            Some(_) => Some(self.users_jobs.clone().try_acquire_owned().ok()?),
+            None => None,
+        };
         let job = self.jobs.clone().try_acquire_owned().ok()?;
         let filter = u32::try_from(filter_kb).unwrap_or(u32::MAX);
-        Some(Room { _job: job, _filter: self.filters.clone().try_acquire_many_owned(filter).ok()?, _user: of_user })
+        let filter = self.filters.clone().try_acquire_many_owned(filter).ok()?;
+        Some(Room { _job: job, _users_job: users_job, _filter: filter, _user: of_user })
     }
 }
 
@@ -114,6 +126,17 @@ mod tests {
         let all: Vec<_> = (0..4).filter_map(|_| rooms.take(0, None)).collect();
         assert!(all.len() == 4 && rooms.take(0, Some("anna")).is_none());
         assert!(rooms.users.taken.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn users_leave_room_for_administrators() {
+        let rooms = Rooms::new(10, 2);
+        let users: Vec<Room> = (0..10).filter_map(|n| rooms.take(0, Some(&format!("u{n}")))).collect();
+        assert_eq!(users.len(), 8);
+        let admins: Vec<Room> = (0..10).filter_map(|_| rooms.take(0, None)).collect();
+        assert_eq!(admins.len(), 2);
+        drop(users);
+        assert!(rooms.take(0, Some("u9")).is_some());
     }
 
     #[test]

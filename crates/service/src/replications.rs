@@ -19,6 +19,11 @@ use crate::standing::{RestsOn, Standing};
 /// The member that names the owner.
 const OWNER: &str = "owner";
 
+/// The member that says, of a document that a user wrote who was no administrator, that its owner was none: it is not an
+/// administrator's who has that name later. The server writes it.
+pub const OWNER_KIND: &str = "owner_kind";
+const USER: &str = "user";
+
 /// Where credentials may stand.
 const ENDPOINTS: [&str; 2] = ["source", "target"];
 const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
@@ -46,7 +51,12 @@ pub(crate) async fn before_update<'e>(
     let principal = by.principal();
     let given = edit.body.get(OWNER);
     if principal.is_admin {
-        let is_named = edit.deleted || edit.history.is_some() || given.is_some_and(|owner| *owner != Value::Null);
+        // What they say to be their own is: of a user's document that they have taken over, too.
+        let is_named = match given {
+            None | Some(Value::Null) => false,
+            Some(owner) => owner.as_str() != principal.name.as_deref() || edit.body.get(OWNER_KIND).is_none(),
+        };
+        let is_named = is_named || edit.deleted || edit.history.is_some();
         return Ok(if is_named { Cow::Borrowed(edit) } else { Cow::Owned(owned(edit, principal.name.as_deref())) });
     }
     let forbidden = |reason: &str| Error::Refused(Refusal::Forbidden(reason.to_owned()));
@@ -69,8 +79,15 @@ pub(crate) async fn before_update<'e>(
             Err(error) => return Err(error),
         }
     }
-    let is_written = edit.deleted || given.is_some();
-    Ok(if is_written { Cow::Borrowed(edit) } else { Cow::Owned(owned(edit, Some(name))) })
+    if edit.deleted {
+        return Ok(Cow::Borrowed(edit));
+    }
+    let mut edit = if given.is_some() { edit.clone() } else { owned(edit, Some(name)) };
+    if let Value::Object(members) = &mut edit.body {
+        members.retain(|(member, _)| member != OWNER_KIND);
+        members.push((OWNER_KIND.into(), Value::String(USER.into())));
+    }
+    Ok(Cow::Owned(edit))
 }
 
 /// As [`Database::bulk_update`], of edits that are each looked at before.
@@ -168,7 +185,7 @@ pub(crate) fn owner_of(body: &[u8]) -> Option<String> {
 fn owned<'e>(edit: &Edit<'e>, name: Option<&str>) -> Edit<'e> {
     let mut edit = edit.clone();
     if let Value::Object(members) = &mut edit.body {
-        members.retain(|(member, _)| member != OWNER);
+        members.retain(|(member, _)| member != OWNER && member != OWNER_KIND);
         members.push((OWNER.into(), name.map_or(Value::Null, |name| Value::String(name.to_owned().into()))));
     }
     edit
@@ -251,6 +268,14 @@ mod tests {
         let first = anna.update(&edit("a", r#"{"source":"x"}"#, None)).await.unwrap();
         assert_eq!(owner(&server, "a").await.as_deref(), Some("anna"));
         assert_eq!(told(anna.update(&edit("b", r#"{"owner":"anna"}"#, None)).await), "ok");
+        // It is a user's, whatever they say of it, and whoever has the name later.
+        let said = edit("k", r#"{"owner":"anna","owner_kind":null}"#, None);
+        let kept = anna.update(&said).await.unwrap();
+        let kind = async || {
+            let body = server.get("k", &GetOptions::default()).await.unwrap().body;
+            String::from_utf8(body).unwrap()
+        };
+        assert!(kind().await.ends_with(r#""owner_kind":"user""#), "{}", kind().await);
         for body in [r#"{"owner":"bob"}"#, r#"{"owner":"root"}"#, r#"{"owner":null}"#, r#"{"owner":["anna"]}"#] {
             assert_eq!(told(anna.update(&edit("c", body, None)).await), OTHERS, "{body}");
         }
@@ -280,6 +305,13 @@ mod tests {
         let many: Vec<Edit<'_>> = (0..70).map(|_| edit("g", "{}", None)).collect();
         let done = anna.bulk_update(&many).await.unwrap();
         assert_eq!((done.len(), done.iter().filter(|outcome| outcome.is_ok()).count()), (70, 1));
+
+        // It stays a user's where an administrator edits it, and is theirs where they take it over.
+        let other = edit("k", r#"{"owner":"anna","owner_kind":"user","x":1}"#, Some(&kept));
+        let kept = root.update(&other).await.unwrap();
+        assert!(kind().await.contains(r#""owner_kind":"user""#), "{}", kind().await);
+        root.update(&edit("k", r#"{"owner":"root","owner_kind":"user"}"#, Some(&kept))).await.unwrap();
+        assert_eq!(kind().await, r#""owner":"root""#);
 
         // Administrators write for others.
         assert_eq!(told(root.update(&edit("r", "{}", None)).await), "ok");
