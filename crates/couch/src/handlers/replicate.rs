@@ -27,7 +27,7 @@ fn not_done(error: NotDone) -> Failure {
     let (status, word) = match error {
         NotDone::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
         NotDone::Others => (StatusCode::UNAUTHORIZED, "unauthorized"),
-        NotDone::Missing => (StatusCode::NOT_FOUND, "not found"),
+        NotDone::Missing => return Failure::not_found("missing"),
     };
     Failure::new(status, word, error.to_string())
 }

@@ -137,7 +137,7 @@ async fn what_cannot_be_replicated_is_told_without_secrets() {
         (json!({"source": "ftp://anna:s3cret@example.org/x", "target": "a"}), 400, "bad_request"),
         (json!({"source": "a"}), 400, "bad_request"),
         (json!({"source": "a", "target": "b", "doc_ids": 1}), 400, "bad_request"),
-        (json!({"source": "a", "target": "b", "cancel": true}), 404, "not found"),
+        (json!({"source": "a", "target": "b", "cancel": true}), 404, "not_found"),
     ];
     for (spec, status, error) in cases {
         let found = server.json("POST", "/_replicate", spec.clone()).await;
