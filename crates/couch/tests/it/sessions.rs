@@ -172,3 +172,13 @@ async fn wrong_passwords_are_few_and_their_address_is_locked_out() {
     assert!(found.contains(&(429, "too_many_requests".to_owned())) && found.iter().any(|(status, _)| *status == 401));
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_administrators_nothing_is_signed() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    let answer = sign_in(&mut server.connect().await, "anna", "s3cret").await;
+    assert_eq!((answer.status, answer.header("set-cookie")), (200, None), "{answer:?}");
+    assert_eq!(answer.body.trim_end(), r#"{"ok":true,"name":null,"roles":["_admin"]}"#);
+    server.stop().await;
+}
