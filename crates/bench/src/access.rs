@@ -164,6 +164,17 @@ impl Open {
     }
 }
 
+/// Runs tasks to their ends.
+async fn all(local: &LocalSet, mut tasks: JoinSet<Result<(), AccessError>>) -> Result<(), AccessError> {
+    let ended = local.run_until(async {
+        while let Some(ended) = tasks.join_next().await {
+            ended.map_err(io::Error::other)??;
+        }
+        Ok(())
+    });
+    ended.await
+}
+
 /// Reads of random documents, one after the other on each of the connections; how many a second.
 async fn reads(way: &Way, seconds: u64) -> Result<f64, AccessError> {
     let mut connections = Vec::new();
@@ -187,13 +198,7 @@ async fn reads(way: &Way, seconds: u64) -> Result<f64, AccessError> {
         };
         tasks.spawn_local_on(work, &local);
     }
-    let ended = local.run_until(async {
-        while let Some(ended) = tasks.join_next().await {
-            ended.map_err(io::Error::other)??;
-        }
-        Ok::<_, AccessError>(())
-    });
-    ended.await?;
+    all(&local, tasks).await?;
     Ok(rounded(count.get() as f64 / started.elapsed().as_secs_f64(), 10.0))
 }
 
@@ -213,13 +218,7 @@ async fn handshakes(way: &Way, seconds: u64) -> Result<f64, AccessError> {
         };
         tasks.spawn_local_on(work, &local);
     }
-    let ended = local.run_until(async {
-        while let Some(ended) = tasks.join_next().await {
-            ended.map_err(io::Error::other)??;
-        }
-        Ok::<_, AccessError>(())
-    });
-    ended.await?;
+    all(&local, tasks).await?;
     Ok(rounded(count.get() as f64 / started.elapsed().as_secs_f64(), 10.0))
 }
 

@@ -127,7 +127,7 @@ async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
     owner.now(state.service.accounts()).await?.ok_or_else(nobody)
 }
 
-/// Who asks whether the server is up is told so when the storage does not say who that is.
+/// Who asks whether the server is up gets an answer also when the storage does not say who that is.
 async fn identified_at_once(
     identified: impl Future<Output = std::result::Result<Identified, SignInError>>,
 ) -> std::result::Result<Identified, SignInError> {

@@ -123,7 +123,7 @@ impl Page<'_> {
         is_so || lines.any(|line| line.as_bytes().split(|byte| *byte == b';').any(is_session))
     }
 
-    /// Whether an origin is this server, by the name that the request asks for. A page that came without TLS is none of a
+    /// Whether an origin is this server, by the name that the request asks for. A page that came without TLS is foreign to a
     /// server's that is asked with it: whoever is on the way may have written it. The other way round it is: whatever ends
     /// TLS before this server need not say so.
     fn is_own(&self, origin: &str) -> bool {

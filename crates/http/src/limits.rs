@@ -90,7 +90,7 @@ const NAMES: &[Named] = &[
 /// Why a limit cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// There is none of this name.
+    /// No limit has this name.
     #[error("there is no limit {0:?}")]
     Unknown(String),
     /// The value is no number, or out of bounds.

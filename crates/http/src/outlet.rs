@@ -322,7 +322,7 @@ impl Connection {
         self.bodies.begin((AGES_MS + self.of.now()).saturating_sub(waited), bytes)
     }
 
-    /// How slowly the body comes that a request on it waits for, in bytes a second; `None`: there is none, or it is not slow.
+    /// How slowly the body comes that a request on it waits for, in bytes a second; `None`: nothing comes, or not slowly.
     pub(crate) fn slow_body(&self) -> Option<u64> {
         self.bodies.slow(AGES_MS + self.of.now())
     }

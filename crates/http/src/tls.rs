@@ -50,7 +50,7 @@ pub enum TlsError {
     /// A file is larger than 1 MB.
     #[error("{0:?} is larger than 1 MB")]
     TooLarge(PathBuf),
-    /// The file has no certificate, or something that is none.
+    /// The file has no certificate, or something else.
     #[error("{0:?} has no certificates in PEM")]
     NoCertificate(PathBuf),
     /// The file has no key that is known.

@@ -559,7 +559,7 @@ impl Operation for Create<'_> {
             (trx.get(&key, false), (!self.inner.namespaces.has_some()).then(|| trx.get(&namespace_key, false)));
         let writer = self.inner.writer(trx, self.actor);
         let (writer, epoch) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
-        // There is none to be judged by yet.
+        // There is nothing to be judged by yet.
         writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
         if found.await?.is_some() {
             return Err(Error::DatabaseExists);

@@ -28,7 +28,7 @@ pub struct SignInState {
 }
 
 impl Layer {
-    /// What is stored of signing in. Makes the first secret where there is none.
+    /// What is stored of signing in. Makes the first secret.
     ///
     /// # Errors
     /// [`Error::Storage`].

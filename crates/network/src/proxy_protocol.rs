@@ -283,7 +283,7 @@ mod tests {
             let _ = read_all(&bytes);
         }
 
-        /// Nothing is read of what follows, and what is told is what was meant.
+        /// Nothing is read of what follows, and what is returned is what was meant.
         #[test]
         fn what_is_told_is_read(from: IpAddr, port: u16, is_line: bool, follows in prop::collection::vec(any::<u8>(), 0..20)) {
             let told = match (is_line, from) {

@@ -29,7 +29,7 @@ struct Bucket {
 }
 
 /// Buckets of many clients, in a fixed room: where it is not enough, whose bucket is the fullest is forgotten, and begins
-/// with a full one. Clients are told apart by a keyed hash of 64 bits.
+/// with a full one. Clients are distinguished by a keyed hash of 64 bits.
 pub struct Rates {
     hasher: RandomState,
     sets: Box<[Mutex<[Bucket; WAYS]>]>,

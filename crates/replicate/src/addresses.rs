@@ -88,7 +88,7 @@ fn is_in_v6(address: Ipv6Addr, network: Ipv6Addr, bits: u8) -> bool {
 )]
 pub struct AllowedError(String);
 
-/// One that may be reached though it is none of the internet.
+/// One that may be reached though it is not of the internet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     V4(Ipv4Addr, u8),
@@ -106,7 +106,7 @@ impl Allowed {
     /// with what a name resolves to, a name with the name itself, whatever that resolves to. An empty text lists nothing.
     ///
     /// # Errors
-    /// [`AllowedError`] names the first entry that is none.
+    /// [`AllowedError`] names the first entry that cannot be read.
     pub fn parse(text: &str) -> Result<Allowed, AllowedError> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         entries

@@ -19,7 +19,7 @@ use crate::addresses::{Allowed, is_public};
 /// For a connection, its name's resolution included.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// What may not be reached is told so not before this has passed: how long a name server of a network within takes is nobody's
+/// A refusal comes no sooner than this: how long a name server of a network within takes is nobody's
 /// business.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 
@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Resolves names as it is told, each time to what comes next, and counts.
+    /// Resolves names to what the test says, each time to what comes next, and counts.
     fn resolver(answers: &[(&str, &[&str])]) -> (Resolve, Arc<Mutex<HashMap<String, usize>>>) {
         let answers: HashMap<String, Vec<String>> = answers
             .iter()
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn this_machines_own_address() {
-        // Where there is no way to the internet, there is none to look at.
+        // Where there is no way to the internet, there is nothing to look at.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_err() {
             return;

@@ -155,7 +155,7 @@ impl Peer {
         Ok(answer)
     }
 
-    /// Puts the session's cookie before the password, and asks for a session where there is none.
+    /// Puts the session's cookie before the password, and asks for a session unless there is one.
     async fn sign_in(&self, request: &mut Request<Outgoing>) -> Result<()> {
         let Some(signing_in) = &self.signing_in else { return Ok(()) };
         let mut state = signing_in.state().await;

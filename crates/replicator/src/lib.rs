@@ -101,7 +101,7 @@ pub enum NotDone {
     /// It is another's.
     #[error("You are not a server admin.")]
     Others,
-    /// There is none.
+    /// There is no such job.
     #[error("no such replication")]
     Missing,
 }
@@ -319,7 +319,7 @@ impl Replicator {
     /// Ends a job of `POST /_replicate` and returns its id. An id may be given without what CouchDB puts behind it.
     ///
     /// # Errors
-    /// [`NotDone`]: there is none, or it is another's.
+    /// [`NotDone`]: there is no such job, or it is another's.
     pub async fn cancel(&self, id: &str, standing: &Standing) -> Result<String, NotDone> {
         let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
         let job = found.ok_or(NotDone::Missing)?;
@@ -370,7 +370,7 @@ impl Job for Asked {
     async fn run(&self, run: Run) -> Result<Next, Failure> {
         let done = self.job.run_once(&self.spec, &self.replicator, run).await;
         let failed = done.as_ref().err().map(ToString::to_string);
-        // Nobody could end it who is none any more: it gives up its place.
+        // An owner who is gone could not end it: it gives up its place.
         let is_over = !self.spec.continuous || matches!(done, Err(Error::OwnerGone));
         *self.job.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         match failed {

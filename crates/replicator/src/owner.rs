@@ -24,7 +24,7 @@ pub enum Owner {
     Named {
         /// The name.
         name: Arc<str>,
-        /// Whether it was asked for by an administrator: then an account of the name that is none is another's, and the other way
+        /// Whether it was asked for by an administrator: then an account of that name without the role is another's, and the other way
         /// round. `None`: an administrator has said whose it is, whatever they are.
         is_admin: Option<bool>,
     },

@@ -169,7 +169,7 @@ impl Accounts {
         self.configuration.now().admins.is_empty()
     }
 
-    /// The hash of an administrator of the configuration; one of nothing, where their entry is none. `None`: there is no
+    /// The hash of an administrator of the configuration; one of nothing, where their entry is broken. `None`: there is no
     /// administrator of that name.
     fn admin(&self, name: &str) -> Option<PasswordHash> {
         if name.is_empty() {
@@ -325,7 +325,7 @@ impl Accounts {
         let found = within(READ_MAX, users.get(&id, &options)).await;
         let document = match found {
             Ok(document) => document,
-            // There is none, or no document can be called so.
+            // It is not there, or no document can be called so.
             Err(Error::DatabaseNotFound | Error::Refused(_)) => return Ok(Entry::nobody()),
             Err(error) => return Err(error),
         };

@@ -155,7 +155,7 @@ impl Seen for SeenBy {
     }
 }
 
-/// An endpoint as others see it: where it is. What is none is not shown.
+/// An endpoint as others see it: where it is. What cannot be read is not shown.
 fn without_credentials(endpoint: Value<'_>) -> Value<'_> {
     match endpoint {
         Value::String(address) => Value::String(without_userinfo(&address).into()),

@@ -45,7 +45,7 @@ pub enum Denied {
 pub enum Needs {
     /// That they are a member of the database.
     Member,
-    /// That they administer it; a member who does not is told so as who writes a design document.
+    /// That they administer it; a member who does not gets the reason of who writes a design document.
     Admin,
     /// The same, in the words for who would keep it in order.
     Maintainer,

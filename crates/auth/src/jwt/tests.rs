@@ -291,7 +291,7 @@ fn jwk_sets() {
     for wrong in ["", "[]", "{}", r#"{"keys":{}}"#] {
         assert_eq!(parsed(wrong), Err(InvalidKey::Text), "{wrong}");
     }
-    // One that is none leaves the others.
+    // A broken one leaves the others.
     for wrong in [
         "1",
         "{}",

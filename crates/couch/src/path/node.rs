@@ -61,7 +61,7 @@ pub(crate) enum Reshard {
     Summary,
     State,
     Jobs,
-    /// A job, of which there is none.
+    /// A job: there never is one.
     Job,
 }
 

@@ -84,7 +84,7 @@ async fn listen(address: SocketAddr, says: String) -> (SocketAddr, Arc<Mutex<Vec
     (address, heard)
 }
 
-/// Resolves each name as it is told, to one address after the other; all else as the system does.
+/// Resolves each name to what the test says, one address after the other; all else as the system does.
 fn resolver(names: &[(&'static str, &'static [&'static str])]) -> Resolve {
     let names: HashMap<_, _> = names.iter().copied().collect();
     let asked = Mutex::new(HashMap::<String, usize>::new());

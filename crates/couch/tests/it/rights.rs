@@ -115,7 +115,7 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
                 };
                 let (status, reason) = ask(&mut client, who, method, &path, body).await;
                 let mut expected = refusals(letter)[at];
-                // Who is known is told that there is none.
+                // Who is known gets to see that it is not there.
                 if path.starts_with("/none") && letter == 'm' && at > 0 {
                     expected = if at < 4 { Some((404, "")) } else { None };
                 }
@@ -180,7 +180,7 @@ async fn followers_lose_their_feeds_with_their_rights() {
     server.stop().await;
 }
 
-/// Whose user document changes in a way that takes nothing away writes on; who is no administrator any more is told so.
+/// Whose user document changes in a way that takes nothing away writes on; who has ceased to be an administrator is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_go_on_beside_changes_of_who_makes_them() {
     let store = Store::new();

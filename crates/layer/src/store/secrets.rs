@@ -56,7 +56,7 @@ fn put(trx: &Transaction, keys: &RootKeys, secrets: &[SigningSecret]) {
     trx.set(&keys.secrets(), &record.encode_to_vec());
 }
 
-/// Makes the first secret where there is none, and says what there is.
+/// Makes the first secret unless there is one, and returns what is stored.
 pub(crate) struct MakeSecret<'a> {
     pub keys: &'a RootKeys,
     pub new: [u8; SECRET_BYTES],

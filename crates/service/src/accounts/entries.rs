@@ -12,7 +12,7 @@ use flatbed_layer::RevId;
 pub(crate) struct Entry {
     /// `None`: there is no such user. An error: nobody signs in with the document, for that reason.
     pub account: Result<Option<Account>, Refused>,
-    /// The winner; `None`: there is none that is not deleted.
+    /// The winner; `None`: it is missing or deleted.
     pub rev: Option<RevId>,
 }
 

@@ -87,7 +87,7 @@ async fn what_another_process_writes_is_seen_within_a_second() {
         rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(roles(&accounts, "anna").await.as_deref(), Some(&*role));
-        // Who wants to know it as of now is told so at once.
+        // Who wants to know it as of now sees it at once.
         let next = format!("n{round}");
         rev = write_user(&other, "anna", &user("a", &next), Some(rev)).await;
         let found = accounts.find("anna", Fresh::Since(Instant::now())).await.unwrap();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 pub struct Peers(Vec<(IpAddr, u32)>);
 
 impl Peers {
-    /// Reads addresses with commas between them; `None`: one of them is none.
+    /// Reads addresses with commas between them; `None`: one of them cannot be read.
     pub fn parse(text: &str) -> Option<Peers> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
         parts.map(one).collect::<Option<Vec<_>>>().map(Peers)

@@ -17,7 +17,7 @@ use super::values::{Source, Value, Values};
 /// All settings that may change while a server runs. What is secret of them is in no debug output.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// Those who may do everything, by name, with what their passwords are checked against: `[admins]`. There is none: everyone
+    /// Those who may do everything, by name, with what their passwords are checked against: `[admins]`. Without any: everyone
     /// is one. A text that is no hash is a name that nobody signs in with.
     pub admins: BTreeMap<String, Option<PasswordHash>>,
     /// Who somebody is.

@@ -255,7 +255,7 @@ impl Configuration {
     }
 }
 
-/// What is stored of an administrator's password: its hash, if it is none already.
+/// What is stored of an administrator's password: its hash, unless it is one already.
 async fn hashed(store: &Store, name: &str, text: &str) -> std::result::Result<String, ChangeError> {
     keys::check_admin_name(name)?;
     if PasswordHash::parse(text).is_ok() {

@@ -216,7 +216,7 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     assert_eq!(ids(&store.feed(next).await.unwrap().next_page().await.unwrap().rows), ["a"]);
 }
 
-/// Who reads a feed and loses the right to it is told so within a second; others follow on.
+/// Who reads a feed and loses the right to it sees its end within a second; others follow on.
 #[tokio::test]
 async fn a_feed_ends_with_its_readers_right() {
     let store = Store::new().await;

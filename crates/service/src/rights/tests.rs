@@ -99,7 +99,7 @@ fn the_servers_own_is_its_administrators() {
             "{rights:?}"
         );
     }
-    // What judges writes is told so, however that is known.
+    // What judges writes sees it, however that is known.
     assert_eq!(rights(flagged).user().roles, ["_admin", "r"]);
     assert_eq!(rights(user(&["r", "_admin"])).user().roles, ["r", "_admin"]);
     assert!(rights(Principal::anonymous()).user().roles.is_empty());

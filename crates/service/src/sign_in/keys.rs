@@ -198,7 +198,7 @@ fn stamp_of(path: &Path) -> Stamp {
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let mut text = Vec::new();
-    // One byte more than a set may have, so that what is longer is none.
+    // One byte more than a set may have, so that what is longer is refused.
     std::fs::File::open(path)?.take(JWKS_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
     Ok(text)
 }

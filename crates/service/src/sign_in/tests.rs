@@ -191,7 +191,7 @@ async fn beyond_the_line_it_is_too_many_and_who_is_remembered_does_not_wait() {
     };
     let (found, ()) = futures_util::future::join(futures_util::future::join_all(asked), others).await;
     let too_many = found.iter().filter(|found| matches!(found, Err(SignInError::TooMany))).count();
-    // 64 wait, of whom those who have not had a turn after 10 s are told so too.
+    // 64 wait, of whom those without a turn after 10 s are refused too.
     assert!(too_many >= 150 - 66, "{too_many}");
     assert!(found.iter().any(|found| found.as_ref().is_err_and(|error| error.to_string() == WRONG)));
 }
