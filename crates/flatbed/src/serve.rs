@@ -199,9 +199,6 @@ async fn put_together(
     let defaults = ShellOptions::default();
     let descriptors = process::raise_descriptors_max();
     let connections_max = process::connections_max(defaults.connections_max, descriptors);
-    if connections_max < defaults.connections_max {
-        tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
-    }
     let shell = Shell::new(ShellOptions {
         cors,
         server: format!("Flatbed/{}", couch.version),
@@ -217,6 +214,9 @@ async fn put_together(
     });
     let couch = Couch::new(couch, service, shell.clone(), replicator.clone());
     let server = Server::bind(listen, shell, couch, inside).await?;
+    if connections_max < defaults.connections_max {
+        tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
+    }
     Ok((server, replicator))
 }
 
