@@ -11,6 +11,7 @@ use std::time::Duration;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_jobs::Leases;
 use flatbed_revtree::RevId;
+use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
 
 use crate::actor::{Actor, ServerActor};
@@ -23,6 +24,7 @@ use crate::fenced::database;
 use crate::handle::Database;
 use crate::index::build::{Pace, Step, Stepped, unbuilt};
 use crate::index::prepare::Preparations;
+use crate::instance::Instance;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::{CreateOptions, Layer, LayerOptions};
 use crate::lease::RootLeases;
@@ -59,13 +61,24 @@ async fn indexes(db: &Database) -> Vec<proto::Index> {
     resolved(&db.inner, &db.name).await.unwrap().record.indexes.clone()
 }
 
+/// What lies in an index, in pages. Injected faults end a read now and then: it is begun anew.
+async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValues> {
+    loop {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        match crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await {
+            Ok(pages) => return pages,
+            Err(Error::Storage(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// All entries of an index by its raw keys: what each is sorted by, and its document.
 async fn entries(db: &Database, number: u64) -> Vec<(String, String)> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
-    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+    let pages = all_of(db, &instance, number).await;
     let mut found = Vec::new();
-    for row in pages.unwrap().iter().flat_map(|page| page.iter()) {
+    for row in pages.iter().flat_map(|page| page.iter()) {
         if let (_, IndexPart::Entry(entry)) = instance.keys.split_index(row.key()).unwrap() {
             found.push((String::from_utf8(entry.element).unwrap(), entry.id));
         }

@@ -19,10 +19,9 @@ pub(super) fn design(maps: &[&str]) -> String {
 /// The ids of an index's entries, in their order.
 pub(super) async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
-    let trx = begin(db);
-    let pages = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+    let pages = all_of(db, &instance, number).await;
     let mut found = Vec::new();
-    for row in pages.unwrap().iter().flat_map(|page| page.iter()) {
+    for row in pages.iter().flat_map(|page| page.iter()) {
         if let (_, IndexPart::Entry(entry)) = instance.keys.split_index(row.key()).unwrap() {
             found.push(entry.id);
         }
