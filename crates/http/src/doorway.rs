@@ -1,7 +1,7 @@
 //! Connections by address, and those on which nobody has asked for anything yet.
 //!
 //! Whoever opens connections and does not go on keeps others out where there is a bound on all connections, and costs memory
-//! where there is none. So the unfinished are bounded on their own, and nobody waits for them: for a new one the oldest is
+//! where nothing bounds them. So the unfinished are bounded on their own, and nobody waits for them: for a new one the oldest is
 //! closed of the address that has the most, where that is more than a fair few, else the oldest of all. Who goes on within a
 //! round trip or two is not among the oldest unless thousands come in that time.
 
