@@ -288,7 +288,7 @@ pub(crate) async fn run(binary: &Path, directory: &Path, rounds: u64, seconds: u
     std::fs::write(file("key.pem"), KEY)?;
     let config = format!(
         "tls_certificate = \"certificate.pem\"\ntls_key = \"key.pem\"\n\n[admins]\nadmin = \"secret\"\n\n\
-         [jwt_auth]\nalgorithms = \"HS256\"\n\n[jwt_keys]\n\"hmac:bench\" = \"{JWT_SECRET}\"\n"
+         [limits]\nrequests_by_user = 0\n\n[jwt_auth]\nalgorithms = \"HS256\"\n\n[jwt_keys]\n\"hmac:bench\" = \"{JWT_SECRET}\"\n"
     );
     std::fs::write(file("flatbed.toml"), config)?;
     let (server, secret) = Server::flatbed_with_tls(binary, &file("data"), &file("flatbed.toml")).await?;
