@@ -16,8 +16,9 @@ const targetDirectory = resolve(repository, process.env.CARGO_TARGET_DIR ?? 'tar
 export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 'flatbed');
 
 /**
- * Starts a server: `{ url, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives it no
- * time to end, `restart` gives a server on the same storage and port. `again.env` is what its environment has besides.
+ * Starts a server: `{ url, secure, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives
+ * it no time to end, `restart` gives a server on the same storage and port. `again.env` is what its environment has besides. With
+ * `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`.
  */
 export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
@@ -28,12 +29,18 @@ export async function startServer(again) {
     ? ['--cluster-file', process.env.FLATBED_CLUSTER_FILE, '--root', root]
     : ['--data-dir', join(directory, 'data')];
   const env = { ...process.env, ...again?.env };
+  const listen = [`127.0.0.1:${port}`];
+  if (again?.tls) {
+    listen.push('https://127.0.0.1:0');
+    env.FLATBED_TLS_CERTIFICATE = again.tls.certificate;
+    env.FLATBED_TLS_KEY = again.tls.key;
+  }
   if (process.env.FLATBED_TEST_FAULTS) {
     const [probability, seed = randomBytes(4).readUInt32LE()] = process.env.FLATBED_TEST_FAULTS.split(',');
     env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
     console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
   }
-  const server = spawn(binary, ['serve', '--listen', `127.0.0.1:${port}`, '--log-level', 'warn', ...storage], {
+  const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...storage], {
     env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -48,11 +55,13 @@ export async function startServer(again) {
     server.kill('SIGKILL');
     await exited;
   };
+  const urls = [];
   for await (const line of createInterface(server.stdout)) {
-    const url = line.match(/http:\/\/\S+/)?.[0];
-    if (url) {
+    urls.push(...line.match(/https?:\/\/\S+/) ?? []);
+    if (urls.length === listen.length) {
+      const [url, secure] = urls;
       const restart = () => startServer({ ...again, directory, root, port: new URL(url).port });
-      return { url, pid: server.pid, stop, kill, restart };
+      return { url, secure, pid: server.pid, stop, kill, restart };
     }
   }
   rmSync(directory, { recursive: true, force: true });
