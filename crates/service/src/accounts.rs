@@ -199,7 +199,8 @@ impl Accounts {
         };
         self.configuration.confirm_for(admin).await?;
         let is_so = match standing.rests_on() {
-            RestsOn::Nothing | RestsOn::Server => true,
+            RestsOn::Nothing => !self.configuration.now().auth.wants_names(),
+            RestsOn::Server => true,
             RestsOn::OpenServer => self.is_open(),
             RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
                 let found = self.find(name, fresh).await?;

@@ -129,7 +129,7 @@ impl Rights {
     pub(crate) async fn anew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
         let since = Instant::now();
         let standing = accounts.stands(&self.standing, fresh).await?;
-        let standing = standing.ok_or_else(Refused::wrong_password)?;
+        let standing = standing.ok_or_else(|| self.standing.lost())?;
         Ok(Rights { standing, since, ..self.clone() })
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flatbed_auth::{Credentials, Principal, Refused, proxy};
+use flatbed_auth::{Credentials, Kind, Principal, Refused, proxy};
 use flatbed_layer::{RevId, UserFence};
 
 use crate::configuration::ProxySettings;
@@ -122,6 +122,14 @@ impl Standing {
             _ => return None,
         };
         Some(UserFence { name: name.clone(), rev: Some(rev.clone()) })
+    }
+
+    /// What they are refused with once they are nobody any more.
+    pub(crate) fn lost(&self) -> Refused {
+        match self.rests_on() {
+            RestsOn::Nothing => Refused::new(Kind::Unauthorized, "Authentication required."),
+            _ => Refused::wrong_password(),
+        }
     }
 
     /// What that rests on.

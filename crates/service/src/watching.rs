@@ -299,7 +299,9 @@ impl Following {
         let principal = loop {
             match watching.accounts.now(standing).await {
                 Ok(Some(principal)) => break principal,
-                Ok(None) => return Some(Refused::wrong_password()),
+                // What is for everyone is that without a name, too, and rests on no right.
+                Ok(None) if *standing.rests_on() == RestsOn::Nothing && self.rights.is_empty() => return None,
+                Ok(None) => return Some(standing.lost()),
                 Err(_) => sleep(LOOK_EACH).await,
             }
         };

@@ -180,6 +180,34 @@ async fn followers_lose_their_feeds_with_their_rights() {
     server.stop().await;
 }
 
+/// A feed of who has no name, and one that has, where a name comes to be wanted.
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    root(&mut client, "PUT", "/db", &Value::Null).await;
+    root(&mut client, "PUT", "/db/_security", &json!({})).await;
+    let follow = async |authorization: Option<&str>| {
+        let mut follower = server.connect().await;
+        let headers: Vec<_> = authorization.map(|text| ("authorization", text)).into_iter().collect();
+        follower.send("GET", "/db/_changes?feed=continuous&heartbeat=60000", &headers, b"").await;
+        assert_eq!(follower.head().await.status, 200);
+        follower
+    };
+    let (mut nobody, mut member) = (follow(None).await, follow(Some(&basic("member", "test"))).await);
+    for setting in ["require_valid_user_except_for_up", "require_valid_user"] {
+        root(&mut client, "PUT", &format!("/_node/_local/_config/chttpd/{setting}"), &json!("true")).await;
+        let refused = timeout(Duration::from_secs(5), nobody.feed_line(&mut String::new())).await.expect("it ends");
+        assert_eq!(refused.as_deref(), Some(r#"{"error":"unauthorized","reason":"Authentication required."}"#));
+        root(&mut client, "PUT", &format!("/_node/_local/_config/chttpd/{setting}"), &json!("false")).await;
+        nobody = follow(None).await;
+    }
+    root(&mut client, "PUT", "/db/a", &json!({})).await;
+    let row = member.feed_line(&mut String::new()).await;
+    assert!(row.as_deref().is_some_and(|row| row.contains(r#""id":"a""#)), "{row:?}");
+    server.stop().await;
+}
+
 /// Whose user document changes in a way that takes nothing away writes on; who has ceased to be an administrator is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_go_on_beside_changes_of_who_makes_them() {

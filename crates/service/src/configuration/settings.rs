@@ -66,6 +66,13 @@ pub struct AuthSettings {
     pub jwt: BTreeMap<String, JwtSettings>,
 }
 
+impl AuthSettings {
+    /// Whether the anonymous are refused, but for what is for everyone all the same.
+    pub(crate) fn wants_names(&self) -> bool {
+        self.require_valid_user || self.require_valid_user_except_for_up
+    }
+}
+
 impl Default for AuthSettings {
     fn default() -> Self {
         AuthSettings {
