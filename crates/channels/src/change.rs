@@ -1,0 +1,155 @@
+//! What a change of its winner does to a document's channels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::position::Stamp;
+
+/// What channels know of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentState {
+    /// Of its newest change.
+    pub seq: Stamp,
+    /// Its winner.
+    pub rev: String,
+    /// Whether that is a tombstone.
+    pub deleted: bool,
+    /// The channels of the winner.
+    pub channels: BTreeSet<String>,
+    /// Those that it was in before.
+    pub left: BTreeMap<String, Left>,
+}
+
+/// That a document has left a channel. Later edits leave it as it is, until the document enters the channel again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Of the change with which it did.
+    pub seq: Stamp,
+    /// The winner since then.
+    pub rev: String,
+    /// Whether that is a tombstone.
+    pub deleted: bool,
+}
+
+/// What a change does to entries of channels: each of a channel and a sequence. What is entered has the change's sequence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Entries that go: of the channels that the document was in, and of those that it left and is in again.
+    pub cleared: Vec<(String, Stamp)>,
+    /// Channels that it is in.
+    pub entered: Vec<String>,
+    /// Channels that it leaves: an entry that says so, and the one in the document's own map.
+    pub left: Vec<String>,
+    /// Channels that it had left: their entries in the document's own map go.
+    pub returned: Vec<String>,
+}
+
+/// The channels that a document is in, before and behind a change, and those that it had left, each with the sequence of that.
+///
+/// A tombstone is in the channels that were said of it, as any revision.
+pub fn moves<'a>(
+    before: Option<(&BTreeSet<String>, Stamp)>,
+    left: impl IntoIterator<Item = (&'a str, Stamp)>,
+    after: &BTreeSet<String>,
+) -> Moves {
+    let mut moves = Moves { entered: after.iter().cloned().collect(), ..Moves::default() };
+    if let Some((channels, seq)) = before {
+        moves.cleared.extend(channels.iter().map(|channel| (channel.clone(), seq)));
+        moves.left.extend(channels.difference(after).cloned());
+    }
+    for (channel, seq) in left {
+        if after.contains(channel) {
+            moves.cleared.push((channel.to_owned(), seq));
+            moves.returned.push(channel.to_owned());
+        }
+    }
+    moves
+}
+
+impl DocumentState {
+    /// A document's state behind a change, and what the change does.
+    pub fn changed(
+        before: Option<&DocumentState>,
+        seq: Stamp,
+        rev: impl Into<String>,
+        deleted: bool,
+        channels: BTreeSet<String>,
+    ) -> (DocumentState, Moves) {
+        let rev = rev.into();
+        let mut left = before.map(|state| state.left.clone()).unwrap_or_default();
+        let moves = moves(
+            before.map(|state| (&state.channels, state.seq)),
+            left.iter().map(|(channel, left)| (&**channel, left.seq)),
+            &channels,
+        );
+        left.retain(|channel, _| !channels.contains(channel));
+        left.extend(moves.left.iter().map(|channel| (channel.clone(), Left { seq, rev: rev.clone(), deleted })));
+        (DocumentState { seq, rev, deleted, channels, left }, moves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_document_that_comes_and_goes() {
+        let (first, moves) = DocumentState::changed(None, Stamp::of(1), "1-a", false, set(&["A", "B"]));
+        assert_eq!(moves, Moves { entered: vec!["A".into(), "B".into()], ..Moves::default() });
+        let (second, moves) = DocumentState::changed(Some(&first), Stamp::of(2), "2-b", false, set(&["B"]));
+        assert_eq!(
+            moves,
+            Moves {
+                cleared: vec![("A".into(), Stamp::of(1)), ("B".into(), Stamp::of(1))],
+                entered: vec!["B".into()],
+                left: vec!["A".into()],
+                returned: Vec::new(),
+            }
+        );
+        let gone = Left { seq: Stamp::of(2), rev: "2-b".into(), deleted: false };
+        assert_eq!(second.left, [("A".to_owned(), gone.clone())].into());
+        // What was left stays as it is.
+        let (third, _) = DocumentState::changed(Some(&second), Stamp::of(3), "3-c", true, set(&[]));
+        let deleted = Left { seq: Stamp::of(3), rev: "3-c".into(), deleted: true };
+        assert_eq!(third.left, [("A".to_owned(), gone), ("B".to_owned(), deleted)].into());
+        let (fourth, moves) = DocumentState::changed(Some(&third), Stamp::of(4), "4-d", false, set(&["A"]));
+        assert_eq!(
+            moves,
+            Moves {
+                cleared: vec![("A".into(), Stamp::of(2))],
+                entered: vec!["A".into()],
+                left: Vec::new(),
+                returned: vec!["A".into()],
+            }
+        );
+        assert_eq!(fourth.left.keys().collect::<Vec<_>>(), ["B"]);
+    }
+
+    proptest! {
+        /// Entries that were moved along are those that the state says.
+        #[test]
+        fn entries_follow_the_state(changes in prop::collection::vec((prop::collection::btree_set("[A-E]", 0..5), any::<bool>()), 1..20)) {
+            let mut state: Option<DocumentState> = None;
+            let mut entries = BTreeSet::new();
+            for (at, (channels, deleted)) in changes.into_iter().enumerate() {
+                let seq = Stamp::of(at as u64 + 1);
+                let (next, moves) = DocumentState::changed(state.as_ref(), seq, format!("{at}-x"), deleted, channels);
+                for (channel, seq) in moves.cleared {
+                    let gone = [false, true].map(|left| entries.remove(&(channel.clone(), seq, left)));
+                    prop_assert_eq!(gone.into_iter().filter(|gone| *gone).count(), 1, "exactly one lay there");
+                }
+                entries.extend(moves.entered.into_iter().map(|channel| (channel, seq, false)));
+                entries.extend(moves.left.into_iter().map(|channel| (channel, seq, true)));
+                let now = next.channels.iter().map(|channel| (channel.clone(), next.seq, false));
+                let left = next.left.iter().map(|(channel, left)| (channel.clone(), left.seq, true));
+                prop_assert_eq!(&entries, &now.chain(left).collect::<BTreeSet<_>>());
+                state = Some(next);
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Values of keys, byte by byte. They are compact, since each document has one for each of its channels.
+//!
+//! A text is its length, as a varint, and its bytes. A varint has seven bits a byte, the least first, and the eighth set in all but
+//! the last. A revision is its generation as a varint; then `00` and 16 bytes, where its hash is 32 hexadecimal digits in lower
+//! case, else `01` and the hash as a text.
+//!
+//! | value | bytes |
+//! |---|---|
+//! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 channels stand here); the document's id as a text; the revision; where the flag is set, how many channels, a varint, and each as a text |
+//! | [`Left`] | the stamp, 12 bytes; `10` and the flag 1, deleted; the revision |
+//! | [`Periods`] | the newest stamp, 12 bytes: the beginning of the newest period, or its end; `10` and the flag 1, it has not ended; where it has, its beginning, 12 bytes; older ones, the newest first, each 12 bytes of its beginning and 12 of its end |
+//!
+//! Stamps come first, so that SET_VERSIONSTAMPED_VALUE can write them.
+
+use crate::change::Left;
+use crate::held::{PERIODS_MAX, Period, Periods};
+use crate::position::Stamp;
+
+/// What flags are in the first byte of an entry beside its format, 1.
+const FORMAT: u8 = 0x10;
+const DELETED: u8 = 1;
+const REMOVED: u8 = 2;
+const WITH_CHANNELS: u8 = 4;
+
+/// Of periods: the newest has not ended.
+const OPEN: u8 = 1;
+
+const MD5: u8 = 0;
+const TEXT: u8 = 1;
+
+/// Channels that an entry names at most, and their bytes together.
+const NAMED_MAX: usize = 16;
+const NAMED_BYTES_MAX: usize = 200;
+
+/// A document in a channel, at a sequence that stands in the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The document's id.
+    pub doc: String,
+    /// Its winner, then.
+    pub rev: String,
+    /// Whether that is a tombstone.
+    pub deleted: bool,
+    /// Whether the document has left the channel with it.
+    pub removed: bool,
+    /// All channels of the document then; `None`: more than an entry names, they stand with the revision.
+    pub channels: Option<Vec<String>>,
+}
+
+/// What is stored cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a value of channels cannot be read")]
+pub struct BadValue;
+
+impl Entry {
+    /// An entry that names the document's channels if they are few.
+    pub fn new<'a>(
+        doc: impl Into<String>,
+        rev: impl Into<String>,
+        deleted: bool,
+        removed: bool,
+        channels: impl ExactSizeIterator<Item = &'a str> + Clone,
+    ) -> Entry {
+        let are_few = channels.len() <= NAMED_MAX && channels.clone().map(str::len).sum::<usize>() <= NAMED_BYTES_MAX;
+        let channels = are_few.then(|| channels.map(str::to_owned).collect());
+        Entry { doc: doc.into(), rev: rev.into(), deleted, removed, channels }
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags =
+            flag(self.deleted, DELETED) | flag(self.removed, REMOVED) | flag(self.channels.is_some(), WITH_CHANNELS);
+        let mut out = vec![FORMAT | flags];
+        put_text(&mut out, &self.doc);
+        put_rev(&mut out, &self.rev);
+        if let Some(channels) = &self.channels {
+            put_varint(&mut out, channels.len() as u64);
+            channels.iter().for_each(|channel| put_text(&mut out, channel));
+        }
+        out
+    }
+
+    /// Reads what [`Entry::encode`] has written.
+    ///
+    /// # Errors
+    /// [`BadValue`]
+    pub fn decode(bytes: &[u8]) -> Result<Entry, BadValue> {
+        let mut rest = bytes;
+        let flags = take_flags(&mut rest, DELETED | REMOVED | WITH_CHANNELS)?;
+        let (doc, rev) = (take_text(&mut rest)?, take_rev(&mut rest)?);
+        let mut channels = None;
+        if flags & WITH_CHANNELS != 0 {
+            let count = take_varint(&mut rest)?;
+            if count > NAMED_MAX as u64 {
+                return Err(BadValue);
+            }
+            channels = Some((0..count).map(|_| take_text(&mut rest)).collect::<Result<_, _>>()?);
+        }
+        let entry = Entry { doc, rev, deleted: flags & DELETED != 0, removed: flags & REMOVED != 0, channels };
+        if rest.is_empty() { Ok(entry) } else { Err(BadValue) }
+    }
+}
+
+impl Left {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.seq.0.to_vec();
+        out.push(FORMAT | u8::from(self.deleted));
+        put_rev(&mut out, &self.rev);
+        out
+    }
+
+    /// Reads what [`Left::encode`] has written.
+    ///
+    /// # Errors
+    /// [`BadValue`]
+    pub fn decode(bytes: &[u8]) -> Result<Left, BadValue> {
+        let mut rest = bytes;
+        let seq = take_stamp(&mut rest)?;
+        let flags = take_flags(&mut rest, DELETED)?;
+        let left = Left { seq, rev: take_rev(&mut rest)?, deleted: flags & DELETED != 0 };
+        if rest.is_empty() { Ok(left) } else { Err(BadValue) }
+    }
+}
+
+impl Periods {
+    /// Their bytes; of no period there are none.
+    pub fn encode(&self) -> Vec<u8> {
+        let Some((newest, older)) = self.all().split_last() else { return Vec::new() };
+        let mut out = newest.until.unwrap_or(newest.from).0.to_vec();
+        match newest.until {
+            None => out.push(FORMAT | OPEN),
+            Some(_) => {
+                out.push(FORMAT);
+                out.extend_from_slice(&newest.from.0);
+            }
+        }
+        for period in older.iter().rev() {
+            out.extend_from_slice(&period.from.0);
+            out.extend_from_slice(&period.until.unwrap_or(period.from).0);
+        }
+        out
+    }
+
+    /// Reads what [`Periods::encode`] has written.
+    ///
+    /// # Errors
+    /// [`BadValue`]
+    pub fn decode(bytes: &[u8]) -> Result<Periods, BadValue> {
+        if bytes.is_empty() {
+            return Ok(Periods::default());
+        }
+        let mut rest = bytes;
+        let newest = take_stamp(&mut rest)?;
+        let is_open = take_flags(&mut rest, OPEN)? == OPEN;
+        let mut periods = vec![match is_open {
+            true => Period { from: newest, until: None },
+            false => Period { from: take_stamp(&mut rest)?, until: Some(newest) },
+        }];
+        while !rest.is_empty() && periods.len() < PERIODS_MAX {
+            periods.push(Period { from: take_stamp(&mut rest)?, until: Some(take_stamp(&mut rest)?) });
+        }
+        if rest.is_empty() { Ok(Periods::new(periods)) } else { Err(BadValue) }
+    }
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_varint(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// A revision that has no generation is none of a document; it is kept as it is, with the generation 0.
+fn put_rev(out: &mut Vec<u8>, rev: &str) {
+    let parts = rev.split_once('-').and_then(|(generation, hash)| {
+        let number: u64 = generation.parse().ok()?;
+        (number > 0 && number.to_string() == generation).then_some((number, hash))
+    });
+    let (generation, hash) = parts.unwrap_or((0, rev));
+    put_varint(out, generation);
+    match md5(hash) {
+        Some(md5) => {
+            out.push(MD5);
+            out.extend_from_slice(&md5);
+        }
+        None => {
+            out.push(TEXT);
+            put_text(out, hash);
+        }
+    }
+}
+
+fn md5(hash: &str) -> Option<[u8; 16]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, []) = hash.as_bytes().as_chunks::<2>() else { return None };
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect::<Option<Vec<_>>>()?;
+    bytes.try_into().ok()
+}
+
+fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], BadValue> {
+    let (found, others) = rest.split_at_checked(count).ok_or(BadValue)?;
+    *rest = others;
+    Ok(found)
+}
+
+fn take_stamp(rest: &mut &[u8]) -> Result<Stamp, BadValue> {
+    take(rest, 12)?.try_into().map(Stamp).map_err(|_| BadValue)
+}
+
+fn take_byte(rest: &mut &[u8]) -> Result<u8, BadValue> {
+    take(rest, 1)?.first().copied().ok_or(BadValue)
+}
+
+/// Flags of the format; others are of a newer program.
+fn take_flags(rest: &mut &[u8], known: u8) -> Result<u8, BadValue> {
+    let flags = take_byte(rest)?.checked_sub(FORMAT).ok_or(BadValue)?;
+    if flags & !known == 0 { Ok(flags) } else { Err(BadValue) }
+}
+
+fn take_varint(rest: &mut &[u8]) -> Result<u64, BadValue> {
+    let mut number: u64 = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = take_byte(rest)?;
+        let bits = u64::from(byte & 0x7f);
+        if bits.checked_shl(shift).is_none_or(|shifted| shifted >> shift != bits) {
+            return Err(BadValue);
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(BadValue)
+}
+
+fn take_text(rest: &mut &[u8]) -> Result<String, BadValue> {
+    let length = usize::try_from(take_varint(rest)?).map_err(|_| BadValue)?;
+    owned(take(rest, length)?)
+}
+
+fn owned(bytes: &[u8]) -> Result<String, BadValue> {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| BadValue)
+}
+
+fn take_rev(rest: &mut &[u8]) -> Result<String, BadValue> {
+    let generation = take_varint(rest)?;
+    let hash = match take_byte(rest)? {
+        MD5 => take(rest, 16)?.iter().map(|byte| format!("{byte:02x}")).collect(),
+        TEXT => take_text(rest)?,
+        _ => return Err(BadValue),
+    };
+    Ok(if generation == 0 { hash } else { format!("{generation}-{hash}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_as_documented() {
+        let entry = Entry::new("d", "2-00ff00000000000000000000000000aa", true, true, ["A", "!"].into_iter());
+        let bytes = entry.encode();
+        let expected = b"\x17\x01d\x02\x00\x00\xff\0\0\0\0\0\0\0\0\0\0\0\0\0\xaa\x02\x01A\x01!";
+        assert_eq!(bytes, expected);
+        let entry = Entry { channels: None, deleted: false, removed: false, rev: "300-b".into(), ..entry };
+        assert_eq!(entry.encode(), b"\x10\x01d\xac\x02\x01\x01b");
+        let left = Left { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true };
+        assert_eq!(left.encode(), b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x11\x01\x01\x01b");
+        let mut periods = Periods::since(Stamp([1; 12]));
+        assert_eq!(periods.encode(), [&[1; 12][..], &[0x11]].concat());
+        periods = periods.taken(Stamp([2; 12]));
+        assert_eq!(periods.encode(), [&[2; 12][..], &[0x10], &[1; 12]].concat());
+        periods = periods.given(Stamp([3; 12]));
+        assert_eq!(periods.encode(), [&[3; 12][..], &[0x11], &[1; 12], &[2; 12]].concat());
+    }
+
+    #[test]
+    fn what_is_more_than_an_entry_names_is_left_out() {
+        let of = |count: usize, length: usize| {
+            let names: Vec<String> = (0..count).map(|at| format!("{at:0length$}")).collect();
+            Entry::new("d", "1-a", false, false, names.iter().map(String::as_str)).channels.map(|names| names.len())
+        };
+        assert_eq!(
+            (of(0, 1), of(16, 12), of(17, 12), of(1, 200), of(1, 201)),
+            (Some(0), Some(16), None, Some(1), None)
+        );
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let entry = Entry::new("d", "1-a", false, false, ["A"].into_iter()).encode();
+        for cut in 0..entry.len() {
+            assert_eq!(Entry::decode(&entry[..cut]), Err(BadValue), "{cut}");
+        }
+        let with = |at: usize, byte: u8| {
+            let mut bytes = entry.clone();
+            bytes[at] = byte;
+            Entry::decode(&bytes)
+        };
+        assert_eq!(with(0, 0x1c), Err(BadValue));
+        assert_eq!(with(0, 0x04), Err(BadValue));
+        assert_eq!(with(2, 0xff), Err(BadValue));
+        assert_eq!(with(4, 2), Err(BadValue));
+        assert_eq!(Entry::decode(&[&entry[..], b"x"].concat()), Err(BadValue));
+        let left = Left { seq: Stamp::ZERO, rev: "1-a".into(), deleted: false }.encode();
+        assert_eq!(Left::decode(&[&left[..], b"x"].concat()), Err(BadValue));
+        assert_eq!((Periods::decode(&[]), Periods::decode(&[0; 11])), (Ok(Periods::default()), Err(BadValue)));
+        let many = |count: usize| Periods::decode(&[&[9; 12][..], &[0x11], &[0; 24].repeat(count)].concat());
+        assert!(many(PERIODS_MAX - 1).is_ok() && many(PERIODS_MAX) == Err(BadValue));
+        // More than 64 bits, and more channels than there may be.
+        assert_eq!(take_varint(&mut &[0xff; 11][..]), Err(BadValue));
+        let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert_eq!(take_varint(&mut &most[..]), Ok(u64::MAX));
+        assert_eq!(take_varint(&mut &[&most[..9], &[0x02][..]].concat()[..]), Err(BadValue));
+        assert_eq!(Entry::decode(b"\x14\x01d\x01\x01\x01a\x11"), Err(BadValue));
+    }
+
+    fn rev() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[1-9][0-9]{0,14}-[0-9a-f]{32}",
+            "[1-9]-.{0,5}",
+            "[1-9]-[0-9A-F]{32}",
+            "0-[0-9]{1,3}",
+            "01-a",
+            ".{0,8}"
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(doc in ".{0,300}", rev in rev(), flags in any::<[bool; 2]>(), channels in any::<Option<[String; 2]>>(), stamp in any::<[u8; 12]>()) {
+            let [deleted, removed] = flags;
+            let entry = Entry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels: channels.map(Vec::from) };
+            prop_assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
+            let left = Left { seq: Stamp(stamp), rev, deleted };
+            prop_assert_eq!(Left::decode(&left.encode()), Ok(left));
+            let mut periods = Periods::default();
+            for at in 0..doc.len() as u64 % 20 {
+                periods = if at % 2 == 0 { periods.given(Stamp::of(at + 1)) } else { periods.taken(Stamp::of(at + 1)) };
+                prop_assert_eq!(Periods::decode(&periods.encode()), Ok(periods.clone()));
+            }
+        }
+
+        #[test]
+        fn anything_may_be_stored(mut bytes in any::<Vec<u8>>(), first in 0x10_u8..0x18) {
+            let _ = (Entry::decode(&bytes), Left::decode(&bytes), Periods::decode(&bytes));
+            bytes.insert(0, first);
+            let _ = Entry::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! When a document goes: `_exp` in its body, and `expiry()` of a sync function.
+
+use flatbed_flatten::json::Value;
+
+/// Up to so many seconds a number means from now on; beyond it is Unix time. 30 days.
+const RELATIVE_MAX_S: u64 = 30 * DAY_S;
+
+/// The last second that there is: 2106-02-07T06:28:15Z, of 32 bits, as in Sync Gateway.
+const LAST_S: u64 = u32::MAX as u64;
+
+const DAY_S: u64 = 86_400;
+
+/// The longest text that is looked at, in bytes.
+const TEXT_MAX: usize = 100;
+
+/// When a document goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never: nothing was said, null or 0.
+    Never,
+    /// From this second of Unix time on nobody finds it. It may be past.
+    At(u64),
+}
+
+/// What was said is no time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidExpiry {
+    /// It is neither a number nor a date.
+    #[error("Invalid expiry: Unable to parse expiry {0} as either numeric or date expiry")]
+    Form(String),
+    /// It is before 1970, or later than 32 bits of seconds can say.
+    #[error("Invalid expiry: Expiry value is not within valid range: {0}")]
+    Range(String),
+}
+
+impl Expiry {
+    /// Reads a number, a number as text, or a date of RFC 3339. `now_s` is the present in Unix time.
+    ///
+    /// # Errors
+    /// [`InvalidExpiry`]: 400 of `_exp`; of `expiry()` it is as if nothing was said.
+    pub fn parse(value: &Value<'_>, now_s: u64) -> Result<Expiry, InvalidExpiry> {
+        match value {
+            Value::Null => Ok(Expiry::Never),
+            Value::Number(text) => Expiry::of_number(text, now_s).unwrap_or_else(|| Err(form(text))),
+            Value::String(text) if text.len() <= TEXT_MAX => {
+                let number = Expiry::of_number(text, now_s);
+                let date = || seconds_of_date(text).map(|seconds| within(seconds, text));
+                number.or_else(date).unwrap_or_else(|| Err(form(text)))
+            }
+            Value::String(text) => Err(form(text)),
+            Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(form("that is neither a number nor a text")),
+        }
+    }
+
+    /// `None`: the text is no number. A fraction is cut off.
+    fn of_number(text: &str, now_s: u64) -> Option<Result<Expiry, InvalidExpiry>> {
+        // What the parser of floating point takes besides, `inf` and `nan` among it, is no number here.
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) {
+            return None;
+        }
+        let number: f64 = text.parse().ok()?;
+        #[expect(clippy::cast_possible_truncation, reason = "it saturates, and what is beyond the range is refused")]
+        let seconds = number as i64;
+        Some(match u64::try_from(seconds) {
+            Ok(0) => Ok(Expiry::Never),
+            Ok(seconds) if seconds <= RELATIVE_MAX_S => Ok(Expiry::At(now_s.saturating_add(seconds).min(LAST_S))),
+            _ => within(seconds, text),
+        })
+    }
+
+    /// As a document shows it: a date of RFC 3339, in UTC.
+    pub fn shown(self) -> Option<String> {
+        let Expiry::At(seconds) = self else { return None };
+        let (year, month, day) = date_of_day(seconds / DAY_S);
+        let second = seconds % DAY_S;
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"))
+    }
+}
+
+fn form(text: &str) -> InvalidExpiry {
+    InvalidExpiry::Form(crate::name::cut(text))
+}
+
+fn within(seconds: i64, text: &str) -> Result<Expiry, InvalidExpiry> {
+    match u64::try_from(seconds) {
+        Ok(seconds) if seconds <= LAST_S => Ok(Expiry::At(seconds)),
+        _ => Err(InvalidExpiry::Range(crate::name::cut(text))),
+    }
+}
+
+/// `2099-01-01T00:00:00.000+01:00`: seconds of Unix time, the fraction cut off.
+fn seconds_of_date(text: &str) -> Option<i64> {
+    let bytes = text.as_bytes();
+    let mut rest = bytes;
+    let year = digits(&mut rest, 4)?;
+    let month = digits(behind(&mut rest, b"-")?, 2)?;
+    let day = digits(behind(&mut rest, b"-")?, 2)?;
+    let hour = digits(behind(&mut rest, b"Tt")?, 2)?;
+    let minute = digits(behind(&mut rest, b":")?, 2)?;
+    let second = digits(behind(&mut rest, b":")?, 2)?;
+    if let Some((b'.', fraction)) = rest.split_first() {
+        let length = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        rest = fraction.get(length..).filter(|_| length > 0)?;
+    }
+    let offset_s = match rest.split_first()? {
+        (b'Z' | b'z', []) => 0,
+        (sign @ (b'+' | b'-'), offset) => {
+            rest = offset;
+            let hours = digits(&mut rest, 2)?;
+            let minutes = digits(behind(&mut rest, b":")?, 2)?;
+            if !rest.is_empty() || hours > 23 || minutes > 59 {
+                return None;
+            }
+            (hours * 60 + minutes) * if *sign == b'+' { 60 } else { -60 }
+        }
+        _ => return None,
+    };
+    let is_there = (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day);
+    if !is_there || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    Some(day_of_date(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset_s)
+}
+
+fn behind<'a, 'b>(rest: &'a mut &'b [u8], any_of: &[u8]) -> Option<&'a mut &'b [u8]> {
+    let (first, others) = rest.split_first()?;
+    *rest = others;
+    any_of.contains(first).then_some(rest)
+}
+
+fn digits(rest: &mut &[u8], count: usize) -> Option<i64> {
+    let (found, others) = rest.split_at_checked(count)?;
+    *rest = others;
+    found.iter().try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0')))
+}
+
+fn days_of(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days since 1970-01-01, of the Gregorian calendar: years begin with March, so that the leap day is the last.
+fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+fn date_of_day(day: u64) -> (u64, u64, u64) {
+    let day = day + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year_of_era + next, month, day)
+}
+
+/// What is stored, in seconds of Unix time.
+impl From<Expiry> for Option<u64> {
+    fn from(expiry: Expiry) -> Option<u64> {
+        match expiry {
+            Expiry::Never => None,
+            Expiry::At(seconds) => Some(seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW_S: u64 = 1_700_000_000;
+
+    fn of_text(text: &str) -> Result<Expiry, InvalidExpiry> {
+        Expiry::parse(&Value::String(text.into()), NOW_S)
+    }
+
+    fn of_number(text: &str) -> Result<Expiry, InvalidExpiry> {
+        Expiry::parse(&Value::Number(text.into()), NOW_S)
+    }
+
+    #[test]
+    fn numbers_are_relative_below_thirty_days() {
+        for (number, at) in [
+            ("1", NOW_S + 1),
+            ("1.9", NOW_S + 1),
+            ("2592000", NOW_S + 2_592_000),
+            ("2592001", 2_592_001),
+            ("4102444800", 4_102_444_800),
+            ("1e9", 1_000_000_000),
+            ("4294967295", 4_294_967_295),
+        ] {
+            assert_eq!(of_number(number), Ok(Expiry::At(at)), "{number}");
+            assert_eq!(of_text(number), Ok(Expiry::At(at)), "{number}");
+        }
+        for never in ["0", "0.9", "-0", "-0.5"] {
+            assert_eq!(of_number(never), Ok(Expiry::Never), "{never}");
+        }
+        for beyond in ["-1", "-5", "4294967296", "1e300", "-1e300"] {
+            assert_eq!(of_number(beyond), Err(InvalidExpiry::Range(beyond.to_owned())), "{beyond}");
+        }
+        let said = of_number("-1").unwrap_err().to_string();
+        assert_eq!(said, "Invalid expiry: Expiry value is not within valid range: -1");
+        assert_eq!(Expiry::parse(&Value::Number("5".into()), u64::MAX), Ok(Expiry::At(4_294_967_295)));
+    }
+
+    #[test]
+    fn dates_are_those_of_rfc_3339() {
+        for (date, at) in [
+            ("2099-01-01T00:00:00.000+00:00", 4_070_908_800),
+            ("2099-01-01T00:00:00Z", 4_070_908_800),
+            ("2099-01-01t00:00:00z", 4_070_908_800),
+            ("2099-01-01T01:30:00+01:30", 4_070_908_800),
+            ("2098-12-31T22:30:00-01:30", 4_070_908_800),
+            ("2024-02-29T12:34:56Z", 1_709_210_096),
+            ("2000-02-29T00:00:00Z", 951_782_400),
+            ("1970-01-01T00:00:01Z", 1),
+            ("1970-01-01T00:00:00Z", 0),
+            ("2106-02-07T06:28:15Z", 4_294_967_295),
+        ] {
+            assert_eq!(of_text(date), Ok(Expiry::At(at)), "{date}");
+        }
+        for date in ["1969-12-31T23:59:59Z", "2106-02-07T06:28:16Z", "1970-01-01T00:00:00+00:01"] {
+            assert!(matches!(of_text(date), Err(InvalidExpiry::Range(_))), "{date}");
+        }
+        for no_date in [
+            "",
+            "soon",
+            "tomorrow",
+            "inf",
+            "nan",
+            "2100-02-29T00:00:00Z",
+            "2023-02-29T00:00:00Z",
+            "2099-13-01T00:00:00Z",
+            "2099-00-01T00:00:00Z",
+            "2099-04-31T00:00:00Z",
+            "2099-01-00T00:00:00Z",
+            "2099-01-01T24:00:00Z",
+            "2099-01-01T00:60:00Z",
+            "2099-01-01T00:00:60Z",
+            "2099-01-01T00:00:00.Z",
+            "2099-01-01T00:00:00",
+            "2099-01-01T00:00:00Zx",
+            "2099-01-01T00:00:00+0100",
+            "2099-01-01T00:00:00+24:00",
+            "2099-01-01T00:00:00+01:60",
+            "2099-01-01T00:00:00+01:00x",
+            "2099-01-01 00:00:00Z",
+            "99-01-01T00:00:00Z",
+        ] {
+            assert!(matches!(of_text(no_date), Err(InvalidExpiry::Form(_))), "{no_date}");
+        }
+        let said = of_text("soon").unwrap_err().to_string();
+        assert_eq!(said, "Invalid expiry: Unable to parse expiry soon as either numeric or date expiry");
+        assert_eq!(of_text(&"9".repeat(101)), Err(InvalidExpiry::Form("9".repeat(100))));
+        assert!(of_text(&"9".repeat(100)).is_err());
+    }
+
+    #[test]
+    fn others_are_no_times() {
+        assert_eq!(Expiry::parse(&Value::Null, NOW_S), Ok(Expiry::Never));
+        for value in [Value::Bool(true), Value::Array(Vec::new()), Value::Object(Vec::new())] {
+            assert!(Expiry::parse(&value, NOW_S).is_err());
+        }
+        assert_eq!(Option::<u64>::from(Expiry::Never), None);
+        assert_eq!(Option::<u64>::from(Expiry::At(7)), Some(7));
+    }
+
+    #[test]
+    fn times_are_shown_as_recorded() {
+        assert_eq!(Expiry::At(4_102_444_800).shown().unwrap(), "2100-01-01T00:00:00Z");
+        assert_eq!(Expiry::At(4_070_908_800).shown().unwrap(), "2099-01-01T00:00:00Z");
+        assert_eq!(Expiry::At(1_709_210_096).shown().unwrap(), "2024-02-29T12:34:56Z");
+        assert_eq!(Expiry::Never.shown(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read(seconds in 0..=LAST_S) {
+            let shown = Expiry::At(seconds).shown().unwrap();
+            prop_assert_eq!(of_text(&shown), Ok(Expiry::At(seconds)));
+        }
+
+        #[test]
+        fn anything_may_be_said(text in "[0-9+:.TZeE-]{0,30}|.*") {
+            let _ = (of_text(&text), of_number(&text));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The feed of a user: which row each document is in it ([`Held::row_of`]), and how the rows come out of the indexes of channels
+//! ([`Merge`]).
+//!
+//! A document is one row. Of a document that the user sees it is at the least place that one of its channels gives it: its own
+//! sequence, if the user had one of these channels before, else under the grant's. Of one that the user sees no more it is where
+//! the last of their channels lost it. Whoever has read up to a place has therefore seen what was before it: a row moves only
+//! to places behind all that has been committed.
+
+mod merge;
+
+pub use merge::{Asked, Merge, Source, Step, Want};
+
+use crate::change::DocumentState;
+use crate::held::Held;
+use crate::name::ALL;
+use crate::position::{Position, Stamp};
+
+/// Why there is a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowKind {
+    /// A document that the user sees has changed, or came with a channel.
+    Changed,
+    /// It has left the last of the user's channels.
+    Removed,
+    /// The user has lost the last channel that it was in; or had, and it was gone when they were given that again.
+    Revoked,
+    /// The user's own record has changed.
+    User,
+}
+
+/// A row of a user's feed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedRow {
+    /// Where it stands; no two are at one place.
+    pub position: Position,
+    /// Why it is there.
+    pub kind: RowKind,
+    /// The document's id; empty: the user's own record.
+    pub doc: String,
+    /// The winner, or of [`RowKind::Removed`] the one with which the document left.
+    pub rev: String,
+    /// Whether that is a tombstone.
+    pub deleted: bool,
+    /// The user's channels that the document left with this change, sorted.
+    pub removed: Vec<String>,
+}
+
+/// A channel that a user had and has no more, or has again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Which.
+    pub channel: String,
+    /// With which change it was given, the first time that is remembered.
+    pub from: Stamp,
+    /// With which change it was lost, the last time.
+    pub at: Stamp,
+}
+
+/// What a feed is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FeedScope {
+    /// What the user has, as far as the feed is about it.
+    pub held: Held,
+    /// What they have lost, where they want to hear of it; each channel once.
+    pub lost: Vec<Lost>,
+    /// The change of the user's own record, where that is a row.
+    pub user: Option<Stamp>,
+    /// Without deletions, and without documents that are seen no more.
+    pub active_only: bool,
+}
+
+impl FeedScope {
+    /// Whether a row is left out.
+    fn passes(&self, row: &FeedRow) -> bool {
+        !self.active_only || !matches!(row.kind, RowKind::Changed | RowKind::Removed) || is_active(row)
+    }
+
+    /// The row that a document is.
+    pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
+        let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state))?;
+        // Of what is seen no more, the last that happened.
+        let row = match row.kind {
+            RowKind::Removed => self.revoked(doc, state).filter(|other| other.position > row.position).unwrap_or(row),
+            _ => row,
+        };
+        self.passes(&row).then_some(row)
+    }
+
+    /// Since when the user has a channel again that was lost.
+    fn given_again(&self, channel: &str) -> Option<Stamp> {
+        let lost = self.lost.iter().find(|lost| lost.channel == channel)?;
+        self.held.since(channel).filter(|since| *since > lost.at)
+    }
+
+    /// The row of a document that is not seen, because of a channel that was lost.
+    fn revoked(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
+        let places = self.lost.iter().filter_map(|lost| {
+            let is_in = lost.channel == ALL || state.channels.contains(&lost.channel);
+            let of = if is_in { state.seq } else { state.left.get(&lost.channel)?.seq };
+            // Who had the channel may have the document. How far they have read says nothing: perhaps they had not read of what
+            // happened to it when they lost the channel, and have read on since.
+            let had = of > lost.from;
+            let at = match self.given_again(&lost.channel) {
+                // What has gone since it was lost does not come with it.
+                Some(again) => Some(again).filter(|again| of <= *again && had)?,
+                None if self.held.since(&lost.channel).is_some() => return None,
+                None => Some(lost.at).filter(|_| is_in || had)?,
+            };
+            Some(Position::within(at, of))
+        });
+        let position = places.max()?;
+        let (doc, rev) = (doc.to_owned(), state.rev.clone());
+        Some(FeedRow { position, kind: RowKind::Revoked, doc, rev, deleted: state.deleted, removed: Vec::new() })
+    }
+}
+
+fn is_active(row: &FeedRow) -> bool {
+    row.kind == RowKind::Changed && !row.deleted
+}
+
+impl Held {
+    /// Where a document with these channels stands, if it is seen: at the least place that one of them gives it.
+    pub(crate) fn place<'a>(&self, channels: impl IntoIterator<Item = &'a str>, seq: Stamp) -> Option<Position> {
+        let channels = channels.into_iter().chain([ALL]);
+        channels.filter_map(|channel| Some(Position::held_since(self.since(channel)?, seq))).min()
+    }
+
+    /// The row that a document is in a feed of these channels.
+    pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
+        let doc = doc.to_owned();
+        let seen = self.place(state.channels.iter().map(String::as_str), state.seq);
+        // What came with a channel has no tombstones.
+        let seen = seen.filter(|position| !state.deleted || position.of.is_none());
+        if let Some(position) = seen {
+            let removed = if position.of.is_none() { self.left_at(state, state.seq) } else { Vec::new() };
+            let (rev, deleted) = (state.rev.clone(), state.deleted);
+            return Some(FeedRow { position, kind: RowKind::Changed, doc, rev, deleted, removed });
+        }
+        let left = self.named().filter_map(|(channel, since)| state.left.get(channel).filter(|left| left.seq > since));
+        let left = left.max_by_key(|left| left.seq)?;
+        Some(FeedRow {
+            position: Position::at(left.seq),
+            kind: RowKind::Removed,
+            doc,
+            rev: left.rev.clone(),
+            deleted: left.deleted,
+            removed: self.left_at(state, left.seq),
+        })
+    }
+
+    fn left_at(&self, state: &DocumentState, seq: Stamp) -> Vec<String> {
+        let left = |(channel, since): &(&str, Stamp)| {
+            state.left.get(*channel).is_some_and(|left| left.seq == seq && seq > *since)
+        };
+        self.named().filter(left).map(|(channel, _)| channel.to_owned()).collect()
+    }
+
+    /// Channels that documents leave: nothing leaves all documents.
+    fn named(&self) -> impl Iterator<Item = (&str, Stamp)> {
+        self.channels().filter(|(channel, _)| *channel != ALL)
+    }
+}

@@ -1,0 +1,143 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn channel(name: &str, since: u64) -> OwnRow {
+    OwnRow { what: Given::Channel(name.into()), periods: Periods::since(Stamp::of(since)) }
+}
+
+fn in_role(name: &str, since: u64) -> OwnRow {
+    OwnRow { what: Given::Role(name.into()), periods: Periods::since(Stamp::of(since)) }
+}
+
+fn periods(all: &[(u64, u64)]) -> Periods {
+    let until = |until: u64| (until > 0).then(|| Stamp::of(until));
+    Periods::new(all.iter().map(|(from, to)| Period { from: Stamp::of(*from), until: until(*to) }).collect())
+}
+
+fn number(stamp: Stamp) -> u64 {
+    (0..100).find(|at| Stamp::of(*at) == stamp).unwrap()
+}
+
+fn shown<'a>(all: impl Iterator<Item = (&'a str, Stamp)>) -> Vec<(&'a str, u64)> {
+    all.map(|(name, since)| (name, number(since))).collect()
+}
+
+#[test]
+fn the_first_grant_counts_and_of_roles_the_last_thing_that_was_needed() {
+    let role = |name: &str| {
+        let channels =
+            |all: &[(&str, u64)]| all.iter().map(|(name, at)| ((*name).into(), periods(&[(*at, 0)]))).collect();
+        match name {
+            "r" => Some(RoleRows { exists: periods(&[(3, 0)]), channels: channels(&[("R", 2), ("A", 2), ("S", 9)]) }),
+            "q" => Some(RoleRows { exists: periods(&[(1, 0)]), channels: channels(&[("S", 1), ("R", 1)]) }),
+            _ => None,
+        }
+    };
+    let rows =
+        [channel("A", 7), channel("A", 5), in_role("r", 1), in_role("q", 8), in_role("none", 4), in_role("q", 6)];
+    let held = Held::of(rows, role);
+    assert_eq!(shown(held.own()), [("!", 0), ("A", 5)]);
+    assert_eq!(shown(held.channels()), [("!", 0), ("A", 3), ("R", 3), ("S", 6)]);
+    assert_eq!(shown(held.roles()), [("none", 4), ("q", 6), ("r", 1)]);
+    assert_eq!((held.since("A"), held.since("X"), held.has_all()), (Some(Stamp::of(3)), None, false));
+    assert_eq!((held.cut(), held.lost()), (0, &[][..]));
+    assert_eq!(shown(Held::everybody().channels()), [("!", 0)]);
+    assert_eq!(Held::of([], role), Held::everybody());
+    assert_eq!(shown(Held::nothing().channels()), []);
+}
+
+#[test]
+fn a_channel_that_is_had_in_several_ways_is_had_without_a_break() {
+    let of = |own: &[(u64, u64)], member: &[(u64, u64)], exists: &[(u64, u64)]| {
+        let row = OwnRow { what: Given::Channel("A".into()), periods: periods(own) };
+        let member = OwnRow { what: Given::Role("r".into()), periods: periods(member) };
+        let role =
+            |_: &str| Some(RoleRows { exists: periods(exists), channels: vec![("A".into(), periods(&[(1, 0)]))] });
+        let held = Held::of([row, member], role);
+        (held.since("A").map(number), held.lost().first().map(|lost| number(lost.at)))
+    };
+    assert_eq!(of(&[(2, 6)], &[(5, 0)], &[(1, 0)]), (Some(2), None));
+    assert_eq!(of(&[(2, 6)], &[(6, 0)], &[(1, 0)]), (Some(2), None));
+    assert_eq!(of(&[(2, 6)], &[(7, 0)], &[(1, 0)]), (Some(7), Some(6)));
+    assert_eq!(of(&[(2, 6), (9, 0)], &[(5, 10)], &[(1, 0)]), (Some(2), None));
+    assert_eq!(of(&[(2, 6)], &[(5, 0)], &[(1, 8)]), (None, Some(8)));
+    assert_eq!(of(&[(2, 6)], &[(5, 0)], &[(1, 3), (7, 0)]), (Some(7), Some(6)));
+    assert_eq!(of(&[], &[(5, 0)], &[]), (None, None));
+}
+
+#[test]
+fn periods_are_kept_up_to_a_number() {
+    let mut kept = Periods::default().taken(Stamp::of(1));
+    assert_eq!((kept.open(), kept.lost()), (None, None));
+    for at in 0..PERIODS_MAX as u64 + 2 {
+        kept = kept.given(Stamp::of(10 * at + 1));
+        assert_eq!(kept.clone().given(Stamp::of(10 * at + 2)), kept);
+        assert_eq!(kept.open(), Some(Stamp::of(10 * at + 1)));
+        kept = kept.taken(Stamp::of(10 * at + 5));
+        assert_eq!(kept.clone().taken(Stamp::of(10 * at + 6)), kept);
+        assert_eq!((kept.open(), kept.lost()), (None, Some((kept.all()[0].from, Stamp::of(10 * at + 5)))));
+    }
+    assert_eq!(kept.all().len(), PERIODS_MAX);
+    assert_eq!(kept.all()[0].from, Stamp::of(21));
+    let again = kept.given(Stamp::of(99));
+    assert_eq!(
+        (again.open(), again.lost(), again.all().len()),
+        (Some(Stamp::of(99)), Some((Stamp::of(31), Stamp::of(95))), PERIODS_MAX)
+    );
+    // A period that ends where it begins is none.
+    assert_eq!(periods(&[(3, 3), (5, 7), (6, 9)]), periods(&[(5, 9)]));
+}
+
+#[test]
+fn a_feed_may_be_of_some_channels() {
+    let gone = OwnRow { what: Given::Channel("C".into()), periods: periods(&[(1, 2)]) };
+    let again = OwnRow { what: Given::Channel("B".into()), periods: periods(&[(1, 2), (3, 0)]) };
+    let held = Held::of([channel("A", 1), again, gone, in_role("none", 4)], |_| None);
+    assert_eq!(held.lost().iter().map(|lost| &*lost.channel).collect::<Vec<_>>(), ["B", "C"]);
+    let some = held.only(["B", "X", "!", "C"]);
+    assert_eq!(shown(some.channels()), [("!", 0), ("B", 3)]);
+    assert_eq!(some.lost(), [Lost { channel: "B".into(), from: Stamp::of(1), at: Stamp::of(2) }]);
+    assert_eq!(held.only(["X", "*"]), held);
+    assert_eq!(held.only([]).channels().count(), 0);
+    let all = Held::of([channel("A", 1), channel("*", 2)], |_| None);
+    assert!(all.has_all() && !all.only(["A", "X"]).has_all());
+    assert_eq!(shown(all.only(["A", "X"]).channels()), [("A", 1), ("X", 2)]);
+    assert_eq!(shown(Held::since_ever(["B", "A"]).channels()), [("A", 0), ("B", 0)]);
+}
+
+#[test]
+fn what_came_first_counts() {
+    let many = (0..=HELD_MAX as u64).map(|at| channel(&format!("c{at}"), HELD_MAX as u64 * 2 - at));
+    let held = Held::of(many, |_| None);
+    // Two more than count, with what is everybody's.
+    assert_eq!((held.channels().count(), held.own().count(), held.cut()), (HELD_MAX, HELD_MAX, 2));
+    assert!(held.since("!").is_some() && held.since("c10000").is_some());
+    assert_eq!((held.since("c0"), held.since("c1")), (None, None));
+    let roles = (0..1_002).map(|at| in_role(&format!("r{at:04}"), 5));
+    let held = Held::of(roles, |_| None);
+    assert_eq!((held.roles().count(), held.roles().last().unwrap().0, held.cut()), (1_000, "r0999", 2));
+}
+
+fn some_periods() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((0..9_u64, 0..9_u64), 0..4)
+}
+
+proptest! {
+    /// At each moment it is had that either, or both, were had.
+    #[test]
+    fn periods_are_sets_of_moments(one in some_periods(), two in some_periods()) {
+        let has = |of: &Periods, at: u64| {
+            let at = Stamp::of(at);
+            of.all().iter().any(|period| period.from <= at && period.until.is_none_or(|until| at < until))
+        };
+        let within = |all: &[(u64, u64)], at: u64| all.iter().any(|(from, to)| *from <= at && (at < *to || *to == 0));
+        let (a, b) = (periods(&one), periods(&two));
+        for at in 0..10 {
+            prop_assert_eq!(has(&a, at), within(&one, at));
+            prop_assert_eq!(has(&a.and(&b), at), within(&one, at) && within(&two, at));
+            prop_assert_eq!(has(&a.clone().or(b.clone()), at), within(&one, at) || within(&two, at));
+        }
+        prop_assert!(a.all().windows(2).all(|pair| pair[0].until < Some(pair[1].from)));
+    }
+}

@@ -1,0 +1,102 @@
+//! Names of channels, users and roles.
+//!
+//! Which names Sync Gateway takes: `tests/sync-gateway/` has the recorded answers.
+
+/// The channel whose documents everybody sees who reads in the database at all.
+pub const EVERYONE: &str = "!";
+
+/// Of a user: all documents. Of a document it is a channel like others, which only those see who have all.
+pub const ALL: &str = "*";
+
+/// What is put before the name of a role where it could be a user's.
+pub const ROLE_PREFIX: &str = "role:";
+
+/// What administrators call the user who gives no name; within, the name is empty.
+pub const GUEST: &str = "GUEST";
+
+/// The longest name of a channel, in bytes of UTF-8: it stands in keys, beside a document's id of 2,048 bytes.
+pub const CHANNEL_BYTES_MAX: usize = 1_000;
+
+/// The longest name of a user or role, in bytes. Sync Gateway's, whose keys have 250.
+pub const PRINCIPAL_BYTES_MAX: usize = 239;
+
+/// How much of a name that is refused is said, in characters.
+const SAID_MAX: usize = 100;
+
+/// A channel cannot be called so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Illegal channel name {}", quoted(.0))]
+pub struct IllegalChannel(pub String);
+
+/// Whether a channel may be called so: not empty, without a comma, not too long. Everything else may be in it.
+///
+/// # Errors
+/// [`IllegalChannel`]
+pub fn check_channel(name: &str) -> Result<(), IllegalChannel> {
+    if name.is_empty() || name.contains(',') || name.len() > CHANNEL_BYTES_MAX {
+        return Err(IllegalChannel(cut(name)));
+    }
+    Ok(())
+}
+
+/// Whether a user or role may be called so: letters and digits of ASCII, `_`, `-`, `+`, `.`, `@` and `%`. The empty name is the
+/// guest's.
+pub fn is_principal(name: &str) -> bool {
+    name.len() <= PRINCIPAL_BYTES_MAX
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+.@%".contains(&byte))
+}
+
+/// The beginning of a text that a stranger has chosen.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().take(SAID_MAX).collect()
+}
+
+/// In quotation marks, on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            control if control.is_control() => out.extend(control.escape_default()),
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_have_names_as_recorded() {
+        for name in
+            ["with space", "with/slash", "é", "日本", "!", "*", "!x", "x*", "A\0B", "A\nB", "\"q\"", "100%", "a:b"]
+        {
+            assert_eq!(check_channel(name), Ok(()), "{name}");
+        }
+        for (name, said) in [
+            ("", r#"Illegal channel name """#),
+            ("with,comma", r#"Illegal channel name "with,comma""#),
+            ("\"\n,", r#"Illegal channel name "\"\n,""#),
+        ] {
+            assert_eq!(check_channel(name).unwrap_err().to_string(), said);
+        }
+        assert_eq!(check_channel(&"c".repeat(CHANNEL_BYTES_MAX)), Ok(()));
+        let long = check_channel(&"é".repeat(CHANNEL_BYTES_MAX)).unwrap_err();
+        assert_eq!(long.0, "é".repeat(SAID_MAX));
+    }
+
+    #[test]
+    fn principals_have_names_as_recorded() {
+        for name in ["", "alice", "a@b.org", "dash-under_score.dot+plus", "with%2Fslash", "UPPER", "0"] {
+            assert!(is_principal(name), "{name}");
+        }
+        for name in ["with space", "with,comma", "with:colon", "héé", "a/b", "a\0"] {
+            assert!(!is_principal(name), "{name}");
+        }
+        assert!(is_principal(&"n".repeat(239)) && !is_principal(&"n".repeat(240)));
+    }
+}

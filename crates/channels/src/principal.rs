@@ -1,0 +1,297 @@
+//! Users and roles of a database, as Sync Gateway's REST API for administrators has them: JSON in, JSON out, and what is refused in
+//! which words.
+//!
+//! The rules are those that `tests/sync-gateway/` has recorded. Checks come in the order in which Sync Gateway makes them.
+
+use std::collections::BTreeSet;
+
+use flatbed_flatten::json::{Limits, Object, Value, parse};
+
+use crate::held::Held;
+use crate::name::{GUEST, IllegalChannel, check_channel, cut, is_principal, quoted};
+
+/// Channels that an administrator may give a user or a role.
+pub const ADMIN_CHANNELS_MAX: usize = 1_000;
+
+/// Roles that an administrator may put a user in.
+pub const ADMIN_ROLES_MAX: usize = 100;
+
+/// The shortest password, in characters.
+const PASSWORD_MIN: usize = 3;
+
+/// The longest, in bytes.
+const PASSWORD_BYTES_MAX: usize = 1_000;
+
+/// The longest address, in bytes.
+const EMAIL_BYTES_MAX: usize = 254;
+
+/// What is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A user.
+    User,
+    /// A role.
+    Role,
+}
+
+/// How it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request<'a> {
+    /// `PUT` of this name.
+    Put(&'a str),
+    /// `POST`: the name stands in the body, and there must be nobody of it.
+    Post,
+}
+
+/// A body as it was sent. Members that mean nothing are passed over.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PrincipalUpdate {
+    name: Option<String>,
+    password: Option<String>,
+    email: String,
+    disabled: bool,
+    admin_channels: BTreeSet<String>,
+    admin_roles: BTreeSet<String>,
+}
+
+/// A user, as an administrator wants them to be. It replaces all that an administrator has said of them before but the password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The guest's is empty.
+    pub name: String,
+    /// Another password than before; what there is stays where there is none.
+    pub password: Option<String>,
+    /// An address; empty: none.
+    pub email: String,
+    /// Whether they are kept out.
+    pub disabled: bool,
+    /// Channels.
+    pub admin_channels: BTreeSet<String>,
+    /// Roles, whether they exist or not.
+    pub admin_roles: BTreeSet<String>,
+}
+
+/// A role, as an administrator wants it to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Role {
+    /// Without a prefix.
+    pub name: String,
+    /// Channels.
+    pub admin_channels: BTreeSet<String>,
+}
+
+/// Why a body is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPrincipal {
+    /// It is no JSON, or a member is of another kind.
+    #[error("Invalid JSON: {0}")]
+    Json(String),
+    /// `POST` without a name.
+    #[error("Missing name property")]
+    MissingName,
+    /// The name in the body is another one than that of the path.
+    #[error("Name mismatch (can't change name)")]
+    OtherName,
+    /// `POST` of somebody that there is.
+    #[error("Already exists")]
+    Exists,
+    /// A new user without a password, or an empty one.
+    #[error("Empty passwords are not allowed ")]
+    EmptyPassword,
+    /// A password of one or two characters.
+    #[error("Passwords must be at least three 3 characters")]
+    ShortPassword,
+    /// Nobody can be called so.
+    #[error("Invalid name {}", quoted(.0))]
+    Name(String),
+    /// A channel cannot.
+    #[error(transparent)]
+    Channel(#[from] IllegalChannel),
+    /// Nor a role.
+    #[error("Invalid role name {}", quoted(.0))]
+    Role(String),
+    /// More than may be kept, or looked at.
+    #[error("Too many or too long: {0}")]
+    TooMuch(&'static str),
+}
+
+impl InvalidPrincipal {
+    /// The status that it is answered with.
+    pub fn status(&self) -> u16 {
+        if *self == InvalidPrincipal::Exists { 409 } else { 400 }
+    }
+}
+
+impl PrincipalUpdate {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`InvalidPrincipal::Json`], [`InvalidPrincipal::TooMuch`]
+    pub fn parse(body: &[u8]) -> Result<PrincipalUpdate, InvalidPrincipal> {
+        let body = parse(body, &Limits::default()).map_err(|error| InvalidPrincipal::Json(error.to_string()))?;
+        if !matches!(body, Value::Object(_)) {
+            return Err(InvalidPrincipal::Json("must be an object".to_owned()));
+        }
+        let text = |member: &'static str| match body.get(member) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone().into_owned())),
+            Some(_) => Err(InvalidPrincipal::Json(format!("{member} must be a string"))),
+        };
+        let texts = |member: &'static str, max: usize| {
+            let wrong = || InvalidPrincipal::Json(format!("{member} must be an array of strings"));
+            match body.get(member) {
+                None | Some(Value::Null) => Ok(BTreeSet::new()),
+                Some(Value::Array(items)) if items.len() > max => Err(InvalidPrincipal::TooMuch(member)),
+                Some(Value::Array(items)) => {
+                    items.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+                }
+                Some(_) => Err(wrong()),
+            }
+        };
+        let disabled = match body.get("disabled") {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(disabled)) => *disabled,
+            Some(_) => return Err(InvalidPrincipal::Json("disabled must be a boolean".to_owned())),
+        };
+        Ok(PrincipalUpdate {
+            name: text("name")?,
+            password: text("password")?,
+            email: text("email")?.unwrap_or_default(),
+            disabled,
+            admin_channels: texts("admin_channels", ADMIN_CHANNELS_MAX)?,
+            admin_roles: texts("admin_roles", ADMIN_ROLES_MAX)?,
+        })
+    }
+
+    /// Whom it is about, as they are called within: to look whether there is somebody of the name. There always is a guest.
+    ///
+    /// # Errors
+    /// [`InvalidPrincipal::MissingName`], [`InvalidPrincipal::OtherName`]
+    pub fn name(&self, request: Request<'_>, kind: Kind) -> Result<String, InvalidPrincipal> {
+        let name = match (request, &self.name) {
+            (Request::Post, None) => return Err(InvalidPrincipal::MissingName),
+            (Request::Post, Some(name)) => name,
+            (Request::Put(name), Some(other)) if name != other => return Err(InvalidPrincipal::OtherName),
+            (Request::Put(name), _) => name,
+        };
+        Ok(if kind == Kind::User && name == GUEST { String::new() } else { name.to_owned() })
+    }
+
+    /// The user that it makes. `exists`: there is one of the name; of the guest always. `wants_password`: without one nobody is made, as
+    /// opposed to an account of the server that is only given channels here.
+    ///
+    /// # Errors
+    /// [`InvalidPrincipal`]
+    pub fn user(self, request: Request<'_>, exists: bool, wants_password: bool) -> Result<User, InvalidPrincipal> {
+        let name = self.name(request, Kind::User)?;
+        let exists = exists || name.is_empty();
+        if exists && request == Request::Post {
+            return Err(InvalidPrincipal::Exists);
+        }
+        match self.password.as_deref() {
+            None if exists || !wants_password => {}
+            None | Some("") => return Err(InvalidPrincipal::EmptyPassword),
+            Some(password) if password.chars().count() < PASSWORD_MIN => return Err(InvalidPrincipal::ShortPassword),
+            Some(password) if password.len() > PASSWORD_BYTES_MAX => return Err(InvalidPrincipal::TooMuch("password")),
+            Some(_) => {}
+        }
+        check_name(&name)?;
+        self.admin_channels.iter().try_for_each(|channel| check_channel(channel))?;
+        if let Some(role) = self.admin_roles.iter().find(|role| !is_principal(role)) {
+            return Err(InvalidPrincipal::Role(cut(role)));
+        }
+        // As recorded: what is no address is passed over, and an empty role is none.
+        let email = if is_email(&self.email) { self.email } else { String::new() };
+        let admin_roles = self.admin_roles.into_iter().filter(|role| !role.is_empty()).collect();
+        let PrincipalUpdate { password, disabled, admin_channels, .. } = self;
+        // The guest signs in with nothing.
+        let password = password.filter(|_| !name.is_empty());
+        Ok(User { name, password, email, disabled, admin_channels, admin_roles })
+    }
+
+    /// The role that it makes.
+    ///
+    /// # Errors
+    /// [`InvalidPrincipal`]
+    pub fn role(self, request: Request<'_>, exists: bool) -> Result<Role, InvalidPrincipal> {
+        let name = self.name(request, Kind::Role)?;
+        if exists && request == Request::Post {
+            return Err(InvalidPrincipal::Exists);
+        }
+        if name.is_empty() {
+            return Err(InvalidPrincipal::Name(name));
+        }
+        check_name(&name)?;
+        self.admin_channels.iter().try_for_each(|channel| check_channel(channel))?;
+        Ok(Role { name, admin_channels: self.admin_channels })
+    }
+}
+
+fn check_name(name: &str) -> Result<(), InvalidPrincipal> {
+    if is_principal(name) { Ok(()) } else { Err(InvalidPrincipal::Name(cut(name))) }
+}
+
+/// Something of an address's form: `name@host`.
+fn is_email(text: &str) -> bool {
+    let is_of = |text: &str, also: &[u8]| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || also.contains(&byte));
+    let Some((name, host)) = text.split_once('@') else { return false };
+    text.len() <= EMAIL_BYTES_MAX
+        && !name.is_empty()
+        && host.len() > 1
+        && is_of(name, b"_-+.")
+        && is_of(host, b"_-.")
+        && !host.starts_with(['-', '.'])
+}
+
+/// A user or a role as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrincipalShown<'a> {
+    /// The name; the guest's is empty.
+    pub name: &'a str,
+    /// What an administrator has given.
+    pub admin_channels: &'a BTreeSet<String>,
+    /// What it has, of a user with channels of roles.
+    pub held: &'a Held,
+    /// Of a user.
+    pub user: Option<UserShown<'a>>,
+}
+
+/// What users have and roles have not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserShown<'a> {
+    /// An address; empty: none.
+    pub email: &'a str,
+    /// Whether they are kept out.
+    pub disabled: bool,
+    /// What an administrator has put them in.
+    pub admin_roles: &'a BTreeSet<String>,
+}
+
+impl PrincipalShown<'_> {
+    /// The JSON text.
+    pub fn text(&self) -> Vec<u8> {
+        Object::text(|object| {
+            object.string("name", if self.name.is_empty() { GUEST } else { self.name });
+            if !self.admin_channels.is_empty() {
+                object.array("admin_channels").strings(self.admin_channels.iter().map(String::as_str));
+            }
+            object.array("all_channels").strings(self.held.channels().map(|(name, _)| name));
+            let Some(user) = &self.user else { return };
+            if !user.email.is_empty() {
+                object.string("email", user.email);
+            }
+            if user.disabled {
+                object.bool("disabled", true);
+            }
+            if !user.admin_roles.is_empty() {
+                object.array("admin_roles").strings(user.admin_roles.iter().map(String::as_str));
+            }
+            if self.held.roles().next().is_some() {
+                object.array("roles").strings(self.held.roles().map(|(name, _)| name));
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,8 @@
+//! The crate's tests, one program.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod clients;
+mod merge;
+mod model;
+mod principals;
+mod recorded;

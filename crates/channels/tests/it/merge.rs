@@ -1,0 +1,129 @@
+//! The merge gives the rows that documents are one by one.
+
+use flatbed_channels::{FeedRow, FeedScope, Held, Position, RowKind, Stamp};
+use proptest::prelude::*;
+
+use crate::model::{Database, Event, event, read};
+
+fn of_all(database: &Database, scope: &FeedScope, since: Position) -> Vec<FeedRow> {
+    let rows = database.docs.iter().filter_map(|(doc, state)| scope.row_of(&doc.to_string(), state));
+    let mut rows: Vec<_> = rows.filter(|row| row.position > since).collect();
+    rows.sort_by_key(|row| row.position);
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn rows_are_those_of_the_documents(
+        events in prop::collection::vec(event(), 0..40),
+        since in any::<(u8, Option<u8>)>(),
+        flags in any::<[bool; 3]>(),
+        limit in 1..9_usize,
+    ) {
+        let mut database = Database::default();
+        events.iter().for_each(|event| database.happens(event));
+        let [few, with_lost, active_only] = flags;
+        let at = |number: u8| Stamp::of(u64::from(number) % (database.seq + 2));
+        let since = Position { at: at(since.0), of: since.1.map(at) };
+        let scope = FeedScope { active_only, ..database.scope(with_lost) };
+        let expected = of_all(&database, &scope, since);
+        let (rows, stands) = read(&mut database, scope.clone(), since, usize::MAX, few, |_| {});
+        prop_assert_eq!(&rows, &expected);
+        prop_assert!(stands >= since && (stands == Position::at(database.last_seq()) || stands == since));
+        // In pages, each read from where the one before stands.
+        let mut paged = Vec::new();
+        let mut place = since;
+        loop {
+            let (page, stands) = read(&mut database, scope.clone(), place, limit, few, |_| {});
+            let is_last = page.len() < limit;
+            paged.extend(page);
+            place = stands;
+            if is_last {
+                break;
+            }
+        }
+        prop_assert_eq!(&paged, &expected);
+        prop_assert!(place >= Position::at(database.last_seq()) || place == since);
+    }
+}
+
+fn written(doc: usize, channels: &[&str]) -> Event {
+    Event::Write { doc, channels: channels.iter().map(|name| (*name).to_owned()).collect(), deleted: false }
+}
+
+/// `(place, document, removed from)`
+fn shown(rows: &[FeedRow]) -> Vec<(String, &str, String)> {
+    let number = |stamp: Stamp| (0..99).find(|at| Stamp::of(*at) == stamp).map(|at| at.to_string()).unwrap_or_default();
+    rows.iter().map(|row| (row.position.text(number), &*row.doc, row.removed.join(","))).collect()
+}
+
+fn row(place: &str, doc: &'static str, removed: &str) -> (String, &'static str, String) {
+    (place.to_owned(), doc, removed.to_owned())
+}
+
+/// Sync Gateway's "a channel given later brings its older documents under the grant's sequence", each document once.
+#[test]
+fn a_channel_that_is_given_later() {
+    let mut database = Database::default();
+    let give = |channel: &str| Event::Give { channel: channel.into(), by: 0 };
+    for event in [
+        give("A"),
+        written(1, &["B"]),
+        written(2, &["A"]),
+        written(3, &["B"]),
+        written(4, &["A", "B"]),
+        give("B"),
+        written(5, &["B"]),
+    ] {
+        database.happens(&event);
+    }
+    let scope = FeedScope { user: Some(Stamp::of(6)), ..database.scope(false) };
+    let (rows, _) = read(&mut database, scope.clone(), Position::BEGIN, 99, true, |_| {});
+    let all = [
+        row("3", "2", ""),
+        row("5", "4", ""),
+        row("6:2", "1", ""),
+        row("6:4", "3", ""),
+        row("6", "", ""),
+        row("7", "5", ""),
+    ];
+    assert_eq!(shown(&rows), all);
+    assert_eq!(rows[4].kind, RowKind::User);
+    for (at, row) in rows.iter().enumerate() {
+        let (rest, _) = read(&mut database, scope.clone(), row.position, 99, true, |_| {});
+        assert_eq!(shown(&rest), all[at + 1..]);
+    }
+}
+
+/// "A document that leaves both of a user's channels at once, and one that leaves one and stays in the other"
+#[test]
+fn documents_that_leave() {
+    let mut database = Database::default();
+    let give = |channel: &str| Event::Give { channel: channel.into(), by: 0 };
+    for event in [
+        give("A"),
+        give("B"),
+        written(1, &["A", "B"]),
+        written(2, &["A", "B"]),
+        written(1, &["C"]),
+        written(2, &["A", "C"]),
+    ] {
+        database.happens(&event);
+    }
+    let mut of = |scope: FeedScope| {
+        let (rows, _) = read(&mut database, scope, Position::BEGIN, 99, true, |_| {});
+        shown(&rows).into_iter().map(|(place, doc, removed)| (place, doc.to_owned(), removed)).collect::<Vec<_>>()
+    };
+    let own = |rows: &[(String, &str, String)]| {
+        rows.iter().map(|(place, doc, removed)| (place.clone(), (*doc).to_owned(), removed.clone())).collect::<Vec<_>>()
+    };
+    let since_ever =
+        |channels: &[&str]| FeedScope { held: Held::since_ever(channels.iter().copied()), ..FeedScope::default() };
+    assert_eq!(of(since_ever(&["A", "B"])), own(&[row("5", "1", "A,B"), row("6", "2", "B")]));
+    assert_eq!(of(since_ever(&["B"])), own(&[row("5", "1", "B"), row("6", "2", "B")]));
+    assert_eq!(of(since_ever(&["A"])), own(&[row("5", "1", "A"), row("6", "2", "")]));
+    assert_eq!(of(FeedScope { active_only: true, ..since_ever(&["A", "B"]) }), own(&[row("6", "2", "B")]));
+    assert_eq!(of(since_ever(&["nosuch"])), own(&[]));
+}

@@ -1,0 +1,195 @@
+//! A database in memory: documents, their channels, and a user who is given channels and loses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flatbed_channels::{
+    DocumentState, Entry, FeedRow, FeedScope, Given, Held, Merge, OwnRow, Periods, Position, RoleRows, Source, Stamp,
+    Step,
+};
+use proptest::prelude::*;
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// A document changes; no channels and not deleted: it is nobody's.
+    Write { doc: usize, channels: BTreeSet<String>, deleted: bool },
+    /// The document's channels are judged anew, or it is edited as it is.
+    Again { doc: usize },
+    /// It is gone without a trace.
+    Purge { doc: usize },
+    /// The user is given a channel by one of several who may.
+    Give { channel: String, by: usize },
+    /// And it is taken away.
+    Take { channel: String, by: usize },
+    /// The user's role is given a channel, or loses it.
+    Role { channel: String, has: bool },
+    /// The user is put into the role, or out of it.
+    Member { is: bool },
+    /// The role is made, or deleted.
+    Exists { does: bool },
+}
+
+pub(crate) fn event() -> impl Strategy<Value = Event> {
+    let channel = || "[A-D!*]";
+    prop_oneof![
+        8 => (0..6_usize, prop::collection::btree_set("[A-D!*]", 0..4), prop::bool::weighted(0.2))
+            .prop_map(|(doc, channels, deleted)| Event::Write { doc, channels, deleted }),
+        1 => (0..6_usize).prop_map(|doc| Event::Again { doc }),
+        1 => (0..6_usize).prop_map(|doc| Event::Purge { doc }),
+        3 => (channel(), 0..2_usize).prop_map(|(channel, by)| Event::Give { channel, by }),
+        2 => (channel(), 0..2_usize).prop_map(|(channel, by)| Event::Take { channel, by }),
+        1 => ("[A-D]", any::<bool>()).prop_map(|(channel, has)| Event::Role { channel, has }),
+        1 => any::<bool>().prop_map(|is| Event::Member { is }),
+        1 => any::<bool>().prop_map(|does| Event::Exists { does }),
+    ]
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Database {
+    pub(crate) docs: BTreeMap<usize, DocumentState>,
+    /// By which of several.
+    given: BTreeSet<(String, usize)>,
+    own: BTreeMap<String, Periods>,
+    role: BTreeMap<String, Periods>,
+    role_exists: Periods,
+    member: Periods,
+    pub(crate) seq: u64,
+}
+
+impl Database {
+    pub(crate) fn last_seq(&self) -> Stamp {
+        Stamp::of(self.seq)
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let row = |what, periods: &Periods| OwnRow { what, periods: periods.clone() };
+        let rows = self.own.iter().map(|(channel, periods)| row(Given::Channel(channel.clone()), periods));
+        Held::of(rows.chain([row(Given::Role("r".into()), &self.member)]), |_| {
+            let channels = self.role.iter().map(|(name, periods)| (name.clone(), periods.clone())).collect();
+            Some(RoleRows { exists: self.role_exists.clone(), channels })
+        })
+    }
+
+    pub(crate) fn scope(&self, with_lost: bool) -> FeedScope {
+        let held = self.held();
+        let lost = if with_lost { held.lost().to_vec() } else { Vec::new() };
+        FeedScope { held, lost, user: None, active_only: false }
+    }
+
+    /// What the user sees, deletions apart: documents by their revisions.
+    pub(crate) fn seen(&self) -> BTreeMap<String, String> {
+        let held = self.held();
+        let seen = self
+            .docs
+            .iter()
+            .filter(|(_, state)| !state.deleted && held.sees(state.channels.iter().map(String::as_str)));
+        seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
+    }
+
+    pub(crate) fn happens(&mut self, event: &Event) {
+        self.seq += 1;
+        let seq = self.last_seq();
+        let change = |periods: &mut Periods, has: bool| {
+            let before = std::mem::take(periods);
+            *periods = if has { before.given(seq) } else { before.taken(seq) };
+        };
+        match event {
+            Event::Write { doc, channels, deleted } => self.write(*doc, channels.clone(), *deleted),
+            Event::Again { doc } => {
+                if let Some(DocumentState { channels, deleted, .. }) = self.docs.get(doc).cloned() {
+                    self.write(*doc, channels, deleted);
+                }
+            }
+            Event::Purge { doc } => {
+                self.docs.remove(doc);
+            }
+            Event::Give { channel, by } => {
+                self.given.insert((channel.clone(), *by));
+                change(self.own.entry(channel.clone()).or_default(), true);
+            }
+            Event::Take { channel, by } => {
+                self.given.remove(&(channel.clone(), *by));
+                let is_given = self.given.iter().any(|(given, _)| given == channel);
+                change(self.own.entry(channel.clone()).or_default(), is_given);
+            }
+            Event::Role { channel, has } => change(self.role.entry(channel.clone()).or_default(), *has),
+            Event::Member { is } => change(&mut self.member, *is),
+            Event::Exists { does } => change(&mut self.role_exists, *does),
+        }
+    }
+
+    fn write(&mut self, doc: usize, channels: BTreeSet<String>, deleted: bool) {
+        let before = self.docs.get(&doc);
+        let (state, _) = DocumentState::changed(before, self.last_seq(), format!("{}-x", self.seq), deleted, channels);
+        self.docs.insert(doc, state);
+    }
+
+    /// The index of a channel, or all documents.
+    fn entries(&self, source: &Source, few: bool) -> Vec<(Stamp, Entry)> {
+        let mut entries = Vec::new();
+        for (doc, state) in &self.docs {
+            let channels = few.then(|| state.channels.iter().cloned().collect::<Vec<_>>());
+            let entry = |rev: &String, deleted, removed, channels| Entry {
+                doc: doc.to_string(),
+                rev: rev.clone(),
+                deleted,
+                removed,
+                channels,
+            };
+            let is_in = match source {
+                Source::All => true,
+                Source::Channel(channel) => state.channels.contains(channel),
+            };
+            if is_in {
+                entries.push((state.seq, entry(&state.rev, state.deleted, false, channels)));
+            } else if let Source::Channel(channel) = source {
+                entries
+                    .extend(state.left.get(channel).map(|left| (left.seq, entry(&left.rev, left.deleted, true, None))));
+            }
+        }
+        entries.sort_by_key(|(seq, _)| *seq);
+        entries
+    }
+}
+
+/// Reads a feed to its end, at most `limit` rows, in small pages of storage; what happens meanwhile, happens between them.
+pub(crate) fn read(
+    database: &mut Database,
+    scope: FeedScope,
+    since: Position,
+    limit: usize,
+    few: bool,
+    mut meanwhile: impl FnMut(&mut Database),
+) -> (Vec<FeedRow>, Position) {
+    let mut merge = Merge::new(scope, since, database.last_seq());
+    let mut rows = Vec::new();
+    while rows.len() < limit {
+        match merge.step() {
+            Step::Row(row) => rows.push(row),
+            Step::Ask(asked) => {
+                let state = asked.doc.parse().ok().and_then(|doc: usize| database.docs.get(&doc));
+                rows.extend(merge.answer(&asked, state));
+            }
+            Step::Read => {
+                // Two rows of the first two that want any.
+                let wants: Vec<_> = merge
+                    .wants()
+                    .into_iter()
+                    .take(2)
+                    .map(|want| (want.stream, want.source.clone(), want.after, want.until))
+                    .collect();
+                assert!(!wants.is_empty(), "something is to be read");
+                for (stream, source, after, until) in wants {
+                    let entries = database.entries(&source, few);
+                    let mut left = entries.into_iter().filter(|(seq, _)| *seq > after && *seq <= until);
+                    let page: Vec<_> = left.by_ref().take(2).collect();
+                    let at_end = left.next().is_none();
+                    merge.give(stream, page, at_end);
+                }
+                meanwhile(database);
+            }
+            Step::End => break,
+        }
+    }
+    (rows, merge.stands())
+}
