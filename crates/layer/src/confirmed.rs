@@ -48,6 +48,21 @@ impl Seen {
     }
 }
 
+/// The state of all records of databases and of the stored settings: the same one as long as none has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordState(Box<[u8]>);
+
+impl RecordState {
+    /// What a transaction found at `\xff/metadataVersion`.
+    pub(crate) fn of(version: Option<&[u8]>) -> RecordState {
+        RecordState(version.unwrap_or_default().into())
+    }
+
+    pub(crate) fn version(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// The newest value that this process has seen, and its clock.
 #[derive(Debug)]
 pub(crate) struct Confirmed {

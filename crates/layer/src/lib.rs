@@ -61,7 +61,7 @@ mod write;
 pub use actor::{Actor, Authority, Entrant, Gate, ServerActor, User, UserFence};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
-pub use confirmed::SecurityOf;
+pub use confirmed::{RecordState, SecurityOf};
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
@@ -93,7 +93,6 @@ pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, 
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
-pub use security::RecordState;
 pub use sign_in::{SignInState, UsersState};
 pub use store::buckets::SHARDS_MAX;
 pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
@@ -267,8 +266,8 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("lease", &["error", "store", "layer", "handle"]),
-        ("stored_settings", &["actor", "confirmed", "error", "store", "layer"]),
-        ("sign_in", &["error", "store", "instance", "layer"]),
+        ("stored_settings", &["actor", "confirmed", "error", "store", "layer", "feed"]),
+        ("sign_in", &["confirmed", "error", "store", "instance", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
         (
             "background",

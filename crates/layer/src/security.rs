@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::confirmed::SecurityOf;
+use crate::confirmed::{RecordState, SecurityOf};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
@@ -55,42 +55,30 @@ impl Layer {
     }
 }
 
-/// The state of all records of databases: the same one as long as none has changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordState(Vec<u8>);
-
 impl Layer {
     /// `_security` of each of these databases as of now, of one transaction; `None` for one that is not there, or that this
-    /// program cannot open. With the state that they are of: where that is `since`, nothing further is read or said.
+    /// program cannot open. With the state that they are of.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
-    pub async fn securities(
-        &self,
-        names: &[Arc<str>],
-        since: Option<&RecordState>,
-    ) -> Result<(RecordState, Option<Vec<Option<Arc<SecurityOf>>>>)> {
-        struct Securities<'a>(&'a Inner, &'a [Arc<str>], Option<&'a RecordState>);
+    pub async fn securities(&self, names: &[Arc<str>]) -> Result<(RecordState, Vec<Option<Arc<SecurityOf>>>)> {
+        struct Securities<'a>(&'a Inner, &'a [Arc<str>]);
         impl Operation for Securities<'_> {
-            type Output = (RecordState, Option<Vec<Option<Arc<SecurityOf>>>>);
+            type Output = (RecordState, Vec<Option<Arc<SecurityOf>>>);
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-                let Securities(inner, names, since) = *self;
+                let Securities(inner, names) = *self;
                 let version = trx.get(METADATA_VERSION, true).await?;
-                let state = RecordState(version.as_deref().unwrap_or_default().to_vec());
-                if since == Some(&state) {
-                    inner.confirmed.see(&state.0, inner.confirmed.us(trx.began()));
-                    return Ok((state, None));
-                }
+                let state = RecordState::of(version.as_deref());
                 let found = futures_util::future::join_all(names.iter().map(|name| inner.resolve(trx, name))).await;
                 let of = |found: Result<Arc<Instance>>| match found {
                     Ok(instance) => Ok(Some(Arc::clone(&instance.security))),
                     Err(error @ Error::Storage(_)) => Err(error),
                     Err(_) => Ok(None),
                 };
-                Ok((state, Some(found.into_iter().map(of).collect::<Result<_>>()?)))
+                Ok((state, found.into_iter().map(of).collect::<Result<_>>()?))
             }
         }
-        let mut asked = Securities(&self.inner, names, since);
+        let mut asked = Securities(&self.inner, names);
         transaction::read(&self.inner.db, &self.inner.metrics, &mut asked).await
     }
 }
@@ -195,22 +183,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_are_looked_at_together_and_only_after_a_change() {
+    async fn many_are_looked_at_together() {
         let (layer, authority, _directory) = layer().await;
         let db = layer.database("db", authority.for_job("test"));
         let names: [Arc<str>; 2] = ["db".into(), "none".into()];
-        let (state, found) = layer.securities(&names, None).await.unwrap();
-        let found = found.unwrap();
+        let (state, found) = layer.securities(&names).await.unwrap();
         assert!(found[0].as_ref().is_some_and(|security| security.bytes().is_none()) && found[1].is_none());
-        let (same, nothing) = layer.securities(&names, Some(&state)).await.unwrap();
-        assert!(same == state && nothing.is_none());
+        assert_eq!(layer.securities(&names).await.unwrap().0, state);
+        // The look at who signs in confirms it, too.
+        tokio::time::sleep(CONFIRMED_WITHIN).await;
+        assert!(known(&layer.inner, "db").is_none());
+        assert_eq!(layer.sign_in_state().await.unwrap().1, state);
         // That was asked just now.
         let before = reads(&layer);
         assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), found[0].as_ref().unwrap()));
         assert_eq!(reads(&layer), before);
         db.set_security(b"{}").await.unwrap();
-        let (next, found) = layer.securities(&names, Some(&state)).await.unwrap();
-        assert!(next != state && found.unwrap()[0].as_ref().is_some_and(|security| security.bytes() == Some(b"{}")));
+        let (next, found) = layer.securities(&names).await.unwrap();
+        assert!(next != state && layer.sign_in_state().await.unwrap().1 == next);
+        assert!(found[0].as_ref().is_some_and(|security| security.bytes() == Some(b"{}")));
     }
 
     /// Who reads as of a version of some time ago says nothing of now.

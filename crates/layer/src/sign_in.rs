@@ -1,9 +1,13 @@
 //! What who signs in is judged by, as far as it is stored: up to where `_users` was written, and the secrets of sessions.
+//!
+//! The transaction that reads it brings `\xff/metadataVersion` with its read version, which is another one after each change of
+//! a database's record, `_security` among it, and of the stored settings. So one look confirms all that answers rest on.
 
+use crate::confirmed::RecordState;
 use crate::error::{Error, Result};
 use crate::layer::{Inner, Layer};
 use crate::store::database_name::USERS;
-use crate::store::keys::Counter;
+use crate::store::keys::{Counter, METADATA_VERSION};
 use crate::store::once::{now_ms, random_id};
 use crate::store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecret, secrets_of};
 use crate::store::seq::Seq;
@@ -28,13 +32,14 @@ pub struct SignInState {
 }
 
 impl Layer {
-    /// What is stored of signing in. Makes the first secret.
+    /// What is stored of signing in, and the state of all records at the same read version: what was cached of these, and of
+    /// the [stored settings](Layer::stored_settings), is confirmed where that has not moved. Makes the first secret.
     ///
     /// # Errors
     /// [`Error::Storage`].
-    pub async fn sign_in_state(&self) -> Result<SignInState> {
+    pub async fn sign_in_state(&self) -> Result<(SignInState, RecordState)> {
         let inner = &*self.inner;
-        let (users, secrets) = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner }).await?;
+        let (users, secrets, records) = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner }).await?;
         let secrets = match secrets {
             Some(secrets) => secrets,
             None => {
@@ -42,7 +47,7 @@ impl Layer {
                 transaction::write(&inner.db, &inner.metrics, &mut make).await?
             }
         };
-        Ok(SignInState { users, secrets })
+        Ok((SignInState { users, secrets }, records))
     }
 
     /// Has another secret sign sessions from now on. What those before have signed counts for as long as a session lasts.
@@ -70,11 +75,14 @@ struct ReadState<'a> {
 }
 
 impl Operation for ReadState<'_> {
-    type Output = (Option<UsersState>, Option<Vec<SigningSecret>>);
+    type Output = (Option<UsersState>, Option<Vec<SigningSecret>>, RecordState);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let key = self.inner.keys.secrets();
         let secrets = trx.get(&key, true);
+        let version = trx.get(METADATA_VERSION, true).await?;
+        let records = RecordState::of(version.as_deref());
+        self.inner.confirmed.see(records.version(), self.inner.confirmed.us(trx.began()));
         let users = match self.inner.resolve(trx, USERS).await {
             Ok(instance) => {
                 let update_seq = instance.buckets.begin_last_seq(trx, instance.incarnation());
@@ -84,7 +92,7 @@ impl Operation for ReadState<'_> {
             Err(Error::DatabaseNotFound) => None,
             Err(error) => return Err(error),
         };
-        Ok((users, secrets.await?.map(|found| secrets_of(&found)).transpose()?))
+        Ok((users, secrets.await?.map(|found| secrets_of(&found)).transpose()?, records))
     }
 }
 
@@ -95,13 +103,13 @@ mod tests {
     #[tokio::test]
     async fn one_secret_signs_at_all_servers_and_rotation_keeps_those_before() {
         let (layer, _, _directory) = layer().await;
-        let first = layer.sign_in_state().await.unwrap();
+        let (first, _) = layer.sign_in_state().await.unwrap();
         assert_eq!((first.users, first.secrets.len()), (None, 1));
-        assert_eq!(layer.sign_in_state().await.unwrap(), first);
+        assert_eq!(layer.sign_in_state().await.unwrap().0, first);
         assert!(!format!("{first:?}").contains("bytes"));
         for at in 1..6 {
             layer.rotate_secret().await.unwrap();
-            let found = layer.sign_in_state().await.unwrap().secrets;
+            let found = layer.sign_in_state().await.unwrap().0.secrets;
             assert_eq!(found.len(), (at + 1).min(4));
             assert!(found[0].retired_at_ms.is_none() && found[1..].iter().all(|old| old.retired_at_ms.is_some()));
             assert_eq!(found.iter().any(|secret| secret.bytes == first.secrets[0].bytes), at < 4);

@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use prost::Message;
 
 use crate::actor::ServerActor;
-use crate::confirmed::Seen;
+use crate::confirmed::{RecordState, Seen};
 use crate::error::{Error, Refusal, Result};
+use crate::feed::hub::SAFETY_REREAD;
+use crate::feed::watches::arm;
 use crate::layer::{Inner, Layer};
 use crate::store::keys::{METADATA_VERSION, RootKeys};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{epoch_for_write, in_use};
 use crate::store::root_upgrade::{has_settings, name_settings};
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, page_of};
 
 /// Settings that are stored at most.
 pub const STORED_SETTINGS_MAX: usize = 500;
@@ -45,6 +47,13 @@ pub struct SettingsState {
     state: Vec<u8>,
 }
 
+impl SettingsState {
+    /// Whether the settings were these as of that state of all records: each change of them makes another one.
+    pub fn is_as_of(&self, records: &RecordState) -> bool {
+        self.seen.version() == records.version()
+    }
+}
+
 impl Layer {
     /// The stored settings, and their state. `None` in their place: they are as they were at `seen`. What is answered was so
     /// when this began, or later.
@@ -63,6 +72,27 @@ impl Layer {
     /// has found, whatever it was about. Asks nobody.
     pub fn are_settings_known(&self, state: &SettingsState) -> bool {
         state.seen.is_confirmed(self.inner.confirmed.us(Instant::now()), CONFIRMED_WITHIN)
+    }
+
+    /// Waits until the settings are others than those of `state`: on a watch, which may be lost, so that it is looked every now and
+    /// then. `false`: the server stops.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub async fn settings_changed(&self, state: &SettingsState) -> Result<bool> {
+        let inner = &*self.inner;
+        let (key, mut closing) = (inner.keys.settings_state(), inner.closing.subscribe());
+        loop {
+            let (found, fired) = bounded(arm(inner, &key)).await?;
+            if inner.is_closing() || found != state.state {
+                return Ok(!inner.is_closing());
+            }
+            tokio::select! {
+                fired = fired => fired?,
+                () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+                _ = closing.wait_for(|closing| *closing) => return Ok(false),
+            }
+        }
     }
 
     /// Changes stored settings in one transaction: `change` is given all of them as they are, and what it leaves is stored,

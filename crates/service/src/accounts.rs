@@ -4,6 +4,9 @@
 //! has found `_users` in the state that it was read in: the first who finds that longer ago reads that state in line, for
 //! all who wait. A task does the same every now and then while somebody asks or follows, and when a watch on `_users`
 //! fires, so that hardly anybody waits. An answer does not rest on watches.
+//!
+//! What that task reads is the one look of a process at all that answers rest on: with its read version comes a number that
+//! moves with every change of the stored settings and of databases' records. Where it has moved, what rests on it is read anew.
 
 mod entries;
 
@@ -16,8 +19,8 @@ use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{PasswordHash, Principal, Refused};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{
-    Changes, ChangesQuery, Error, Followed, GetOptions, Layer, Result, RevId, SignInState, SigningSecret, Since, USERS,
-    UsersState,
+    Changes, ChangesQuery, Error, Followed, GetOptions, Layer, RecordState, Result, RevId, SignInState, SigningSecret,
+    Since, USERS, UsersState,
 };
 use tokio::sync::watch;
 
@@ -29,14 +32,15 @@ use entries::{Entries, Entry};
 /// How old an answer may be.
 const WITHIN: Duration = Duration::from_millis(950);
 
-/// How often the state of `_users` is read while somebody asks.
-const POLL: Duration = Duration::from_millis(400);
+/// How often the state of `_users` is read while somebody asks or follows, from one beginning to the next. Feeds end within a
+/// second of losing their right: what is left of it is for the reads that find it lost.
+const POLL: Duration = Duration::from_millis(600);
 
 /// The least time between two such reads, however often `_users` is written: each may wake all who follow.
 const POLL_LEAST: Duration = Duration::from_millis(250);
 
 /// Nobody asked for so long and nobody follows: it is not read any more.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(2);
 
 /// A read that takes longer is given up: it is an error of the storage.
 const READ_MAX: Duration = Duration::from_secs(4);
@@ -72,6 +76,8 @@ pub struct Accounts {
     configuration: Configuration,
     /// Moves whenever an account was found changed.
     generation: watch::Sender<u64>,
+    /// The state of all records that was found last.
+    records: watch::Sender<Option<RecordState>>,
     cache: Mutex<Cache>,
     /// Held by the one that reads the state: when one that failed began, and what it failed with.
     confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
@@ -144,6 +150,7 @@ impl Accounts {
             layer,
             configuration,
             generation: watch::Sender::new(0),
+            records: watch::Sender::new(None),
             cache: Mutex::new(cache),
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -197,7 +204,7 @@ impl Accounts {
             RestsOn::Admin { name, .. } => Some(name.as_str()),
             _ => None,
         };
-        self.configuration.confirm_for(admin).await?;
+        self.confirm_settings(admin).await?;
         let is_so = match standing.rests_on() {
             RestsOn::Nothing => !self.configuration.now().auth.wants_names(),
             RestsOn::Server => true,
@@ -228,6 +235,21 @@ impl Accounts {
         changes
     }
 
+    /// The state of all records, as it is found while anybody follows [`Accounts::changes`]: whoever goes on for long looks at
+    /// records then.
+    pub(crate) fn records(&self) -> watch::Receiver<Option<RecordState>> {
+        self.records.subscribe()
+    }
+
+    /// Whether a standing cannot be lost while this process runs: that of an administrator whom it was started with.
+    pub(crate) fn is_fixed(&self, standing: &Standing) -> bool {
+        match standing.rests_on() {
+            RestsOn::Server => true,
+            RestsOn::Admin { name, .. } => self.configuration.is_fixed_admin(name),
+            _ => false,
+        }
+    }
+
     /// The keys of tokens. Whoever rests on others judges anew.
     pub(crate) async fn keys(&self) -> Arc<KeysNow> {
         let (keys, is_changed) = self.keys.now(&self.configuration.now()).await;
@@ -248,7 +270,12 @@ impl Accounts {
         cache.accounts.len() + cache.missing.len()
     }
 
-    /// What somebody of this name signs in with.
+    /// Sees to it that the settings are those of less than a second ago: see [`Configuration::confirm_for`].
+    pub(crate) async fn confirm_settings(&self, admin: Option<&str>) -> Result<()> {
+        self.configuration.confirm_for(admin).await
+    }
+
+    /// What somebody of this name signs in with, by settings that whoever asks has confirmed.
     pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<Found> {
         let Some(hash) = self.admin(name) else {
             let entry = self.entry(name, fresh).await?;
@@ -359,7 +386,12 @@ impl Accounts {
     }
 
     async fn look(&self, began: Instant) -> Result<()> {
-        let state = self.layer.sign_in_state().await?;
+        let (state, records) = self.layer.sign_in_state().await?;
+        self.records.send_if_modified(|known| {
+            let is_same = known.as_ref() == Some(&records);
+            *known = Some(records);
+            !is_same
+        });
         let before = self.cache().state.as_ref().map(|(before, _)| Arc::clone(before));
         let changed = match &before {
             Some(before) if **before == state => {
@@ -433,16 +465,22 @@ impl Accounts {
                 if accounts.is_idle() && !polling.goes_on(&accounts) {
                     return;
                 }
-                if let Err(error) = accounts.confirm(Fresh::Since(Instant::now())).await {
+                let began = tokio::time::Instant::now();
+                if let Err(error) = accounts.look_at_all().await {
                     tracing::debug!(%error, "it could not be looked at who has changed");
                 }
                 accounts.keys().await;
-                let query = || ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
-                let changes = users.get_or_insert_with(|| accounts.layer.reader(USERS).changes(query()));
+                let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
+                // Nothing is asked of a database that is not there.
+                match accounts.has_users() {
+                    true if users.is_none() => users = Some(accounts.layer.reader(USERS).changes(query)),
+                    true => {}
+                    false => users = None,
+                }
                 drop(accounts);
                 tokio::select! {
-                    () = tokio::time::sleep(POLL.saturating_sub(POLL_LEAST)) => {}
-                    goes_on = written(changes) => {
+                    () = tokio::time::sleep_until(began + POLL - POLL_LEAST) => {}
+                    goes_on = written(users.as_mut()) => {
                         if !goes_on {
                             return;
                         }
@@ -451,6 +489,21 @@ impl Accounts {
                 tokio::time::sleep(POLL_LEAST).await;
             }
         });
+    }
+
+    /// Looks at all that answers rest on.
+    async fn look_at_all(&self) -> Result<()> {
+        self.confirm(Fresh::Since(Instant::now())).await?;
+        let records = self.records.borrow().clone();
+        match records {
+            Some(records) => self.configuration.confirm_at(&records).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there was such a database when it was looked.
+    fn has_users(&self) -> bool {
+        self.cache().state.as_ref().is_some_and(|(state, _)| state.users.is_some())
     }
 
     fn is_idle(&self) -> bool {
@@ -489,7 +542,8 @@ impl Cache {
 }
 
 /// Waits until something was written, or the server stops: then not.
-async fn written(changes: &mut Changes) -> bool {
+async fn written(changes: Option<&mut Changes>) -> bool {
+    let Some(changes) = changes else { return std::future::pending().await };
     loop {
         match changes.follow().await {
             Followed::Rows(_) => return true,

@@ -106,7 +106,7 @@ impl<D> Again<D> {
         let rights = self.rights.anew(&self.accounts, fresh).await?;
         if matches!(fresh, Fresh::Since(_)) && !rights.principal().is_admin {
             // What is known of the database's may be some of a second old.
-            self.layer.securities(std::slice::from_ref(&self.name), None).await?;
+            self.layer.securities(std::slice::from_ref(&self.name)).await?;
         }
         Ok((self.make)(&rights.grant(self.needs, &self.layer, &self.accounts, &self.name).await?))
     }

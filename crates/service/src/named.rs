@@ -14,6 +14,7 @@ impl Accounts {
     /// # Errors
     /// Those of the storage, which then does not say it.
     pub async fn named(&self, name: &str) -> Result<Option<Standing>> {
+        self.confirm_settings(Some(name)).await?;
         let found = self.find(name, Fresh::Second).await?;
         let has_password = |account: &&Account| account.may_sign_in() && account.hash() != PasswordHash::of_nothing();
         let account = found.account.as_ref().filter(has_password);

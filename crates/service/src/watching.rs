@@ -1,9 +1,9 @@
 //! Rights that are lost: whoever goes on for long is judged anew.
 //!
-//! What a right rests on changes seldom, and many wait for it: tens of thousands of followers of few databases. So one task
-//! looks at `_security` of all databases that somebody follows, in one transaction while no record has changed, and wakes
-//! who follows one that is another. Accounts say themselves when one has changed ([`Accounts::changes`]). Who is woken
-//! judges for itself, from memory.
+//! What a right rests on changes seldom, and many wait for it: tens of thousands of followers of few databases. One look of the
+//! process finds whether anything has changed ([`Accounts::records`], [`Accounts::changes`]). Where a record has, one task
+//! looks at `_security` of all databases that somebody follows, and wakes who follows one that is another. Who is woken judges
+//! for itself, from memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,15 +15,21 @@ use std::time::{Duration, SystemTime};
 
 use flatbed_auth::Refused;
 use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::accounts::Accounts;
 use crate::rights::Needs;
 use crate::standing::{RestsOn, Standing};
 
-/// How often followed databases are looked at.
-const LOOK_EACH: Duration = Duration::from_millis(300);
+/// How soon after a look those databases are looked at that somebody began to follow since.
+const NEW_EACH: Duration = Duration::from_millis(300);
+
+/// How often databases are looked at that were not there, and how often it is seen whether anything is followed still.
+const LOOK_EACH: Duration = Duration::from_millis(600);
+
+/// After a failure of the storage, before it is asked again.
+const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// What ends sooner was judged not long ago, and follows nothing.
 const YOUNG: Duration = Duration::from_millis(300);
@@ -53,6 +59,8 @@ pub(crate) struct Watching {
     layer: Layer,
     accounts: Arc<Accounts>,
     followed: Mutex<Followed>,
+    /// Somebody follows a database that is not known.
+    came: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -63,7 +71,7 @@ struct Followed {
 
 impl Watching {
     pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> Watching {
-        Watching { layer, accounts, followed: Mutex::default() }
+        Watching { layer, accounts, followed: Mutex::default(), came: Arc::default() }
     }
 
     pub(crate) fn accounts(&self) -> &Arc<Accounts> {
@@ -84,8 +92,8 @@ impl Watching {
         if !is_now {
             return self.layer.security(name).await.ok();
         }
-        let (_, found) = self.layer.securities(std::slice::from_ref(name), None).await.ok()?;
-        found?.pop()?
+        let (_, mut found) = self.layer.securities(std::slice::from_ref(name)).await.ok()?;
+        found.pop()?
     }
 
     /// Follows a database's `_security`.
@@ -93,6 +101,9 @@ impl Watching {
         let mut followed = self.followed();
         let found = followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(Known::Nothing));
         let receiver = found.subscribe();
+        if matches!(*receiver.borrow(), Known::Nothing) {
+            self.came.notify_one();
+        }
         if !followed.is_looking {
             followed.is_looking = true;
             tokio::spawn(look(Arc::downgrade(self)));
@@ -112,21 +123,21 @@ impl Watching {
         Some(followed.databases.keys().cloned().collect())
     }
 
-    /// Looks at databases, if a record has changed since `state`, and wakes who follows one that is another. Where one is not
-    /// known yet, all are looked at.
-    async fn look_at(&self, names: &[Arc<str>], state: Option<&RecordState>) -> Result<RecordState, LayerError> {
-        let is_unknown = |name: &Arc<str>| {
-            // One that is created changes no record that was there: one that is gone may be there again at any time.
-            let is_known = |sender: &watch::Sender<Known>| matches!(*sender.borrow(), Known::Is(_));
-            self.followed().databases.get(name).is_some_and(|sender| !is_known(sender))
-        };
-        let state = state.filter(|_| !names.iter().any(is_unknown));
+    /// Whether any of these databases is not known. One that is created changes no record that was there: one that is gone may
+    /// be there again at any time.
+    fn is_any_unknown(&self, names: &[Arc<str>]) -> bool {
+        let followed = self.followed();
+        let is_known = |sender: &watch::Sender<Known>| matches!(*sender.borrow(), Known::Is(_));
+        names.iter().any(|name| followed.databases.get(name).is_some_and(|sender| !is_known(sender)))
+    }
+
+    /// Looks at databases, and wakes who follows one that is another. The state of all records that they were as of.
+    async fn look_at(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
         let mut oldest = None;
         for some in names.chunks(LOOKED_AT_ONCE) {
             // What changes between two transactions is found the next time: the state of the first is kept.
-            let (found_state, found) = self.layer.securities(some, state).await?;
-            let oldest = oldest.get_or_insert(found_state);
-            let Some(found) = found else { return Ok(oldest.clone()) };
+            let (state, found) = self.layer.securities(some).await?;
+            oldest.get_or_insert(state);
             let followed = self.followed();
             for (name, security) in some.iter().zip(found) {
                 let Some(sender) = followed.databases.get(name) else { continue };
@@ -147,20 +158,42 @@ impl Watching {
     }
 }
 
-/// Looks at what is followed for as long as something is.
-async fn look(watching: Weak<Watching>) {
+/// Looks at what is followed for as long as something is: when a record has changed, and when something new is followed.
+async fn look(weak: Weak<Watching>) {
+    let Some(mut records) = weak.upgrade().map(|watching| watching.accounts.records()) else { return };
     let mut state = None;
     loop {
-        let Some(watching) = watching.upgrade() else { return };
+        let Some(watching) = weak.upgrade() else { return };
         let Some(names) = watching.names() else { return };
-        match timeout(LOOK_MAX, watching.look_at(&names, state.as_ref())).await {
-            Ok(Ok(found)) => state = Some(found),
-            // Nothing else is answered meanwhile, either.
-            Ok(Err(error)) => tracing::debug!(%error, "rights of followers were not looked at"),
-            Err(_) => tracing::debug!("rights of followers were not looked at in time"),
+        let newest = records.borrow_and_update().clone();
+        let has_changed = state.is_none() || (newest.is_some() && newest != state);
+        if has_changed || watching.is_any_unknown(&names) {
+            match timeout(LOOK_MAX, watching.look_at(&names)).await {
+                Ok(Ok(found)) => state = Some(found),
+                // Nothing else is answered meanwhile, either.
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "rights of followers were not looked at");
+                    sleep(FAILED_PAUSE).await;
+                    continue;
+                }
+                Err(_) => {
+                    tracing::debug!("rights of followers were not looked at in time");
+                    continue;
+                }
+            }
         }
+        let came = Arc::clone(&watching.came);
         drop(watching);
-        sleep(LOOK_EACH).await;
+        let came = async {
+            // However many come, they are looked at together.
+            sleep(NEW_EACH).await;
+            came.notified().await;
+        };
+        tokio::select! {
+            _ = records.changed() => {}
+            () = came => {}
+            () = sleep(LOOK_EACH) => {}
+        }
     }
 }
 
@@ -228,7 +261,7 @@ impl RightsWatch {
     /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would
     /// be refused with. It may be dropped and called again at any time.
     pub async fn lost(&mut self) -> Refused {
-        if matches!(self.standing.rests_on(), RestsOn::Server) {
+        if self.watching.accounts.is_fixed(&self.standing) {
             return std::future::pending().await;
         }
         if self.following.is_none() && !self.is_feeds {
@@ -302,7 +335,7 @@ impl Following {
                 // What is for everyone is that without a name, too, and rests on no right.
                 Ok(None) if *standing.rests_on() == RestsOn::Nothing && self.rights.is_empty() => return None,
                 Ok(None) => return Some(standing.lost()),
-                Err(_) => sleep(LOOK_EACH).await,
+                Err(_) => sleep(FAILED_PAUSE).await,
             }
         };
         for (database, needs) in &mut self.rights {

@@ -5,15 +5,15 @@ use std::sync::{PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_layer::{Error, Layer, Refusal, Result, ServerActor, SettingsState, StoredSettings};
+use flatbed_layer::{Error, Layer, RecordState, Refusal, Result, ServerActor, SettingsState, StoredSettings};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::keys::{self, SettingError};
 use super::values::Source;
 use super::{Configuration, Inner};
 
-/// Between two looks at what is stored. Requests do not rely on it: see [`Configuration::confirm`].
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// After a failure of the storage, before it is asked again whether the settings have changed.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a request waits for that, and how long the look that it waits for may take.
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
@@ -81,6 +81,10 @@ impl Store {
         Store { layer, actor, is_ignored, found, looking, hashing }
     }
 
+    fn found(&self) -> Option<SettingsState> {
+        self.found.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Whether the settings are known to be those of less than a second ago.
     fn is_known(&self) -> bool {
         let found = self.found.read().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +95,7 @@ impl Store {
 impl Inner {
     /// Looks at what is stored, and takes what has changed. `_looking`: one at a time, so that what is older never comes last.
     async fn look(&self, store: &Store, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
-        let before = store.found.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let before = store.found();
         let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
         if let Some(settings) = settings.filter(|_| !store.is_ignored) {
             self.take(&settings);
@@ -127,8 +131,12 @@ impl Configuration {
     /// As [`Configuration::confirm`], for a standing or a claim that rests on an administrator of this name alone. What this
     /// process was started with beats what is stored: its administrators are known while the storage does not answer.
     pub(crate) async fn confirm_for(&self, admin: Option<&str>) -> Result<()> {
-        let is_fixed = admin.is_some_and(|name| self.inner.fixed.get(ADMINS, name).is_some());
-        if is_fixed { Ok(()) } else { self.confirm().await }
+        if admin.is_some_and(|name| self.is_fixed_admin(name)) { Ok(()) } else { self.confirm().await }
+    }
+
+    /// Whether this process was started with an administrator of this name, who is one for as long as it runs.
+    pub(crate) fn is_fixed_admin(&self, name: &str) -> bool {
+        self.inner.fixed.get(ADMINS, name).is_some()
     }
 
     async fn confirm_in_line(&self, store: &Store) -> Result<()> {
@@ -150,15 +158,45 @@ impl Configuration {
         looked
     }
 
-    /// Looks from time to time, as long as the configuration is there: for what changes without a request.
-    pub(super) async fn follow(inner: Weak<Inner>) {
+    /// Takes changes on a watch, as long as the configuration is there: for a process of which nobody asks anything. Who asks,
+    /// or follows something, does not rely on it: see [`Configuration::confirm`] and [`Configuration::confirm_at`].
+    pub(super) async fn follow(weak: Weak<Inner>) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let Some(inner) = inner.upgrade() else { return };
-            let Some(store) = &inner.store else { return };
-            if let Err(error) = inner.look_now(store).await {
+            let Some(inner) = weak.upgrade() else { return };
+            let Some(store) = inner.store.as_ref().filter(|store| !store.is_ignored) else { return };
+            let (layer, found) = (store.layer.clone(), store.found());
+            drop(inner);
+            let changed = match found {
+                Some(found) => layer.settings_changed(&found).await,
+                None => Ok(true),
+            };
+            drop(layer);
+            let Some(inner) = weak.upgrade() else { return };
+            let looked = match (changed, &inner.store) {
+                (Ok(true), Some(store)) => inner.look_now(store).await,
+                (Ok(_), _) => return,
+                (Err(error), _) => Err(error),
+            };
+            drop(inner);
+            if let Err(error) = looked {
                 tracing::debug!(%error, "stored settings are not known");
+                tokio::time::sleep(FAILED_PAUSE).await;
             }
+        }
+    }
+
+    /// Sees to it that the settings of this process are those as of a state of all records that was found just now: looks at
+    /// what is stored where that has moved since.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(crate) async fn confirm_at(&self, records: &RecordState) -> Result<()> {
+        match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
+            Some(store) if !store.found().is_some_and(|found| found.is_as_of(records)) => {
+                let looked = tokio::time::timeout(LOOK_MAX, self.inner.look_now(store)).await;
+                looked.unwrap_or_else(|_| Err(Error::timed_out()))
+            }
+            _ => Ok(()),
         }
     }
 

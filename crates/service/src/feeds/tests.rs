@@ -232,7 +232,7 @@ async fn a_feed_ends_with_its_readers_right() {
         assert_eq!(ids(&feed.next_page().await.unwrap().rows), ["a"]);
     }
     let mut heartbeats = Heartbeats::new(Some(Duration::from_secs(60)));
-    let waits = tokio::time::timeout(Duration::from_secs(2), waiting.wait(&mut heartbeats));
+    let waits = tokio::time::timeout(Duration::from_secs(5), waiting.wait(&mut heartbeats));
     let changes = async {
         // Another change of the record, and one of the members that leaves the reader what they are.
         tokio::time::sleep(Duration::from_millis(700)).await;
