@@ -20,6 +20,8 @@ pub(crate) enum Ask {
     Render { kind: &'static str, input: String },
     /// A list.
     List { input: String, link: Link },
+    /// What a sync function says of a write; without one, whether it is a function.
+    Route { input: Option<String> },
 }
 
 /// One input, for some functions.
@@ -65,6 +67,7 @@ impl Ask {
             Ask::Reduce { .. } => Part::Reduces,
             Ask::Render { .. } => Part::Render,
             Ask::List { .. } => Part::List,
+            Ask::Route { .. } => Part::Sync,
         }
     }
 
@@ -84,6 +87,10 @@ impl Ask {
             Ask::Reduce { asks, slice } => reduce(machine, asks, slice, clock).map(Answer::Reduced),
             Ask::Render { kind, input } => machine.render(kind, &input, clock).map(Answer::Text),
             Ask::List { input, link } => machine.list(&input, link, clock).map(Answer::Text),
+            Ask::Route { input } => {
+                let (answer, is_whole) = machine.route(input.as_deref(), clock);
+                return (answer.map(Answer::Text), is_whole);
+            }
         };
         let is_whole = answer.is_ok();
         (answer, is_whole)

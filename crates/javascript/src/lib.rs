@@ -1,5 +1,5 @@
 //! Functions of design documents: filters of changes, `validate_doc_update`, maps and reduces of views, shows, lists, updates
-//! and rewrites.
+//! and rewrites; and sync functions of databases.
 //!
 //! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
 //! no file, no network, no other document; its memory, its stack and the time of a call are bounded. A runtime serves one
@@ -22,6 +22,7 @@ mod response;
 mod room;
 mod rows;
 mod runner;
+mod sync;
 mod thread;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -37,6 +38,7 @@ pub use response::{InvalidResponse, Response, ResponseBody, members};
 pub use room::Room;
 pub use rows::Rows;
 pub use runner::Runner;
+pub use sync::{Routed, SyncFunction, SyncRefusal, SyncWrite, writer_text};
 
 use ask::{Answer, Ask};
 

@@ -36,6 +36,14 @@ const RENDER: &str = concat!(
     include_str!("render.js")
 );
 
+/// What asks a sync function.
+const SYNC: &str = concat!(
+    include_str!("patterns.js"),
+    include_str!("locale.js"),
+    include_str!("dispatch.js"),
+    include_str!("sync.js")
+);
+
 /// What a machine is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -49,6 +57,8 @@ pub(crate) enum Part {
     Render,
     /// Lists.
     List,
+    /// A sync function: [`Machine::route`]. What its calls leave behind is taken away after each.
+    Sync,
 }
 
 impl Part {
@@ -58,6 +68,7 @@ impl Part {
             Part::Calls => &["dispatch"],
             Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
             Part::Render | Part::List => &["render"],
+            Part::Sync => &["compileSync", "route"],
         }
     }
 }
@@ -67,6 +78,7 @@ pub(crate) struct Code {
     calls: Vec<u8>,
     maps: Vec<u8>,
     render: Vec<u8>,
+    sync: Vec<u8>,
     /// By which `localeCompare` compares.
     collation: Arc<Collation>,
     /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
@@ -78,8 +90,9 @@ pub(crate) struct Code {
 impl Code {
     pub(crate) fn compile(memory_max: usize, budget: Arc<Budget>) -> Result<Code> {
         let collation = Arc::new(Collation::unicode().map_err(|_| Error::OutOfResources)?);
-        let (calls, maps, render) = (compiled(CALLS)?, compiled(MAPS)?, compiled(RENDER)?);
-        Ok(Code { calls, maps, render, collation, memory_max, budget })
+        let (calls, maps) = (compiled(CALLS)?, compiled(MAPS)?);
+        let (render, sync) = (compiled(RENDER)?, compiled(SYNC)?);
+        Ok(Code { calls, maps, render, sync, collation, memory_max, budget })
     }
 
     fn of(&self, part: Part) -> &[u8] {
@@ -87,6 +100,7 @@ impl Code {
             Part::Calls => &self.calls,
             Part::Maps | Part::Reduces => &self.maps,
             Part::Render | Part::List => &self.render,
+            Part::Sync => &self.sync,
         }
     }
 }
@@ -163,7 +177,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// `text`: the design document, or what is taken of it, as JSON text.
+    /// `text`: the design document, or what is taken of it, as JSON text; of a sync function its source.
     pub(crate) fn new(code: &Code, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
         let (allocator, usage) = Counted::new(&code.budget);
         let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
@@ -194,6 +208,7 @@ impl Machine {
             Part::Maps => machine.load(text, "map", clock)?,
             Part::Reduces => machine.load(text, "reduce", clock)?,
             Part::Render | Part::List => drop(machine.render("load", text, clock)?),
+            Part::Sync => machine.compile_sync(text, clock)?,
         }
         Ok(machine)
     }

@@ -336,9 +336,9 @@ impl Pool {
             let waited = self.come(lane).wait_timeout(queue, IDLE_MAX);
             let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             queue = next;
-            if waited.timed_out() && !loaded.machines.is_empty() {
+            if waited.timed_out() && !loaded.is_empty() {
                 drop(queue);
-                loaded.machines.clear();
+                loaded.clear();
                 queue = lock(&self.queue);
             }
         }
@@ -459,29 +459,50 @@ fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     (!is_idle).then_some(database)
 }
 
-/// What a thread keeps loaded. A machine serves one caller alone: nothing that a function leaves behind is seen by another.
+/// Engines that sync functions have on a thread, whoever calls: of so many databases.
+const SHARED_MAX: usize = 4;
+
+/// What a thread keeps loaded. A machine serves one caller alone: nothing that a function leaves behind is seen by another. What
+/// runs sync functions leaves nothing behind, and serves all.
 #[derive(Default)]
 struct Loaded {
     caller: Option<Caller>,
     /// The one used last is the last.
     machines: Vec<(Design, Part, Machine)>,
+    shared: Vec<(Design, Part, Machine)>,
 }
 
 impl Loaded {
     fn take(&mut self, caller: Caller, design: &Design, part: Part) -> Option<Machine> {
-        if self.caller != Some(caller) {
-            self.machines.clear();
-            self.caller = Some(caller);
-        }
         let is_asked = |(known, known_part, _): &(Design, Part, Machine)| *known_part == part && known == design;
-        let place = self.machines.iter().position(is_asked)?;
-        Some(self.machines.remove(place).2)
+        let machines = if part == Part::Sync {
+            &mut self.shared
+        } else {
+            if self.caller != Some(caller) {
+                self.machines.clear();
+                self.caller = Some(caller);
+            }
+            &mut self.machines
+        };
+        let place = machines.iter().position(is_asked)?;
+        Some(machines.remove(place).2)
     }
 
     fn keep(&mut self, design: Design, part: Part, machine: Machine, max: usize) {
-        if self.machines.len() >= max {
-            self.machines.remove(0);
+        let (machines, max) =
+            if part == Part::Sync { (&mut self.shared, SHARED_MAX) } else { (&mut self.machines, max) };
+        if machines.len() >= max {
+            machines.remove(0);
         }
-        self.machines.push((design, part, machine));
+        machines.push((design, part, machine));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.machines.is_empty() && self.shared.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.machines.clear();
+        self.shared.clear();
     }
 }

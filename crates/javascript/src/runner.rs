@@ -133,7 +133,7 @@ impl Runner {
     pub(crate) fn pool(&self, ask: &Ask) -> Arc<Pool> {
         let Handle { calls, maps, lists, .. } = &*self.handle;
         match ask.part() {
-            Part::Calls | Part::Render => calls.clone(),
+            Part::Calls | Part::Render | Part::Sync => calls.clone(),
             Part::Maps | Part::Reduces => maps.clone(),
             Part::List => lists.clone(),
         }

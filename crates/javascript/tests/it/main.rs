@@ -6,4 +6,5 @@ mod functions;
 mod isolation;
 mod patterns;
 mod render;
+mod sync;
 mod views;

@@ -1,0 +1,38 @@
+//! How long a sync function takes: in an engine that is there, and in a fresh one.
+//!
+//!     cargo run --release -p flatbed-javascript --example sync
+#![allow(clippy::expect_used)]
+
+use std::time::{Duration, Instant};
+
+use flatbed_channels::require::Writer;
+use flatbed_javascript::{Runner, RunnerOptions, SyncFunction, SyncWrite, writer_text};
+
+const SOURCE: &str = "function (doc, old) {
+    requireUser(doc.owner); requireRole('r'); requireAccess('A'); requireUser(['b', 'a']); requireAccess(['B', 'A']);
+    channel(doc.channels);
+    access(doc.owner, 'own');
+}";
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(async {
+        let runner = Runner::new(RunnerOptions::default()).expect("threads");
+        let channels = ["A".to_owned()].into();
+        let user = writer_text(&Writer { name: "a".to_owned(), channels, roles: ["r".to_owned()].into() });
+        let text = "words of a document ".repeat(40);
+        let document = format!(r#"{{"_id":"d","owner":"a","channels":["A","B"],"text":"{text}"}}"#);
+        let write =
+            SyncWrite { document: &document, old: "null", meta: "{}", user: &user, id_bytes: 1, now_s: 1_700_000_000 };
+        let took = async |calls: u32, database: fn(u32) -> String| -> Duration {
+            let began = Instant::now();
+            for call in 0..calls {
+                let function = SyncFunction::new(database(call), SOURCE);
+                runner.route(&function, &write).await.expect("an answer").expect("a routing");
+            }
+            began.elapsed() / calls
+        };
+        println!("a fresh engine: {:?}", took(100, |call| call.to_string()).await);
+        println!("one that is there: {:?}", took(10_000, |_| "same".to_owned()).await);
+    });
+}

@@ -1,0 +1,331 @@
+// A database's sync function: says of each document in which channels it is, whom it lets in where, and whether it may be written. Nothing
+// that a call does is seen by the next: the function is made anew for each, of a source that is compiled once, and what all calls share
+// is frozen, so that an engine serves all writers of a database.
+const { compileSync, route } = (() => {
+  const { Failure, apply, cut, evaluate, trimEnd } = inner;
+  const { stringify } = JSON;
+  const { isArray } = Array;
+  const { create, freeze, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, setPrototypeOf } = Object;
+  const { ownKeys, deleteProperty, defineProperty: tryDefine } = Reflect;
+  const { trunc } = Math;
+  const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
+  const startsWith = String.prototype.startsWith.call.bind(String.prototype.startsWith);
+  const global = globalThis;
+  const number = Number;
+  const text = String;
+
+  // Of one call.
+  let who = null;
+  let channels = [];
+  let grants = [];
+  let roles = [];
+  let known = create(null);
+  let counts = [0, 0];
+  let rejected = null;
+  let expires;
+
+  // More than a revision may have is counted no further.
+  const SAID_MAX = 10000;
+  const say = (list, key, value) => {
+    if (ownKey(known, key)) return;
+    const of = list === channels ? 0 : 1;
+    counts[of] += 1;
+    if (counts[of] > SAID_MAX) return;
+    known[key] = true;
+    list[list.length] = value;
+  };
+  const texts = (value) => {
+    if (typeof value === 'string') return [value];
+    const found = [];
+    if (!isArray(value)) return found;
+    for (let i = 0; i < value.length; i++) if (typeof value[i] === 'string') found[found.length] = value[i];
+    return found;
+  };
+  const makeArray = (value) => (isArray(value) ? value : [value]);
+  const inArray = (value, values) => {
+    const all = makeArray(values);
+    for (let i = 0; i < all.length; i++) if (all[i] === value) return true;
+    return false;
+  };
+  const requires = (has, reason) => {
+    if (who !== null && !has) throw { forbidden: reason };
+  };
+  const any = (names, has) => {
+    const all = makeArray(names);
+    for (let i = 0; i < all.length; i++) if (has(all[i])) return true;
+    return false;
+  };
+  const reject = (status, message) => {
+    const code = trunc(number(status));
+    if (rejected !== null || !(code >= 400)) return;
+    rejected = [code, message === undefined ? '' : cut(text(message))];
+  };
+  const helpers = {
+    channel(...given) {
+      for (let i = 0; i < given.length; i++) {
+        const names = texts(given[i]);
+        for (let n = 0; n < names.length; n++) say(channels, 'c' + names[n], names[n]);
+      }
+    },
+    access(users, given) {
+      const [to, what] = [texts(users), texts(given)];
+      for (let i = 0; i < to.length; i++) {
+        for (let n = 0; n < what.length; n++) {
+          if (what[n] !== '*') say(grants, stringify(['a', to[i], what[n]]), [to[i], what[n]]);
+        }
+      }
+    },
+    role(users, given) {
+      const [to, what] = [texts(users), texts(given)];
+      for (let i = 0; i < to.length; i++) {
+        for (let n = 0; n < what.length; n++) say(roles, stringify(['r', to[i], what[n]]), [to[i], what[n]]);
+      }
+    },
+    requireUser: (names) => requires(any(names, (name) => name === who?.name), 'sg wrong user'),
+    requireRole: (names) => requires(any(names, (name) => typeof name === 'string' && who !== null && ownKey(who.roles, name)), 'sg missing role'),
+    requireAccess: (names) => requires(any(names, (name) => inArray(name, who?.channels ?? [])), 'sg missing channel access'),
+    requireAdmin: () => requires(false, 'sg admin required'),
+    reject: (status, message) => reject(status, message),
+    expiry(value) {
+      if (typeof value === 'number' || typeof value === 'string') expires = value;
+    },
+    makeArray,
+    inArray,
+    log: () => {},
+  };
+
+  // What functions use of underscore.js.
+  const each = (values, work) => {
+    if (values === null || values === undefined) return values;
+    if (isArray(values)) for (let i = 0; i < values.length; i++) work(values[i], i, values);
+    else for (const name in values) if (ownKey(values, name)) work(values[name], name, values);
+    return values;
+  };
+  const collect = (values, pick) => {
+    const found = [];
+    each(values, (value, at) => {
+      pick(value, at, (what) => {
+        found[found.length] = what;
+      });
+    });
+    return found;
+  };
+  const equal = (a, b) => {
+    if (a === b || (a !== a && b !== b)) return true;
+    if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null || isArray(a) !== isArray(b)) return false;
+    const names = ownKeys(a);
+    if (names.length !== ownKeys(b).length) return false;
+    for (let i = 0; i < names.length; i++) if (!ownKey(b, names[i]) || !equal(a[names[i]], b[names[i]])) return false;
+    return true;
+  };
+  const some = (values, is) => {
+    const found = collect(values, (value, at, put) => {
+      if (is(value, at, values)) put(value);
+    });
+    return found;
+  };
+  const has = (values, value) => some(values, (item) => item === value).length > 0;
+  const flat = (values) => {
+    const found = [];
+    for (let i = 0; i < values.length; i++) each(makeArray(values[i]), (value) => (found[found.length] = value));
+    return found;
+  };
+  const uniq = (values) => {
+    const found = [];
+    each(values, (value) => {
+      if (!inArray(value, found)) found[found.length] = value;
+    });
+    return found;
+  };
+  const underscore = {
+    each,
+    forEach: each,
+    map: (values, make) => collect(values, (value, at, put) => put(make(value, at, values))),
+    reduce: (values, add, from) => {
+      let sum = from;
+      each(values, (value, at) => {
+        sum = add(sum, value, at, values);
+      });
+      return sum;
+    },
+    filter: some,
+    reject: (values, is) => some(values, (value, at) => !is(value, at, values)),
+    find: (values, is) => some(values, is)[0],
+    every: (values, is) => some(values, (value, at) => !is(value, at, values)).length === 0,
+    all: (values, is) => underscore.every(values, is),
+    some: (values, is) => some(values, is).length > 0,
+    any: (values, is) => some(values, is).length > 0,
+    contains: has,
+    include: has,
+    includes: has,
+    pluck: (values, name) => collect(values, (value, _, put) => put(value[name])),
+    keys: (of) => collect(of, (_, name, put) => put(name)),
+    values: (of) => collect(of, (value, _, put) => put(value)),
+    size: (of) => (typeof of === 'string' ? of.length : collect(of, (value, _, put) => put(value)).length),
+    isEmpty: (of) => underscore.size(of) === 0,
+    first: (values) => values?.[0],
+    last: (values) => values?.[values.length - 1],
+    uniq,
+    union: (...lists) => uniq(flat(lists)),
+    intersection: (list, ...lists) => some(uniq(list), (value) => underscore.every(lists, (other) => inArray(value, other))),
+    difference: (list, ...lists) => some(list, (value) => !inArray(value, flat(lists))),
+    without: (list, ...values) => some(list, (value) => !inArray(value, values)),
+    compact: (list) => some(list, (value) => value),
+    flatten: (list) => flat(list),
+    has: (of, name) => of !== null && of !== undefined && ownKey(of, name),
+    extend: (of, ...others) => {
+      each(others, (other) => each(other, (value, name) => (of[name] = value)));
+      return of;
+    },
+    clone: (of) => (isArray(of) ? flat([of]) : underscore.extend({}, of)),
+    isEqual: equal,
+    isArray,
+    isObject: (of) => typeof of === 'function' || (typeof of === 'object' && of !== null),
+    isString: (of) => typeof of === 'string',
+    isNumber: (of) => typeof of === 'number',
+    isBoolean: (of) => typeof of === 'boolean',
+    isFunction: (of) => typeof of === 'function',
+    isNull: (of) => of === null,
+    isUndefined: (of) => of === undefined,
+  };
+
+  for (const name of ['emit', 'require', 'sum', 'toJSON', 'isArray', 'collate']) deleteProperty(global, name);
+  for (const name of ownKeys(helpers)) defineProperty(global, name, { value: helpers[name], configurable: true });
+  defineProperty(global, '_', { value: underscore, configurable: true });
+
+  // Setters of these reach what no property shows.
+  for (const name of ['prepareStackTrace', 'stackTraceLimit', 'captureStackTrace']) {
+    if (name in Error && !deleteProperty(Error, name)) throw new TypeError(`${name} stays`);
+  }
+  // What inherits from a frozen object cannot be given a property that the object has, unless that is a setter which gives it.
+  const overridable = (prototype) => {
+    for (const key of ownKeys(prototype)) {
+      const { value, configurable, ...rest } = getOwnPropertyDescriptor(prototype, key);
+      if (!configurable || 'get' in rest) continue;
+      defineProperty(prototype, key, {
+        get: () => value,
+        set(other) {
+          if (this === prototype || (typeof this !== 'object' && typeof this !== 'function') || this === null) return;
+          tryDefine(this, key, { value: other, writable: true, enumerable: true, configurable: true });
+        },
+        enumerable: false,
+        configurable: false,
+      });
+    }
+  };
+  for (const of of [Object, Function, Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError]) overridable(of.prototype);
+
+  // All that is there before the first call: what properties lead to, and what only the language does.
+  const prototypeOf = getPrototypeOf;
+  const found = new Set([global]);
+  const queue = [
+    prototypeOf(function* () {}),
+    prototypeOf(async () => {}),
+    prototypeOf(async function* () {}),
+    prototypeOf(prototypeOf([].values())),
+    [].values(),
+    ''[Symbol.iterator](),
+    new Map().entries(),
+    new Set().entries(),
+    'a'.matchAll(/a/g),
+    (function* () {})(),
+    (async function* () {})(),
+    Object(Symbol.iterator),
+    Object(1n),
+    (() => {}),
+    (function () {
+      return arguments;
+    })(),
+    (function () {
+      'use strict';
+      return arguments;
+    })(),
+  ];
+  const reach = (value) => {
+    if ((typeof value !== 'object' && typeof value !== 'function') || value === null || found.has(value)) return;
+    found.add(value);
+    queue[queue.length] = value;
+  };
+  const reachAll = (of) => {
+    reach(prototypeOf(of));
+    for (const key of ownKeys(of)) {
+      const { value, get, set } = getOwnPropertyDescriptor(of, key);
+      reach(value);
+      reach(get);
+      reach(set);
+    }
+  };
+  reachAll(global);
+  for (let i = 0; i < queue.length; i++) {
+    reachAll(queue[i]);
+    freeze(queue[i]);
+  }
+  for (const key of ownKeys(global)) {
+    const { configurable, writable, get } = getOwnPropertyDescriptor(global, key);
+    if (get !== undefined) throw new TypeError('a name that is no value');
+    if (configurable || writable) defineProperty(global, key, { writable: false, configurable: false });
+  }
+  const many = ownKeys(global).length;
+  const parent = prototypeOf(global);
+
+  // Whether all that a call has left can be taken away: what it may not have named as well.
+  const restore = () => {
+    const keys = ownKeys(global);
+    let is_clean = true;
+    for (let i = many; i < keys.length; i++) is_clean = deleteProperty(global, keys[i]) && is_clean;
+    if (prototypeOf(global) !== parent) setPrototypeOf(global, parent);
+    return is_clean && ownKeys(global).length === many && prototypeOf(global) === parent;
+  };
+
+  let make;
+  // A source is one expression: as it stands between both kinds of brackets, it closes neither.
+  const compileSync = (source) => {
+    try {
+      const bare = trimEnd(source, /[\s;]+$/, '');
+      evaluate(checkedCode('(function (realUserCtx) { return [' + bare + '\n]; })'));
+      make = evaluate(checkedCode('(function (realUserCtx) { return (' + bare + '\n); })'));
+      if (typeof make({}) !== 'function') throw new Failure('compilation_error', 'Expression does not eval to a function.');
+      if (!restore()) throw new Failure('compilation_error', 'The expression changes what it stands in.');
+      return '';
+    } catch (error) {
+      const reason = error instanceof Failure ? error.answer[1] : `${error}`;
+      return stringify(['error', 'compilation_error', cut(reason)]);
+    }
+  };
+
+  const thrown = (error) => {
+    if (error !== null && typeof error === 'object' && error.name === 'InternalError') return 'exhausted';
+    try {
+      if (error.forbidden) reject(403, error.forbidden);
+      else if (error.unauthorized) reject(401, error.unauthorized);
+      else return 'exception';
+      return 'ok';
+    } catch {
+      return 'exception';
+    }
+  };
+
+  // `[how, is_clean, {...}]`
+  const route = ({ doc, old, meta, user }) => {
+    who = user;
+    channels = [];
+    grants = [];
+    roles = [];
+    known = create(null);
+    counts = [0, 0];
+    rejected = null;
+    expires = undefined;
+    let how = 'ok';
+    try {
+      // Its own copy of who writes, to do with as it likes.
+      const context = user === null ? {} : { name: user.name, channels: flat([user.channels]), roles: underscore.extend({}, user.roles) };
+      apply(make(context), undefined, [doc, old, meta]);
+    } catch (error) {
+      how = thrown(error);
+    }
+    const said = { channels, grants, roles, counts, rejected, expires };
+    return stringify([how, restore(), said]);
+  };
+  return { compileSync, route };
+})();
+export { compileSync, route };

@@ -1,0 +1,81 @@
+(function () {
+  var kept;
+  return function (doc) {
+    var found = [];
+    var puts = [];
+    var secret = doc.secret;
+    var realm = globalThis;
+    var me = arguments.callee;
+    function look(name, get, put) {
+      var left;
+      try { left = get(); } catch (e) { left = undefined; }
+      if (typeof left === 'string' && left.indexOf('secret') === 0) found.push(name + ' ' + left);
+      puts.push(put);
+    }
+    look('closure', function () { return kept; }, function (s) { kept = s; });
+    look('global', function () { return leaked; }, function (s) { leaked = s; });
+    look('this', function () { return this.leak; }, function (s) { this.leak = s; });
+    look('Function', function () { return Function('return this')().JSON.leak; }, function (s) { Function('return this')().JSON = { leak: s }; });
+    look('globalThis', function () { return realm.other; }, function (s) { realm.other = s; });
+    look('defined', function () { return realm.fixed; }, function (s) { Object.defineProperty(realm, 'fixed', { value: s, configurable: false }); });
+    look('symbol', function () { return realm[Symbol.for('leak')]; }, function (s) { realm[Symbol.for('leak')] = s; });
+    look('var', function () { return (0, eval)('vared'); }, function (s) { (0, eval)('var vared = ' + JSON.stringify(s)); });
+    look('function declared', function () { return (0, eval)('declared()'); }, function (s) { (0, eval)('function declared() { return ' + JSON.stringify(s) + '; }'); });
+    look('lexical', function () { return (0, eval)('lexical'); }, function (s) { (0, eval)('let lexical = ' + JSON.stringify(s)); });
+    look('callee', function () { return me.leak; }, function (s) { me.leak = s; });
+    look('channel', function () { return channel.leak; }, function (s) { channel.leak = s; });
+    look('channel prototype', function () { return channel.prototype.leak; }, function (s) { channel.prototype.leak = s; });
+    look('underscore', function () { return _.leak || _.map.leak; }, function (s) { _.leak = s; _.map.leak = s; });
+    look('requireUser', function () { return requireUser('x'); }, function (s) { requireUser = function () { return s; }; });
+    [Object, Array, String, Number, Boolean, Function, RegExp, Date, Promise, Map, Set, WeakMap, Symbol, Error, TypeError, Proxy, BigInt, ArrayBuffer, Uint8Array].forEach(function (c) {
+      look(c.name, function () { return c.leak; }, function (s) { c.leak = s; });
+      if (c.prototype) look(c.name + '.prototype', function () { return c.prototype.leak; }, function (s) { c.prototype.leak = s; });
+      look(c.name + ' inherits', function () { return Object.getPrototypeOf(c).leak2; }, function (s) { Object.getPrototypeOf(c).leak2 = s; });
+      look(c.name + ' parent', function () { return c.prototype.leak3; }, function (s) { Object.setPrototypeOf(c.prototype, { leak3: s }); });
+    });
+    look('object', function () { return {}.inherited; }, function (s) { Object.defineProperty(Object.prototype, 'inherited', { value: s }); });
+    look('overridden', function () { return {}.valueOf; }, function (s) { Object.prototype.valueOf = s; });
+    look('overridden toString', function () { return Object.prototype.toString(); }, function (s) { Object.prototype.toString = function () { return s; }; });
+    look('proto', function () { return {}.leak4; }, function (s) { ({}).__proto__.leak4 = s; });
+    look('push', function () { return [].push.leak; }, function (s) { Array.prototype.push = function () { return 1; }; Array.prototype.push.leak = s; });
+    look('array', function () { return [][3]; }, function (s) { Array.prototype[3] = s; });
+    look('iterator', function () { return [].values().__proto__.leak; }, function (s) { Object.getPrototypeOf([].values()).leak = s; });
+    look('iterators', function () { return [].values().leak5; }, function (s) { Object.getPrototypeOf(Object.getPrototypeOf([].values())).leak5 = s; });
+    look('map iterator', function () { return new Map().values().leak; }, function (s) { Object.getPrototypeOf(new Map().values()).leak = s; });
+    look('set iterator', function () { return new Set().values().leak; }, function (s) { Object.getPrototypeOf(new Set().values()).leak = s; });
+    look('string iterator', function () { return ''[Symbol.iterator]().leak; }, function (s) { Object.getPrototypeOf(''[Symbol.iterator]()).leak = s; });
+    look('matches', function () { return ''.matchAll(/a/g).leak; }, function (s) { Object.getPrototypeOf(''.matchAll(/a/g)).leak = s; });
+    look('typed', function () { return new Uint8Array(1).leak6; }, function (s) { Object.getPrototypeOf(Uint8Array.prototype).leak6 = s; });
+    look('generator function', function () { return (function* () {}).leak; }, function (s) { Object.getPrototypeOf(function* () {}).leak = s; });
+    look('generator prototype', function () { return (function* () {})().leak; }, function (s) { Object.getPrototypeOf(Object.getPrototypeOf((function* () {})())).leak = s; });
+    look('async function', function () { return (async function () {}).leak; }, function (s) { Object.getPrototypeOf(async function () {}).leak = s; });
+    look('async generator', function () { return (async function* () {}).leak; }, function (s) { Object.getPrototypeOf(async function* () {}).leak = s; });
+    look('async generator prototype', function () { return (async function* () {})().leak; }, function (s) { Object.getPrototypeOf(Object.getPrototypeOf((async function* () {})())).leak = s; });
+    look('async iterator', function () { return (async function* () {})().leak7; }, function (s) { Object.getPrototypeOf(Object.getPrototypeOf(Object.getPrototypeOf((async function* () {})()))).leak7 = s; });
+    look('thrower', function () { 'use strict'; return Object.getOwnPropertyDescriptor((function () { 'use strict'; return arguments; })(), 'callee').get.leak; }, function (s) { Object.getOwnPropertyDescriptor((function () { 'use strict'; return arguments; })(), 'callee').get.leak = s; });
+    look('symbol object', function () { return Object(Symbol.for('leak')).leak; }, function (s) { Object.getPrototypeOf(Object(Symbol.for('leak'))).leak = s; });
+    look('getter', function () { return Object.getOwnPropertyDescriptor(Map.prototype, 'size').get.leak; }, function (s) { Object.getOwnPropertyDescriptor(Map.prototype, 'size').get.leak = s; });
+    look('JSON', function () { return JSON.leak || JSON.stringify({}); }, function (s) { JSON.leak = s; JSON.stringify = function () { return s; }; });
+    look('parse', function () { return JSON.parse('{}').leak; }, function (s) { JSON.parse = function () { return { leak: s }; }; });
+    look('Math', function () { return Math.random(); }, function (s) { Math.random = function () { return s; }; });
+    look('now', function () { return Date.now(); }, function (s) { Date.now = function () { return s; }; });
+    look('Date', function () { return new Date().toISOString(); }, function (s) { Date.prototype.toISOString = function () { return s; }; });
+    look('Reflect', function () { return Reflect.leak; }, function (s) { Reflect.leak = s; });
+    look('trace', function () { return Error.prepareStackTrace && Error.prepareStackTrace(); }, function (s) { Error.prepareStackTrace = function () { return s; }; });
+    look('traced', function () { return new Error('x').stack; }, function (s) { Error.prepareStackTrace = function () { return s; }; });
+    look('limit', function () { return Error.stackTraceLimit; }, function (s) { Error.stackTraceLimit = s; });
+    look('regexp', function () { return RegExp.lastMatch || RegExp.$1 || RegExp.input; }, function (s) { /(.*)/.exec(s); });
+    look('pattern', function () { return /a/.leak; }, function (s) { /a/.leak = s; });
+    look('template', function () { return (function (t) { return t; })`a`.leak; }, function (s) { (function (t) { return t; })`a`.leak = s; });
+    look('generator', function () { return realm.generator.next().value; }, function (s) { realm.generator = (function* () { while (true) yield s; })(); realm.generator.next(); });
+    look('weak', function () { return realm.weak.deref().leak; }, function (s) { realm.kept = { leak: s }; realm.weak = new WeakRef(realm.kept); });
+    look('finalized', function () { return realm.finalized; }, function (s) { new FinalizationRegistry(function () { realm.finalized = s; }).register({}, s); });
+    look('promise', function () { return realm.promised; }, function (s) { Promise.resolve().then(function () { realm.promised = s; }); (async function () { await null; realm.promised = s; })(); });
+    look('realm prototype', function () { return realm.leak8; }, function (s) { Object.setPrototypeOf(realm, { leak8: s }); });
+    look('realm proxy', function () { return realm.nothing; }, function (s) { Object.setPrototypeOf(realm, new Proxy({}, { get: function () { return s; } })); });
+    look('buffer', function () { return realm.buffer.leak; }, function (s) { realm.buffer = new SharedArrayBuffer(8); realm.buffer.leak = s; });
+    puts.forEach(function (put) { try { put(secret); } catch (e) {} });
+    if (found.length) throw { forbidden: found.join(', ') };
+    channel('puts');
+  };
+})()
