@@ -1,0 +1,504 @@
+//! Fifty users, twenty databases, and random changes of `_security`, roles, passwords, keys of tokens, administrators and
+//! settings beside requests and feeds at two servers.
+//!
+//! A model decides (`rights_torture/model.rs`): it knows when each change began and when it was acknowledged. A request that
+//! was forbidden, or allowed, all the time from a second before it came until it was answered must have been refused, or
+//! answered; else either is right. A write that was acknowledged must have been allowed at some moment between: it is fenced.
+//! A feed ends within a second of the loss of its right, and not without one; how late this machine is at the time comes on
+//! top of that (`canary.rs`), and of nothing else. At the end followers have all that databases hold, these hold what was
+//! acknowledged, and nothing that was refused.
+//!
+//! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
+//! same, and not what comes of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
+
+#[path = "it/support.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
+mod support;
+
+#[path = "rights_torture/ask.rs"]
+mod ask;
+#[path = "rights_torture/canary.rs"]
+mod canary;
+#[path = "rights_torture/change.rs"]
+mod change;
+#[path = "rights_torture/client.rs"]
+mod client;
+#[path = "rights_torture/follow.rs"]
+mod follow;
+#[path = "rights_torture/model.rs"]
+mod model;
+#[path = "rights_torture/mortal.rs"]
+mod mortal;
+#[path = "rights_torture/probe.rs"]
+mod probe;
+#[path = "rights_torture/proof.rs"]
+mod proof;
+#[path = "rights_torture/timeline.rs"]
+mod timeline;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use canary::Canary;
+use client::{Answer, Connection};
+use flatbed_auth::PasswordHash;
+use model::{DATABASES, Model, Needs, Outcomes, When, database_name, parsed};
+use mortal::Mortal;
+use proof::{Keys, Proof, basic};
+use serde_json::Value;
+use support::{ServerOptions, Store};
+use timeline::Span;
+use tokio::time::{Instant, sleep, timeout};
+
+const CLIENTS: u64 = 16;
+const CHANGERS: u64 = 8;
+const FOLLOWERS: u64 = 40;
+
+/// For so long nothing is shown that is wrong, and then for as long some.
+const CALM: Duration = Duration::from_secs(4);
+
+/// A request that takes longer has been forgotten.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_follow_changes() {
+    let store = Arc::new(Store::new());
+    torture(&store, seconds(15.0), 0, false).await;
+}
+
+/// Late and spurious watches, 1007, 1020, 1021.
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_follow_changes_under_faults() {
+    let Some(store) = Store::with_faults() else { return };
+    torture(&Arc::new(store), seconds(10.0), 1, false).await;
+}
+
+/// One of the servers is killed again and again, whatever it does, and another one takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_follow_changes_beside_servers_that_die() {
+    let Some(store) = Store::with_faults() else { return };
+    torture(&Arc::new(store), seconds(10.0), 2, true).await;
+}
+
+fn seconds(short: f64) -> Duration {
+    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
+    Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What has changed: requests are about it more often than about other things.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum About {
+    User(usize),
+    Database(usize),
+}
+
+/// What was written, as far as that is known.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// By name: the database's number, and ids of documents that must be in it.
+    written: HashMap<usize, (u64, HashSet<String>)>,
+    /// Ids of documents that must be nowhere.
+    refused: HashSet<String>,
+}
+
+pub(crate) struct World {
+    servers: Mutex<Vec<SocketAddr>>,
+    may_break: bool,
+    is_over: AtomicBool,
+    is_ended: AtomicBool,
+    model: Mutex<Model>,
+    keys: Mutex<Keys>,
+    /// Sessions and proxies' words are signed with it.
+    secret: Vec<u8>,
+    ledger: Mutex<Ledger>,
+    recent: Mutex<VecDeque<About>>,
+    /// Of each thing that is changed one change at a time.
+    turns: Vec<tokio::sync::Mutex<()>>,
+    /// Passwords that a server has found right, with the salts of their hashes.
+    known: Mutex<HashSet<(SocketAddr, usize, String)>>,
+    /// When a password may be sent that has to be checked: that takes a core for a fifth of a second.
+    next_check: Mutex<Instant>,
+    canary: Canary,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    /// Numbers of things that have to be told apart.
+    numbers: AtomicU64,
+    began: Instant,
+    seed: u64,
+}
+
+impl World {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::SeqCst)
+    }
+
+    fn count(&self, what: &'static str) {
+        *lock(&self.counts).entry(what).or_default() += 1;
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Whether nothing that is wrong is shown now.
+    fn is_calm(&self) -> bool {
+        (self.began.elapsed().as_millis() / CALM.as_millis()).is_multiple_of(2)
+    }
+
+    /// Whether a password may be checked now.
+    fn may_check(&self) -> bool {
+        let mut next = lock(&self.next_check);
+        let now = Instant::now();
+        let may = *next <= now;
+        if may {
+            *next = now + Duration::from_millis(300);
+        }
+        may
+    }
+
+    fn note(&self, about: About) {
+        let mut recent = lock(&self.recent);
+        recent.push_front(about);
+        recent.truncate(6);
+    }
+
+    /// Judges what was answered, or written.
+    fn judge(&self, asked: &dyn std::fmt::Debug, proof: &Proof, needs: Needs, when: When, outcome: Outcome) {
+        let possible = lock(&self.model).outcomes(proof, needs, when);
+        self.compare(asked, proof, needs, when, outcome, possible);
+    }
+
+    fn compare(
+        &self,
+        asked: &dyn std::fmt::Debug,
+        proof: &Proof,
+        needs: Needs,
+        when: When,
+        outcome: Outcome,
+        possible: Outcomes,
+    ) {
+        let is_possible = match outcome {
+            Outcome::Answered => possible.answered,
+            Outcome::Refused => possible.refused,
+            Outcome::Absent => possible.absent,
+        };
+        if !is_possible {
+            self.fail(
+                &format!("{asked:?} as {proof:?}, which needs {needs:?}: {outcome:?}, but possible is {possible:?}"),
+                needs,
+                when,
+            );
+        }
+        let is_certain = [possible.answered, possible.refused, possible.absent].iter().filter(|one| **one).count() == 1;
+        self.count(match (is_certain, outcome) {
+            (true, Outcome::Answered) => "surely answered",
+            (true, Outcome::Refused) => "surely refused",
+            (true, Outcome::Absent) => "surely absent",
+            (false, _) => "either",
+        });
+    }
+
+    /// Something is wrong.
+    fn fail(&self, what: &str, needs: Needs, when: When) -> ! {
+        self.is_over.store(true, Ordering::SeqCst);
+        let now = Instant::now();
+        let ago = |span: Span| (now - span.from, now - span.to);
+        let model = lock(&self.model);
+        let history = needs.database().map(|database| model.databases[database].history());
+        let keys: Vec<String> = model.keys.iter().map(|key| key.history()).collect();
+        let text = format!(
+            "{what}\nit was {:?} ago, with keys {keys:?},\nnames wanted: {},\nproxies believed: {},\nthe database: {}",
+            ago(when.records),
+            model.wants_names.history(),
+            model.believes_proxies.history(),
+            history.unwrap_or_default(),
+        );
+        let users: Vec<String> = (0..model::USERS)
+            .filter(|user| what.contains(&format!("user: {user},")))
+            .map(|user| {
+                let admin = model.admins.get(user).map(|admin| admin.history()).unwrap_or_default();
+                format!("{}; as an administrator: {admin}", model.users[user].history())
+            })
+            .collect();
+        drop(model);
+        panic!("seed {}: {text},\nthe user: {users:?}", self.seed);
+    }
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Answered,
+    Refused,
+    Absent,
+}
+
+impl Outcome {
+    /// `None`: nothing is known of it.
+    fn of(answer: &Answer, proof: &Proof) -> Option<Outcome> {
+        match answer.status {
+            200..=299 | 409 | 412 => Some(Outcome::Answered),
+            401 | 403 => Some(Outcome::Refused),
+            // What is wrong with a token.
+            400 if matches!(proof, Proof::Token { .. }) => Some(Outcome::Refused),
+            404 if parsed(&answer.body)["reason"] == "Database does not exist." => Some(Outcome::Absent),
+            404 => Some(Outcome::Answered),
+            429 | 503 => None,
+            _ => panic!("{answer:?}"),
+        }
+    }
+}
+
+/// Connections of a task, one to each server.
+pub(crate) struct Client {
+    world: Arc<World>,
+    random: Random,
+    connections: HashMap<SocketAddr, Connection>,
+}
+
+impl Client {
+    fn new(world: &Arc<World>, number: u64) -> Client {
+        Client { world: world.clone(), random: Random(world.seed ^ (number << 32)), connections: HashMap::new() }
+    }
+
+    fn server(&mut self) -> SocketAddr {
+        let servers = lock(&self.world.servers);
+        servers[self.random.below(servers.len() as u64) as usize]
+    }
+
+    /// One request at a server; `None`: the connection broke, and it is not known what came of it.
+    async fn call(
+        &mut self,
+        server: SocketAddr,
+        method: &str,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: &str,
+    ) -> Option<Answer> {
+        let mut connection = match self.connections.remove(&server) {
+            Some(connection) => connection,
+            None => Connection::open(server).await.ok()?,
+        };
+        let called = timeout(PATIENCE, connection.call(method, path, headers, body)).await;
+        let called = called.unwrap_or_else(|_| panic!("{method} {path}: no answer"));
+        if called.is_ok() && !connection.is_last {
+            self.connections.insert(server, connection);
+        }
+        if called.is_err() {
+            self.world.count("broken");
+        }
+        called.ok()
+    }
+
+    /// The same as the administrator whom nobody takes away.
+    async fn root_at(&mut self, server: SocketAddr, method: &str, path: &str, body: &str) -> Option<Answer> {
+        self.call(server, method, path, &[("authorization", basic("root", "test"))], body).await
+    }
+
+    async fn root(&mut self, method: &str, path: &str, body: &str) -> Option<Answer> {
+        let server = self.server();
+        self.root_at(server, method, path, body).await
+    }
+
+    /// The same until it has succeeded, or failed with this.
+    async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.root(method, path, body).await;
+            if let Some(answer) = answer.as_ref().filter(|answer| answer.status < 300 || answer.status == or) {
+                return parsed(&answer.body);
+            }
+            assert!(Instant::now() < deadline, "{method} {path}: {answer:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn options() -> ServerOptions {
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("test", &[1; 16], 10))].into();
+    ServerOptions { admins, ..ServerOptions::default() }
+}
+
+async fn torture(store: &Arc<Store>, length: Duration, salt: u64, dies: bool) {
+    let given =
+        std::env::var("FLATBED_TEST_SEED").ok().map(|text| text.parse().expect("FLATBED_TEST_SEED is a number"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+    let seed = given.unwrap_or(u64::from(now) ^ salt);
+    println!("FLATBED_TEST_SEED={seed}");
+    let layer = store.layer().await;
+    let secret = layer.sign_in_state().await.expect("read").0.secrets[0].bytes.clone();
+    let first = store.serve_on(layer, options()).await;
+    let second = Mortal::start(store).await;
+    let world = Arc::new(World {
+        servers: Mutex::new(vec![first.address, second.address()]),
+        may_break: dies,
+        is_over: AtomicBool::new(false),
+        is_ended: AtomicBool::new(false),
+        model: Mutex::new(Model::new()),
+        keys: Mutex::new(Keys::new(model::KEYS)),
+        secret,
+        ledger: Mutex::default(),
+        recent: Mutex::default(),
+        turns: (0..change::TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
+        known: Mutex::default(),
+        next_check: Mutex::new(Instant::now()),
+        canary: Canary::default(),
+        counts: Mutex::default(),
+        numbers: AtomicU64::new(1),
+        began: Instant::now(),
+        seed,
+    });
+    change::prepare(&world).await;
+    // What was settled is known to all servers.
+    sleep(model::GRACE).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut canaries = tokio::task::JoinSet::new();
+    canaries.spawn(canary::timers(world.clone()));
+    canaries.spawn(canary::reads(world.clone()));
+    let mut followers = tokio::task::JoinSet::new();
+    for number in 0..FOLLOWERS {
+        followers.spawn(follow::Follower::new(&world, number).run());
+    }
+    for number in 0..CLIENTS {
+        tasks.spawn(ask::ask(world.clone(), number));
+    }
+    for number in 0..CHANGERS {
+        tasks.spawn(change::change(world.clone(), number));
+    }
+    let ends = Instant::now() + length;
+    let mut second = Some(second);
+    while !world.is_over() && Instant::now() < ends {
+        let pause = if dies { Duration::from_millis(2_500) } else { length };
+        let over = async {
+            while !world.is_over() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = timeout(pause.min(ends - Instant::now()), over).await;
+        if dies && let Some(died) = second.take() {
+            lock(&world.servers).retain(|server| *server != died.address());
+            drop(died);
+            let next = Mortal::start(store).await;
+            lock(&world.servers).push(next.address());
+            second = Some(next);
+            world.count("kills");
+        }
+    }
+    world.is_over.store(true, Ordering::SeqCst);
+    while let Some(done) = tasks.join_next().await {
+        went(done);
+    }
+    change::open_all(&world).await;
+    let mut held = Vec::new();
+    while let Some(done) = followers.join_next().await {
+        held.push(went(done));
+    }
+    world.is_ended.store(true, Ordering::SeqCst);
+    while let Some(done) = canaries.join_next().await {
+        went(done);
+    }
+    compare(&world, held).await;
+    let counts = lock(&world.counts).clone();
+    println!("{counts:?}");
+    // Else nothing was shown.
+    for what in [
+        "surely answered",
+        "surely refused",
+        "surely absent",
+        "writes",
+        "feeds that lost their right",
+        "rows",
+        "changes",
+    ] {
+        assert!(counts.contains_key(what), "{what}: {counts:?}");
+    }
+    drop(second);
+    first.stop().await;
+}
+
+/// What a task has given; where it has failed, this fails as well.
+fn went<T>(done: Result<T, tokio::task::JoinError>) -> T {
+    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}
+
+/// What the databases hold, and what followers and writers know.
+async fn compare(world: &Arc<World>, held: Vec<follow::Held>) {
+    let mut client = Client::new(world, 0xe2d);
+    let mut all = Vec::new();
+    for database in 0..DATABASES {
+        let found = client.must("GET", &format!("/{}/_all_docs", database_name(database)), "", 0).await;
+        let rows = found["rows"].as_array().expect("rows");
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let rows: BTreeMap<String, String> =
+            rows.iter().map(|row| (text(&row["id"]), text(&row["value"]["rev"]))).collect();
+        all.push(rows);
+    }
+    for follow::Held { follower, database, documents } in held {
+        let rows = &all[database];
+        let lacks: Vec<_> = rows.iter().filter(|(id, rev)| documents.get(*id) != Some(rev)).collect();
+        let more: Vec<_> = documents.keys().filter(|id| !rows.contains_key(*id)).collect();
+        assert!(
+            lacks.is_empty() && more.is_empty(),
+            "seed {}: follower {follower} of {} lacks {lacks:?}, and has {more:?}",
+            world.seed,
+            database_name(database)
+        );
+    }
+    let ledger = lock(&world.ledger);
+    let model = lock(&world.model);
+    for (database, rows) in all.iter().enumerate() {
+        let number = model.databases[database].newest().as_ref().map(|database| database.number);
+        if let Some((of, written)) = ledger.written.get(&database)
+            && Some(*of) == number
+        {
+            let lost: Vec<_> = written.iter().filter(|id| !rows.contains_key(*id)).collect();
+            assert!(lost.is_empty(), "seed {}: acknowledged, and not there: {lost:?}", world.seed);
+        }
+        let there: Vec<_> = rows.keys().filter(|id| ledger.refused.contains(*id)).collect();
+        assert!(there.is_empty(), "seed {}: refused, and there: {there:?}", world.seed);
+    }
+}
+
+/// SplitMix64 (public domain, by Sebastiano Vigna).
+pub(crate) struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn index(&mut self, end: usize) -> usize {
+        self.below(end as u64) as usize
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// So many different ones below a bound, or fewer.
+    fn some(&mut self, count: u64, end: usize) -> Vec<usize> {
+        let mut found: Vec<usize> = (0..self.below(count + 1)).map(|_| self.index(end)).collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}

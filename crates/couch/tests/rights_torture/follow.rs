@@ -1,0 +1,327 @@
+//! Feeds that end with the rights of their readers, and whose readers miss nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::ask::proof_of;
+use super::client::Connection;
+use super::model::{DATABASES, GRACE, Needs, USERS, When, database_name, parsed};
+use super::proof::Proof;
+use super::timeline::Span;
+use super::{Client, Outcome, World, lock};
+
+/// How often a reader who has read nothing looks whether the feed should have ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a follower has put together in the end.
+pub struct Held {
+    pub follower: u64,
+    pub database: usize,
+    /// Revisions of documents that are there.
+    pub documents: BTreeMap<String, String>,
+}
+
+pub struct Follower {
+    client: Client,
+    number: u64,
+    database: usize,
+    /// Which database of that name it has followed; `None`: none yet, or it is not known which.
+    of: Option<u64>,
+    since: String,
+    documents: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Feed {
+    Normal,
+    Longpoll,
+    Continuous,
+    EventSource,
+}
+
+/// One feed under way.
+struct Open {
+    feed: Feed,
+    path: String,
+    proof: Proof,
+    server: SocketAddr,
+    came: Instant,
+    /// Databases that it may be of.
+    of: BTreeSet<u64>,
+}
+
+/// How a feed ended.
+#[derive(Debug)]
+enum End {
+    /// The follower went.
+    Left,
+    /// With `last_seq`.
+    Whole,
+    /// With a line that says why.
+    Refused(#[allow(dead_code, reason = "shown where it is wrong")] String),
+    /// In the middle.
+    Cut,
+}
+
+impl Follower {
+    pub fn new(world: &Arc<World>, number: u64) -> Follower {
+        Follower {
+            client: Client::new(world, 0x10_000 + number),
+            number,
+            database: number as usize % DATABASES,
+            of: None,
+            since: "0".into(),
+            documents: BTreeMap::new(),
+        }
+    }
+
+    /// Follows one feed after the other, and in the end what is left.
+    pub async fn run(mut self) -> Held {
+        let world = self.client.world.clone();
+        while !world.is_over() {
+            let feed = match self.client.random.below(10) {
+                0 => Feed::Normal,
+                1..3 => Feed::Longpoll,
+                3..7 => Feed::Continuous,
+                _ => Feed::EventSource,
+            };
+            self.follow(feed, None).await;
+            sleep(Duration::from_millis(self.client.random.below(200))).await;
+        }
+        // All is open then, and everybody knows.
+        while !self.is_opened() {
+            sleep(LOOK).await;
+        }
+        sleep(GRACE).await;
+        let deadline = Instant::now() + super::PATIENCE;
+        while !self.follow(Feed::Normal, Some(Proof::Nothing)).await {
+            assert!(Instant::now() < deadline, "follower {} does not come to an end", self.number);
+            sleep(LOOK).await;
+        }
+        Held { follower: self.number, database: self.database, documents: self.documents }
+    }
+
+    fn is_opened(&self) -> bool {
+        let model = lock(&self.client.world.model);
+        let is_open = |of: &super::model::Database| of.security == Default::default();
+        let now = super::model::moment();
+        let names_wanted = model.wants_names.possible(now).contains(&&true);
+        let possible = model.databases[self.database].possible(now);
+        !names_wanted && possible.iter().all(|of| of.as_ref().is_some_and(is_open))
+    }
+
+    /// Forgets what it has, if that may be of another database.
+    fn keep(&mut self, of: &BTreeSet<u64>, has_none: bool) {
+        let one = of.first().copied().filter(|_| of.len() == 1 && !has_none);
+        if one.is_none() || one != self.of {
+            self.of = one;
+            self.since = "0".into();
+            self.documents.clear();
+        }
+    }
+
+    /// Opens a feed and reads it; true: to its proper end.
+    async fn follow(&mut self, feed: Feed, proof: Option<Proof>) -> bool {
+        let world = self.client.world.clone();
+        let server = self.client.server();
+        let user = self.client.random.index(USERS);
+        let proof = match proof {
+            Some(proof) => proof,
+            None => self.likely_proof(server, user),
+        };
+        {
+            // What has happened since the last one.
+            let now = super::model::moment();
+            let (of, has_none) = lock(&world.model).databases(self.database, now);
+            self.keep(&of, has_none);
+        }
+        let name = match feed {
+            Feed::Normal => "normal",
+            Feed::Longpoll => "longpoll",
+            Feed::Continuous => "continuous",
+            Feed::EventSource => "eventsource",
+        };
+        let beat = if self.client.random.percent(50) { 200 } else { 60_000 };
+        let path =
+            format!("/{}/_changes?feed={name}&since={}&heartbeat={beat}", database_name(self.database), self.since);
+        let needs = Needs::Member(self.database);
+        let came = Instant::now();
+        let Ok(mut connection) = Connection::open(server).await else { return false };
+        let sent = timeout(super::PATIENCE, connection.send("GET", &path, &proof.headers(), "")).await;
+        let Ok(status) = sent.unwrap_or_else(|_| panic!("{path}: no answer")) else { return false };
+        let span = Span { from: came, to: Instant::now() };
+        if status != 200 {
+            let mut body = String::new();
+            while let Ok(Some(line)) = connection.line().await {
+                body += &line;
+            }
+            let answer = super::Answer { status, body, cookie: None };
+            if let Some(outcome) = Outcome::of(&answer, &proof) {
+                world.judge(&("GET", &path, server, &answer), &proof, needs, When::answered(span), outcome);
+            }
+            return false;
+        }
+        world.judge(&("GET", &path, server), &proof, needs, When::answered(span), Outcome::Answered);
+        world.count("feeds");
+        let (of, has_none) = lock(&world.model).databases(self.database, span);
+        self.keep(&of, has_none);
+        let all = When::answered(span).records;
+        let of = lock(&world.model).databases(self.database, all).0;
+        let open = Open { feed, path, proof, server, came, of };
+        let end = self.read(&open, &mut connection).await;
+        self.ended(&open, &end);
+        // What came last may have been of the next database already.
+        let (of, has_none) = lock(&world.model).databases(self.database, Span { from: came, to: Instant::now() });
+        self.keep(&of, has_none);
+        matches!(end, End::Whole) && self.of.is_some()
+    }
+
+    /// Mostly one who may, if somebody does.
+    fn likely_proof(&mut self, server: SocketAddr, user: usize) -> Proof {
+        let world = self.client.world.clone();
+        let mut proof = proof_of(&mut self.client, server, user);
+        for _ in 0..10 {
+            let when = When::answered(super::model::moment());
+            if lock(&world.model).outcomes(&proof, Needs::Member(self.database), when).answered {
+                break;
+            }
+            let user = self.client.random.index(USERS);
+            proof = proof_of(&mut self.client, server, user);
+        }
+        proof
+    }
+
+    async fn read(&mut self, open: &Open, connection: &mut Connection) -> End {
+        let world = self.client.world.clone();
+        let leaves = Instant::now() + Duration::from_millis(200 + self.client.random.below(8_000));
+        let mut text = String::new();
+        loop {
+            let line = timeout(LOOK, connection.line()).await;
+            self.must_go_on(open);
+            let line = match line {
+                Err(_) if open.feed != Feed::Normal && (Instant::now() >= leaves || world.is_over()) => {
+                    return End::Left;
+                }
+                Err(_) => continue,
+                Ok(Err(_)) => return End::Cut,
+                Ok(Ok(None)) => break,
+                Ok(Ok(Some(line))) => line,
+            };
+            let row = match open.feed {
+                Feed::Normal | Feed::Longpoll => {
+                    text += &line;
+                    continue;
+                }
+                Feed::Continuous if line.is_empty() => continue,
+                Feed::Continuous => parsed(&line),
+                Feed::EventSource => match line.strip_prefix("data: ").or_else(|| line.strip_prefix("data:")) {
+                    Some(row) if !row.is_empty() => parsed(row),
+                    _ => continue,
+                },
+            };
+            if let Some(why) = row["error"].as_str() {
+                return End::Refused(why.to_owned());
+            }
+            if row.get("last_seq").is_none() {
+                self.row(&row);
+            }
+        }
+        if matches!(open.feed, Feed::Continuous | Feed::EventSource) {
+            return End::Whole;
+        }
+        let answer = parsed(&text);
+        assert!(answer["last_seq"].is_string(), "{}: {text}", open.path);
+        for row in answer["results"].as_array().expect("rows") {
+            self.row(row);
+        }
+        answer["last_seq"].as_str().expect("a place").clone_into(&mut self.since);
+        End::Whole
+    }
+
+    fn row(&mut self, row: &Value) {
+        self.client.world.count("rows");
+        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{row}")).to_owned();
+        self.since = text(&row["seq"]);
+        let id = text(&row["id"]);
+        if row["deleted"] == true {
+            self.documents.remove(&id);
+        } else {
+            self.documents.insert(id, text(&row["changes"][0]["rev"]));
+        }
+    }
+
+    /// The right was there a second ago, and as much more as this machine is late.
+    fn must_go_on(&self, open: &Open) {
+        let world = &self.client.world;
+        let now = Instant::now();
+        let began = now.checked_sub(2 * GRACE).unwrap_or(now);
+        let from = now.checked_sub(GRACE + world.canary.slack(began)).unwrap_or(now);
+        if from <= open.came {
+            return;
+        }
+        let span = Span { from, to: now };
+        let when = When { records: span, settings: span, admins: span };
+        let needs = Needs::Member(self.database);
+        let possible = lock(&world.model).outcomes_in(&open.proof, needs, when, |number| open.of.contains(&number));
+        if !possible.answered {
+            let Open { feed, path, proof, server, came, of } = open;
+            let (slack, age) = (now - from, came.elapsed());
+            world.fail(
+                &format!(
+                    "{feed:?} {path} at {server} as {proof:?} of {of:?} goes on, {age:?} old, with {slack:?} to end: {possible:?}"
+                ),
+                needs,
+                when,
+            );
+        }
+    }
+
+    /// Whether there was a reason to end.
+    fn ended(&mut self, open: &Open, end: &End) {
+        let world = &self.client.world;
+        let now = Instant::now();
+        let from = now
+            .checked_sub(GRACE + world.canary.slack(now.checked_sub(2 * GRACE).unwrap_or(now)))
+            .unwrap_or(now)
+            .max(open.came);
+        let span = Span { from, to: now };
+        let when = When::answered(span);
+        let (needs, proof) = (Needs::Member(self.database), &open.proof);
+        let (possible, others, keys) = {
+            let model = lock(&world.model);
+            // It may have been judged by the next database of its name, too.
+            let possible = model.outcomes(proof, needs, when);
+            let (numbers, has_none) = model.databases(self.database, when.records);
+            (possible, has_none || numbers.len() > 1, model.keys_changed(when.settings))
+        };
+        let is_right = match end {
+            End::Left => true,
+            End::Whole => matches!(open.feed, Feed::Normal | Feed::Longpoll) || others || possible.absent,
+            // Tokens are not verified again: their feeds end with any other key.
+            End::Refused(_) | End::Cut => {
+                possible.refused || possible.absent || others || matches!(proof, Proof::Token { .. }) && keys
+            }
+        };
+        let has_died = matches!(end, End::Cut | End::Whole) && !lock(&world.servers).contains(&open.server);
+        if !(is_right || world.may_break && has_died) {
+            let Open { feed, path, server, came, of, .. } = open;
+            let age = came.elapsed();
+            world.fail(
+                &format!("{feed:?} {path} at {server} as {proof:?} of {of:?}, {age:?} old, ended: {end:?}"),
+                needs,
+                when,
+            );
+        }
+        world.count(match end {
+            End::Left => "feeds that were left",
+            End::Whole => "feeds that came to their end",
+            End::Refused(_) => "feeds that lost their right",
+            End::Cut => "feeds that were cut",
+        });
+    }
+}

@@ -1,0 +1,110 @@
+//! What a change takes away, or gives, is asked for at once, and once more when it must be known everywhere.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::ask::{Asked, one};
+use super::model::{DATABASES, GRACE, Needs, Outcomes, USERS, When, moment};
+use super::proof::Proof;
+use super::{About, Client, lock};
+
+/// So many of those that lose something, and of those that win something, are asked about.
+const PROBED: usize = 3;
+
+/// What somebody could do before a change.
+pub struct Probe {
+    proof: Proof,
+    needs: Needs,
+    before: Outcomes,
+}
+
+impl Probe {
+    fn now(&self, client: &Client) -> Outcomes {
+        lock(&client.world.model).outcomes(&self.proof, self.needs, instant())
+    }
+}
+
+/// By what is true now, whatever may be answered.
+fn instant() -> When {
+    let span = moment();
+    When { records: span, settings: span, admins: span }
+}
+
+/// Who can do what with that which will be changed. All servers have looked at it by then.
+pub async fn before(client: &mut Client, about: About) -> Vec<Probe> {
+    let world = client.world.clone();
+    let pairs: Vec<(usize, usize)> = match about {
+        About::User(user) => (0..DATABASES).map(|database| (user, database)).collect(),
+        About::Database(database) => (0..USERS).map(|user| (user, database)).collect(),
+    };
+    let mut probes = Vec::new();
+    {
+        let model = lock(&world.model);
+        for (user, database) in pairs {
+            let Some(salt) = model.salt(user) else { continue };
+            let proof = Proof::session(&world.secret, user, &salt);
+            for needs in [Needs::Member(database), Needs::Admin(database)] {
+                let before = model.outcomes(&proof, needs, instant());
+                probes.push(Probe { proof: proof.clone(), needs, before });
+            }
+        }
+    }
+    let may = probes.iter().find(|probe| probe.before.is_answered()).or(probes.first());
+    if let Some(Probe { proof, needs, .. }) = may {
+        let servers = lock(&world.servers).clone();
+        for server in servers {
+            let database = needs.database().expect("one of a database");
+            one(client, server, proof, Asked::read(database), &mut Vec::new()).await;
+        }
+    }
+    probes
+}
+
+/// Writes what cannot be written any more, and reads a second later.
+pub async fn after(client: &mut Client, probes: Vec<Probe>) {
+    let changed = Instant::now();
+    let (mut lost, mut won) = (Vec::new(), Vec::new());
+    for probe in probes {
+        let now = probe.now(client);
+        if probe.before.is_answered() && !now.answered {
+            lost.push(probe);
+        } else if !probe.before.answered && now.is_answered() {
+            won.push(probe);
+        }
+    }
+    for probes in [&mut lost, &mut won] {
+        while probes.len() > PROBED {
+            let at = client.random.index(probes.len());
+            probes.swap_remove(at);
+        }
+    }
+    // What is refused by its fence is looked at anew, and so is all that others ask for.
+    let is_calm = client.world.is_calm();
+    if !is_calm {
+        probe(client, &lost, true).await;
+    }
+    if client.random.percent(if is_calm { 80 } else { 40 }) && !(lost.is_empty() && won.is_empty()) {
+        sleep_until(changed + GRACE + Duration::from_millis(2)).await;
+        lost.append(&mut won);
+        probe(client, &lost, false).await;
+    }
+}
+
+async fn probe(client: &mut Client, probes: &[Probe], writes: bool) {
+    let servers = lock(&client.world.servers).clone();
+    for Probe { proof, needs, .. } in probes {
+        for server in servers.iter().copied() {
+            if client.world.is_over() {
+                return;
+            }
+            let asked = match needs {
+                Needs::Member(database) if writes => Asked::write(*database, client.world.number()),
+                Needs::Admin(database) if !client.world.is_calm() => Asked::design(*database, client.world.number()),
+                _ => Asked::read(needs.database().expect("one of a database")),
+            };
+            client.world.count("probes");
+            one(client, server, proof, asked, &mut Vec::new()).await;
+        }
+    }
+}
