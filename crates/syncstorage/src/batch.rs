@@ -1,0 +1,209 @@
+//! Batches as they are uploaded: what is staged, and what it lies upon.
+
+use futures_util::future::try_join4;
+
+use crate::edit::Prepared;
+use crate::error::{Error, Result};
+use crate::keys::{BatchKeys, CollectionKeys, SortKey, UserKeys};
+use crate::layers::{Found, Layers, base_rows};
+use crate::model::{Change, Precondition, Staged};
+use crate::names::{BatchId, CollectionName, RecordId, Uid};
+use crate::store::Inner;
+use crate::timestamp::Timestamp;
+use crate::transaction::{Attempt, Trx};
+use crate::values::{Batch, Beneath, GivenPayload, Payload, StagedRow};
+use crate::write::seen;
+
+/// Payloads that one transaction stages, beside what is written around them.
+const STAGED_BYTES_MAX: usize = 700_000;
+
+/// Changes that are added to a batch, a transaction of them.
+struct Append<'a> {
+    user: &'a UserKeys,
+    name: &'a CollectionName,
+    batch: BatchId,
+    /// The batch is begun with them.
+    begins: bool,
+    changes: &'a [Prepared],
+    condition: Precondition,
+}
+
+impl Inner {
+    /// Adds changes to a batch, or begins it with them. They may be added in several transactions: nobody sees them.
+    pub(crate) async fn stage(
+        &self,
+        uid: Uid,
+        name: &CollectionName,
+        batch: BatchId,
+        begins: bool,
+        changes: Vec<Change>,
+        condition: Precondition,
+    ) -> Result<Staged> {
+        let user = &self.keys.user(uid);
+        let changes = &mut self.prepare_batch(changes, batch)?;
+        let mut append = Append { user, name, batch, begins, changes: &[], condition };
+        if changes.iter().any(|change| change.parts.is_some()) {
+            self.append(&append).await?;
+            append.begins = false;
+            self.write_ahead(user, name, batch, changes).await?;
+        }
+        let mut staged = None;
+        let mut rest = changes.as_slice();
+        while !rest.is_empty() || staged.is_none() {
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|change| {
+                bytes += change.payload.as_ref().map_or(0, |payload| match payload {
+                    Payload::Inline(payload) => payload.len(),
+                    Payload::Blob { .. } => 0,
+                });
+                bytes <= STAGED_BYTES_MAX
+            });
+            let (chunk, behind) = rest.split_at_checked(fits.count()).unwrap_or((rest, &[]));
+            staged = Some(self.append(&Append { changes: chunk, ..append }).await?);
+            (append.begins, rest) = (false, behind);
+        }
+        staged.ok_or(Error::BatchNotFound)
+    }
+
+    async fn append(&self, append: &Append<'_>) -> Result<Staged> {
+        self.runner.write(move |trx, attempt| async move { self.append_in(&trx, attempt, append).await }).await
+    }
+
+    async fn append_in(&self, trx: &Trx, attempt: Attempt, append: &Append<'_>) -> Result<Staged> {
+        let Append { user, name, batch, begins, changes, condition } = *append;
+        let (keys, batch_keys) = (user.collection(name), user.batch(batch));
+        let ids: Vec<&RecordId> = changes.iter().map(|change| &change.id).collect();
+        // A batch that is begun with them has nothing yet, unless an attempt of before has begun it.
+        let is_new = begins && !attempt.maybe_committed;
+        let staged = async {
+            match is_new {
+                true => Ok(vec![None; ids.len()]),
+                false => trx.get_all(ids.iter().map(|id| batch_keys.staged_record(id))).await,
+            }
+        };
+        let record = trx.get(batch_keys.record(), false);
+        let (seen, record, rows, staged) =
+            try_join4(seen(trx, user, &keys), record, base_rows(trx, &keys, &ids), staged).await?;
+        let (head, state) = (seen.0, seen.1.unwrap_or_default());
+        let clock = self.clock.now();
+        let now = head.now(clock);
+        condition.judge(state.modified, now)?;
+        let mut record = match record {
+            Some(record) => open(Batch::decode(&record)?, name, clock)?,
+            None if begins => {
+                let record = Batch::new(name.clone(), clock);
+                self.open_batch(trx, user, batch, &record).await?;
+                record
+            }
+            None => return Err(Error::BatchNotFound),
+        };
+        let is_seen = record.records == 0 || record.seen == Some(state.state);
+        record.seen = is_seen.then_some(state.state);
+        record.appends = record.appends.wrapping_add(1);
+        let layers = Layers::new(user, keys, &state);
+        let found = layers.found(trx, &ids, rows).await?;
+        for ((change, found), staged) in changes.iter().zip(&found).zip(staged) {
+            let staged = staged.map(|staged| StagedRow::decode(&staged)).transpose()?;
+            let row = merged(staged.as_ref(), change, beneath(&layers, found, now));
+            put_staged(trx, &layers.keys, &batch_keys, change, staged.as_ref(), &row)?;
+            count(&mut record, staged.as_ref(), &row);
+        }
+        if record.records > self.limits.max_total_records || record.bytes > u64::from(self.limits.max_total_bytes) {
+            return Err(Error::BatchTooLarge);
+        }
+        trx.set(batch_keys.record(), &record.encode());
+        Ok(Staged { batch, modified: state.modified, now })
+    }
+}
+
+/// A batch that may still be used in a collection.
+pub(crate) fn open(record: Batch, name: &CollectionName, clock: Timestamp) -> Result<Batch> {
+    if record.collection != *name || record.deadline <= clock { Err(Error::BatchNotFound) } else { Ok(record) }
+}
+
+/// What lies beneath an edit of a batch.
+pub(crate) fn beneath(layers: &Layers, found: &Found, now: Timestamp) -> Beneath {
+    let Some(view) = layers.view(found) else { return Beneath::default() };
+    Beneath {
+        exists: true,
+        is_live: view.expires.is_none_or(|expires| expires > now),
+        len: view.len as u32,
+        sortindex: view.sortindex,
+        expires: view.expires,
+    }
+}
+
+/// An edit behind an earlier one of the same batch: what it leaves out stays.
+fn merged(before: Option<&StagedRow>, change: &Prepared, beneath: Beneath) -> StagedRow {
+    let given = change.payload.as_ref().map(|payload| match payload {
+        Payload::Inline(bytes) => GivenPayload::Beside { len: bytes.len() as u32 },
+        Payload::Blob { id, len } => GivenPayload::Blob { id: *id, len: *len },
+    });
+    StagedRow {
+        payload: given.or(before.and_then(|before| before.payload)),
+        sortindex: change.sortindex.or(before.and_then(|before| before.sortindex)),
+        ttl: change.ttl.or(before.and_then(|before| before.ttl)),
+        beneath,
+    }
+}
+
+fn put_staged(
+    trx: &Trx,
+    collection: &CollectionKeys,
+    keys: &BatchKeys,
+    change: &Prepared,
+    before: Option<&StagedRow>,
+    row: &StagedRow,
+) -> Result<()> {
+    let id = &change.id;
+    if let Some(before) = before
+        && change.payload.is_some()
+    {
+        match before.payload {
+            // An attempt of before may have staged just this one.
+            Some(GivenPayload::Blob { id, .. }) if before.payload != row.payload => {
+                trx.clear_range_quietly(&collection.blob(id))?;
+            }
+            Some(GivenPayload::Beside { .. }) => trx.clear_quietly(&keys.payload(id))?,
+            _ => {}
+        }
+    }
+    if let Some(Payload::Inline(payload)) = &change.payload {
+        trx.set_quietly(&keys.payload(id), payload)?;
+    }
+    put_entries(trx, keys, id, before, row)
+}
+
+/// Writes an edit and its entry by sortindex.
+pub(crate) fn put_entries(
+    trx: &Trx,
+    keys: &BatchKeys,
+    id: &RecordId,
+    before: Option<&StagedRow>,
+    row: &StagedRow,
+) -> Result<()> {
+    let sort = SortKey::of(row.final_sortindex());
+    if let Some(before) = before.map(|before| SortKey::of(before.final_sortindex())).filter(|before| *before != sort) {
+        trx.clear_quietly(&keys.sortindex(before, id))?;
+    }
+    trx.set_quietly(&keys.staged_record(id), &row.encode())?;
+    trx.set_quietly(&keys.sortindex(sort, id), &row.encode_expires())
+}
+
+/// Counts an edit in its batch, in the place of an earlier one.
+fn count(record: &mut Batch, before: Option<&StagedRow>, row: &StagedRow) {
+    let given = |row: &StagedRow| row.payload.map_or(0, GivenPayload::len);
+    record.records += u32::from(before.is_none());
+    record.bytes = (record.bytes + given(row)).saturating_sub(before.map_or(0, given));
+    count_deltas(record, before, row);
+    record.ttl_min = record.ttl_min.into_iter().chain(row.ttl).min();
+    record.kept_earliest = row.kept_expires().map_or(record.kept_earliest, |at| at.min(record.kept_earliest));
+}
+
+/// Counts what an edit's commit adds to the collection.
+pub(crate) fn count_deltas(record: &mut Batch, before: Option<&StagedRow>, row: &StagedRow) {
+    let (count, bytes) = row.deltas();
+    let (old_count, old_bytes) = before.map_or((0, 0), StagedRow::deltas);
+    record.count_delta += count - old_count;
+    record.bytes_delta += bytes - old_bytes;
+}

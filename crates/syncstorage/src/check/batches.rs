@@ -1,0 +1,60 @@
+//! Batches that are open.
+
+use crate::batch::count_deltas;
+use crate::check::collection::staged;
+use crate::check::{Known, Look, PAGE_ROWS};
+use crate::error::Result;
+use crate::layers::Layers;
+use crate::names::{BatchId, RecordId};
+use crate::store::Inner;
+use crate::values::{Batch, GivenPayload};
+
+impl Inner {
+    pub(super) async fn check_batch(
+        &self,
+        known: &Known,
+        batch: BatchId,
+        record: &Batch,
+        look: &mut Look,
+    ) -> Result<()> {
+        let user = &known.user;
+        let what = format!("user {}, the batch {batch} in {}", user.uid(), record.collection);
+        let state = known.states.iter().find(|(name, _)| *name == record.collection);
+        let state = state.map(|(_, state)| state.clone()).unwrap_or_default();
+        let (keys, layers) = (user.batch(batch), Layers::new(user, user.collection(&record.collection), &state));
+        let mut sums = Batch { records: 0, bytes: 0, count_delta: 0, bytes_delta: 0, ..record.clone() };
+        let mut range = keys.staged();
+        loop {
+            let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
+            let edits = staged(&keys, &rows)?;
+            for (id, edit) in &edits {
+                sums.records += 1;
+                sums.bytes += edit.payload.map_or(0, GivenPayload::len);
+                count_deltas(&mut sums, None, edit);
+                if edit.kept_expires().is_some_and(|expires| expires < record.kept_earliest) {
+                    look.note(format!("{what}, {id}: what it keeps expires before the first one"));
+                }
+                if let Some(GivenPayload::Blob { id: blob, len }) = edit.payload {
+                    self.check_blob(&what, &layers.keys, id, blob, u64::from(len), look).await?;
+                }
+            }
+            if record.seen == Some(state.state) {
+                let ids: Vec<&RecordId> = edits.iter().map(|(id, _)| id).collect();
+                let found = self.found_at(&layers, &ids).await?;
+                for ((id, edit), found) in edits.iter().zip(&found) {
+                    let (exists, len) = layers.view(found).map_or((false, 0), |view| (true, view.len));
+                    let stored = (edit.beneath.exists, u64::from(edit.beneath.len));
+                    look.same(format_args!("{what}, {id}: what it lies upon"), stored, (exists, len));
+                }
+            }
+            self.check_staged(&what, &keys, &edits, look).await?;
+            match rows.last() {
+                Some((key, _)) if has_more => range = range.behind(key),
+                _ => break,
+            }
+        }
+        let of = |batch: &Batch| (batch.records, batch.bytes, batch.count_delta, batch.bytes_delta);
+        look.same(format_args!("{what}: what it counts"), of(record), of(&sums));
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! Folding: what committed batches have is moved to where the collection's records lie.
+//!
+//! Nobody sees it: what lies over a record is the record already. What was written since has taken the edit away
+//! ([`crate::edit`]), so nothing newer is overwritten, and a page that was folded is empty when it is folded again.
+
+use futures_util::future::{try_join, try_join_all};
+
+use crate::edit::{note_earliest, put_row};
+use crate::error::{Error, Result};
+use crate::keys::{Due, KeyRange, SortKey, UserKeys};
+use crate::layers::{Found, Layers, PayloadAt, base_rows};
+use crate::names::{CollectionName, RecordId, Uid};
+use crate::store::Inner;
+use crate::timestamp::Timestamp;
+use crate::transaction::Trx;
+use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
+use crate::write::state;
+
+/// Edits and bytes of payloads that one transaction folds.
+pub(crate) const FOLD_ROWS_MAX: usize = 200;
+const FOLD_BYTES_MAX: u64 = 500_000;
+
+/// After so long whoever holds the lease folds what the process that committed it has left.
+const LEFT_AFTER_SECONDS: u32 = 10;
+
+/// What one transaction of folding did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Folded {
+    /// Nothing lies over the collection.
+    Nothing,
+    /// What the oldest overlay has up to this id.
+    Until(RecordId),
+    /// Nothing behind the id; something may lie before it.
+    Again,
+    /// An overlay to its end; so many remain.
+    Overlay(usize),
+}
+
+/// When a batch that was committed is due to be folded by whoever holds the lease.
+pub(crate) fn due_at(overlay: &Overlay) -> Timestamp {
+    overlay.modified.after_seconds(LEFT_AFTER_SECONDS)
+}
+
+impl Inner {
+    /// Folds until at most so many overlays are left.
+    pub(crate) async fn fold_until(&self, user: &UserKeys, name: &CollectionName, left: usize) -> Result<()> {
+        let mut after = None;
+        loop {
+            match self.fold_page(user, name, after.as_ref(), FOLD_ROWS_MAX).await? {
+                Folded::Nothing => return Ok(()),
+                Folded::Until(id) => after = Some(id),
+                Folded::Overlay(remain) if remain <= left => return Ok(()),
+                Folded::Again | Folded::Overlay(_) => after = None,
+            }
+        }
+    }
+
+    /// Folds a page, behind an id where all up to that is known to be folded.
+    pub(crate) async fn fold_page(
+        &self,
+        user: &UserKeys,
+        name: &CollectionName,
+        after: Option<&RecordId>,
+        rows_max: usize,
+    ) -> Result<Folded> {
+        let (folded, records) =
+            self.runner.write(move |trx, _| async move { fold_in(&trx, user, name, after, rows_max).await }).await?;
+        self.metrics.sync_records_folded.add(records);
+        if let Folded::Overlay(_) = folded {
+            self.metrics.sync_folds.add(1);
+        }
+        Ok(folded)
+    }
+
+    /// Folds all that lies over a collection.
+    pub(crate) async fn fold_all(&self, uid: Uid, name: &CollectionName) -> Result<()> {
+        self.fold_until(&self.keys.user(uid), name, 0).await
+    }
+}
+
+async fn fold_in(
+    trx: &Trx,
+    user: &UserKeys,
+    name: &CollectionName,
+    after: Option<&RecordId>,
+    rows_max: usize,
+) -> Result<(Folded, u64)> {
+    let keys = user.collection(name);
+    // With conflict: who writes to the collection writes its state.
+    let Some(mut state) = state(trx, &keys, false).await? else { return Ok((Folded::Nothing, 0)) };
+    let Some(overlay) = state.overlays.first().copied() else { return Ok((Folded::Nothing, 0)) };
+    let batch = user.batch(overlay.batch);
+    let mut range = batch.staged();
+    if let Some(after) = after {
+        range = range.behind(&batch.staged_record(after));
+    }
+    let page = trx.page(&range, rows_max, false).await?;
+    let mut bytes = 0;
+    let mut edits = Vec::new();
+    for (key, value) in &page.rows {
+        let staged = StagedRow::decode(value)?;
+        if let Some(GivenPayload::Beside { len }) = staged.payload {
+            bytes += u64::from(len);
+        }
+        if bytes > FOLD_BYTES_MAX && !edits.is_empty() {
+            break;
+        }
+        edits.push((batch.take_staged(key)?, staged));
+    }
+    if edits.is_empty() {
+        if after.is_some() {
+            return Ok((Folded::Again, 0));
+        }
+        state.overlays.remove(0);
+        trx.clear_range_quietly(&batch.data())?;
+        trx.clear_quietly(&user.due(due_at(&overlay), &Due::Fold(name.clone())))?;
+        trx.set(keys.state(), &state.encode());
+        return Ok((Folded::Overlay(state.overlays.len()), 0));
+    }
+    let ids: Vec<&RecordId> = edits.iter().map(|(id, _)| id).collect();
+    let beside = edits.iter().map(|(id, staged)| async {
+        match staged.payload {
+            Some(GivenPayload::Beside { .. }) => trx.get(&batch.payload(id), true).await,
+            _ => Ok(None),
+        }
+    });
+    let (rows, beside) = try_join(base_rows(trx, &keys, &ids), try_join_all(beside)).await?;
+    let oldest = Collection { overlays: vec![overlay], ..Collection::default() };
+    let layers = Layers::new(user, keys, &oldest);
+    let earliest = state.earliest;
+    for (((id, staged), base), beside) in edits.iter().zip(rows).zip(beside) {
+        let found = Found { base, staged: vec![(0, staged.clone())] };
+        let view = layers.view(&found).ok_or(Error::Corrupt("an overlay"))?;
+        let payload = match view.payload {
+            PayloadAt::Here(payload) => payload,
+            PayloadAt::Beside(_) => Payload::Inline(beside.ok_or(Error::Corrupt("a staged payload is missing"))?),
+        };
+        let row = Row { modified: view.modified, sortindex: view.sortindex, expires: view.expires, payload };
+        for blob in found.blobs().filter(|blob| Some(*blob) != row.payload.blob()) {
+            trx.clear_range_quietly(&layers.keys.blob(blob))?;
+        }
+        put_row(trx, &layers.keys, id, found.base.as_ref(), &row)?;
+        trx.clear_quietly(&batch.sortindex(SortKey::of(staged.final_sortindex()), id))?;
+        state.earliest = row.expires.map_or(state.earliest, |expires| expires.min(state.earliest));
+    }
+    let (Some((first, _)), Some((last, _))) = (edits.first(), edits.last()) else {
+        return Ok((Folded::Nothing, 0));
+    };
+    let until = |mut end: Vec<u8>| {
+        end.push(0);
+        end
+    };
+    let records = KeyRange { begin: batch.staged_record(first), end: until(batch.staged_record(last)) };
+    let payloads = KeyRange { begin: batch.payload(first), end: until(batch.payload(last)) };
+    trx.clear_range_quietly(&records)?;
+    trx.clear_range_quietly(&payloads)?;
+    if state.earliest == earliest {
+        trx.touch(layers.keys.state())?;
+    } else {
+        note_earliest(trx, user, name, earliest, state.earliest)?;
+        trx.set(layers.keys.state(), &state.encode());
+    }
+    Ok((Folded::Until(last.clone()), edits.len() as u64))
+}

@@ -1,0 +1,554 @@
+//! Every key. All are FoundationDB tuples below {S}, which is `{root}/21`: see `design/syncstorage.md`.
+
+pub(crate) mod tuple;
+
+use crate::error::Result;
+use tuple::{BYTES, TEXT, bad_key, put_int, put_text, take_int, take_text};
+
+use crate::names::{BatchId, CollectionName, RecordId, Uid};
+use crate::timestamp::Timestamp;
+
+/// Firefox Sync's number under the root; no other crate's.
+const UNDER_ROOT: u64 = 21;
+
+// Under {S}.
+const FORMAT: u64 = 0;
+const USERS: u64 = 1;
+const DUE: u64 = 2;
+const LEASES: u64 = 3;
+/// The token server's users.
+pub(crate) const ACCOUNTS: u64 = 4;
+
+// Under {S}/1/{uid}, {U}.
+const HEAD: u64 = 0;
+const COLLECTIONS: u64 = 1;
+const DATA: u64 = 2;
+const STAGED: u64 = 3;
+const BATCHES: u64 = 4;
+
+// Under {U}/2/{collection}.
+const RECORDS: u64 = 1;
+const BY_MODIFIED: u64 = 2;
+const BY_SORTINDEX: u64 = 3;
+const BY_EXPIRY: u64 = 4;
+const BLOBS: u64 = 5;
+
+// Under {U}/3/{batch}.
+const STAGED_RECORDS: u64 = 1;
+const STAGED_BY_SORTINDEX: u64 = 2;
+const STAGED_PAYLOADS: u64 = 3;
+
+/// What becomes due lies in so many slices, by its user, so that no key of them is hot.
+pub(crate) const SHARDS: u64 = 64;
+
+/// A half-open range of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub begin: Vec<u8>,
+    pub end: Vec<u8>,
+}
+
+impl KeyRange {
+    /// All keys that begin with a prefix and go on with an element of a tuple.
+    pub(crate) fn under(prefix: Vec<u8>) -> KeyRange {
+        let mut end = prefix.clone();
+        end.push(0xff);
+        KeyRange { begin: prefix, end }
+    }
+
+    /// The same without what lies up to and with a key.
+    pub(crate) fn behind(self, key: &[u8]) -> KeyRange {
+        let mut begin = key.to_vec();
+        begin.push(0);
+        KeyRange { begin: begin.max(self.begin), end: self.end }
+    }
+
+    /// The same without what lies at a key and behind it.
+    pub(crate) fn before(self, key: &[u8]) -> KeyRange {
+        KeyRange { end: self.end.min(key.to_vec()), begin: self.begin }
+    }
+}
+
+/// Keys of Firefox Sync under one root.
+#[derive(Debug, Clone)]
+pub(crate) struct RootKeys {
+    prefix: Vec<u8>,
+}
+
+impl RootKeys {
+    /// `root`: any bytes, the setting of that name.
+    pub(crate) fn new(root: &[u8]) -> RootKeys {
+        let mut prefix = Vec::new();
+        put_text(&mut prefix, BYTES, root);
+        put_int(&mut prefix, UNDER_ROOT);
+        RootKeys { prefix }
+    }
+
+    /// {S} and a number: the beginning of a part's keys.
+    pub(crate) fn part(&self, number: u64) -> Vec<u8> {
+        with(&self.prefix, number)
+    }
+
+    /// Everything of Firefox Sync's.
+    pub(crate) fn all(&self) -> KeyRange {
+        KeyRange::under(self.prefix.clone())
+    }
+
+    pub(crate) fn format(&self) -> Vec<u8> {
+        self.part(FORMAT)
+    }
+
+    pub(crate) fn lease(&self, id: &str) -> Vec<u8> {
+        let mut key = self.part(LEASES);
+        put_text(&mut key, TEXT, id.as_bytes());
+        key
+    }
+
+    pub(crate) fn user(&self, uid: Uid) -> UserKeys {
+        UserKeys { prefix: with(&self.part(USERS), uid.0), due: self.part(DUE), uid }
+    }
+
+    /// All users from one on.
+    pub(crate) fn users_from(&self, uid: Uid) -> KeyRange {
+        KeyRange { begin: with(&self.part(USERS), uid.0), end: self.part(USERS + 1) }
+    }
+
+    /// The user that a key lies under.
+    pub(crate) fn uid_of(&self, key: &[u8]) -> Result<Uid> {
+        let rest = key.strip_prefix(self.part(USERS).as_slice()).ok_or_else(bad_key)?;
+        Ok(Uid(take_int(rest)?.0))
+    }
+
+    /// What is due by a time in a slice.
+    pub(crate) fn due_until(&self, shard: u64, at: Timestamp) -> KeyRange {
+        let begin = with(&self.part(DUE), shard);
+        let end = with(&begin, at.next().hundredths() as u64);
+        KeyRange { begin, end }
+    }
+
+    /// Everything that is due at some time.
+    pub(crate) fn due_all(&self) -> KeyRange {
+        KeyRange { begin: self.part(DUE), end: self.part(DUE + 1) }
+    }
+
+    /// What a key of [`RootKeys::due_all`] says.
+    pub(crate) fn take_due(&self, key: &[u8]) -> Result<DueEntry> {
+        let rest = key.strip_prefix(self.part(DUE).as_slice()).ok_or_else(bad_key)?;
+        let (_, rest) = take_int(rest)?;
+        let (at, rest) = take_time(rest)?;
+        let (kind, rest) = take_int(rest)?;
+        let (uid, rest) = take_int(rest)?;
+        let (due, rest) = match kind {
+            1 => {
+                let (collection, rest) = take_collection(rest)?;
+                (Due::Expiry(collection), rest)
+            }
+            2 => {
+                let (batch, rest) = take_int(rest)?;
+                (Due::Batch(BatchId(batch)), rest)
+            }
+            3 => {
+                let (collection, rest) = take_collection(rest)?;
+                (Due::Fold(collection), rest)
+            }
+            4 => (Due::Purge, rest),
+            _ => return Err(bad_key()),
+        };
+        if rest.is_empty() { Ok(DueEntry { at, uid: Uid(uid), due }) } else { Err(bad_key()) }
+    }
+}
+
+/// Something that is to be done at some time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// No record of the collection expires before.
+    Expiry(CollectionName),
+    /// A batch or an upload that is not committed by then is removed.
+    Batch(BatchId),
+    /// A committed batch is folded by whoever holds the lease.
+    Fold(CollectionName),
+    /// A user's data goes.
+    Purge,
+}
+
+/// An entry of what is due.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DueEntry {
+    pub at: Timestamp,
+    pub uid: Uid,
+    pub due: Due,
+}
+
+/// Keys of one user: {U}.
+#[derive(Debug, Clone)]
+pub(crate) struct UserKeys {
+    prefix: Vec<u8>,
+    due: Vec<u8>,
+    uid: Uid,
+}
+
+impl UserKeys {
+    pub(crate) fn uid(&self) -> Uid {
+        self.uid
+    }
+
+    /// The user's clock.
+    pub(crate) fn head(&self) -> Vec<u8> {
+        with(&self.prefix, HEAD)
+    }
+
+    /// Everything of the user's.
+    pub(crate) fn all(&self) -> KeyRange {
+        KeyRange::under(self.prefix.clone())
+    }
+
+    /// Everything of the user's but the clock.
+    pub(crate) fn all_but_head(&self) -> KeyRange {
+        KeyRange { begin: with(&self.prefix, COLLECTIONS), end: KeyRange::under(self.prefix.clone()).end }
+    }
+
+    /// The clock and all collections' states.
+    pub(crate) fn head_and_collections(&self) -> KeyRange {
+        KeyRange { begin: self.head(), end: with(&self.prefix, COLLECTIONS + 1) }
+    }
+
+    /// All collections' states.
+    pub(crate) fn collections(&self) -> KeyRange {
+        KeyRange { begin: with(&self.prefix, COLLECTIONS), end: with(&self.prefix, COLLECTIONS + 1) }
+    }
+
+    /// The collection in a key of [`UserKeys::collections`].
+    pub(crate) fn take_collection(&self, key: &[u8]) -> Result<CollectionName> {
+        let rest = key.strip_prefix(with(&self.prefix, COLLECTIONS).as_slice()).ok_or_else(bad_key)?;
+        let (name, rest) = take_collection(rest)?;
+        if rest.is_empty() { Ok(name) } else { Err(bad_key()) }
+    }
+
+    pub(crate) fn collection(&self, name: &CollectionName) -> CollectionKeys {
+        let mut state = with(&self.prefix, COLLECTIONS);
+        put_collection(&mut state, name);
+        let mut data = with(&self.prefix, DATA);
+        put_collection(&mut data, name);
+        CollectionKeys { state, data }
+    }
+
+    pub(crate) fn batch(&self, batch: BatchId) -> BatchKeys {
+        BatchKeys {
+            record: with(&with(&self.prefix, BATCHES), batch.0),
+            data: with(&with(&self.prefix, STAGED), batch.0),
+        }
+    }
+
+    /// The records of batches and uploads that are not committed.
+    pub(crate) fn batches(&self) -> KeyRange {
+        KeyRange { begin: with(&self.prefix, BATCHES), end: with(&self.prefix, BATCHES + 1) }
+    }
+
+    /// The batch in a key of [`UserKeys::batches`].
+    pub(crate) fn take_batch(&self, key: &[u8]) -> Result<BatchId> {
+        let rest = key.strip_prefix(with(&self.prefix, BATCHES).as_slice()).ok_or_else(bad_key)?;
+        match take_int(rest)? {
+            (batch, []) => Ok(BatchId(batch)),
+            _ => Err(bad_key()),
+        }
+    }
+
+    /// Everything staged, of batches that are committed and of others.
+    pub(crate) fn staged(&self) -> KeyRange {
+        KeyRange { begin: with(&self.prefix, STAGED), end: with(&self.prefix, STAGED + 1) }
+    }
+
+    /// The batch that a key of [`UserKeys::staged`] belongs to.
+    pub(crate) fn take_staged(&self, key: &[u8]) -> Result<BatchId> {
+        let rest = key.strip_prefix(with(&self.prefix, STAGED).as_slice()).ok_or_else(bad_key)?;
+        Ok(BatchId(take_int(rest)?.0))
+    }
+
+    /// Data of all collections.
+    pub(crate) fn data(&self) -> KeyRange {
+        KeyRange { begin: with(&self.prefix, DATA), end: with(&self.prefix, DATA + 1) }
+    }
+
+    /// The collection that a key of [`UserKeys::data`] belongs to.
+    pub(crate) fn take_data(&self, key: &[u8]) -> Result<CollectionName> {
+        let rest = key.strip_prefix(with(&self.prefix, DATA).as_slice()).ok_or_else(bad_key)?;
+        Ok(take_collection(rest)?.0)
+    }
+
+    /// Where it is noted that something of this user's is due.
+    pub(crate) fn due(&self, at: Timestamp, due: &Due) -> Vec<u8> {
+        let mut key = with(&self.due, shard_of(self.uid));
+        put_int(&mut key, at.hundredths() as u64);
+        let kind = match due {
+            Due::Expiry(_) => 1,
+            Due::Batch(_) => 2,
+            Due::Fold(_) => 3,
+            Due::Purge => 4,
+        };
+        put_int(&mut key, kind);
+        put_int(&mut key, self.uid.0);
+        match due {
+            Due::Batch(batch) => put_int(&mut key, batch.0),
+            Due::Expiry(collection) | Due::Fold(collection) => put_collection(&mut key, collection),
+            Due::Purge => {}
+        }
+        key
+    }
+}
+
+/// The slice that a user's dues lie in: the top bits of a product with 2^64 divided by the golden ratio, so that users whose
+/// numbers follow each other lie apart.
+pub(crate) fn shard_of(uid: Uid) -> u64 {
+    uid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.trailing_zeros())
+}
+
+/// Keys of one collection of a user.
+#[derive(Debug, Clone)]
+pub(crate) struct CollectionKeys {
+    state: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl CollectionKeys {
+    /// Its state; every write of the collection conflicts on this key.
+    pub(crate) fn state(&self) -> &[u8] {
+        &self.state
+    }
+
+    /// All its data.
+    pub(crate) fn data(&self) -> KeyRange {
+        KeyRange::under(self.data.clone())
+    }
+
+    pub(crate) fn records(&self) -> KeyRange {
+        self.range(RECORDS)
+    }
+
+    pub(crate) fn record(&self, id: &RecordId) -> Vec<u8> {
+        with_id(with(&self.data, RECORDS), id)
+    }
+
+    /// The id in a key of [`CollectionKeys::records`].
+    pub(crate) fn take_record(&self, key: &[u8]) -> Result<RecordId> {
+        last_id(key.strip_prefix(with(&self.data, RECORDS).as_slice()).ok_or_else(bad_key)?)
+    }
+
+    /// Entries by time, those that may lie between two times, both included.
+    pub(crate) fn by_modified(&self, from: Timestamp, to: Timestamp) -> KeyRange {
+        let prefix = with(&self.data, BY_MODIFIED);
+        KeyRange {
+            begin: with(&prefix, from.hundredths() as u64),
+            end: with(&prefix, (to.hundredths() as u64).saturating_add(1)),
+        }
+    }
+
+    pub(crate) fn modified(&self, modified: Timestamp, id: &RecordId) -> Vec<u8> {
+        with_id(with(&with(&self.data, BY_MODIFIED), modified.hundredths() as u64), id)
+    }
+
+    /// Time and id in a key of [`CollectionKeys::by_modified`].
+    pub(crate) fn take_modified(&self, key: &[u8]) -> Result<(Timestamp, RecordId)> {
+        let rest = key.strip_prefix(with(&self.data, BY_MODIFIED).as_slice()).ok_or_else(bad_key)?;
+        let (modified, rest) = take_time(rest)?;
+        Ok((modified, last_id(rest)?))
+    }
+
+    pub(crate) fn by_sortindex(&self) -> KeyRange {
+        self.range(BY_SORTINDEX)
+    }
+
+    pub(crate) fn sortindex(&self, sort: SortKey, id: &RecordId) -> Vec<u8> {
+        with_id(with(&with(&self.data, BY_SORTINDEX), sort.0), id)
+    }
+
+    /// Place and id in a key of [`CollectionKeys::by_sortindex`].
+    pub(crate) fn take_sortindex(&self, key: &[u8]) -> Result<(SortKey, RecordId)> {
+        let rest = key.strip_prefix(with(&self.data, BY_SORTINDEX).as_slice()).ok_or_else(bad_key)?;
+        let (sort, rest) = take_int(rest)?;
+        Ok((SortKey(sort), last_id(rest)?))
+    }
+
+    /// Entries of records that are gone at a time.
+    pub(crate) fn expired(&self, at: Timestamp) -> KeyRange {
+        let prefix = with(&self.data, BY_EXPIRY);
+        KeyRange { end: with(&prefix, at.hundredths() as u64 + 1), begin: prefix }
+    }
+
+    pub(crate) fn by_expiry(&self) -> KeyRange {
+        self.range(BY_EXPIRY)
+    }
+
+    pub(crate) fn expiry(&self, expires: Timestamp, id: &RecordId) -> Vec<u8> {
+        with_id(with(&with(&self.data, BY_EXPIRY), expires.hundredths() as u64), id)
+    }
+
+    /// Time and id in a key of [`CollectionKeys::by_expiry`].
+    pub(crate) fn take_expiry(&self, key: &[u8]) -> Result<(Timestamp, RecordId)> {
+        let rest = key.strip_prefix(with(&self.data, BY_EXPIRY).as_slice()).ok_or_else(bad_key)?;
+        let (expires, rest) = take_time(rest)?;
+        Ok((expires, last_id(rest)?))
+    }
+
+    pub(crate) fn blobs(&self) -> KeyRange {
+        self.range(BLOBS)
+    }
+
+    /// All parts that were written by one batch, upload or write.
+    pub(crate) fn blobs_of(&self, writer: u64) -> KeyRange {
+        KeyRange::under(with(&with(&self.data, BLOBS), writer))
+    }
+
+    /// All parts of a payload.
+    pub(crate) fn blob(&self, blob: BlobId) -> KeyRange {
+        KeyRange::under(with(&with(&with(&self.data, BLOBS), blob.writer), blob.number))
+    }
+
+    pub(crate) fn blob_part(&self, blob: BlobId, part: u64) -> Vec<u8> {
+        with(&with(&with(&with(&self.data, BLOBS), blob.writer), blob.number), part)
+    }
+
+    /// Payload and part of a key of [`CollectionKeys::blobs`].
+    pub(crate) fn take_blob(&self, key: &[u8]) -> Result<(BlobId, u64)> {
+        let rest = key.strip_prefix(with(&self.data, BLOBS).as_slice()).ok_or_else(bad_key)?;
+        let (writer, rest) = take_int(rest)?;
+        let (number, rest) = take_int(rest)?;
+        match take_int(rest)? {
+            (part, []) => Ok((BlobId { writer, number }, part)),
+            _ => Err(bad_key()),
+        }
+    }
+
+    fn range(&self, number: u64) -> KeyRange {
+        KeyRange { begin: with(&self.data, number), end: with(&self.data, number + 1) }
+    }
+}
+
+/// Which large payload: who wrote it, and which of those that this writer wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BlobId {
+    /// A batch's or an upload's number, or one drawn for a write.
+    pub writer: u64,
+    pub number: u64,
+}
+
+/// A sortindex as the number that it is sorted by: 0 for none, which comes last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SortKey(pub u64);
+
+impl SortKey {
+    pub(crate) fn of(sortindex: Option<i32>) -> SortKey {
+        SortKey(sortindex.map_or(0, |sortindex| (i64::from(sortindex) + 1_000_000_000).max(1) as u64))
+    }
+}
+
+/// Keys of one batch.
+#[derive(Debug, Clone)]
+pub(crate) struct BatchKeys {
+    record: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl BatchKeys {
+    /// What is known of it as long as it is not committed.
+    pub(crate) fn record(&self) -> &[u8] {
+        &self.record
+    }
+
+    /// All that is staged.
+    pub(crate) fn data(&self) -> KeyRange {
+        KeyRange::under(self.data.clone())
+    }
+
+    pub(crate) fn staged(&self) -> KeyRange {
+        self.range(STAGED_RECORDS)
+    }
+
+    pub(crate) fn staged_record(&self, id: &RecordId) -> Vec<u8> {
+        with_id(with(&self.data, STAGED_RECORDS), id)
+    }
+
+    /// The id in a key of [`BatchKeys::staged`].
+    pub(crate) fn take_staged(&self, key: &[u8]) -> Result<RecordId> {
+        last_id(key.strip_prefix(with(&self.data, STAGED_RECORDS).as_slice()).ok_or_else(bad_key)?)
+    }
+
+    pub(crate) fn by_sortindex(&self) -> KeyRange {
+        self.range(STAGED_BY_SORTINDEX)
+    }
+
+    pub(crate) fn sortindex(&self, sort: SortKey, id: &RecordId) -> Vec<u8> {
+        with_id(with(&with(&self.data, STAGED_BY_SORTINDEX), sort.0), id)
+    }
+
+    /// Place and id in a key of [`BatchKeys::by_sortindex`].
+    pub(crate) fn take_sortindex(&self, key: &[u8]) -> Result<(SortKey, RecordId)> {
+        let rest = key.strip_prefix(with(&self.data, STAGED_BY_SORTINDEX).as_slice()).ok_or_else(bad_key)?;
+        let (sort, rest) = take_int(rest)?;
+        Ok((SortKey(sort), last_id(rest)?))
+    }
+
+    pub(crate) fn payloads(&self) -> KeyRange {
+        self.range(STAGED_PAYLOADS)
+    }
+
+    pub(crate) fn payload(&self, id: &RecordId) -> Vec<u8> {
+        with_id(with(&self.data, STAGED_PAYLOADS), id)
+    }
+
+    /// The id in a key of [`BatchKeys::payloads`].
+    pub(crate) fn take_payload(&self, key: &[u8]) -> Result<RecordId> {
+        last_id(key.strip_prefix(with(&self.data, STAGED_PAYLOADS).as_slice()).ok_or_else(bad_key)?)
+    }
+
+    fn range(&self, number: u64) -> KeyRange {
+        KeyRange { begin: with(&self.data, number), end: with(&self.data, number + 1) }
+    }
+}
+
+fn with(prefix: &[u8], number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(prefix.len() + 90);
+    key.extend_from_slice(prefix);
+    put_int(&mut key, number);
+    key
+}
+
+fn with_id(mut key: Vec<u8>, id: &RecordId) -> Vec<u8> {
+    put_text(&mut key, TEXT, id.as_str().as_bytes());
+    key
+}
+
+/// The fixed number of a known collection, the name of any other one.
+fn put_collection(key: &mut Vec<u8>, name: &CollectionName) {
+    match name.known() {
+        Some(number) => put_int(key, number),
+        None => put_text(key, TEXT, name.as_str().as_bytes()),
+    }
+}
+
+fn take_collection(key: &[u8]) -> Result<(CollectionName, &[u8])> {
+    if key.first() != Some(&TEXT) {
+        let (number, rest) = take_int(key)?;
+        return Ok((CollectionName::of_known(number).ok_or_else(bad_key)?, rest));
+    }
+    let (name, rest) = take_text(key, TEXT)?;
+    let name = std::str::from_utf8(&name).ok().and_then(CollectionName::new).ok_or_else(bad_key)?;
+    // One name has one key.
+    if name.known().is_some() { Err(bad_key()) } else { Ok((name, rest)) }
+}
+
+fn take_id(key: &[u8]) -> Result<(RecordId, &[u8])> {
+    let (id, rest) = take_text(key, TEXT)?;
+    let id = std::str::from_utf8(&id).ok().and_then(RecordId::new).ok_or_else(bad_key)?;
+    Ok((id, rest))
+}
+
+fn last_id(key: &[u8]) -> Result<RecordId> {
+    let (id, rest) = take_id(key)?;
+    if rest.is_empty() { Ok(id) } else { Err(bad_key()) }
+}
+
+fn take_time(key: &[u8]) -> Result<(Timestamp, &[u8])> {
+    let (hundredths, rest) = take_int(key)?;
+    let hundredths = i64::try_from(hundredths).map_err(|_| bad_key())?;
+    Ok((Timestamp::from_hundredths(hundredths), rest))
+}

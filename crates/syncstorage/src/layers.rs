@@ -1,0 +1,164 @@
+//! A collection as it is seen: what lies in it, and over it the batches that are committed and not folded.
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+
+use crate::error::{Error, Result};
+use crate::keys::{BatchKeys, BlobId, CollectionKeys, UserKeys};
+use crate::names::RecordId;
+use crate::timestamp::Timestamp;
+use crate::transaction::Trx;
+use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
+
+/// Keys of a collection, and of what lies over it.
+pub(crate) struct Layers {
+    pub keys: CollectionKeys,
+    /// Oldest first.
+    pub overlays: Vec<(Overlay, BatchKeys)>,
+}
+
+/// What lies at an id, in all layers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Found {
+    pub base: Option<Row>,
+    /// Edits of overlays, with the number of their layer; oldest first.
+    pub staged: Vec<(usize, StagedRow)>,
+}
+
+/// A record as it is seen, perhaps an expired one.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub modified: Timestamp,
+    pub sortindex: Option<i32>,
+    pub expires: Option<Timestamp>,
+    pub len: u64,
+    pub payload: PayloadAt,
+}
+
+/// Where a payload is.
+#[derive(Debug, Clone)]
+pub(crate) enum PayloadAt {
+    Here(Payload),
+    /// Beside an edit of this overlay.
+    Beside(usize),
+}
+
+impl Layers {
+    pub(crate) fn new(user: &UserKeys, keys: CollectionKeys, state: &Collection) -> Layers {
+        let overlays = state.overlays.iter().map(|overlay| (*overlay, user.batch(overlay.batch))).collect();
+        Layers { keys, overlays }
+    }
+
+    /// What lies in all layers at ids; `rows` is what lies in the collection itself.
+    pub(crate) async fn found(&self, trx: &Trx, ids: &[&RecordId], rows: Vec<Option<Row>>) -> Result<Vec<Found>> {
+        let mut found: Vec<Found> = rows.into_iter().map(|base| Found { base, staged: Vec::new() }).collect();
+        let layers = self.overlays.iter().map(|(_, keys)| trx.get_all(ids.iter().map(|id| keys.staged_record(id))));
+        for (layer, staged) in try_join_all(layers).await?.into_iter().enumerate() {
+            for (found, staged) in found.iter_mut().zip(staged) {
+                if let Some(staged) = staged {
+                    found.staged.push((layer, StagedRow::decode(&staged)?));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Which ids have something in the overlays from number `layer` on.
+    pub(crate) async fn are_covered(&self, trx: &Trx, layer: usize, ids: &[RecordId]) -> Result<Vec<bool>> {
+        let mut are = vec![false; ids.len()];
+        let over = self.overlays.iter().skip(layer);
+        let over = over.map(|(_, keys)| trx.get_all(ids.iter().map(|id| keys.staged_record(id))));
+        for layer in try_join_all(over).await? {
+            are.iter_mut().zip(layer).for_each(|(is, found)| *is |= found.is_some());
+        }
+        Ok(are)
+    }
+
+    /// The record at an id, if there is one, perhaps an expired one.
+    pub(crate) fn view(&self, found: &Found) -> Option<View> {
+        let mut view = found.base.as_ref().map(|row| View {
+            modified: row.modified,
+            sortindex: row.sortindex,
+            expires: row.expires,
+            len: row.payload.len(),
+            payload: PayloadAt::Here(row.payload.clone()),
+        });
+        for (layer, staged) in &found.staged {
+            let Some((overlay, _)) = self.overlays.get(*layer) else { continue };
+            let payload = match staged.payload {
+                Some(GivenPayload::Beside { .. }) => PayloadAt::Beside(*layer),
+                Some(GivenPayload::Blob { id, len }) => PayloadAt::Here(Payload::Blob { id, len }),
+                None => match view {
+                    Some(view) if staged.keeps_payload() => view.payload,
+                    _ => PayloadAt::Here(Payload::Inline(Bytes::new())),
+                },
+            };
+            view = Some(View {
+                modified: overlay.modified,
+                sortindex: staged.final_sortindex(),
+                expires: staged.final_expires(overlay.modified),
+                len: staged.final_len(),
+                payload,
+            });
+        }
+        view
+    }
+
+    /// The same, if it is not gone at a time.
+    pub(crate) fn live_view(&self, found: &Found, now: Timestamp) -> Option<View> {
+        self.view(found).filter(|view| view.expires.is_none_or(|expires| expires > now))
+    }
+
+    /// A payload, as it may be put into the collection's row.
+    pub(crate) async fn payload(&self, trx: &Trx, id: &RecordId, at: PayloadAt) -> Result<Payload> {
+        let layer = match at {
+            PayloadAt::Here(payload) => return Ok(payload),
+            PayloadAt::Beside(layer) => layer,
+        };
+        let (_, keys) = self.overlays.get(layer).ok_or(Error::Corrupt("an overlay"))?;
+        let payload = trx.get(&keys.payload(id), true).await?;
+        payload.map(Payload::Inline).ok_or(Error::Corrupt("a staged payload is missing"))
+    }
+
+    /// A payload's bytes.
+    pub(crate) async fn bytes(&self, trx: &Trx, id: &RecordId, at: PayloadAt) -> Result<Bytes> {
+        match self.payload(trx, id, at).await? {
+            Payload::Inline(bytes) => Ok(bytes),
+            Payload::Blob { id, len } => read_blob(trx, &self.keys, id, len).await,
+        }
+    }
+}
+
+impl Found {
+    /// Whether there is anything.
+    pub(crate) fn exists(&self) -> bool {
+        self.base.is_some() || !self.staged.is_empty()
+    }
+
+    /// All large payloads, those that others cover among them.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = BlobId> {
+        let staged = self.staged.iter().filter_map(|(_, staged)| match staged.payload {
+            Some(GivenPayload::Blob { id, .. }) => Some(id),
+            _ => None,
+        });
+        self.base.iter().filter_map(|row| row.payload.blob()).chain(staged)
+    }
+}
+
+/// What lies at ids in the collection itself.
+pub(crate) async fn base_rows(trx: &Trx, keys: &CollectionKeys, ids: &[&RecordId]) -> Result<Vec<Option<Row>>> {
+    let rows = trx.get_all(ids.iter().map(|id| keys.record(id))).await?;
+    rows.iter().map(|row| row.as_ref().map(Row::decode).transpose()).collect()
+}
+
+/// Bytes of a part of a large payload.
+pub(crate) const PART_BYTES: usize = 90_000;
+
+/// Reads all parts at once: pages of a range would be round trips one after the other.
+async fn read_blob(trx: &Trx, keys: &CollectionKeys, id: BlobId, len: u32) -> Result<Bytes> {
+    let parts = (len as u64).div_ceil(PART_BYTES as u64);
+    let parts = trx.get_all((0..parts).map(|part| keys.blob_part(id, part))).await?;
+    let mut out = BytesMut::with_capacity(parts.iter().flatten().map(Bytes::len).sum());
+    parts.iter().flatten().for_each(|part| out.extend_from_slice(part));
+    if out.len() == len as usize { Ok(out.freeze()) } else { Err(Error::Corrupt("a payload's parts")) }
+}

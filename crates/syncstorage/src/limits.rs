@@ -1,0 +1,55 @@
+//! How much clients may send.
+
+/// What `info/configuration` says, and what the store itself never goes beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Records of a POST. At most [`Limits::POST_RECORDS_MAX`].
+    pub max_post_records: u32,
+    /// Bytes of a POST's payloads.
+    pub max_post_bytes: u32,
+    /// Bytes of a payload.
+    pub max_record_payload_bytes: u32,
+    /// Bytes of a request.
+    pub max_request_bytes: u32,
+    /// Records of a batch; a batch never holds more.
+    pub max_total_records: u32,
+    /// Bytes of a batch's payloads; a batch never holds more.
+    pub max_total_bytes: u32,
+    /// What is announced as the greatest quota.
+    pub max_quota_limit: u32,
+    /// Bytes of a user's payloads, if that is limited.
+    pub quota_bytes: Option<u64>,
+}
+
+impl Limits {
+    /// As many records as one transaction takes beside their payloads, with ids of 64 characters and a ttl each.
+    pub const POST_RECORDS_MAX: u32 = 400;
+
+    /// Open batches of a user.
+    pub const OPEN_BATCHES_MAX: usize = 100;
+
+    /// Collections of a user.
+    pub const COLLECTIONS_MAX: u32 = 1_000;
+
+    /// The same, with what is beyond the store's bounds set to them.
+    #[must_use]
+    pub fn bounded(self) -> Limits {
+        Limits { max_post_records: self.max_post_records.min(Limits::POST_RECORDS_MAX), ..self }
+    }
+}
+
+impl Default for Limits {
+    /// Mozilla's.
+    fn default() -> Limits {
+        Limits {
+            max_post_records: 100,
+            max_post_bytes: 2_621_440,
+            max_record_payload_bytes: 2_621_440,
+            max_request_bytes: 2_625_536,
+            max_total_records: 10_000,
+            max_total_bytes: 262_144_000,
+            max_quota_limit: 2_097_152_000,
+            quota_bytes: None,
+        }
+    }
+}

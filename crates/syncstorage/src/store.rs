@@ -1,0 +1,324 @@
+//! The operations.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::keys::RootKeys;
+use crate::limits::Limits;
+use crate::list::List;
+use crate::maintenance::Folds;
+use crate::metrics::Metrics;
+use crate::model::{Change, Deleted, Got, Info, ListQuery, Precondition, Quota, Staged, Written};
+use crate::names::{BatchId, CollectionName, RecordId, Uid};
+use crate::once::drawn;
+use crate::read::Size;
+use crate::timestamp::{Clock, Timestamp};
+use crate::transaction::Runner;
+use crate::values::FORMAT;
+use crate::write::On;
+
+/// How long a write waits for a batch that others wait for, and between two looks.
+const WAIT_MAX: Duration = Duration::from_secs(15);
+const WAIT_STEP: Duration = Duration::from_millis(25);
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What all keys begin with: the setting `root`.
+    pub root: Vec<u8>,
+    /// How much clients may send.
+    pub limits: Limits,
+    /// What says how late it is.
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { root: b"fb".to_vec(), limits: Limits::default(), clock: Clock::system() }
+    }
+}
+
+/// Firefox Sync's storage under one root. Cheap to clone.
+///
+/// All operations of a user's store: what a condition is on, and which time is answered, is said at each. Any may fail with
+/// [`Storage`](Error::Storage), [`Corrupt`](Error::Corrupt) and [`Format`](Error::Format), and writes with [`Busy`](Error::Busy)
+/// and [`Unknown`](Error::Unknown) besides; with a condition, [`NotModified`](Error::NotModified) and
+/// [`Modified`](Error::Modified).
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What the clones of a store share.
+pub(crate) struct Inner {
+    pub(crate) runner: Runner,
+    pub(crate) keys: RootKeys,
+    pub(crate) limits: Limits,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) folds: Folds,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens it; the first time it notes its format.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if a newer program has changed it.
+    pub async fn open(db: Arc<foundationdb::Database>, options: Options) -> Result<Store> {
+        let Options { root, limits, clock } = options;
+        let metrics = Arc::new(Metrics::default());
+        let runner = Runner::new(db, metrics.clone());
+        let (keys, limits) = (RootKeys::new(&root), limits.bounded());
+        let key = &keys.format();
+        runner
+            .write(move |trx, _| async move {
+                match trx.get(key, false).await?.as_deref() {
+                    None => trx.set(key, &[FORMAT]),
+                    Some([FORMAT]) => {}
+                    Some(other) => return Err(Error::Format(other.first().copied().unwrap_or_default())),
+                }
+                Ok(())
+            })
+            .await?;
+        let folds = Folds::default();
+        Ok(Store { inner: Arc::new(Inner { runner, keys, limits, clock, metrics, folds }) })
+    }
+
+    /// How much clients may send.
+    pub fn limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    /// How late it is by this process's clock. A user's own time may be ahead: each answer has a `now` for that.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
+    }
+
+    /// What was counted.
+    pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
+        self.inner.metrics.families()
+    }
+
+    /// Whether FoundationDB answers.
+    pub async fn ping(&self) -> Result<()> {
+        let key = &self.inner.keys.format();
+        self.inner.runner.read(move |trx| async move { trx.get(key, true).await.map(drop) }).await
+    }
+
+    /// `GET info/collections`: the time of each collection. The condition is on the store.
+    pub async fn info_collections(&self, uid: Uid, condition: Precondition) -> Result<Info<Timestamp>> {
+        self.inner.times_of(uid, condition).await
+    }
+
+    /// `GET info/collection_counts`: how many records each collection has; empty ones are left out. The condition is on the
+    /// store.
+    pub async fn collection_counts(&self, uid: Uid, condition: Precondition) -> Result<Info<u64>> {
+        Ok(each(self.inner.sizes_of(uid, condition).await?, |size| size.count))
+    }
+
+    /// `GET info/collection_usage`: how many bytes the payloads of each collection take; empty ones are left out. The condition
+    /// is on the store.
+    pub async fn collection_usage(&self, uid: Uid, condition: Precondition) -> Result<Info<u64>> {
+        Ok(each(self.inner.sizes_of(uid, condition).await?, |size| size.bytes))
+    }
+
+    /// `GET info/quota`. The condition is on the store.
+    pub async fn quota(&self, uid: Uid, condition: Precondition) -> Result<Quota> {
+        self.inner.quota_of(uid, condition).await
+    }
+
+    /// `GET storage/{collection}`. The condition is on the collection.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`](Error::OutOfBounds) for more ids than [`ListQuery::IDS_MAX`], [`BadOffset`](Error::BadOffset).
+    pub async fn list(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        query: &ListQuery,
+        condition: Precondition,
+    ) -> Result<List> {
+        self.inner.list(uid, collection, query, condition).await
+    }
+
+    /// `GET storage/{collection}/{id}`. The condition is on the record.
+    ///
+    /// # Errors
+    /// [`NotFound`](Error::NotFound).
+    pub async fn get(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        id: &RecordId,
+        condition: Precondition,
+    ) -> Result<Got> {
+        self.inner.get_one(uid, collection, id, condition).await
+    }
+
+    /// `PUT storage/{collection}/{id}`. The condition is on the record.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`](Error::OutOfBounds), [`OverQuota`](Error::OverQuota), [`TooMany`](Error::TooMany) collections or open
+    /// batches.
+    pub async fn put(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        change: Change,
+        condition: Precondition,
+    ) -> Result<Written> {
+        let change = &change;
+        patiently(move || async move {
+            self.inner.write(uid, collection, vec![change.clone()], condition, On::Record).await
+        })
+        .await
+    }
+
+    /// `POST storage/{collection}`: all changes in one transaction, with one time. The condition is on the collection. Ids
+    /// must differ.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub async fn post(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        changes: Vec<Change>,
+        condition: Precondition,
+    ) -> Result<Written> {
+        let changes = &changes;
+        patiently(
+            move || async move { self.inner.write(uid, collection, changes.clone(), condition, On::Collection).await },
+        )
+        .await
+    }
+
+    /// `POST storage/{collection}?batch=true`: begins a batch with these changes. The condition is on the collection.
+    ///
+    /// # Errors
+    /// As [`Store::append_batch`], and [`TooMany`](Error::TooMany) open batches.
+    pub async fn begin_batch(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        changes: Vec<Change>,
+        condition: Precondition,
+    ) -> Result<Staged> {
+        let batch = BatchId(drawn()?);
+        let staged = self.inner.stage(uid, collection, batch, true, changes, condition).await?;
+        self.inner.metrics.sync_batches_begun.add(1);
+        Ok(staged)
+    }
+
+    /// `POST storage/{collection}?batch={batch}`: adds changes to it. The condition is on the collection.
+    ///
+    /// # Errors
+    /// [`BatchNotFound`](Error::BatchNotFound), [`BatchTooLarge`](Error::BatchTooLarge), [`OutOfBounds`](Error::OutOfBounds).
+    pub async fn append_batch(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        batch: BatchId,
+        changes: Vec<Change>,
+        condition: Precondition,
+    ) -> Result<Staged> {
+        self.inner.stage(uid, collection, batch, false, changes, condition).await
+    }
+
+    /// `POST storage/{collection}?batch={batch}&commit=true`: adds the last changes and makes all visible at once, with one
+    /// time. The condition is on the collection.
+    ///
+    /// # Errors
+    /// As [`Store::append_batch`] and [`Store::put`].
+    pub async fn commit_batch(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        batch: BatchId,
+        changes: Vec<Change>,
+        condition: Precondition,
+    ) -> Result<Written> {
+        let changes = &changes;
+        patiently(move || async move { self.inner.commit(uid, collection, batch, changes.clone(), condition).await })
+            .await
+    }
+
+    /// `DELETE storage/{collection}/{id}`. The condition is on the record.
+    ///
+    /// # Errors
+    /// [`NotFound`](Error::NotFound).
+    pub async fn delete_record(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        id: &RecordId,
+        condition: Precondition,
+    ) -> Result<Deleted> {
+        patiently(move || async move { self.inner.delete_one(uid, collection, id, condition).await }).await
+    }
+
+    /// `DELETE storage/{collection}?ids=...`: at most [`ListQuery::IDS_MAX`] ids, there or not; the collection is there
+    /// afterwards. The condition is on the collection.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`](Error::OutOfBounds), [`TooMany`](Error::TooMany) collections.
+    pub async fn delete_records(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        ids: &[RecordId],
+        condition: Precondition,
+    ) -> Result<Written> {
+        patiently(move || async move { self.inner.delete_ids(uid, collection, ids, condition).await }).await
+    }
+
+    /// `DELETE storage/{collection}`; batches that are open in it stay. The condition is on the collection.
+    pub async fn delete_collection(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        condition: Precondition,
+    ) -> Result<Deleted> {
+        patiently(move || async move { self.inner.delete_whole(uid, collection, condition).await }).await
+    }
+
+    /// `DELETE storage`, and of the user's root: everything, open batches too. Later times go on behind the earlier ones. The
+    /// condition is on the store.
+    pub async fn delete_all(&self, uid: Uid, condition: Precondition) -> Result<Deleted> {
+        self.inner.delete_everything(uid, condition).await
+    }
+
+    /// Notes that all data of a user, the clock included, goes at a time: of one who has another number by now.
+    pub async fn purge_user_at(&self, uid: Uid, at: Timestamp) -> Result<()> {
+        self.inner.purge_at(uid, at).await
+    }
+}
+
+/// Tries again while a batch is being committed that others wait for.
+async fn patiently<T, F: Future<Output = Result<T>>>(attempt: impl Fn() -> F) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        match Box::pin(attempt()).await {
+            Err(Error::Busy) if started.elapsed() < WAIT_MAX => tokio::time::sleep(WAIT_STEP).await,
+            done => return done,
+        }
+    }
+}
+
+fn each(info: Info<Size>, of: impl Fn(Size) -> u64) -> Info<u64> {
+    let Info { modified, now, collections } = info;
+    Info { modified, now, collections: collections.into_iter().map(|(name, size)| (name, of(size))).collect() }
+}

@@ -1,0 +1,211 @@
+//! What is due: records whose time is over, batches that nobody committed, overlays that were left.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::try_join_all;
+
+use crate::edit::Edit;
+use crate::error::{Error, Result};
+use crate::keys::{Due, DueEntry, SHARDS};
+use crate::layers::{Found, base_rows};
+use crate::names::{CollectionName, RecordId, Uid};
+use crate::once::drawn;
+use crate::store::Inner;
+use crate::timestamp::Timestamp;
+use crate::transaction::Trx;
+use crate::write::{head, state};
+
+/// Notes of what is due that are read at once, of a slice.
+const PAGE_DUE: usize = 50;
+
+/// Records that one transaction removes: it is over soon, for who waits meanwhile.
+const SWEEP_ROWS_MAX: usize = 200;
+
+/// So many seconds after their time records are removed: clocks of other processes may be late.
+const SWEEP_AFTER_SECONDS: u32 = 10;
+
+/// What one transaction of sweeping did.
+#[derive(Debug, Default)]
+struct Swept {
+    records: u64,
+    /// Notes that were not true any more, or that are of a later time now.
+    notes: u64,
+    /// Collections that something lies over.
+    to_fold: Vec<(Uid, CollectionName)>,
+    /// Something is left of what was to be swept.
+    is_left: bool,
+}
+
+impl Inner {
+    /// Does what is due by now in all slices, to its end. Returns how many pieces of work that were.
+    pub(crate) async fn do_due(&self) -> Result<u64> {
+        let mut done = 0;
+        for shard in self.shards_due().await? {
+            loop {
+                let entries = self.due(shard).await?;
+                if entries.is_empty() {
+                    break;
+                }
+                let before = done;
+                done += self.do_entries(entries).await?;
+                if done == before {
+                    break;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Whether anything is due by now.
+    pub(crate) async fn is_due(&self) -> Result<bool> {
+        Ok(!self.shards_due().await?.is_empty())
+    }
+
+    /// Slices in which something is due by now.
+    async fn shards_due(&self) -> Result<Vec<u64>> {
+        let now = self.clock.now();
+        self.runner
+            .read(move |trx| async move {
+                let looks = (0..SHARDS).map(|shard| trx.page(&self.keys.due_until(shard, now), 1, false));
+                let looks = try_join_all(looks).await?;
+                Ok((0..).zip(looks).filter(|(_, page)| !page.rows.is_empty()).map(|(shard, _)| shard).collect())
+            })
+            .await
+    }
+
+    async fn due(&self, shard: u64) -> Result<Vec<DueEntry>> {
+        let range = &self.keys.due_until(shard, self.clock.now());
+        self.runner
+            .read(move |trx| async move {
+                let page = trx.page(range, PAGE_DUE, false).await?;
+                page.rows.iter().map(|(key, _)| self.keys.take_due(key)).collect()
+            })
+            .await
+    }
+
+    async fn do_entries(&self, entries: Vec<DueEntry>) -> Result<u64> {
+        let (mut done, mut expired) = (0, Vec::new());
+        let swept_at = self.clock.now().before_seconds(SWEEP_AFTER_SECONDS);
+        for DueEntry { at, uid, due } in entries {
+            match due {
+                Due::Expiry(name) if at <= swept_at => expired.push((at, uid, name)),
+                Due::Expiry(_) => {}
+                Due::Fold(name) => {
+                    self.fold_all(uid, &name).await?;
+                    // What noted it is gone with the overlay; a collection that is gone has left it.
+                    self.forget(uid, at, Due::Fold(name)).await?;
+                    done += 1;
+                }
+                Due::Batch(batch) => {
+                    if self.drop_batch(&self.keys.user(uid), batch).await? {
+                        self.metrics.sync_batches_abandoned.add(1);
+                    }
+                    self.forget(uid, at, Due::Batch(batch)).await?;
+                    done += 1;
+                }
+                Due::Purge => {
+                    self.purge(uid, at).await?;
+                    done += 1;
+                }
+            }
+        }
+        if !expired.is_empty() {
+            done += self.sweep_all(&expired, swept_at).await?;
+        }
+        Ok(done)
+    }
+
+    /// Sweeps some collections to their ends.
+    async fn sweep_all(&self, expired: &[(Timestamp, Uid, CollectionName)], at: Timestamp) -> Result<u64> {
+        let mut done = 0;
+        loop {
+            let number = drawn()?;
+            let swept =
+                self.runner.write(move |trx, _| async move { self.sweep_in(&trx, expired, at, number).await }).await?;
+            self.metrics.sync_records_expired.add(swept.records);
+            done += swept.records + swept.notes;
+            let to_fold = !swept.to_fold.is_empty();
+            for (uid, name) in swept.to_fold {
+                self.fold_all(uid, &name).await?;
+            }
+            if !swept.is_left && !to_fold {
+                return Ok(done);
+            }
+            // Others get their turn.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn sweep_in(
+        &self,
+        trx: &Trx,
+        expired: &[(Timestamp, Uid, CollectionName)],
+        at: Timestamp,
+        number: u64,
+    ) -> Result<Swept> {
+        let (mut swept, mut rows_left, mut seen) = (Swept::default(), SWEEP_ROWS_MAX, BTreeSet::new());
+        for (noted, uid, name) in expired {
+            let user = self.keys.user(*uid);
+            if rows_left == 0 {
+                swept.is_left = true;
+                break;
+            }
+            let keys = user.collection(name);
+            let before = state(trx, &keys, false).await?;
+            let is_noted = before.as_ref().is_some_and(|before| before.earliest == *noted);
+            if !is_noted {
+                // Another note is true, or none.
+                trx.clear_quietly(&user.due(*noted, &Due::Expiry(name.clone())))?;
+                swept.notes += 1;
+            }
+            let Some(before) = before.filter(|before| before.earliest <= at) else { continue };
+            if !seen.insert((*uid, name)) {
+                continue;
+            }
+            if !before.overlays.is_empty() {
+                swept.to_fold.push((*uid, name.clone()));
+                continue;
+            }
+            let now = head(trx, &user, true).await?.now(self.clock.now());
+            if before.hold.is_some_and(|hold| hold.until > now) {
+                continue;
+            }
+            let page = trx.page(&keys.expired(at), rows_left, false).await?;
+            let mut ids = Vec::with_capacity(page.rows.len());
+            for (key, _) in &page.rows {
+                ids.push(keys.take_expiry(key)?.1);
+            }
+            let ids: Vec<&RecordId> = ids.iter().collect();
+            let rows = base_rows(trx, &keys, &ids).await?;
+            let mut edit = Edit::new(trx, &user, name, Some(before));
+            for (id, base) in ids.iter().zip(rows) {
+                let base = base.ok_or(Error::Corrupt("an entry by expiry has no record"))?;
+                edit.remove(id, &Found { base: Some(base), staged: Vec::new() })?;
+            }
+            // The first one that is left.
+            let mut rest = keys.by_expiry();
+            if let Some((last, _)) = page.rows.last() {
+                rest = rest.behind(last);
+            }
+            let next = trx.page(&rest, 1, false).await?;
+            let next = next.rows.first().map(|(key, _)| keys.take_expiry(key)).transpose()?;
+            edit.state.earliest = next.map_or(Timestamp::MAX, |(expires, _)| expires);
+            let edit_earliest = edit.state.earliest;
+            swept.is_left |= edit_earliest <= at;
+            if !ids.is_empty() {
+                edit.state.state = number;
+            }
+            edit.save()?;
+            swept.records += ids.len() as u64;
+            swept.notes += u64::from(edit_earliest > at);
+            rows_left = rows_left.saturating_sub(ids.len());
+        }
+        Ok(swept)
+    }
+
+    /// Clears a note of what was due.
+    async fn forget(&self, uid: Uid, at: Timestamp, due: Due) -> Result<()> {
+        let key = &self.keys.user(uid).due(at, &due);
+        self.runner.write(move |trx, _| async move { trx.clear_quietly(key) }).await
+    }
+}

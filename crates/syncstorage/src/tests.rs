@@ -1,0 +1,11 @@
+//! Tests on storage: the embedded engine, or the cluster named by `FLATBED_CLUSTER_FILE`.
+
+mod batches;
+mod concurrent;
+mod costs;
+mod expiry;
+mod lists;
+mod model;
+mod random;
+mod support;
+mod writes;

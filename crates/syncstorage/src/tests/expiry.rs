@@ -1,0 +1,129 @@
+//! Time to live.
+
+use crate::tests::support::{Storage, UID, assert_sound, change, id, ids, name};
+use crate::{Change, Error, ListQuery, Maintenance, MaintenanceOptions, Precondition, Uid};
+
+const NONE: Precondition = Precondition::None;
+
+fn for_seconds(of: &str, ttl: u32) -> Change {
+    Change { ttl: Some(ttl), ..change(of, "12345") }
+}
+
+#[tokio::test]
+async fn what_expires_is_gone_at_the_second_and_swept_later() {
+    let storage = Storage::new();
+    let (store, tabs) = (storage.store().await, name("tabs"));
+    let maintenance = Maintenance::new(&store, MaintenanceOptions::default()).unwrap();
+    let changes = vec![for_seconds("a", 10), for_seconds("b", 20), change("c", "123")];
+    let written = store.post(UID, &tabs, changes, NONE).await.unwrap().modified;
+    storage.clock.advance(999);
+    assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["c", "b", "a"]);
+    storage.clock.advance(1);
+    assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["c", "b"]);
+    assert!(matches!(store.get(UID, &tabs, &id("a"), NONE).await, Err(Error::NotFound { .. })));
+    assert_eq!(store.collection_counts(UID, NONE).await.unwrap().collections, [(tabs.clone(), 2)]);
+    assert_eq!(store.collection_usage(UID, NONE).await.unwrap().collections, [(tabs.clone(), 8)]);
+    assert_eq!(store.quota(UID, NONE).await.unwrap().used_bytes, 8);
+    assert_eq!(store.check().await.unwrap().records, 3);
+    // Not swept yet, for processes whose clocks are late.
+    assert_eq!(maintenance.round().await.unwrap(), 0);
+    storage.clock.advance(1_000);
+    assert_ne!(maintenance.round().await.unwrap(), 0);
+    assert_eq!(store.check().await.unwrap().records, 2);
+    assert_sound(&store).await;
+    // The collection's time stays.
+    let info = store.info_collections(UID, NONE).await.unwrap();
+    assert_eq!((info.modified, info.collections), (written, vec![(tabs.clone(), written)]));
+    storage.clock.advance(2_000);
+    assert_ne!(maintenance.round().await.unwrap(), 0);
+    assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["c"]);
+    assert_eq!(maintenance.round().await.unwrap(), 0);
+    assert_sound(&store).await;
+}
+
+#[tokio::test]
+async fn a_ttl_of_nought_is_gone_at_once_and_keeps_nothing() {
+    let storage = Storage::new();
+    let (store, tabs) = (storage.store().await, name("tabs"));
+    for _ in 0..3 {
+        store.put(UID, &tabs, Change { sortindex: Some(5), ..for_seconds("a", 0) }, NONE).await.unwrap();
+        assert!(matches!(store.get(UID, &tabs, &id("a"), NONE).await, Err(Error::NotFound { .. })));
+        assert!(store.collection_counts(UID, NONE).await.unwrap().collections.is_empty());
+    }
+    // As one that was never there.
+    store.put(UID, &tabs, Change { payload: None, ..change("a", "") }, NONE).await.unwrap();
+    let record = store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record;
+    assert_eq!((record.payload.as_ref(), record.sortindex, record.expires), (&b""[..], None, None));
+    assert_sound(&store).await;
+}
+
+#[tokio::test]
+async fn many_users_are_swept_in_a_few_transactions_each_bounded() {
+    let storage = Storage::new();
+    let (store, history) = (storage.store().await, name("history"));
+    let maintenance = Maintenance::new(&store, MaintenanceOptions::default()).unwrap();
+    for uid in 0..120 {
+        let records = if uid == 60 { 90 } else { 3 };
+        let changes = (0..records).map(|at| for_seconds(&at.to_string(), 10 + at % 3)).collect();
+        store.post(Uid(uid), &history, changes, NONE).await.unwrap();
+    }
+    // A second batch of them where there are more than one transaction takes.
+    for from in 1..5 {
+        let changes = (0..90).map(|at| for_seconds(&(from * 100 + at).to_string(), 10)).collect();
+        store.post(Uid(60), &history, changes, NONE).await.unwrap();
+    }
+    storage.clock.advance(3_000);
+    maintenance.round().await.unwrap();
+    let checked = store.check().await.unwrap();
+    assert_eq!((checked.users, checked.records), (120, 0));
+    assert_sound(&store).await;
+    assert_eq!(maintenance.round().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn what_a_batch_makes_expire_expires_before_it_is_folded() {
+    let storage = Storage::new();
+    let (store, tabs) = (storage.store().await, name("tabs"));
+    store
+        .post(UID, &tabs, vec![for_seconds("kept", 30), for_seconds("a", 1_000), change("b", "1")], NONE)
+        .await
+        .unwrap();
+    let edits = vec![
+        for_seconds("a", 5),
+        Change { payload: None, ttl: Some(5), ..change("b", "") },
+        Change { payload: None, sortindex: Some(1), ..change("kept", "") },
+        for_seconds("c", 5),
+    ];
+    let staged = store.begin_batch(UID, &tabs, edits, NONE).await.unwrap();
+    storage.clock.advance(1);
+    store.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await.unwrap();
+    assert_eq!(store.collection_counts(UID, NONE).await.unwrap().collections, [(tabs.clone(), 4)]);
+    storage.clock.advance(500);
+    assert_eq!(store.collection_counts(UID, NONE).await.unwrap().collections, [(tabs.clone(), 1)]);
+    assert_eq!(store.collection_usage(UID, NONE).await.unwrap().collections, [(tabs.clone(), 5)]);
+    assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["kept"]);
+    storage.clock.advance(2_500);
+    assert!(store.collection_counts(UID, NONE).await.unwrap().collections.is_empty());
+    // What keeps something of a record goes with it; swept over an overlay, which is folded first.
+    storage.clock.advance(2_000);
+    store.inner.do_due().await.unwrap();
+    assert_eq!(store.check().await.unwrap().records, 0);
+    assert_sound(&store).await;
+}
+
+#[tokio::test]
+async fn what_expires_between_the_upload_and_the_commit_keeps_nothing() {
+    let storage = Storage::new();
+    let (store, tabs) = (storage.store().await, name("tabs"));
+    store.put(UID, &tabs, Change { sortindex: Some(9), ..for_seconds("a", 10) }, NONE).await.unwrap();
+    let edit = Change { payload: None, sortindex: None, ttl: Some(1_000), ..change("a", "") };
+    let staged = store.begin_batch(UID, &tabs, vec![edit], NONE).await.unwrap();
+    storage.clock.advance(1_000);
+    store.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await.unwrap();
+    let record = store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record;
+    assert_eq!((record.payload.as_ref(), record.sortindex), (&b""[..], None));
+    assert_sound(&store).await;
+    store.inner.fold_all(UID, &tabs).await.unwrap();
+    assert_eq!(store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record, record);
+    assert_sound(&store).await;
+}

@@ -1,0 +1,162 @@
+//! Times of the API: hundredths of a second since 1970.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A time in hundredths of a second since 1970; never negative. It is written as seconds with two decimals, as headers and
+/// bodies of the API have it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+/// The greatest one: what a `f64` of seconds still tells apart from its neighbours, in the year 2255.
+const HUNDREDTHS_MAX: i64 = 900_000_000_000;
+
+impl Timestamp {
+    /// What has no time: an empty collection, a store without writes.
+    pub const ZERO: Timestamp = Timestamp(0);
+
+    /// The greatest time.
+    pub const MAX: Timestamp = Timestamp(HUNDREDTHS_MAX);
+
+    /// Of hundredths of a second; what lies beyond the bounds becomes the nearest time.
+    pub const fn from_hundredths(hundredths: i64) -> Timestamp {
+        if hundredths < 0 {
+            Timestamp(0)
+        } else if hundredths > HUNDREDTHS_MAX {
+            Timestamp::MAX
+        } else {
+            Timestamp(hundredths)
+        }
+    }
+
+    /// Hundredths of a second since 1970.
+    pub const fn hundredths(self) -> i64 {
+        self.0
+    }
+
+    /// So many seconds later, at most [`Timestamp::MAX`].
+    pub const fn after_seconds(self, seconds: u32) -> Timestamp {
+        Timestamp::from_hundredths(self.0 + seconds as i64 * 100)
+    }
+
+    /// So many seconds earlier, at least [`Timestamp::ZERO`].
+    pub const fn before_seconds(self, seconds: u32) -> Timestamp {
+        Timestamp::from_hundredths(self.0 - seconds as i64 * 100)
+    }
+
+    /// The next one.
+    pub const fn next(self) -> Timestamp {
+        Timestamp::from_hundredths(self.0 + 1)
+    }
+
+    /// Reads seconds as clients write them: a decimal number that is not negative, with an exponent if they like. A third
+    /// decimal and those behind it are cut off. `None` for anything else, also for what is not finite; beyond
+    /// [`Timestamp::MAX`] it is that.
+    pub fn parse(text: &str) -> Option<Timestamp> {
+        if text.is_empty() || text.len() > 32 {
+            return None;
+        }
+        // Plain decimals first: in binary 0.29 * 100 is 28.999...
+        if let Some(exact) = parse_decimal(text) {
+            return Some(exact);
+        }
+        let is_number = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
+        let seconds: f64 = text.parse().ok().filter(|_| is_number)?;
+        if !seconds.is_finite() || seconds < 0.0 || text.starts_with('-') && seconds != 0.0 {
+            return None;
+        }
+        let hundredths = (seconds * 100.0).floor().min(HUNDREDTHS_MAX as f64);
+        Some(Timestamp::from_hundredths(hundredths as i64))
+    }
+}
+
+/// Digits, and up to any number of decimals.
+fn parse_decimal(text: &str) -> Option<Timestamp> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+    let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_digits(whole) || !is_digits(decimals) {
+        return None;
+    }
+    let Ok(seconds) = whole.parse::<i64>() else { return Some(Timestamp::MAX) };
+    let digit = |at: usize| decimals.as_bytes().get(at).map_or(0, |byte| i64::from(byte - b'0'));
+    let hundredths = seconds.saturating_mul(100).saturating_add(digit(0) * 10 + digit(1));
+    Some(Timestamp::from_hundredths(hundredths))
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:02}", self.0 / 100, self.0 % 100)
+    }
+}
+
+/// What says how late it is.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// The machine's.
+    pub fn system() -> Clock {
+        Clock::new(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Timestamp::from_hundredths(i64::try_from(since.as_millis() / 10).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// Another one, for tests.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
+        Clock(Arc::new(now))
+    }
+
+    /// How late it is.
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock::system()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Clock").field(&self.now()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_clients_write() {
+        let hundredths = |text| Timestamp::parse(text).map(Timestamp::hundredths);
+        assert_eq!(hundredths("0"), Some(0));
+        assert_eq!(hundredths("0.00"), Some(0));
+        assert_eq!(hundredths("0.29"), Some(29));
+        assert_eq!(hundredths("1400000000.129"), Some(140_000_000_012));
+        assert_eq!(hundredths("1e9"), Some(100_000_000_000));
+        assert_eq!(hundredths("1e300"), Some(HUNDREDTHS_MAX));
+        assert_eq!(hundredths("99999999999999999999"), Some(HUNDREDTHS_MAX));
+        for bad in ["", "-1", "-0.01", "abc", "nan", "inf", "infinity", "1e999", "1 ", "0x1", "."] {
+            assert_eq!(hundredths(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(hundredths in 0..HUNDREDTHS_MAX) {
+            let time = Timestamp::from_hundredths(hundredths);
+            prop_assert_eq!(Timestamp::parse(&time.to_string()), Some(time));
+            prop_assert_eq!(Timestamp::parse(&format!("{time}9")), Some(time));
+        }
+
+        #[test]
+        fn nothing_panics(text in ".{0,40}") {
+            let _ = Timestamp::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Batches, and what is staged in them.
+
+use crate::error::{Error, Result};
+use crate::keys::BlobId;
+use crate::names::CollectionName;
+use crate::timestamp::Timestamp;
+use crate::values::bytes_of::{Reader, Writer};
+
+/// A batch or an upload that is not committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Batch {
+    pub collection: CollectionName,
+    /// Then it goes.
+    pub deadline: Timestamp,
+    /// How many records it has, and the bytes of their payloads.
+    pub records: u32,
+    pub bytes: u64,
+    /// The collection's state (0: not there) that all its records were looked at with.
+    pub seen: Option<u64>,
+    /// How often something was added.
+    pub appends: u32,
+    /// What its commit adds to the collection's records and bytes.
+    pub count_delta: i64,
+    pub bytes_delta: i64,
+    /// The shortest time to live that was given.
+    pub ttl_min: Option<u32>,
+    /// The first time at which a record expires of which something is kept; `Timestamp::MAX`: there is none.
+    pub kept_earliest: Timestamp,
+}
+
+impl Batch {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        let name = self.collection.as_str().as_bytes();
+        out.byte(name.len() as u8).bytes(name).time(self.deadline).u32(self.records).u64(self.bytes);
+        out.byte(u8::from(self.seen.is_some()) | u8::from(self.ttl_min.is_some()) << 1);
+        out.u64(self.seen.unwrap_or_default()).u32(self.ttl_min.unwrap_or_default()).u32(self.appends);
+        out.i64(self.count_delta).i64(self.bytes_delta).time(self.kept_earliest);
+        out.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Batch> {
+        const WHAT: &str = "a batch";
+        let mut from = Reader::new(bytes, WHAT)?;
+        let len = from.byte()?;
+        let name = std::str::from_utf8(from.some(usize::from(len))?).map_err(|_| Error::Corrupt(WHAT))?;
+        let collection = CollectionName::new(name).ok_or(Error::Corrupt(WHAT))?;
+        let (deadline, records, bytes, flags) = (from.time()?, from.u32()?, from.u64()?, from.byte()?);
+        let (seen, ttl_min, appends) = (from.u64()?, from.u32()?, from.u32()?);
+        let (count_delta, bytes_delta, kept_earliest) = (from.i64()?, from.i64()?, from.time()?);
+        from.end()?;
+        let (seen, ttl_min) = ((flags & 1 != 0).then_some(seen), (flags & 2 != 0).then_some(ttl_min));
+        Ok(Batch {
+            collection,
+            deadline,
+            records,
+            bytes,
+            seen,
+            appends,
+            count_delta,
+            bytes_delta,
+            ttl_min,
+            kept_earliest,
+        })
+    }
+}
+
+/// An edit that is staged in a batch: what it gives, and what lay beneath it when it was last looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StagedRow {
+    pub payload: Option<GivenPayload>,
+    pub sortindex: Option<i32>,
+    pub ttl: Option<u32>,
+    pub beneath: Beneath,
+}
+
+/// A payload that an edit gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GivenPayload {
+    /// In a key of its own beside the edit.
+    Beside { len: u32 },
+    /// In parts.
+    Blob { id: BlobId, len: u32 },
+}
+
+impl GivenPayload {
+    pub(crate) fn len(self) -> u64 {
+        match self {
+            GivenPayload::Beside { len } | GivenPayload::Blob { len, .. } => u64::from(len),
+        }
+    }
+}
+
+/// What lies beneath an edit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Beneath {
+    /// There is a record, perhaps an expired one.
+    pub exists: bool,
+    /// It had not expired: it keeps what the edit leaves out.
+    pub is_live: bool,
+    pub len: u32,
+    pub sortindex: Option<i32>,
+    pub expires: Option<Timestamp>,
+}
+
+const GIVES_PAYLOAD: u8 = 1;
+const GIVES_SORTINDEX: u8 = 2;
+const GIVES_TTL: u8 = 4;
+const GIVES_BLOB: u8 = 8;
+const EXISTS: u8 = 16;
+const IS_LIVE: u8 = 32;
+const HAD_SORTINDEX: u8 = 64;
+const EXPIRED: u8 = 128;
+
+impl StagedRow {
+    /// The record's sortindex.
+    pub(crate) fn final_sortindex(&self) -> Option<i32> {
+        self.sortindex.or(self.beneath.sortindex.filter(|_| self.beneath.is_live))
+    }
+
+    /// When the record expires, of a batch that is committed at a time.
+    pub(crate) fn final_expires(&self, modified: Timestamp) -> Option<Timestamp> {
+        match self.ttl {
+            Some(ttl) => Some(modified.after_seconds(ttl)),
+            None => self.beneath.expires.filter(|_| self.beneath.is_live),
+        }
+    }
+
+    /// When the record expires, as the entry by sortindex has it: `01` and seconds after the commit, or `02` and a time, or
+    /// nothing.
+    pub(crate) fn encode_expires(&self) -> Vec<u8> {
+        match (self.ttl, self.final_expires(Timestamp::ZERO)) {
+            (Some(ttl), _) => [&[1][..], &ttl.to_be_bytes()].concat(),
+            (None, Some(expires)) => [&[2][..], &expires.hundredths().to_be_bytes()].concat(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// What [`StagedRow::encode_expires`] says, of a batch that was committed at a time.
+    pub(crate) fn decode_expires(bytes: &[u8], modified: Timestamp) -> Result<Option<Timestamp>> {
+        const WHAT: Error = Error::Corrupt("when a staged record expires");
+        match bytes {
+            [] => Ok(None),
+            [1, ttl @ ..] => {
+                let ttl = ttl.try_into().map_err(|_| WHAT)?;
+                Ok(Some(modified.after_seconds(u32::from_be_bytes(ttl))))
+            }
+            [2, time @ ..] => {
+                let time = time.try_into().map_err(|_| WHAT)?;
+                Ok(Some(Timestamp::from_hundredths(i64::from_be_bytes(time))))
+            }
+            _ => Err(WHAT),
+        }
+    }
+
+    /// Bytes of the record's payload.
+    pub(crate) fn final_len(&self) -> u64 {
+        match self.payload {
+            Some(payload) => payload.len(),
+            None if self.beneath.is_live => u64::from(self.beneath.len),
+            None => 0,
+        }
+    }
+
+    /// Whether the payload is that of what lies beneath.
+    pub(crate) fn keeps_payload(&self) -> bool {
+        self.payload.is_none() && self.beneath.is_live
+    }
+
+    /// What it adds to the collection's records and bytes.
+    pub(crate) fn deltas(&self) -> (i64, i64) {
+        let old = if self.beneath.exists { i64::from(self.beneath.len) } else { 0 };
+        (i64::from(!self.beneath.exists), self.final_len() as i64 - old)
+    }
+
+    /// When what it keeps something of expires.
+    pub(crate) fn kept_expires(&self) -> Option<Timestamp> {
+        let keeps = self.payload.is_none() || self.sortindex.is_none() || self.ttl.is_none();
+        self.beneath.expires.filter(|_| keeps && self.beneath.is_live)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Beneath { exists, is_live, len, sortindex, expires } = self.beneath;
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.payload.is_some(), GIVES_PAYLOAD)
+            | flag(self.sortindex.is_some(), GIVES_SORTINDEX)
+            | flag(self.ttl.is_some(), GIVES_TTL)
+            | flag(matches!(self.payload, Some(GivenPayload::Blob { .. })), GIVES_BLOB)
+            | flag(exists, EXISTS)
+            | flag(is_live, IS_LIVE)
+            | flag(sortindex.is_some(), HAD_SORTINDEX)
+            | flag(expires.is_some(), EXPIRED);
+        let mut out = Writer::new();
+        out.byte(flags);
+        match self.payload {
+            Some(GivenPayload::Beside { len }) => drop(out.u32(len)),
+            Some(GivenPayload::Blob { id, len }) => drop(out.u32(len).u64(id.writer).u64(id.number)),
+            None => {}
+        }
+        for number in [self.sortindex.map(|sortindex| sortindex as u32), self.ttl].into_iter().flatten() {
+            out.u32(number);
+        }
+        out.u32(len);
+        if let Some(sortindex) = sortindex {
+            out.u32(sortindex as u32);
+        }
+        if let Some(expires) = expires {
+            out.time(expires);
+        }
+        out.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<StagedRow> {
+        let mut from = Reader::new(bytes, "a staged record")?;
+        let flags = from.byte()?;
+        let has = |flag: u8| flags & flag != 0;
+        let payload = from.when(has(GIVES_PAYLOAD), |from| {
+            let len = from.u32()?;
+            if !has(GIVES_BLOB) {
+                return Ok(GivenPayload::Beside { len });
+            }
+            Ok(GivenPayload::Blob { id: BlobId { writer: from.u64()?, number: from.u64()? }, len })
+        })?;
+        let sortindex = from.when(has(GIVES_SORTINDEX), |from| Ok(from.u32()? as i32))?;
+        let ttl = from.when(has(GIVES_TTL), Reader::u32)?;
+        let len = from.u32()?;
+        let beneath = Beneath {
+            exists: has(EXISTS),
+            is_live: has(IS_LIVE),
+            len,
+            sortindex: from.when(has(HAD_SORTINDEX), |from| Ok(from.u32()? as i32))?,
+            expires: from.when(has(EXPIRED), Reader::time)?,
+        };
+        from.end()?;
+        Ok(StagedRow { payload, sortindex, ttl, beneath })
+    }
+}
