@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """What recorded answers of a Sync Gateway say of sync functions and of users and roles, without storage.
 
-    extract.py answers.jsonl      writes functions.jsonl and principals.jsonl beside this file
+    extract.py answers.jsonl      writes functions.jsonl, principals.jsonl and feeds.jsonl beside this file
 
 functions.jsonl, a scenario a line: {"name", "sync", "writes": [{"who", "doc", "old", "status", "reason", "channels", "access",
 "exp"}]}. `who` is null for the administrator, else {"name", "channels", "roles"} as the function sees them; `doc` and `old` are
 JSON texts. `channels`, `access` and `exp` are there where an answer tells them. Writes that the function did not run for are left out.
 
 principals.jsonl: {"name", "steps": [[method, path, body, status, answer]]}.
+
+feeds.jsonl: {"name", "steps": [...]}, of scenarios whose function says channels and grants of a document plainly; a step is
+{"user", "channels", "roles"}, {"role", "channels"} (null: it is deleted), {"id", "rev", "deleted", "channels", "grants"}, or
+{"feed", "since", "limit", "channels", "active_only", "rows", "last_seq"}, whose sequences have the names that the recording gives
+them, s1, s2 and so on.
 """
 import json, re, sys
 from pathlib import Path
@@ -19,6 +24,17 @@ FUNCTIONS = ["default sync function: the channels property", "default sync funct
              "the helper functions", "access() gives", "access() with odd", "role() puts", "a rejected write", "expiry() in",
              "_bulk_docs where some", "who writes is not who reads", "read-only:", "a validation of the old", "new_edits=false writes run"]
 PRINCIPALS = ["users: create", "users: POST", "users: bodies", "roles: create", "guest: disabled"]
+FEEDS = ["default sync function: the channels", "default sync function: which channel", "the ! channel", "a user with the *", "access() gives",
+         "access() to a role", "the feed of one user", "since and other", "an edit moves", "a document that leaves", "a removal seen",
+         "deletions in the feed", "filter by channel", "backfill", "a write in the middle", "two channels given", "access given by",
+         "the same channel from", "channels through roles", "a change to the user", "a role of the same name", "conflicts: channels",
+         "deleting, and writing", "_purge", "a user given no channel", "the same document visible", "a channel given twice", "an edit that keeps",
+         "a document that gives a user"]
+PLAIN = {None: lambda d: (d.get("channels"), []),
+         "function(doc) { channel(doc.channels); if (doc.to) access(doc.to, doc.grant); }": lambda d: (d.get("channels"), (d.get("to"), d.get("grant"))),
+         "function(doc, oldDoc) { channel(doc.channels); if (doc.grant) access(doc.to, doc.grant); }": lambda d: (d.get("channels"), (d.get("to"), d.get("grant"))),
+         "function(doc) { channel(\"own-\" + doc._id); if (doc.to) access(doc.to, \"own-\" + doc._id); }":
+             lambda d: ("own-" + d["_id"], (d.get("to"), "own-" + d["_id"]))}
 # The function did not run: the request was refused before it.
 BEFORE = {"Document exists", "Document revision conflict", "Login required", "missing", "Cannot modify attachments without a specific rev ID",
           "Invalid doc ID", "Bad _revisions", "Internal error: illegal base64 data at input byte 0"}
@@ -146,14 +162,71 @@ def principals(s):
     return {"name": s["name"], "steps": steps}
 
 
+def texts(of):
+    return [of] if isinstance(of, str) else sorted({x for x in of if isinstance(x, str)}) if isinstance(of, list) else []
+
+
+def feeds(s):
+    says = PLAIN[s["config"].get("sync")]
+    steps, seqs, last = [], {}, {}
+
+    def query(path):
+        return dict(re.findall(r"[?&]([^=&]+)=([^&]*)", path))
+
+    for q, a in s["steps"]:
+        if a is None:
+            continue
+        path, status, answer = q["path"].replace("/{db}", "", 1), a["status"], a["body"]
+        name, body = path.lstrip("/").split("?")[0], None
+        if "body" in q:
+            try:
+                body = json.loads(q["body"])
+            except ValueError:
+                continue
+        if re.match(r"_(user|role)/.", name) and q["method"] in ("PUT", "DELETE") and status < 300:
+            kind = name[1:5]
+            what = {kind: name[6:], "channels": (body or {}).get("admin_channels", []) if q["method"] == "PUT" else None}
+            if kind == "user":
+                what["roles"] = (body or {}).get("admin_roles", [])
+            steps.append(what)
+        elif q["method"] in ("PUT", "DELETE") and name and "/" not in name and not name.startswith("_") and status < 300 and answer.get("rev"):
+            doc = {**(body or {}), "_id": name}
+            deleted = q["method"] == "DELETE" or doc.get("_deleted", False)
+            channels, grants = says(doc)
+            grants = [[to, c] for to in texts(grants[0]) for c in texts(grants[1])] if grants else []
+            if "new_edits=false" in path or answer["rev"].split("-")[1] in ("a", "b", "c"):
+                return None
+            steps.append({"id": name, "rev": answer["rev"], "deleted": deleted, "channels": texts(channels), "grants": grants})
+        elif name == "_purge" and status == 200 and isinstance(answer, dict):
+            steps += [{"purged": i} for i in answer["purged"]]
+        elif name == "_changes" and status == 200 and isinstance(answer, dict) and "results" in answer:
+            p = {**(body or {}), **query(path)}
+            asked = {k: p[k] for k in p if k not in ("since", "limit", "filter", "channels", "active_only", "include_docs", "attachments", "style")}
+            since = str(p.get("since", "0"))
+            m = re.fullmatch(r"\{seq:(\w+)(?:\.(\d+))?\}", since)
+            since = seqs[m[1], m[2]] if m else since
+            if "label" in q:
+                seqs[q["label"], None] = answer["last_seq"]
+                for i, r in enumerate(answer["results"]):
+                    seqs[q["label"], str(i)] = r["seq"]
+            if asked or not re.fullmatch(r"s\d+(:s\d+)?|0", since) or not re.fullmatch(r"\d+|", str(p.get("limit", ""))):
+                continue
+            if q["as"] == "admin" and "filter" not in p:
+                continue
+            rows = [{k: (r["changes"][0]["rev"] if r["changes"] else None) if k == "changes" else r[k] for k in r if k != "doc"} for r in answer["results"]]
+            steps.append({"feed": q["as"], "since": since, "limit": int(p.get("limit") or 0), "active_only": p.get("active_only") in (True, "true"),
+                          "channels": str(p["channels"]).split(",") if "filter" in p else None, "rows": rows, "last_seq": answer["last_seq"]})
+    return {"name": s["name"], "steps": steps} if any("feed" in x for x in steps) else None
+
+
 def main():
     all_of = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
-    for name, wanted, of in [("functions", FUNCTIONS, functions), ("principals", PRINCIPALS, principals)]:
+    for name, wanted, of in [("functions", FUNCTIONS, functions), ("principals", PRINCIPALS, principals), ("feeds", FEEDS, feeds)]:
         with open(HERE / f"{name}.jsonl", "w", encoding="utf-8") as out:
             for begins in wanted:
                 for s in all_of:
-                    if s["name"].startswith(begins):
-                        out.write(json.dumps(of(s), ensure_ascii=False, separators=(",", ":")) + "\n")
+                    if s["name"].startswith(begins) and (found := of(s)):
+                        out.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 main()

@@ -53,9 +53,10 @@ impl Position {
         Position { at, of: Some(of) }
     }
 
-    /// Where a row of a channel stands for who has the channel since then.
+    /// Where a row of a channel stands for who has the channel since then. The document that gives the channel, and is in it,
+    /// stands at its own sequence.
     pub fn held_since(since: Stamp, row: Stamp) -> Position {
-        if row > since { Position::at(row) } else { Position::within(since, row) }
+        if row >= since { Position::at(row) } else { Position::within(since, row) }
     }
 
     /// Its text, each sequence as `show` writes it.
@@ -125,7 +126,7 @@ mod tests {
         ];
         assert!(sorted.is_sorted() && sorted.windows(2).all(|pair| pair[0] != pair[1]));
         assert_eq!(Position::held_since(two, one), Position::within(two, one));
-        assert_eq!(Position::held_since(two, two), Position::within(two, two));
+        assert_eq!(Position::held_since(two, two), Position::at(two));
         assert_eq!(Position::held_since(two, three), Position::at(three));
         assert_eq!(Stamp::of(258), Stamp([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0]));
     }

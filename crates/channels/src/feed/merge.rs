@@ -72,8 +72,8 @@ pub struct Asked {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// What has happened while the channel was held.
-    Usual,
+    /// What has happened while the channel was held, since this sequence.
+    Usual(Stamp),
     /// What it had when it was given, at this sequence.
     Given(Stamp),
     /// What it had when it was lost, at this sequence.
@@ -97,7 +97,7 @@ impl Stream {
     /// The place of its next row, or of what may come.
     fn place(&self) -> Option<Position> {
         let of = |stamp| match self.phase {
-            Phase::Usual => Position::at(stamp),
+            Phase::Usual(_) => Position::at(stamp),
             Phase::Given(at) | Phase::Lost(at) => Position::within(at, stamp),
         };
         match self.rows.front() {
@@ -149,9 +149,9 @@ impl Merge {
         };
         for (channel, held_since) in scope.held.channels() {
             let source = if channel == ALL { Source::All } else { Source::Channel(channel.to_owned()) };
-            add(&source, Phase::Usual, usual_after.max(held_since), until);
+            add(&source, Phase::Usual(held_since), usual_after.max(previous(held_since)), until);
             if let Some(after) = within(since, held_since).filter(|_| held_since <= until) {
-                add(&source, Phase::Given(held_since), after, held_since);
+                add(&source, Phase::Given(held_since), after, previous(held_since));
             }
         }
         let gone = scope.lost.iter().filter(|lost| scope.held.since(&lost.channel).is_none());
@@ -194,8 +194,14 @@ impl Merge {
                 continue;
             }
             stream.after = stamp;
-            // What was there when the channel was given: neither tombstones nor what was gone then.
-            if !matches!(stream.phase, Phase::Given(_)) || stream.is_again || !(entry.deleted || entry.removed) {
+            let is_told = match stream.phase {
+                // What leaves with the change that gives the channel, the user had not.
+                Phase::Usual(since) => !entry.removed || stamp > since,
+                // What was there when the channel was given: neither tombstones nor what was gone then.
+                Phase::Given(_) => stream.is_again || !(entry.deleted || entry.removed),
+                Phase::Lost(_) => true,
+            };
+            if is_told {
                 stream.rows.push_back((stamp, entry));
             }
         }
@@ -272,7 +278,7 @@ impl Merge {
         let phase = |number: usize| self.streams.get(number).map(|stream| stream.phase);
         let is_lost = |number: usize| matches!(phase(number), Some(Phase::Lost(_)));
         let is_current = |(stream, _, entry): &(usize, Stamp, Entry)| match phase(*stream) {
-            Some(Phase::Usual) => !entry.removed,
+            Some(Phase::Usual(_)) => !entry.removed,
             Some(Phase::Given(_)) => !entry.removed && !entry.deleted,
             Some(Phase::Lost(_)) | None => false,
         };

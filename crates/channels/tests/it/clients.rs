@@ -37,7 +37,7 @@ impl Client {
         let happens = |database: &mut Database| {
             // What changes what the user has ends the merge: here nothing does before the page is through.
             while let Some(event) = meanwhile.pop() {
-                if matches!(event, Event::Write { .. } | Event::Again { .. }) {
+                if database.changes_documents_alone(&event) {
                     database.happens(&event);
                     return;
                 }

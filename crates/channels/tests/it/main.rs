@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod clients;
+mod feeds;
 mod merge;
 mod model;
 mod principals;

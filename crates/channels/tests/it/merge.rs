@@ -50,7 +50,12 @@ proptest! {
 }
 
 fn written(doc: usize, channels: &[&str]) -> Event {
-    Event::Write { doc, channels: channels.iter().map(|name| (*name).to_owned()).collect(), deleted: false }
+    Event::Write {
+        doc,
+        channels: channels.iter().map(|name| (*name).to_owned()).collect(),
+        deleted: false,
+        gives: None,
+    }
 }
 
 /// `(place, document, removed from)`

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 /// Something that happens.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// A document changes; no channels and not deleted: it is nobody's.
-    Write { doc: usize, channels: BTreeSet<String>, deleted: bool },
+    /// A document changes, and gives the user a channel; without channels it is nobody's.
+    Write { doc: usize, channels: BTreeSet<String>, deleted: bool, gives: Option<String> },
     /// The document's channels are judged anew, or it is edited as it is.
     Again { doc: usize },
     /// It is gone without a trace.
@@ -32,8 +32,8 @@ pub(crate) enum Event {
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let channel = || "[A-D!*]";
     prop_oneof![
-        8 => (0..6_usize, prop::collection::btree_set("[A-D!*]", 0..4), prop::bool::weighted(0.2))
-            .prop_map(|(doc, channels, deleted)| Event::Write { doc, channels, deleted }),
+        8 => (0..6_usize, prop::collection::btree_set("[A-D!*]", 0..4), prop::bool::weighted(0.2), prop::option::weighted(0.1, channel()))
+            .prop_map(|(doc, channels, deleted, gives)| Event::Write { doc, channels, deleted, gives }),
         1 => (0..6_usize).prop_map(|doc| Event::Again { doc }),
         1 => (0..6_usize).prop_map(|doc| Event::Purge { doc }),
         3 => (channel(), 0..2_usize).prop_map(|(channel, by)| Event::Give { channel, by }),
@@ -43,6 +43,9 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(|does| Event::Exists { does }),
     ]
 }
+
+/// Those who give channels are numbered: administrators, and behind these documents.
+const BY_DOCUMENTS: usize = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Database {
@@ -86,6 +89,15 @@ impl Database {
         seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
     }
 
+    /// Whether the user has the same behind it.
+    pub(crate) fn changes_documents_alone(&self, event: &Event) -> bool {
+        match event {
+            Event::Again { .. } => true,
+            Event::Write { doc, gives: None, .. } => !self.given.iter().any(|(_, by)| *by == BY_DOCUMENTS + doc),
+            _ => false,
+        }
+    }
+
     pub(crate) fn happens(&mut self, event: &Event) {
         self.seq += 1;
         let seq = self.last_seq();
@@ -94,7 +106,19 @@ impl Database {
             *periods = if has { before.given(seq) } else { before.taken(seq) };
         };
         match event {
-            Event::Write { doc, channels, deleted } => self.write(*doc, channels.clone(), *deleted),
+            Event::Write { doc, channels, deleted, gives } => {
+                self.write(*doc, channels.clone(), *deleted);
+                let by = BY_DOCUMENTS + doc;
+                let (gone, left): (BTreeSet<_>, _) =
+                    std::mem::take(&mut self.given).into_iter().partition(|(_, other)| *other == by);
+                self.given = left;
+                let known: Vec<String> = gone.into_iter().map(|(channel, _)| channel).chain(gives.clone()).collect();
+                self.given.extend(gives.clone().map(|channel| (channel, by)));
+                for channel in known {
+                    let is_given = self.given.iter().any(|(given, _)| *given == channel);
+                    change(self.own.entry(channel).or_default(), is_given);
+                }
+            }
             Event::Again { doc } => {
                 if let Some(DocumentState { channels, deleted, .. }) = self.docs.get(doc).cloned() {
                     self.write(*doc, channels, deleted);
