@@ -74,7 +74,7 @@ impl Inner {
         if !changes.is_empty() {
             self.stage(uid, name, batch, false, changes, condition).await?;
         }
-        let (user, once) = (&self.keys.user(uid), &Once::new(self.clock.now())?);
+        let (user, once) = (&self.keys.user(uid), &Once::new()?);
         let (started, mut tries) = (Instant::now(), 0);
         while started.elapsed() < COMMIT_FOR {
             let tried = self

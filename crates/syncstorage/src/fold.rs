@@ -111,9 +111,7 @@ async fn fold_in(
         if after.is_some() {
             return Ok((Folded::Again, 0));
         }
-        state.overlays.remove(0);
-        trx.clear_range_quietly(&batch.data())?;
-        trx.clear_quietly(&user.due(due_at(&overlay), &Due::Fold(name.clone())))?;
+        take_off(trx, user, name, &mut state)?;
         trx.set(keys.state(), &state.encode());
         return Ok((Folded::Overlay(state.overlays.len()), 0));
     }
@@ -154,11 +152,27 @@ async fn fold_in(
     let payloads = KeyRange { begin: batch.payload(first), end: until(batch.payload(last)) };
     trx.clear_range_quietly(&records)?;
     trx.clear_range_quietly(&payloads)?;
-    if state.earliest == earliest {
-        trx.touch(layers.keys.state())?;
-    } else {
-        note_earliest(trx, user, name, earliest, state.earliest)?;
-        trx.set(layers.keys.state(), &state.encode());
+    // That was all of a small one.
+    let is_over = after.is_none() && !page.has_more && edits.len() == page.rows.len();
+    if is_over {
+        take_off(trx, user, name, &mut state)?;
     }
-    Ok((Folded::Until(last.clone()), edits.len() as u64))
+    note_earliest(trx, user, name, earliest, state.earliest)?;
+    if is_over || state.earliest != earliest {
+        trx.set(layers.keys.state(), &state.encode());
+    } else {
+        trx.touch(layers.keys.state())?;
+    }
+    let folded = if is_over { Folded::Overlay(state.overlays.len()) } else { Folded::Until(last.clone()) };
+    Ok((folded, edits.len() as u64))
+}
+
+/// Takes the oldest overlay, which has nothing any more, off its collection.
+fn take_off(trx: &Trx, user: &UserKeys, name: &CollectionName, state: &mut Collection) -> Result<()> {
+    if state.overlays.is_empty() {
+        return Ok(());
+    }
+    let overlay = state.overlays.remove(0);
+    trx.clear_range_quietly(&user.batch(overlay.batch).data())?;
+    trx.clear_quietly(&user.due(due_at(&overlay), &Due::Fold(name.clone())))
 }

@@ -552,3 +552,98 @@ fn take_time(key: &[u8]) -> Result<(Timestamp, &[u8])> {
     let hundredths = i64::try_from(hundredths).map_err(|_| bad_key())?;
     Ok((Timestamp::from_hundredths(hundredths), rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use foundationdb::tuple::{Bytes, pack};
+    use proptest::prelude::*;
+
+    fn user() -> UserKeys {
+        RootKeys::new(b"fb").user(Uid(7))
+    }
+
+    fn name(name: &str) -> CollectionName {
+        CollectionName::new(name).unwrap()
+    }
+
+    #[test]
+    fn keys_are_tuples() {
+        let (root, at) = (Bytes::from(b"fb".to_vec()), Timestamp::from_hundredths(170_000_000_000));
+        let (user, a) = (user(), RecordId::new("a").unwrap());
+        let bookmarks = user.collection(&name("bookmarks"));
+        assert_eq!(user.head(), pack(&(root.clone(), 21, 1, 7, 0)));
+        assert_eq!(bookmarks.state(), pack(&(root.clone(), 21, 1, 7, 1, 7)));
+        assert_eq!(user.collection(&name("x.y")).state(), pack(&(root.clone(), 21, 1, 7, 1, "x.y")));
+        assert_eq!(bookmarks.record(&a), pack(&(root.clone(), 21, 1, 7, 2, 7, 1, "a")));
+        assert_eq!(bookmarks.modified(at, &a), pack(&(root.clone(), 21, 1, 7, 2, 7, 2, at.hundredths(), "a")));
+        let sort = SortKey::of(Some(3));
+        assert_eq!(bookmarks.sortindex(sort, &a), pack(&(root.clone(), 21, 1, 7, 2, 7, 3, 1_000_000_003, "a")));
+        assert_eq!(bookmarks.expiry(at, &a), pack(&(root.clone(), 21, 1, 7, 2, 7, 4, at.hundredths(), "a")));
+        let blob = BlobId { writer: 5, number: 6 };
+        assert_eq!(bookmarks.blob_part(blob, 1), pack(&(root.clone(), 21, 1, 7, 2, 7, 5, 5, 6, 1)));
+        let batch = user.batch(BatchId(300));
+        assert_eq!(batch.staged_record(&a), pack(&(root.clone(), 21, 1, 7, 3, 300, 1, "a")));
+        assert_eq!(batch.payload(&a), pack(&(root.clone(), 21, 1, 7, 3, 300, 3, "a")));
+        assert_eq!(batch.record(), pack(&(root.clone(), 21, 1, 7, 4, 300)));
+        let due = user.due(at, &Due::Expiry(name("bookmarks")));
+        assert_eq!(due, pack(&(root, 21, 2, 20, at.hundredths(), 1, 7, 7)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_taken(
+            id in "[ -~]{1,64}", other in "[A-Za-z0-9._-]{1,32}", at in 0..9_000_000_000_i64, number in any::<u64>(),
+        ) {
+            let (root, at, id) = (RootKeys::new(b"r"), Timestamp::from_hundredths(at), RecordId::new(&id).unwrap());
+            let (uid, other) = (Uid(number), name(&other));
+            let user = root.user(uid);
+            let keys = user.collection(&other);
+            prop_assert_eq!(root.uid_of(keys.state()).unwrap(), uid);
+            prop_assert_eq!(user.take_collection(keys.state()).unwrap(), other.clone());
+            prop_assert_eq!(user.take_data(&keys.record(&id)).unwrap(), other.clone());
+            prop_assert_eq!(keys.take_record(&keys.record(&id)).unwrap(), id.clone());
+            prop_assert_eq!(keys.take_modified(&keys.modified(at, &id)).unwrap(), (at, id.clone()));
+            prop_assert_eq!(keys.take_expiry(&keys.expiry(at, &id)).unwrap(), (at, id.clone()));
+            let blob = BlobId { writer: number, number };
+            prop_assert_eq!(keys.take_blob(&keys.blob_part(blob, 3)).unwrap(), (blob, 3));
+            let batch = user.batch(BatchId(number));
+            prop_assert_eq!(user.take_batch(batch.record()).unwrap(), BatchId(number));
+            prop_assert_eq!(user.take_staged(&batch.payload(&id)).unwrap(), BatchId(number));
+            prop_assert_eq!(batch.take_payload(&batch.payload(&id)).unwrap(), id.clone());
+            for due in [Due::Expiry(other.clone()), Due::Fold(other.clone()), Due::Batch(BatchId(number)), Due::Purge] {
+                prop_assert_eq!(root.take_due(&user.due(at, &due)).unwrap(), DueEntry { at, uid, due });
+            }
+        }
+
+        #[test]
+        fn order_of_keys_is_that_of_lists(
+            one in (0..9_000_i64, -5..5_i32, "[ -~]{1,3}"), other in (0..9_000_i64, -5..5_i32, "[ -~]{1,3}"),
+        ) {
+            let keys = user().collection(&name("tabs"));
+            let of = |(at, sort, id): &(i64, i32, String)| {
+                let (at, id) = (Timestamp::from_hundredths(*at), RecordId::new(id).unwrap());
+                let sort = Some(*sort).filter(|sort| *sort != 0);
+                let found = (keys.modified(at, &id), keys.sortindex(SortKey::of(sort), &id), keys.record(&id));
+                ((at, sort, id), found)
+            };
+            let (((at, sort, id), found), (other, behind)) = (of(&one), of(&other));
+            prop_assert_eq!(found.0.cmp(&behind.0), (at, &id).cmp(&(other.0, &other.2)));
+            prop_assert_eq!(found.1.cmp(&behind.1), (sort, &id).cmp(&(other.1, &other.2)));
+            prop_assert_eq!(found.2.cmp(&behind.2), id.cmp(&other.2));
+        }
+
+        #[test]
+        fn foreign_keys_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let (root, user) = (RootKeys::new(b"fb"), user());
+            let (keys, batch) = (user.collection(&name("tabs")), user.batch(BatchId(1)));
+            for begin in [root.part(DUE), user.collections().begin, keys.records().begin, keys.blobs().begin, Vec::new()] {
+                let key = [&begin[..], &bytes].concat();
+                let _ = (root.take_due(&key), root.uid_of(&key), user.take_collection(&key), user.take_data(&key));
+                let _ = (keys.take_record(&key), keys.take_modified(&key), keys.take_sortindex(&key));
+                let _ = (keys.take_expiry(&key), keys.take_blob(&key), user.take_batch(&key), user.take_staged(&key));
+                let _ = (batch.take_staged(&key), batch.take_payload(&key), batch.take_sortindex(&key));
+            }
+        }
+    }
+}

@@ -21,6 +21,9 @@ const LEASE: &str = "sweep";
 /// Collections that wait to be folded by this process; those beyond are left to who holds the lease.
 const FOLDS_MAX: usize = 10_000;
 
+/// Collections that a process folds at once.
+const FOLDS_AT_ONCE: usize = 4;
+
 /// Before a collection that could not be folded is left, and between tries.
 const FOLD_TRIES: u32 = 3;
 const FOLD_PAUSE: Duration = Duration::from_millis(500);
@@ -64,6 +67,7 @@ impl Inner {
         if waiting.len() < FOLDS_MAX {
             waiting.insert((uid, name.clone()));
         }
+        self.metrics.sync_folds_waiting.set(waiting.len() as i64);
         drop(waiting);
         self.folds.wake.notify_one();
     }
@@ -102,8 +106,10 @@ impl Maintenance {
         if !tasks.is_empty() {
             return;
         }
-        let inner = self.inner.clone();
-        tasks.push(tokio::spawn(async move { fold(&inner).await }));
+        for _ in 0..FOLDS_AT_ONCE {
+            let inner = self.inner.clone();
+            tasks.push(tokio::spawn(async move { fold(&inner).await }));
+        }
         let (sweeper, claim, options) = (self.sweeper.clone(), self.claim.clone(), self.options.clone());
         tasks.push(tokio::spawn(async move { sweep(&sweeper, &claim, &options).await }));
     }
@@ -137,13 +143,12 @@ impl Drop for Maintenance {
     }
 }
 
-/// Folds what this process has committed, one collection after the other.
+/// Folds what this process has committed, one collection after the other; several run, and who is busy takes the next one.
 async fn fold(inner: &Inner) {
     loop {
         inner.folds.wake.notified().await;
-        loop {
+        while let Some((uid, name)) = inner.folds.take() {
             inner.metrics.sync_folds_waiting.set(inner.folds.waiting().len() as i64);
-            let Some((uid, name)) = inner.folds.take() else { break };
             for _ in 0..FOLD_TRIES {
                 match inner.fold_all(uid, &name).await {
                     Ok(()) => break,

@@ -13,15 +13,13 @@ use crate::values::{Done, Head};
 pub(crate) struct Once<A> {
     /// Drawn by lot.
     pub number: u64,
-    began: Timestamp,
-    /// What each attempt would have answered.
+    /// What each attempt would have answered, at its time.
     answers: Mutex<Vec<(Timestamp, A)>>,
 }
 
 impl<A: Clone> Once<A> {
-    /// `began`: by this process's clock.
-    pub(crate) fn new(began: Timestamp) -> Result<Once<A>> {
-        Ok(Once { number: drawn()?, began, answers: Mutex::default() })
+    pub(crate) fn new() -> Result<Once<A>> {
+        Ok(Once { number: drawn()?, answers: Mutex::default() })
     }
 
     /// What was answered, if an earlier attempt has been committed.
@@ -29,14 +27,16 @@ impl<A: Clone> Once<A> {
         if !attempt.maybe_committed {
             return Ok(None);
         }
-        let at = match head.has_done(self.number, self.began) {
-            Done::At(at) => at,
-            Done::No => return Ok(None),
-            Done::Unknown => return Err(Error::Unknown),
-        };
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = answers.iter().find(|(time, _)| *time == at).map(|(_, answer)| answer.clone());
-        answer.map(Some).ok_or(Error::Unknown)
+        let Some(first) = answers.iter().map(|(at, _)| *at).min() else { return Ok(None) };
+        match head.has_done(self.number, first) {
+            Done::At(at) => {
+                let answer = answers.iter().find(|(time, _)| *time == at).map(|(_, answer)| answer.clone());
+                answer.map(Some).ok_or(Error::Unknown)
+            }
+            Done::No => Ok(None),
+            Done::Unknown => Err(Error::Unknown),
+        }
     }
 
     /// Keeps what this attempt answers if it is committed, at this time of the user's.

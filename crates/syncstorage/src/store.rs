@@ -1,6 +1,7 @@
 //! The operations.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) folds: Folds,
+    /// The minute in which it was last said that a clock is wrong.
+    pub(crate) warned_in_minute: AtomicI64,
 }
 
 impl std::fmt::Debug for Inner {
@@ -93,8 +96,8 @@ impl Store {
                 Ok(())
             })
             .await?;
-        let folds = Folds::default();
-        Ok(Store { inner: Arc::new(Inner { runner, keys, limits, clock, metrics, folds }) })
+        let (folds, warned_in_minute) = Default::default();
+        Ok(Store { inner: Arc::new(Inner { runner, keys, limits, clock, metrics, folds, warned_in_minute }) })
     }
 
     /// How much clients may send.

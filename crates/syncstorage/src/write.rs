@@ -1,5 +1,7 @@
 //! PUT, POST and DELETE.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use futures_util::future::{try_join, try_join3, try_join4};
 
@@ -55,7 +57,7 @@ impl Inner {
     ) -> Result<Written> {
         self.check_changes(&changes)?;
         let user = self.keys.user(uid);
-        let once = Once::new(self.clock.now())?;
+        let once = Once::new()?;
         let bytes = |change: &Change| change.payload.as_ref().map_or(0, Bytes::len) + AROUND_BYTES;
         let is_large = changes.iter().map(bytes).sum::<usize>() > WRITE_BYTES_MAX;
         let inline_max = if is_large { LEFT_BYTES_MAX } else { INLINE_BYTES_MAX };
@@ -126,7 +128,11 @@ impl Inner {
         if head.last > clock.after_seconds(60) {
             self.metrics.sync_clock_ahead.add(1);
             let seconds = (head.last.hundredths() - clock.hundredths()) / 100;
-            tracing::warn!(uid = user.uid().0, seconds, "a user's last time in Firefox Sync is ahead of the clock");
+            // Once a minute: where a clock is wrong it is so for all users.
+            let minute = clock.hundredths() / 6_000;
+            if self.warned_in_minute.swap(minute, Ordering::Relaxed) != minute {
+                tracing::warn!(uid = user.uid().0, seconds, "a user's last time in Firefox Sync is ahead of the clock");
+            }
         }
         (clock, head.next(clock))
     }
@@ -175,7 +181,7 @@ impl Inner {
         id: &RecordId,
         condition: Precondition,
     ) -> Result<Deleted> {
-        let (user, once) = (self.keys.user(uid), Once::new(self.clock.now())?);
+        let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
         let deleted = self
             .runner
@@ -218,7 +224,7 @@ impl Inner {
         let mut ids: Vec<&RecordId> = ids.iter().collect();
         ids.sort_unstable();
         ids.dedup();
-        let (user, once) = (self.keys.user(uid), Once::new(self.clock.now())?);
+        let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once, ids) = (&user, &once, &ids);
         let written = self
             .runner
@@ -252,7 +258,7 @@ impl Inner {
         name: &CollectionName,
         condition: Precondition,
     ) -> Result<Deleted> {
-        let (user, once) = (self.keys.user(uid), Once::new(self.clock.now())?);
+        let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
         self.runner
             .write(move |trx, attempt| async move {
@@ -278,7 +284,7 @@ impl Inner {
 
     /// `DELETE` of all.
     pub(crate) async fn delete_everything(&self, uid: Uid, condition: Precondition) -> Result<Deleted> {
-        let (user, once) = (self.keys.user(uid), Once::new(self.clock.now())?);
+        let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
         self.runner
             .write(move |trx, attempt| async move {

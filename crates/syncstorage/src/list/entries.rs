@@ -19,6 +19,9 @@ use crate::values::{Row, StagedRow};
 /// Entries of a page.
 const PAGE_ROWS_MAX: usize = 1_000;
 
+/// Records that are passed over: offsets that answers give pass over none.
+const SKIP_MAX: u64 = 100_000;
+
 /// What is to be listed.
 #[derive(Debug)]
 pub(super) struct Wanted {
@@ -66,7 +69,8 @@ impl Wanted {
         let ListQuery { ids, newer, older, sort, limit, offset, .. } = query;
         let (skip, behind) = match offset.as_ref().map(|offset| &offset.0) {
             None => (0, None),
-            Some(Place::Skip(skip)) => (*skip, None),
+            Some(Place::Skip(skip)) if *skip <= SKIP_MAX => (*skip, None),
+            Some(Place::Skip(_)) => return Err(Error::BadOffset),
             Some(Place::Behind { sort: of, position, id }) if of == sort => (0, Some((*position, id.clone()))),
             Some(Place::Behind { .. }) => return Err(Error::BadOffset),
         };

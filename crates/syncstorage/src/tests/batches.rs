@@ -285,3 +285,25 @@ async fn two_processes_fold_at_once() {
         assert_sound(&one).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_largest_batch_over_a_collection() {
+    let storage = Storage::new();
+    let (store, history) = (storage.store().await, name("history"));
+    for from in (0..2_000).step_by(400) {
+        let batch = batch_of(&store, &history, numbered(from, from + 400, &"o".repeat(100))).await;
+        commit(&store, &history, batch).await;
+    }
+    let batch = batch_of(&store, &history, numbered(1_000, 11_000, &"n".repeat(100))).await;
+    let more = store.append_batch(UID, &history, batch, numbered(11_000, 11_001, "1"), NONE).await;
+    assert!(matches!(more, Err(Error::BatchTooLarge)), "{more:?}");
+    commit(&store, &history, batch).await;
+    assert_eq!(count(&store, &history).await, 11_000);
+    assert_eq!(store.quota(UID, NONE).await.unwrap().used_bytes, 1_100_000);
+    let all = store.list(UID, &history, &ListQuery { sort: Sort::Oldest, ..ListQuery::default() }, NONE).await.unwrap();
+    assert_eq!((all.ids().len(), &all.ids()[0], &all.ids()[9_999]), (10_000, &id("r00000"), &id("r09999")));
+    assert!(all.next_offset().is_some());
+    store.inner.fold_all(UID, &history).await.unwrap();
+    assert_eq!(count(&store, &history).await, 11_000);
+    assert_sound(&store).await;
+}

@@ -52,9 +52,13 @@ async fn bounds_of_lists() {
             assert_eq!(ids(&store, &tabs, &query).await.len(), wanted, "{query:?}");
         }
     }
-    for offset in ["18446744073709551615", "n9007199254740993.61", "n0.61", "n9999999999999999.7e"] {
+    for offset in ["100000", "n9007199254740993.61", "n0.61", "n9999999999999999.7e"] {
         let query = ListQuery { offset: Some(Offset::parse(offset).unwrap()), ..ListQuery::default() };
         assert!(ids(&store, &tabs, &query).await.len() <= 2, "{offset}");
+    }
+    for offset in ["100001", "18446744073709551615"] {
+        let query = ListQuery { offset: Some(Offset::parse(offset).unwrap()), ..ListQuery::default() };
+        assert!(matches!(store.list(UID, &tabs, &query, NONE).await, Err(Error::BadOffset)), "{offset}");
     }
 }
 

@@ -59,11 +59,11 @@ impl Head {
         }
     }
 
-    /// Whether a write happened that began at a time by a process's clock.
-    pub(crate) fn has_done(&self, number: u64, began: Timestamp) -> Done {
+    /// Whether a write happened, none of whose attempts was for an earlier time than this.
+    pub(crate) fn has_done(&self, number: u64, first: Timestamp) -> Done {
         match self.recent.iter().find(|(noted, _)| *noted == number) {
             Some((_, at)) => Done::At(*at),
-            None if self.forgotten >= began => Done::Unknown,
+            None if self.forgotten >= first => Done::Unknown,
             None => Done::No,
         }
     }
