@@ -2,26 +2,32 @@
 
 mod entries;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::{try_join_all, try_join3};
 
 use crate::error::{Error, Result};
 use crate::keys::UserKeys;
-use crate::layers::{Layers, base_rows};
+use crate::layers::{Found, Layers, View, base_rows};
 use crate::model::{ListQuery, Precondition, Record};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::offset::Offset;
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
+use crate::values::Row;
 use crate::write::seen;
 use entries::Wanted;
 
 /// Records that are read at once, and bytes of payloads after which a chunk is full.
-const CHUNK_RECORDS: usize = 100;
+const CHUNK_RECORDS: usize = 250;
 const CHUNK_BYTES: usize = 1_000_000;
+
+/// Of a collection of so many records, in one reply of FoundationDB's, all are read at once with the first question: most
+/// collections that are read from their beginning are small.
+const WHOLE_RECORDS: usize = 100;
 
 /// For how long what a list found is read as of its state: FoundationDB has it for 5 s.
 const PINNED_FOR: Duration = Duration::from_millis(3_500);
@@ -56,7 +62,7 @@ impl std::fmt::Debug for List {
 }
 
 /// What one transaction found.
-struct Found {
+struct Listed {
     modified: Timestamp,
     now: Timestamp,
     ids: Vec<RecordId>,
@@ -86,7 +92,7 @@ impl Inner {
             .runner
             .read(move |trx| async move { self.list_in(&trx, keys, name, wanted, query.full, condition).await })
             .await?;
-        let Found { modified, now, ids, next_offset, first, read, version, state } = found;
+        let Listed { modified, now, ids, next_offset, first, read, version, state } = found;
         let pinned = version.map(|version| (version, begun));
         let (inner, name, is_full) = (self.clone(), name.clone(), query.full);
         let first = Some(first).filter(|first| !first.is_empty());
@@ -101,15 +107,42 @@ impl Inner {
         wanted: &Wanted,
         is_full: bool,
         condition: Precondition,
-    ) -> Result<Found> {
+    ) -> Result<Listed> {
         let keys = user.collection(name);
         // Asked for before it is known what lies over it, so that a list takes one round trip less.
-        let ahead = wanted.first_page(trx, &keys);
-        let seen = seen(trx, user, &keys);
-        let (ahead, (head, state)) = try_join(ahead, seen).await?;
+        let is_whole = is_full && wanted.is_from_the_beginning();
+        let whole = async {
+            match is_whole {
+                true => trx.page(&keys.records(), WHOLE_RECORDS, false).await.map(Some),
+                false => Ok(None),
+            }
+        };
+        let ahead = async {
+            match is_whole {
+                true => Ok(None),
+                false => wanted.first_page(trx, &keys).await.map(Some),
+            }
+        };
+        let (ahead, (head, state), whole) = try_join3(ahead, seen(trx, user, &keys), whole).await?;
         let (now, state) = (head.now(self.clock.now()), state.unwrap_or_default());
         condition.judge(state.modified, now)?;
         let layers = Layers::new(user, keys, &state);
+        if let Some(page) = whole.filter(|page| !page.has_more && layers.overlays.is_empty()) {
+            let rows = page.rows.iter().map(|(key, value)| Ok((layers.keys.take_record(key)?, Row::decode(value)?)));
+            let rows = rows.collect::<Result<Vec<_>>>()?;
+            let (ids, next_offset) = wanted.among_rows(&rows, now);
+            let mut rows: HashMap<RecordId, Row> = rows.into_iter().collect();
+            let rows = ids.iter().filter_map(|id| Some((id, rows.remove(id)?)));
+            let views = rows.map(|(id, base)| (id, layers.view(&Found { base: Some(base), staged: Vec::new() })));
+            let (first, read) = records(trx, &layers, views.collect()).await?;
+            let version = if read < ids.len() { Some(trx.version().await?) } else { None };
+            let (modified, state) = (state.modified, state.state);
+            return Ok(Listed { modified, now, ids, next_offset, first, read, version, state });
+        }
+        let ahead = match ahead {
+            Some(ahead) => ahead,
+            None => wanted.first_page(trx, &layers.keys).await?,
+        };
         let (ids, next_offset) = wanted.find(trx, &layers, now, ahead).await?;
         let (mut first, mut read, mut version) = (Vec::new(), 0, None);
         if is_full && !ids.is_empty() {
@@ -118,7 +151,7 @@ impl Inner {
                 version = Some(trx.version().await?);
             }
         }
-        Ok(Found { modified: state.modified, now, ids, next_offset, first, read, version, state: state.state })
+        Ok(Listed { modified: state.modified, now, ids, next_offset, first, read, version, state: state.state })
     }
 }
 
@@ -212,7 +245,12 @@ async fn chunk(trx: &Trx, layers: &Layers, now: Timestamp, ids: &[RecordId]) -> 
     let ids: Vec<&RecordId> = ids.iter().take(CHUNK_RECORDS).collect();
     let rows = base_rows(trx, &layers.keys, &ids).await?;
     let found = layers.found(trx, &ids, rows).await?;
-    let views: Vec<_> = ids.iter().zip(&found).map(|(id, found)| (*id, layers.live_view(found, now))).collect();
+    let views = ids.iter().zip(&found).map(|(id, found)| (*id, layers.live_view(found, now))).collect();
+    records(trx, layers, views).await
+}
+
+/// Records of the first of some views, and of how many of these: as many as a chunk holds.
+async fn records(trx: &Trx, layers: &Layers, views: Vec<(&RecordId, Option<View>)>) -> Result<(Vec<Record>, usize)> {
     let (mut bytes, mut read) = (0, 0);
     for (_, view) in &views {
         bytes += view.as_ref().map_or(0, |view| view.len as usize);

@@ -99,16 +99,11 @@ impl Wanted {
         if self.limit == 0 {
             return Ok((Vec::new(), None));
         }
-        let mut entries = match ahead {
+        let entries = match ahead {
             Ahead::Rows(rows) => self.among_ids(trx, layers, now, rows).await?,
             Ahead::Page(page) => self.merge(trx, layers, now, page).await?,
         };
-        let mut next = None;
-        if entries.len() > self.limit {
-            entries.truncate(self.limit);
-            next = entries.last().map(|last| self.offset_behind(last));
-        }
-        Ok((entries.into_iter().map(|entry| entry.id).collect(), next))
+        Ok(self.cut_off(entries))
     }
 
     fn offset_behind(&self, entry: &Entry) -> Offset {
@@ -132,13 +127,21 @@ impl Wanted {
         let ids: Vec<&RecordId> = self.ids.iter().flatten().collect();
         let found = layers.found(trx, &ids, rows).await?;
         let views = ids.iter().zip(&found).filter_map(|(id, found)| Some((*id, layers.view(found)?)));
-        let raw = views.map(|(id, view)| {
+        Ok(self.among(views.map(|(id, view)| (id, view.modified, view.sortindex, view.expires)), now))
+    }
+
+    /// Of records that are known, up to one more than is wanted.
+    fn among<'r>(
+        &self,
+        records: impl Iterator<Item = (&'r RecordId, Timestamp, Option<i32>, Option<Timestamp>)>,
+        now: Timestamp,
+    ) -> Vec<Entry> {
+        let raw = records.map(|(id, modified, sortindex, expires)| {
             let position = match self.sort {
-                Sort::Index => SortKey::of(view.sortindex).0,
-                Sort::Newest | Sort::Oldest => view.modified.hundredths() as u64,
+                Sort::Index => SortKey::of(sortindex).0,
+                Sort::Newest | Sort::Oldest => modified.hundredths() as u64,
             };
-            let entry = Entry { position, id: id.clone() };
-            Raw { entry, modified: view.modified, expires: view.expires }
+            Raw { entry: Entry { position, id: id.clone() }, modified, expires }
         });
         let mut entries: Vec<Entry> = raw.filter(|raw| self.is_wanted(raw, now)).map(|raw| raw.entry).collect();
         entries.sort_by(|one, other| self.order(one, other));
@@ -148,7 +151,29 @@ impl Wanted {
         }
         entries.drain(..entries.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX)));
         entries.truncate(self.limit + 1);
-        Ok(entries)
+        entries
+    }
+
+    /// Whether all of a collection may be wanted.
+    pub(super) fn is_from_the_beginning(&self) -> bool {
+        let is_all = self.ids.is_none() && self.newer.is_none_or(|newer| newer == Timestamp::ZERO);
+        is_all && self.behind.is_none() && self.limit > 0
+    }
+
+    /// The ids of the list in their order, of all rows that there are, and where the next one goes on.
+    pub(super) fn among_rows(&self, rows: &[(RecordId, Row)], now: Timestamp) -> (Vec<RecordId>, Option<Offset>) {
+        let records = rows.iter().map(|(id, row)| (id, row.modified, row.sortindex, row.expires));
+        self.cut_off(self.among(records, now))
+    }
+
+    /// What is wanted of the entries that were found, and where the next list goes on.
+    fn cut_off(&self, mut entries: Vec<Entry>) -> (Vec<RecordId>, Option<Offset>) {
+        let mut next = None;
+        if entries.len() > self.limit {
+            entries.truncate(self.limit);
+            next = entries.last().map(|last| self.offset_behind(last));
+        }
+        (entries.into_iter().map(|entry| entry.id).collect(), next)
     }
 
     /// Of all, up to one more than is wanted.

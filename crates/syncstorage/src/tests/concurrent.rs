@@ -142,13 +142,13 @@ async fn at_once(storage: Storage, rounds: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_sees_half_a_batch() {
-    at_once(Storage::new(), 12).await;
+    at_once(Storage::new(), 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_sees_half_a_batch_under_faults() {
     let Some(storage) = Storage::with_faults() else { return };
-    at_once(storage, 8).await;
+    at_once(storage, 5).await;
 }
 
 /// Single writes and deletions, of ids that a batch has, while it is folded page by page.

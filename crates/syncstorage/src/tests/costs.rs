@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fdb_embedded::VirtualClock;
 
-use crate::tests::support::{Storage, UID, change, id, name};
-use crate::{Change, ListQuery, Precondition, Store};
+use crate::tests::support::{Storage, TestClock, UID, change, id, name};
+use crate::{Change, ListQuery, Precondition, Store, Timestamp};
 
 const NONE: Precondition = Precondition::None;
 const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/syncstorage.md");
@@ -53,11 +53,17 @@ fn records(count: usize, bytes: usize) -> Vec<Change> {
     (0..count).map(|at| Change { ttl: Some(5_184_000), ..change(&format!("r{at}"), &"x".repeat(bytes)) }).collect()
 }
 
+/// Before all that is written.
+fn storage_began() -> Timestamp {
+    TestClock::default().now().before_seconds(1)
+}
+
 async fn measure(store: &Store, clock: &VirtualClock) -> String {
     let mut table = Table { store, clock, rows: String::new() };
     let (meta, history, tabs, bookmarks) = (name("meta"), name("history"), name("tabs"), name("bookmarks"));
     store.put(UID, &meta, change("global", &"x".repeat(500)), NONE).await.unwrap();
     store.post(UID, &history, records(100, 500), NONE).await.unwrap();
+    store.put(UID, &history, change("one", "more"), NONE).await.unwrap();
     store.post(UID, &tabs, records(1, 2_000), NONE).await.unwrap();
     let t = &mut table;
     t.measure("GET info/collections", store.info_collections(UID, NONE)).await.unwrap();
@@ -65,10 +71,12 @@ async fn measure(store: &Store, clock: &VirtualClock) -> String {
     t.measure("GET meta/global", store.get(UID, &meta, &id("global"), NONE)).await.unwrap();
     t.measure("GET a record that is not there", store.get(UID, &meta, &id("x"), NONE)).await.unwrap_err();
     let newest = ListQuery::default();
-    t.measure("GET ids of 100 records", store.list(UID, &history, &newest, NONE)).await.unwrap();
+    t.measure("GET ids of 101 records", store.list(UID, &history, &newest, NONE)).await.unwrap();
     let full = ListQuery { full: true, ..ListQuery::default() };
-    t.measure("GET 100 records of 500 bytes", store.list(UID, &history, &full, NONE)).await.unwrap();
-    t.measure("GET tabs of one device", store.list(UID, &tabs, &full, NONE)).await.unwrap();
+    t.measure("GET 101 records of 500 bytes", store.list(UID, &history, &full, NONE)).await.unwrap();
+    t.measure("GET tabs of one device, all", store.list(UID, &tabs, &full, NONE)).await.unwrap();
+    let newer = ListQuery { newer: Some(storage_began()), ..full.clone() };
+    t.measure("GET tabs of one device, newer than a time", store.list(UID, &tabs, &newer, NONE)).await.unwrap();
     t.measure("POST of 1 new record", store.post(UID, &bookmarks, vec![change("a", "1")], NONE)).await.unwrap();
     t.measure("POST of 1 record again", store.post(UID, &tabs, records(1, 2_000), NONE)).await.unwrap();
     t.measure("POST of 10 records of 500 bytes again", store.post(UID, &history, records(10, 500), NONE))
