@@ -174,6 +174,9 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
             values.insert(section, key, &text, Source::File).expect("it fits");
         }
     }
+    for (section, key, text) in &options.settings {
+        values.insert(section, key, text, Source::File).expect("it fits");
+    }
     let configuration = Configuration::open(layer.layer.clone(), layer.actor.clone(), values, false).await;
     let service = Service::new(layer.layer.clone(), layer.functions.clone(), configuration.expect("it opens"));
     let accounts = service.accounts().clone();
@@ -250,6 +253,8 @@ pub struct ServerOptions {
     pub unlimited: Blocks,
     pub proxies: Proxies,
     pub stall_max: Duration,
+    /// What stands in the configuration file besides: section, key, value.
+    pub settings: Vec<(String, String, String)>,
 }
 
 impl Default for ServerOptions {
@@ -268,6 +273,7 @@ impl Default for ServerOptions {
             unlimited,
             proxies,
             stall_max,
+            settings: Vec::new(),
         }
     }
 }
