@@ -23,7 +23,7 @@ fn options(peers: &str) -> ServerOptions {
 
 /// As a proxy makes it, of a secret that it was given.
 async fn token(store: &Store, name: &str, algorithm: ring::hmac::Algorithm) -> String {
-    let secrets = store.layer().await.sign_in_state().await.unwrap().secrets;
+    let secrets = store.layer().await.sign_in_state().await.unwrap().0.secrets;
     let tag = ring::hmac::sign(&ring::hmac::Key::new(algorithm, &secrets[0].bytes), name.as_bytes());
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
