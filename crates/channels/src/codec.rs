@@ -234,7 +234,7 @@ fn take_varint(rest: &mut &[u8]) -> Result<u64, BadValue> {
     for shift in (0..64).step_by(7) {
         let byte = take_byte(rest)?;
         let bits = u64::from(byte & 0x7f);
-        if bits.checked_shl(shift).is_none_or(|shifted| shifted >> shift != bits) {
+        if (bits << shift) >> shift != bits {
             return Err(BadValue);
         }
         number |= bits << shift;

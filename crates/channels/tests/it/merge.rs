@@ -132,3 +132,40 @@ fn documents_that_leave() {
     assert_eq!(of(FeedScope { active_only: true, ..since_ever(&["A", "B"]) }), own(&[row("6", "2", "B")]));
     assert_eq!(of(since_ever(&["nosuch"])), own(&[]));
 }
+
+/// Of what changes while a lost channel is told of, nothing else tells.
+#[test]
+fn what_moves_ahead_of_a_loss_is_told() {
+    let mut database = Database::default();
+    let give = |channel: &str| Event::Give { channel: channel.into(), by: 0 };
+    for event in [give("B"), written(1, &["B"]), Event::Take { channel: "B".into(), by: 0 }] {
+        database.happens(&event);
+    }
+    let scope = database.scope(true);
+    // It leaves the channel behind the page that was read.
+    let mut moved = false;
+    let (rows, stands) = read(&mut database, scope, Position::at(Stamp::of(2)), 99, true, |database| {
+        if !std::mem::replace(&mut moved, true) {
+            database.happens(&written(1, &[]));
+        }
+    });
+    assert_eq!(shown(&rows), [row("3:2", "1", "")]);
+    assert_eq!((rows[0].kind, stands), (RowKind::Revoked, Position::at(Stamp::of(3))));
+    // Where it is seen again in another channel nothing is told, be it as it was or a tombstone.
+    database.happens(&written(2, &["B", "!"]));
+    let scope = database.scope(true);
+    let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(3)), 99, true, |_| {});
+    assert_eq!(shown(&rows), [row("5", "2", "")]);
+}
+
+/// The user's own record is told up to where the feed is read, and not beyond.
+#[test]
+fn the_users_record_is_a_row_of_its_time() {
+    let mut database = Database::default();
+    database.happens(&Event::Give { channel: "A".into(), by: 0 });
+    for (user, count) in [(1, 1), (2, 0)] {
+        let scope = FeedScope { user: Some(Stamp::of(user)), ..database.scope(false) };
+        let (rows, stands) = read(&mut database, scope, Position::BEGIN, 99, true, |_| {});
+        assert_eq!((rows.len(), stands), (count, Position::at(Stamp::of(1))));
+    }
+}
