@@ -169,3 +169,21 @@ fn the_users_record_is_a_row_of_its_time() {
         assert_eq!((rows.len(), stands), (count, Position::at(Stamp::of(1))));
     }
 }
+
+/// A tombstone that lies in a channel which was given behind it is not seen there: who had it otherwise is told that it is gone.
+#[test]
+fn a_tombstone_that_came_before_its_channel() {
+    let mut database = Database::default();
+    let give = |channel: &str| Event::Give { channel: channel.into(), by: 0 };
+    let tombstone = match written(1, &["B", "C"]) {
+        Event::Write { doc, channels, gives, .. } => Event::Write { doc, channels, deleted: true, gives },
+        other => other,
+    };
+    for event in [give("B"), written(1, &["B"]), tombstone, give("C"), Event::Take { channel: "B".into(), by: 0 }] {
+        database.happens(&event);
+    }
+    let scope = database.scope(true);
+    let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(2)), 99, true, |_| {});
+    assert_eq!(shown(&rows), [row("5:3", "1", "")]);
+    assert!(rows[0].kind == RowKind::Revoked && rows[0].deleted);
+}
