@@ -58,8 +58,8 @@ const CLIENTS: u64 = 16;
 const CHANGERS: u64 = 8;
 const FOLLOWERS: u64 = 40;
 
-/// For so long nothing is shown that is wrong, and then for as long some.
-const CALM: Duration = Duration::from_secs(4);
+/// How long each phase lasts.
+const PHASE: Duration = Duration::from_secs(3);
 
 /// A request that takes longer has been forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -100,6 +100,18 @@ pub(crate) enum About {
     Database(usize),
 }
 
+/// Servers learn from what they are asked: whatever is refused, and whatever conflicts, is looked at anew, and each transaction
+/// tells whether records have changed. So there are times in which they learn little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// All that there is.
+    Busy,
+    /// Nothing is written but what changes rights, and nothing is shown that is wrong.
+    Calm,
+    /// Nobody asks for anything but what a change has taken away, or given.
+    Quiet,
+}
+
 /// What was written, as far as that is known.
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -109,6 +121,9 @@ pub(crate) struct Ledger {
     refused: HashSet<String>,
 }
 
+/// A token's key, which of those in its place, user and roles.
+type TokenOf = (usize, usize, usize, Vec<usize>);
+
 pub(crate) struct World {
     servers: Mutex<Vec<SocketAddr>>,
     may_break: bool,
@@ -116,6 +131,7 @@ pub(crate) struct World {
     is_ended: AtomicBool,
     model: Mutex<Model>,
     keys: Mutex<Keys>,
+    tokens: Mutex<HashMap<TokenOf, Proof>>,
     /// Sessions and proxies' words are signed with it.
     secret: Vec<u8>,
     ledger: Mutex<Ledger>,
@@ -151,9 +167,19 @@ impl World {
         self.numbers.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Whether nothing that is wrong is shown now.
-    fn is_calm(&self) -> bool {
-        (self.began.elapsed().as_millis() / CALM.as_millis()).is_multiple_of(2)
+    fn phase(&self) -> Phase {
+        match self.began.elapsed().as_millis() / PHASE.as_millis() % 3 {
+            0 => Phase::Busy,
+            1 => Phase::Calm,
+            _ => Phase::Quiet,
+        }
+    }
+
+    /// A token, the same one each time.
+    fn token(&self, key: usize, number: usize, user: usize, roles: Vec<usize>) -> Proof {
+        let mut tokens = lock(&self.tokens);
+        let made = || Proof::token(&lock(&self.keys), key, number, user, roles.clone());
+        tokens.entry((key, number, user, roles.clone())).or_insert_with(made).clone()
     }
 
     /// Whether a password may be checked now.
@@ -347,6 +373,7 @@ async fn torture(store: &Arc<Store>, length: Duration, salt: u64, dies: bool) {
         is_ended: AtomicBool::new(false),
         model: Mutex::new(Model::new()),
         keys: Mutex::new(Keys::new(model::KEYS)),
+        tokens: Mutex::default(),
         secret,
         ledger: Mutex::default(),
         recent: Mutex::default(),
@@ -365,7 +392,7 @@ async fn torture(store: &Arc<Store>, length: Duration, salt: u64, dies: bool) {
     let mut tasks = tokio::task::JoinSet::new();
     let mut canaries = tokio::task::JoinSet::new();
     canaries.spawn(canary::timers(world.clone()));
-    canaries.spawn(canary::reads(world.clone()));
+    canaries.spawn(canary::reads(world.clone(), store.layer().await));
     let mut followers = tokio::task::JoinSet::new();
     for number in 0..FOLLOWERS {
         followers.spawn(follow::Follower::new(&world, number).run());

@@ -12,7 +12,7 @@ use super::client::Answer;
 use super::model::{DATABASES, KEYS, Needs, ROLES, USERS, WITH_PASSWORDS, When, database_name, moment, parsed};
 use super::proof::Proof;
 use super::timeline::Span;
-use super::{About, Client, Outcome, World, lock};
+use super::{About, Client, Outcome, Phase, World, lock};
 
 /// Documents of its own that a client remembers, to delete them.
 const REMEMBERED: usize = 50;
@@ -45,7 +45,7 @@ impl Asked {
         Asked { method: "PUT", path, body: "{}".into(), needs: Needs::Admin(database), kind: Kind::Write(vec![id]) }
     }
 
-    fn session() -> Asked {
+    pub fn session() -> Asked {
         let (path, body) = ("/_session".into(), String::new());
         Asked { method: "GET", path, body, needs: Needs::Nothing, kind: Kind::Session }
     }
@@ -77,9 +77,13 @@ pub async fn ask(world: Arc<World>, number: u64) {
     let mut written: Vec<Written> = Vec::new();
     while !world.is_over() {
         sleep(Duration::from_millis(client.random.below(30))).await;
+        if world.phase() == Phase::Quiet {
+            continue;
+        }
         let (user, database) = about(&mut client);
         let server = client.server();
-        if client.random.percent(5) && user < WITH_PASSWORDS && world.may_check() {
+        let is_busy = world.phase() == Phase::Busy;
+        if is_busy && client.random.percent(8) && user < WITH_PASSWORDS && world.may_check() {
             sign_in(&mut client, server, user).await;
             continue;
         }
@@ -112,34 +116,35 @@ pub fn proof_of(client: &mut Client, server: SocketAddr, user: usize) -> Proof {
         let model = lock(&world.model);
         (model.users[user].newest().clone(), model.admins.get(user).and_then(|admin| admin.newest().clone()))
     };
-    // As of before, at times: what is wrong makes servers look anew at who is who, which others profit from.
-    let is_calm = world.is_calm();
-    let old = !is_calm && random.percent(10);
+    let is_busy = world.phase() == Phase::Busy;
+    // As of before, at times.
+    let old = is_busy && random.percent(10);
     let account = match (admin, document) {
         (Some(admin), _) if !old => Some((admin.password, admin.salt)),
         (_, Some(document)) => Some((document.password, document.salt)),
         (admin, None) => admin.map(|admin| (admin.password, admin.salt)),
     };
-    let roles = random.some(3, ROLES);
+    // The same again and again, so that tokens are remembered.
+    let roles = if random.percent(50) { vec![user % ROLES] } else { vec![user % 3, 3 + user % 5] };
     match random.below(100) {
         0..8 => Proof::Nothing,
         8..22 => Proof::proxy(&world.secret, user, roles),
         22..45 => {
             let key = random.index(KEYS);
             let newest = *lock(&world.model).keys[key].newest();
-            let number = if !is_calm && random.percent(10) { newest.saturating_sub(1) } else { newest };
-            Proof::token(&lock(&world.keys), key, number, user, roles)
+            let number = if is_busy && random.percent(10) { newest.saturating_sub(1) } else { newest };
+            world.token(key, number, user, roles)
         }
         kind => {
             let Some((password, salt)) = account else {
-                return if is_calm { Proof::Nothing } else { Proof::session(&world.secret, user, "none") };
+                return if is_busy { Proof::session(&world.secret, user, "none") } else { Proof::Nothing };
             };
             let is_known = lock(&world.known).contains(&(server, user, salt.clone()));
-            if user < WITH_PASSWORDS && kind < 75 && (is_known || !is_calm && world.may_check()) {
+            if user < WITH_PASSWORDS && kind < 75 && (is_known || is_busy && world.may_check()) {
                 Proof::basic(user, &password)
             } else {
                 let salt =
-                    if !is_calm && random.percent(5) { lock(&world.model).some_salt(user, moment()) } else { salt };
+                    if is_busy && random.percent(5) { lock(&world.model).some_salt(user, moment()) } else { salt };
                 Proof::session(&world.secret, user, &salt)
             }
         }
@@ -156,8 +161,7 @@ fn choose(client: &mut Client, database: usize, written: &mut Vec<Written>) -> A
         Asked { method, path, body, needs: member, kind: Kind::Read }
     };
     let id = || format!("w{}", world.number());
-    // So does a write that its fence refuses.
-    match random.below(if world.is_calm() { 53 } else { 100 }) {
+    match random.below(if world.phase() == Phase::Calm { 53 } else { 100 }) {
         0..5 => Asked::read(database),
         5..12 => read("GET", format!("{path}/_design/v"), ""),
         12..17 => read("GET", format!("{path}/_all_docs?limit=20&include_docs=true"), ""),

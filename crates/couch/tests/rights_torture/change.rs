@@ -16,10 +16,13 @@ use super::model::{
     database_name, parsed, user_name,
 };
 use super::timeline::{Span, Timeline};
-use super::{About, Client, Outcome, Random, World, lock, probe};
+use super::{About, Client, Outcome, Phase, Random, World, lock, probe};
 
 /// Things that are changed one at a time: users, databases, administrators, keys, switches.
 pub const TURNS: usize = USERS + DATABASES + ADMINS + KEYS + 2;
+
+/// Changers that go on while nobody asks for anything else.
+const CHANGERS_IN_QUIET: u64 = 2;
 
 const CONFIG: &str = "/_node/_local/_config";
 
@@ -56,6 +59,9 @@ pub async fn change(world: Arc<World>, number: u64) {
     let mut changer = Changer(Client::new(&world, 0x1000 + number));
     while !world.is_over() {
         sleep(Duration::from_millis(changer.0.random.below(700))).await;
+        if number >= CHANGERS_IN_QUIET && world.phase() == Phase::Quiet {
+            continue;
+        }
         changer.one().await;
         world.count("changes");
     }
@@ -105,6 +111,7 @@ impl Changer {
     async fn one(&mut self) {
         let world = self.world();
         let what = self.random().below(100);
+        let is_calm = world.phase() == Phase::Calm;
         match what {
             0..34 => {
                 let database = self.random().index(DATABASES);
@@ -112,7 +119,7 @@ impl Changer {
                 if lock(&world.model).databases[database].newest().is_some() {
                     let about = About::Database(database);
                     let probes = probe::before(&mut self.0, about).await;
-                    let by_user = self.random().percent(30);
+                    let by_user = !is_calm && self.random().percent(30);
                     self.security(database, by_user).await;
                     world.note(about);
                     probe::after(&mut self.0, probes).await;
@@ -124,6 +131,9 @@ impl Changer {
                 let probes = probe::before(&mut self.0, About::User(user)).await;
                 let newest = lock(&world.model).users[user].newest().clone();
                 let next = match newest {
+                    // Of another salt servers learn from whoever shows it.
+                    Some(document) if is_calm => Some(UserDocument { roles: self.random().some(4, ROLES), ..document }),
+                    None if is_calm => return,
                     None => Some(self.new_user(user)),
                     Some(_) if what < 42 => None,
                     Some(UserDocument { password, .. }) if what < 54 => {
@@ -147,6 +157,7 @@ impl Changer {
                 }
                 world.note(About::Database(database));
             }
+            84..91 if is_calm => {}
             84..91 => {
                 let admin = self.random().index(ADMINS);
                 let _turn = world.turns[USERS + DATABASES + admin].lock().await;
@@ -160,8 +171,10 @@ impl Changer {
             91..96 => {
                 let key = self.random().index(KEYS);
                 let _turn = world.turns[USERS + DATABASES + ADMINS + key].lock().await;
+                let proofs = probe::tokens(&mut self.0, key).await;
                 let number = lock(&world.keys).replace(key);
                 self.key(key, number).await;
+                probe::tokens_after(&mut self.0, proofs).await;
             }
             _ => {
                 let is_proxies = self.random().percent(50);
@@ -240,7 +253,12 @@ impl Changer {
 
     /// Another `_security`, by who administers the database or would like to.
     async fn security(&mut self, database: usize, by_user: bool) {
-        let security = self.new_security();
+        let mut security = self.new_security();
+        let before = lock(&self.world().model).databases[database].newest().clone();
+        if let Some(before) = before.filter(|_| self.random().percent(25)) {
+            // Who administered it is its member from then on.
+            security = Security { members: before.security.admins, is_new: false, ..security };
+        }
         if !by_user || !self.security_by_user(database, &security).await {
             self.set_security(database, security).await;
         }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::ask::{Asked, one};
-use super::model::{DATABASES, GRACE, Needs, Outcomes, USERS, When, moment};
+use super::model::{DATABASES, GRACE, Needs, Outcomes, ROLES, USERS, When, moment};
 use super::proof::Proof;
-use super::{About, Client, lock};
+use super::{About, Client, Phase, lock};
 
 /// So many of those that lose something, and of those that win something, are asked about.
 const PROBED: usize = 3;
@@ -79,8 +79,7 @@ pub async fn after(client: &mut Client, probes: Vec<Probe>) {
             probes.swap_remove(at);
         }
     }
-    // What is refused by its fence is looked at anew, and so is all that others ask for.
-    let is_calm = client.world.is_calm();
+    let is_calm = client.world.phase() == Phase::Calm;
     if !is_calm {
         probe(client, &lost, true).await;
     }
@@ -100,11 +99,40 @@ async fn probe(client: &mut Client, probes: &[Probe], writes: bool) {
             }
             let asked = match needs {
                 Needs::Member(database) if writes => Asked::write(*database, client.world.number()),
-                Needs::Admin(database) if !client.world.is_calm() => Asked::design(*database, client.world.number()),
+                Needs::Admin(database) if client.world.phase() != Phase::Calm => {
+                    Asked::design(*database, client.world.number())
+                }
                 _ => Asked::read(needs.database().expect("one of a database")),
             };
             client.world.count("probes");
             one(client, server, proof, asked, &mut Vec::new()).await;
+        }
+    }
+}
+
+/// Tokens of a key that will be replaced, which all servers remember by then.
+pub async fn tokens(client: &mut Client, key: usize) -> Vec<Proof> {
+    let world = client.world.clone();
+    let number = *lock(&world.model).keys[key].newest();
+    let users: Vec<usize> = (0..PROBED).map(|_| client.random.index(USERS)).collect();
+    let proofs: Vec<Proof> = users.into_iter().map(|user| world.token(key, number, user, vec![user % ROLES])).collect();
+    who_they_are(client, &proofs).await;
+    proofs
+}
+
+/// The key was replaced.
+pub async fn tokens_after(client: &mut Client, proofs: Vec<Proof>) {
+    sleep_until(Instant::now() + GRACE + Duration::from_millis(2)).await;
+    who_they_are(client, &proofs).await;
+}
+
+async fn who_they_are(client: &mut Client, proofs: &[Proof]) {
+    let servers = lock(&client.world.servers).clone();
+    for proof in proofs {
+        for server in servers.iter().copied() {
+            if !client.world.is_over() {
+                one(client, server, proof, Asked::session(), &mut Vec::new()).await;
+            }
         }
     }
 }
