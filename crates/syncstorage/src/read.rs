@@ -16,6 +16,9 @@ use crate::write::{head, state};
 /// Entries of a page.
 const PAGE_ROWS: usize = 1_000;
 
+/// Collections in which what has expired is looked for at the same time.
+const LOOKED_INTO_AT_ONCE: usize = 20;
+
 /// Records and bytes of payloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Size {
@@ -46,7 +49,7 @@ impl Inner {
                 let (head, states) = self.overview(&trx, user).await?;
                 let (modified, now) = (head.shown, head.now(self.clock.now()));
                 condition.judge(modified, now)?;
-                let sizes = try_join_all(states.iter().map(|(name, state)| size(&trx, user, name, state, now))).await?;
+                let sizes = sizes(&trx, user, &states, now).await?;
                 let names = states.into_iter().map(|(name, _)| name);
                 let collections = names.zip(sizes).filter(|(_, size)| size.count > 0).collect();
                 Ok(Info { modified, now, collections })
@@ -76,7 +79,7 @@ impl Inner {
         states: &[(CollectionName, Collection)],
         now: Timestamp,
     ) -> Result<u64> {
-        let sizes = try_join_all(states.iter().map(|(name, state)| size(trx, user, name, state, now))).await?;
+        let sizes = sizes(trx, user, states, now).await?;
         Ok(sizes.iter().map(|size| size.bytes).sum())
     }
 
@@ -129,6 +132,21 @@ impl Inner {
             })
             .await
     }
+}
+
+/// What collections have. Of those that must be looked into only a few are at once.
+async fn sizes(
+    trx: &Trx,
+    user: &UserKeys,
+    states: &[(CollectionName, Collection)],
+    now: Timestamp,
+) -> Result<Vec<Size>> {
+    let mut sizes = Vec::with_capacity(states.len());
+    for states in states.chunks(LOOKED_INTO_AT_ONCE) {
+        let found = states.iter().map(|(name, state)| size(trx, user, name, state, now));
+        sizes.extend(try_join_all(found).await?);
+    }
+    Ok(sizes)
 }
 
 /// What a collection has: what is counted, less what has expired.

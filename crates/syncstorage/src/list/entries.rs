@@ -19,6 +19,9 @@ use crate::values::{Row, StagedRow};
 /// Entries of a page.
 const PAGE_ROWS_MAX: usize = 1_000;
 
+/// Of a list by sortindex, so many that are newer than asked for are sorted here.
+const IN_TIME_ROWS: usize = 500;
+
 /// Records that are passed over: offsets that answers give pass over none.
 const SKIP_MAX: u64 = 100_000;
 
@@ -39,6 +42,8 @@ pub(super) struct Wanted {
 pub(super) enum Ahead {
     Page(Page),
     Rows(Vec<Option<Row>>),
+    /// Entries by time of what is newer than asked for, of a list by sortindex.
+    InTime(Page),
 }
 
 /// An entry of a list, at its place: a time in hundredths, or a [`SortKey`].
@@ -85,7 +90,16 @@ impl Wanted {
             let ids: Vec<&RecordId> = ids.iter().collect();
             return Ok(Ahead::Rows(base_rows(trx, keys, &ids).await?));
         }
+        if self.sort == Sort::Index && self.newer.is_some_and(|newer| newer > Timestamp::ZERO) {
+            // What a device has not seen yet is little, and where it lies by sortindex is known to nobody.
+            return Ok(Ahead::InTime(trx.page(&self.in_time(keys), IN_TIME_ROWS, false).await?));
+        }
         Ok(Ahead::Page(trx.page(&self.base_range(keys), self.page_rows(), self.is_reverse()).await?))
+    }
+
+    /// Whether an overlay has something of the times that are asked for.
+    fn is_any_in_time(&self, layers: &Layers) -> bool {
+        layers.overlays.iter().any(|(overlay, _)| self.is_in_time(overlay.modified))
     }
 
     /// The ids of the list in their order, and where the next one goes on.
@@ -100,8 +114,21 @@ impl Wanted {
             return Ok((Vec::new(), None));
         }
         let entries = match ahead {
-            Ahead::Rows(rows) => self.among_ids(trx, layers, now, rows).await?,
+            Ahead::Rows(rows) => {
+                let none = BTreeSet::new();
+                self.among_some(trx, layers, now, self.ids.as_ref().unwrap_or(&none), rows).await?
+            }
             Ahead::Page(page) => self.merge(trx, layers, now, page).await?,
+            Ahead::InTime(page) if !page.has_more && !self.is_any_in_time(layers) => {
+                let ids = page.rows.iter().map(|(key, _)| Ok(layers.keys.take_modified(key)?.1));
+                let ids = ids.collect::<Result<BTreeSet<_>>>()?;
+                let rows = base_rows(trx, &layers.keys, &ids.iter().collect::<Vec<_>>()).await?;
+                self.among_some(trx, layers, now, &ids, rows).await?
+            }
+            Ahead::InTime(_) => {
+                let page = trx.page(&self.base_range(&layers.keys), self.page_rows(), self.is_reverse()).await?;
+                self.merge(trx, layers, now, page).await?
+            }
         };
         Ok(self.cut_off(entries))
     }
@@ -117,14 +144,15 @@ impl Wanted {
     }
 
     /// Of some ids, up to one more than is wanted.
-    async fn among_ids(
+    async fn among_some(
         &self,
         trx: &Trx,
         layers: &Layers,
         now: Timestamp,
+        ids: &BTreeSet<RecordId>,
         rows: Vec<Option<Row>>,
     ) -> Result<Vec<Entry>> {
-        let ids: Vec<&RecordId> = self.ids.iter().flatten().collect();
+        let ids: Vec<&RecordId> = ids.iter().collect();
         let found = layers.found(trx, &ids, rows).await?;
         let views = ids.iter().zip(&found).filter_map(|(id, found)| Some((*id, layers.view(found)?)));
         Ok(self.among(views.map(|(id, view)| (id, view.modified, view.sortindex, view.expires)), now))
@@ -305,13 +333,7 @@ impl Wanted {
                 None => range,
             };
         }
-        let from = self.newer.map_or(Timestamp::ZERO, Timestamp::next);
-        let to = match self.older {
-            Some(Timestamp::ZERO) => return KeyRange { begin: Vec::new(), end: Vec::new() },
-            Some(older) => Timestamp::from_hundredths(older.hundredths() - 1),
-            None => Timestamp::MAX,
-        };
-        let range = keys.by_modified(from, to);
+        let range = self.in_time(keys);
         match &self.behind {
             Some((position, id)) => {
                 let modified = Timestamp::from_hundredths(i64::try_from(*position).unwrap_or(i64::MAX));
@@ -319,6 +341,17 @@ impl Wanted {
             }
             None => range,
         }
+    }
+
+    /// Entries by time of the times that are asked for.
+    fn in_time(&self, keys: &CollectionKeys) -> KeyRange {
+        let from = self.newer.map_or(Timestamp::ZERO, Timestamp::next);
+        let to = match self.older {
+            Some(Timestamp::ZERO) => return KeyRange { begin: Vec::new(), end: Vec::new() },
+            Some(older) => Timestamp::from_hundredths(older.hundredths() - 1),
+            None => Timestamp::MAX,
+        };
+        keys.by_modified(from, to)
     }
 
     /// What an overlay has for the list; `None`: nothing.

@@ -65,6 +65,10 @@ async fn a_batch_over_a_collection_reads_alike_whatever_is_folded_of_it() {
     assert_eq!(count(&store, &bookmarks).await, 1_000);
     assert_sound(&store).await;
     let sorts = [Sort::Newest, Sort::Oldest, Sort::Index].map(|sort| ListQuery { sort, ..ListQuery::default() });
+    // More than are sorted by who asks.
+    let newer = store.get(UID, &bookmarks, &id("r00000"), NONE).await.unwrap().record.modified;
+    let sorts = sorts.into_iter().chain([ListQuery { sort: Sort::Index, newer: Some(newer), ..ListQuery::default() }]);
+    let sorts: Vec<ListQuery> = sorts.collect();
     let mut before = Vec::new();
     for query in &sorts {
         before.push(listed(&store, &bookmarks, query).await);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fdb_embedded::VirtualClock;
 
 use crate::tests::support::{Storage, TestClock, UID, change, id, name};
-use crate::{Change, ListQuery, Precondition, Store, Timestamp};
+use crate::{Change, ListQuery, Precondition, Sort, Store, Timestamp};
 
 const NONE: Precondition = Precondition::None;
 const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/syncstorage.md");
@@ -77,6 +77,8 @@ async fn measure(store: &Store, clock: &VirtualClock) -> String {
     t.measure("GET tabs of one device, all", store.list(UID, &tabs, &full, NONE)).await.unwrap();
     let newer = ListQuery { newer: Some(storage_began()), ..full.clone() };
     t.measure("GET tabs of one device, newer than a time", store.list(UID, &tabs, &newer, NONE)).await.unwrap();
+    let by_sort = ListQuery { sort: Sort::Index, ..newer };
+    t.measure("GET what is newer, by sortindex", store.list(UID, &tabs, &by_sort, NONE)).await.unwrap();
     t.measure("POST of 1 new record", store.post(UID, &bookmarks, vec![change("a", "1")], NONE)).await.unwrap();
     t.measure("POST of 1 record again", store.post(UID, &tabs, records(1, 2_000), NONE)).await.unwrap();
     t.measure("POST of 10 records of 500 bytes again", store.post(UID, &history, records(10, 500), NONE))
