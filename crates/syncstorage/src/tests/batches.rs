@@ -1,5 +1,6 @@
 //! Batches: what is seen of them, and when.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::commit::OVERLAYS_MAX;
@@ -152,20 +153,22 @@ async fn a_batch_is_committed_however_busy_the_collection_is() {
     let storage = Storage::new();
     let (store, tabs) = (storage.store().await, name("tabs"));
     let batch = batch_of(&store, &tabs, numbered(0, 1_500, "batch")).await;
-    let (writer, is_over) = (storage.store().await, std::sync::Arc::new(AtomicBool::new(false)));
+    let (writer, is_over) = (storage.store().await, Arc::new(AtomicBool::new(false)));
     let (clock, collection, until) = (storage.clock.clone(), tabs.clone(), is_over.clone());
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
     let writes = tokio::spawn(async move {
-        let mut writes = 0_u64;
+        let (mut begun, mut writes) = (Some(begun), 0);
         while !until.load(Ordering::Relaxed) {
             clock.advance(1);
-            writer.put(UID, &collection, change(&format!("r{writes:05}"), "single"), NONE).await.unwrap();
+            writer.put(UID, &collection, change(&format!("r{:05}", writes % 1_500), "single"), NONE).await.unwrap();
             writes += 1;
+            begun.take().map(|begun| begun.send(()));
         }
-        writes
     });
+    has_begun.await.unwrap();
     commit(&store, &tabs, batch).await;
     is_over.store(true, Ordering::Relaxed);
-    assert!(writes.await.unwrap() > 0);
+    writes.await.unwrap();
     assert_eq!(count(&store, &tabs).await, 1_500);
     assert_sound(&store).await;
 }
