@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Layer, Store, assert_clean, change, create, get, put, put_back, snapshot, update_names};
 use flatbed_layer::renew::renew;
-use flatbed_layer::{Error, LayerOptions};
+use flatbed_layer::{BackgroundOptions, Error, LayerOptions};
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
@@ -66,7 +66,7 @@ async fn some_databases(layer: &Layer) {
 #[tokio::test]
 async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     let store = Store::new();
-    let layer = store.layer().await;
+    let layer = store.layer_alone().await;
     some_databases(&layer).await;
     let told = update_names(&layer).await;
     layer.shutdown();
@@ -77,8 +77,7 @@ async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     put_back(&store, &old).await;
     let before = metadata_version(&store).await;
     // Two at once do no harm.
-    let (one, two) = tokio::join!(open(&store), open(&store));
-    let (one, two) = (one.expect("upgraded"), two.expect("upgraded"));
+    let (one, two) = tokio::join!(store.layer_alone(), store.layer_alone());
     let told_others = metadata_version(&store).await;
     assert_ne!(told_others, before, "who runs looks at the root's record again");
     let upgraded = snapshot(&store).await;
@@ -95,7 +94,7 @@ async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     // Once more there is nothing to do.
     let before = snapshot(&store).await;
     let seen = metadata_version(&store).await;
-    open(&store).await.expect("opened");
+    store.layer_alone().await;
     assert_eq!((snapshot(&store).await, metadata_version(&store).await), (before, seen));
 }
 
@@ -172,7 +171,9 @@ async fn a_renewal_upgrades_first() {
 #[tokio::test]
 async fn a_process_that_runs_refuses_what_a_newer_one_has_upgraded() {
     let store = Store::new();
-    let layer = store.layer().await;
+    // What it does in the background it does when it is asked to: else what it notes could come between the two looks at all keys.
+    let layer = store.layer_alone().await;
+    let background = layer.background(BackgroundOptions::default());
     let db = create(&layer, "db", None).await;
     put(&db, "d", None, "{}").await.unwrap();
     let before = snapshot(&store).await;
@@ -197,6 +198,9 @@ async fn a_process_that_runs_refuses_what_a_newer_one_has_upgraded() {
     assert!(is_refused(layer.delete_database("db").await));
     assert!(is_refused(layer.newest_database_update().await.map(|_| ())));
     assert!(is_refused(layer.sweep_database_updates(Duration::ZERO).await.map(|_| ())));
+    // A creation and its mark are still to be noted.
+    assert_eq!(count(&store, &before, 17), 0);
+    assert!(is_refused(background.round().await.map(|_| ())));
     assert!(is_refused(open(&store).await.map(|_| ())));
     assert!(is_refused(renew(&store.fdb, &store.root, false, |_| ()).await.map(|_| ())));
     let after = snapshot(&store).await;
@@ -204,4 +208,6 @@ async fn a_process_that_runs_refuses_what_a_newer_one_has_upgraded() {
     assert_eq!(but_the_record(&after), but_the_record(&before), "nothing is written");
     upgrade(&record).await;
     put(&db, "e", None, "{}").await.unwrap();
+    background.round().await.unwrap();
+    assert_eq!(count(&store, &snapshot(&store).await, 17), 2, "what was not noted then is now");
 }
