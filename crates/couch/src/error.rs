@@ -205,6 +205,7 @@ impl From<SelectorError> for Failure {
         match error {
             SelectorError::Invalid(_) | SelectorError::Exhausted(_) => Failure::bad_request(reason),
             SelectorError::Busy => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
+            SelectorError::ShuttingDown => LayerError::ShuttingDown.into(),
             SelectorError::BrokenOff(_) => {
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", reason)
             }

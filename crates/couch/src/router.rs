@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
+use flatbed_layer::Error as LayerError;
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
@@ -175,10 +176,7 @@ async fn run(state: &Arc<State>, mut request: Request, target: Target) -> Result
     let (client, _there) = Client::new();
     request.client = Some(client);
     let task = spawn(async move { dispatch(&state, request, target).await });
-    task.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "a handler failed");
-        Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log"))
-    })
+    task.await.unwrap_or_else(|error| Err(LayerError::of_task(error).into()))
 }
 
 /// The same for a request that a design document has made of another: what it asks for needs its own right.

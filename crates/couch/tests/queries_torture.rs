@@ -9,6 +9,8 @@
 #[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod support;
 
+#[path = "queries_torture/killed.rs"]
+mod killed;
 #[path = "queries_torture/process.rs"]
 mod process;
 
@@ -53,6 +55,13 @@ async fn queries_of_partitions_miss_nothing() {
 async fn queries_miss_nothing_under_faults() {
     let Some(store) = Store::with_faults() else { return };
     torture(store, false).await;
+}
+
+/// What is wrong inside stands in the log alone: the output of a test that fails has it.
+fn log() {
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+    // Several tests may share a process.
+    let _ = log.with_writer(std::io::stderr).try_init();
 }
 
 fn length() -> Duration {
@@ -176,6 +185,7 @@ async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal) -> M
 }
 
 async fn torture(store: Store, is_partitioned: bool) {
+    log();
     let store = Arc::new(store);
     // Alone at first, so that it follows all groups.
     let mortal = Mortal::start(&store).await;

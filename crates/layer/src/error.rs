@@ -1,6 +1,7 @@
 //! What can go wrong in the layer, in the words of documents and databases.
 
 use foundationdb::FdbError;
+use tokio::task::JoinError;
 
 use crate::view_definition::DefinitionError;
 use crate::view_functions::FunctionFailure;
@@ -87,6 +88,9 @@ pub enum Error {
     /// The server is stopping.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// Work in a task of its own panicked.
+    #[error("work inside broke off: {0}")]
+    BrokenOff(String),
     /// The system has no randomness to give.
     #[error("no randomness from the system")]
     NoRandomness,
@@ -309,6 +313,12 @@ impl Error {
     pub fn timed_out() -> Error {
         Error::Storage(FdbError::from_code(1031))
     }
+
+    /// That of work in a task of its own that gave no result: it panicked ([`Error::BrokenOff`]), or ended with the
+    /// runtime, and so with the server ([`Error::ShuttingDown`]).
+    pub fn of_task(error: JoinError) -> Error {
+        if error.is_cancelled() { Error::ShuttingDown } else { Error::BrokenOff(error.to_string()) }
+    }
 }
 
 impl From<FdbError> for Error {
@@ -326,5 +336,21 @@ impl From<prost::DecodeError> for Error {
 impl From<flatbed_revtree::InvalidRevision> for Refusal {
     fn from(_: flatbed_revtree::InvalidRevision) -> Self {
         Refusal::InvalidRevision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_ended_with_its_runtime_is_no_fault() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let task = runtime.spawn(std::future::pending::<()>());
+        runtime.shutdown_background();
+        assert!(matches!(Error::of_task(task.await.unwrap_err()), Error::ShuttingDown));
+        let task = tokio::spawn(async { panic!("broken") });
+        let error = Error::of_task(task.await.unwrap_err());
+        assert!(matches!(&error, Error::BrokenOff(reason) if reason.contains("broken")), "{error}");
     }
 }

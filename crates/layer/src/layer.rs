@@ -457,7 +457,7 @@ impl Inner {
             let _alone = instance.upgrading.lock().await;
             older.upgrade().await
         };
-        tokio::spawn(upgrade).await.map_err(|error| Error::Corrupt(error.to_string()))?
+        tokio::spawn(upgrade).await.map_err(Error::of_task)?
     }
 
     /// What the cache holds for a name, which may be out of date: a transaction that resolves says so.

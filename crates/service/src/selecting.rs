@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{ChangeRow, Document, RowKind, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, Error as LayerError, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, InvalidSelector, Selector};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -50,6 +50,9 @@ pub enum SelectorError {
     /// The work ended before its end.
     #[error("{0}")]
     BrokenOff(String),
+    /// The server ends.
+    #[error("{}", LayerError::ShuttingDown)]
+    ShuttingDown,
 }
 
 type Result<T> = std::result::Result<T, SelectorError>;
@@ -192,7 +195,10 @@ async fn apart<T: Send + 'static>(
         let _permit = permit;
         work(&|| abandoned.load(Ordering::Relaxed))
     });
-    done.await.map_err(|_| SelectorError::BrokenOff("a selector was not matched to its end".to_owned()))
+    done.await.map_err(|error| match error.is_cancelled() {
+        true => SelectorError::ShuttingDown,
+        false => SelectorError::BrokenOff("a selector was not matched to its end".to_owned()),
+    })
 }
 
 /// A feed's selector.

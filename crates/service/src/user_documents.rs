@@ -66,7 +66,7 @@ impl UserDocuments {
             let _turn = turn;
             PasswordHash::salted(&password, &salt, flatbed_auth::ITERATIONS)
         });
-        let hash = hashed.await.map_err(|error| Error::Corrupt(error.to_string()))?;
+        let hash = hashed.await.map_err(Error::of_task)?;
         Ok(unhashed.with(&hash).into_owned())
     }
 }

@@ -332,7 +332,7 @@ impl Find {
             };
             let place = tokio::select! {
                 page = &mut ahead.task => {
-                    return page.map_err(|_| Error::ShuttingDown)??.ok_or(Refusal::IndexGone.into());
+                    return page.map_err(Error::of_task)??.ok_or(Refusal::IndexGone.into());
                 }
                 place = &mut own, if !is_own_listed => {
                     is_own_listed = true;

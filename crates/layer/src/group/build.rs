@@ -236,7 +236,7 @@ impl<'a> Building<'a> {
                     Some(read) => self.take(read?),
                     None => return Err(Error::ShuttingDown),
                 },
-                Some(done) = self.work.join_next() => self.ended(done.map_err(|_| Error::ShuttingDown)??),
+                Some(done) = self.work.join_next() => self.ended(done.map_err(Error::of_task)??),
                 _ = beats.tick() => {
                     self.beat();
                     None

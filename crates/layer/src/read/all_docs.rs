@@ -236,7 +236,7 @@ impl AllDocs {
         let mut is_listed = false;
         loop {
             let place = tokio::select! {
-                found = &mut ahead.task => return found.map_err(|_| Error::ShuttingDown)?,
+                found = &mut ahead.task => return found.map_err(Error::of_task)?,
                 place = &mut ahead.listed, if !is_listed => place,
             };
             is_listed = true;

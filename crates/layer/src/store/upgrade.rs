@@ -58,7 +58,12 @@ impl Older {
                 return Ok(());
             }
         }
-        Err(Error::Corrupt("a database of an older format is still being written by an older program".into()))
+        // Who asks again may find it at rest.
+        tracing::warn!(
+            database = self.name,
+            "a database of an older format is still being written by an older program"
+        );
+        Err(Error::timed_out())
     }
 }
 

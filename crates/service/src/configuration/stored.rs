@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_layer::{Error, Layer, RecordState, Refusal, Result, ServerActor, SettingsState, StoredSettings};
+use flatbed_layer::{Error, Layer, RecordState, Result, ServerActor, SettingsState, StoredSettings};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::keys::{self, SettingError};
@@ -308,6 +308,5 @@ async fn hashed(store: &Store, name: &str, text: &str) -> std::result::Result<St
     let text = text.to_owned();
     let _turn = store.hashing.acquire().await;
     let hash = tokio::task::spawn_blocking(move || PasswordHash::new(&text, &random).to_string()).await;
-    hash.map_err(|_| Refusal::InvalidSetting("the password could not be hashed".into()).into())
-        .map_err(ChangeError::Layer)
+    hash.map_err(|error| ChangeError::Layer(Error::of_task(error)))
 }

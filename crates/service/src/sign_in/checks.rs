@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use flatbed_auth::{Digest, Network};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 use super::line::Line;
 
@@ -103,9 +104,8 @@ impl Checks {
         let outcome = tokio::time::timeout(WAIT_MAX, asking.told.wait_for(Option::is_some)).await;
         match outcome {
             Ok(Ok(outcome)) => (*outcome).unwrap_or(Outcome::Wrong),
-            // A check that came to no end says nothing good of a password.
-            Ok(Err(_)) => Outcome::Wrong,
-            Err(_) => Outcome::NoRoom,
+            // The server ends, or it took too long.
+            Ok(Err(_)) | Err(_) => Outcome::NoRoom,
         }
     }
 
@@ -171,7 +171,9 @@ impl Checks {
                     },
                 }
             };
-            let outcome = tokio::task::spawn_blocking(work).await.unwrap_or(Outcome::Wrong);
+            // A check that panicked says nothing good of a password.
+            let ended = |error: JoinError| if error.is_cancelled() { Outcome::NoRoom } else { Outcome::Wrong };
+            let outcome = tokio::task::spawn_blocking(work).await.unwrap_or_else(ended);
             let mut state = self.state();
             if let (Some(who), Outcome::Right) = (who, outcome) {
                 state.line.was_right(who);

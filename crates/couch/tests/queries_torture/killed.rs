@@ -1,0 +1,57 @@
+//! What clients see of a server that dies while it writes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_client::{Connection, Error, Url};
+use futures_util::future::join_all;
+use hyper::Method;
+use tokio::time::sleep;
+
+use crate::process::Mortal;
+use crate::support::Store;
+
+const KILLS: u64 = 20;
+
+const WRITERS: u64 = 32;
+
+/// As a runtime ends, what answers a client may be run once more when what works for it has gone already.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_dies_does_not_say_that_something_is_wrong_inside() {
+    crate::log();
+    let store = Arc::new(Store::new());
+    let mut answers: BTreeMap<u16, (u64, String)> = BTreeMap::new();
+    for kill in 0..KILLS {
+        let mortal = Mortal::start(&store).await;
+        let address = mortal.process().server.address;
+        let created = connect(address).await.expect("connected").call(Method::PUT, "/db", String::new()).await;
+        assert!(matches!(created.expect("created").status, 201 | 412));
+        let writers: Vec<_> =
+            (0..WRITERS).map(|writer| tokio::spawn(write(address, format!("{kill}-{writer}")))).collect();
+        sleep(Duration::from_millis(30 + 5 * kill)).await;
+        drop(mortal);
+        for (status, text) in join_all(writers).await.into_iter().flat_map(|told| told.expect("it ends")) {
+            answers.entry(status).or_insert((0, text)).0 += 1;
+        }
+    }
+    assert!(answers.contains_key(&201), "nothing was written: {answers:?}");
+    assert!(answers.keys().all(|status| matches!(status, 201 | 503)), "{answers:#?}");
+}
+
+async fn connect(address: SocketAddr) -> Result<Connection, Error> {
+    Connection::open(&Url::parse(&format!("http://{address}")).expect("a URL")).await
+}
+
+/// Writes until the server is gone: what it answered.
+async fn write(address: SocketAddr, name: String) -> Vec<(u16, String)> {
+    let mut told = Vec::new();
+    let Ok(mut connection) = connect(address).await else { return told };
+    for number in 0.. {
+        let path = format!("/db/{name}-{number}");
+        let Ok(answer) = connection.call(Method::PUT, &path, "{}".to_owned()).await else { break };
+        told.push((answer.status, String::from_utf8_lossy(&answer.body).into_owned()));
+    }
+    told
+}
