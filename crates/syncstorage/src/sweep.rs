@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 
 use crate::edit::Edit;
 use crate::error::{Error, Result};
-use crate::keys::{Due, DueEntry, SHARDS};
+use crate::keys::{Due, DueEntry, KeyRange, SHARDS};
 use crate::layers::{Found, base_rows};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::once::drawn;
@@ -37,19 +37,18 @@ struct Swept {
 }
 
 impl Inner {
-    /// Does what is due by now in all slices, to its end. Returns how many pieces of work that were.
+    /// Does what is due by now in all slices, each once and to its end. Returns how many pieces of work that were. What
+    /// cannot be done since something is corrupt is passed over, and stays due.
     pub(crate) async fn do_due(&self) -> Result<u64> {
         let mut done = 0;
         for shard in self.shards_due().await? {
+            let mut range = self.keys.due_until(shard, self.clock.now());
             loop {
-                let entries = self.due(shard).await?;
-                if entries.is_empty() {
-                    break;
-                }
-                let before = done;
+                let (entries, last) = self.due(&range).await?;
                 done += self.do_entries(entries).await?;
-                if done == before {
-                    break;
+                match last {
+                    Some(last) => range = range.behind(&last),
+                    None => break,
                 }
             }
         }
@@ -73,14 +72,25 @@ impl Inner {
             .await
     }
 
-    async fn due(&self, shard: u64) -> Result<Vec<DueEntry>> {
-        let range = &self.keys.due_until(shard, self.clock.now());
-        self.runner
-            .read(move |trx| async move {
-                let page = trx.page(range, PAGE_DUE, false).await?;
-                page.rows.iter().map(|(key, _)| self.keys.take_due(key)).collect()
-            })
-            .await
+    /// A page of what is due, and its last key if there may be more.
+    async fn due(&self, range: &KeyRange) -> Result<(Vec<DueEntry>, Option<Vec<u8>>)> {
+        let page = self.runner.read(move |trx| async move { trx.page(range, PAGE_DUE, false).await }).await?;
+        let entries = page.rows.iter().filter_map(|(key, _)| self.passed_over(self.keys.take_due(key)).transpose());
+        let entries = entries.collect::<Result<_>>()?;
+        Ok((entries, page.rows.into_iter().last().map(|(key, _)| key).filter(|_| page.has_more)))
+    }
+
+    /// What was done; `None` if something is corrupt, which must not keep all others from being done.
+    fn passed_over<T>(&self, done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(error @ (Error::Corrupt(_) | Error::Format(_))) => {
+                self.metrics.sync_sweep_failures.add(1);
+                tracing::warn!(%error, "something of Firefox Sync's is due and cannot be done");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn do_entries(&self, entries: Vec<DueEntry>) -> Result<u64> {
@@ -90,35 +100,41 @@ impl Inner {
             match due {
                 Due::Expiry(name) if at <= swept_at => expired.push((at, uid, name)),
                 Due::Expiry(_) => {}
-                Due::Fold(name) => {
-                    self.fold_all(uid, &name).await?;
-                    // What noted it is gone with the overlay; a collection that is gone has left it.
-                    self.forget(uid, at, Due::Fold(name)).await?;
-                    done += 1;
-                }
-                Due::Batch(batch) => {
-                    if self.drop_batch(&self.keys.user(uid), batch).await? {
-                        self.metrics.sync_batches_abandoned.add(1);
-                    }
-                    self.forget(uid, at, Due::Batch(batch)).await?;
-                    done += 1;
-                }
-                Due::Purge => {
-                    self.purge(uid, at).await?;
-                    done += 1;
-                }
+                due => done += u64::from(self.passed_over(self.do_one(at, uid, due).await)?.is_some()),
             }
         }
-        if !expired.is_empty() {
-            done += self.sweep_all(&expired, swept_at).await?;
+        // All together, or one by one where one of them is corrupt.
+        match self.sweep_all(&expired, swept_at).await {
+            Err(Error::Corrupt(_) | Error::Format(_)) => {
+                for one in &expired {
+                    let swept = self.sweep_all(std::slice::from_ref(one), swept_at).await;
+                    done += self.passed_over(swept)?.unwrap_or_default();
+                }
+            }
+            swept => done += swept?,
         }
         Ok(done)
+    }
+
+    async fn do_one(&self, at: Timestamp, uid: Uid, due: Due) -> Result<()> {
+        match &due {
+            Due::Fold(name) => self.fold_all(uid, name).await?,
+            Due::Batch(batch) => {
+                if self.drop_batch(&self.keys.user(uid), *batch).await? {
+                    self.metrics.sync_batches_abandoned.add(1);
+                }
+            }
+            Due::Purge => return self.purge(uid, at).await,
+            Due::Expiry(_) => return Ok(()),
+        }
+        // What noted it is gone with what was due; where that was gone before, it was left.
+        self.forget(uid, at, due).await
     }
 
     /// Sweeps some collections to their ends.
     async fn sweep_all(&self, expired: &[(Timestamp, Uid, CollectionName)], at: Timestamp) -> Result<u64> {
         let mut done = 0;
-        loop {
+        while !expired.is_empty() {
             let number = drawn()?;
             let swept =
                 self.runner.write(move |trx, _| async move { self.sweep_in(&trx, expired, at, number).await }).await?;
@@ -134,6 +150,7 @@ impl Inner {
             // Others get their turn.
             tokio::task::yield_now().await;
         }
+        Ok(done)
     }
 
     async fn sweep_in(

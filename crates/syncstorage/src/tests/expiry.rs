@@ -127,3 +127,27 @@ async fn what_expires_between_the_upload_and_the_commit_keeps_nothing() {
     assert_eq!(store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record, record);
     assert_sound(&store).await;
 }
+
+#[tokio::test]
+async fn what_is_corrupt_keeps_nobody_else_from_being_swept() {
+    let storage = Storage::new();
+    let (store, tabs) = (storage.store().await, name("tabs"));
+    for uid in 0..300 {
+        store.put(Uid(uid), &tabs, for_seconds("a", 10), NONE).await.unwrap();
+    }
+    for uid in [7, 70] {
+        let keys = store.inner.keys.user(Uid(uid)).collection(&tabs);
+        let keys = &keys;
+        let bad: &[u8] = if uid == 7 { &[1, 2] } else { &[9] };
+        store.inner.runner.write(move |trx, _| async move { trx.set_quietly(keys.state(), bad) }).await.unwrap();
+    }
+    storage.clock.advance(3_000);
+    assert_ne!(store.inner.do_due().await.unwrap(), 0);
+    for uid in (0..300).map(Uid) {
+        let keys = store.inner.keys.user(uid).collection(&tabs).records();
+        let keys = &keys;
+        let rows =
+            store.inner.runner.read(move |trx| async move { trx.page(keys, 1, false).await }).await.unwrap().rows;
+        assert_eq!(rows.len(), usize::from(uid.0 == 7 || uid.0 == 70), "{uid}");
+    }
+}
