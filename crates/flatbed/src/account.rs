@@ -56,9 +56,9 @@ pub(crate) async fn account(what: Account, settings: &Settings) -> Result<()> {
 
 async fn change(layer: &Layer, authority: &Authority, what: Account, password: String) -> Result<()> {
     let users = layer.database(USERS, authority.for_job("accounts"));
-    let by = ChangedBy { name: Some("the command line"), from: None };
-    let configuration =
-        async || Configuration::once(layer.clone(), authority.for_job("settings"), Values::default()).await;
+    let actor = authority.for_job("settings").into();
+    let by = ChangedBy { actor: &actor, name: Some("the command line"), from: None };
+    let configuration = async || Configuration::once(layer.clone(), Values::default()).await;
     match what {
         Account::ListAdmins => {
             let now = configuration().await?.now();

@@ -143,8 +143,7 @@ pub(crate) async fn serve(
     };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
     let may_be_open = values.section(ADMINS).next().is_none();
-    let by = authority.for_job("settings");
-    let configuration = Configuration::open(layer.clone(), by, values, ignores_stored).await?;
+    let configuration = Configuration::open(layer.clone(), values, ignores_stored).await?;
     if ignores_stored && may_be_open && configuration.has_stored_admins().await? {
         // Whoever keeps others out by what is stored must not be left out with it.
         return Err(ServeError::NoAdmin);

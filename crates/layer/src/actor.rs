@@ -73,7 +73,7 @@ use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 
-use crate::confirmed::SecurityOf;
+use crate::confirmed::{SecurityOf, SettingsState};
 use crate::error::Refusal;
 
 /// On whose behalf something is written. Cheap to clone.
@@ -94,6 +94,8 @@ pub struct User {
     pub roles: Vec<String>,
     /// What it was known by that the user is this one, and has these roles.
     pub fence: Option<UserFence>,
+    /// The same, where it was a stored setting.
+    pub setting: Option<Arc<SettingFence>>,
 }
 
 /// The user's document that was judged: what is written on the user's behalf is written only if it is still the one.
@@ -103,6 +105,41 @@ pub struct UserFence {
     pub name: String,
     /// The winning revision of the user's document in `_users`; `None`: there was no such document.
     pub rev: Option<RevId>,
+}
+
+/// The stored setting that was judged: what is written on the user's behalf is written only if it is as it was then. Debug output
+/// is without its text, which may be secret.
+#[derive(Clone)]
+pub struct SettingFence {
+    /// The settings' state that it is of: where these have not changed since, nothing is read.
+    pub(crate) state: Option<SettingsState>,
+    pub(crate) section: &'static str,
+    /// Its key and its text; `None`: the section was empty.
+    pub(crate) found: Option<(String, String)>,
+}
+
+impl SettingFence {
+    /// Of a setting, or of a section that was found empty. `state`: what the settings were known to be as of before that was found; without
+    /// one it is always read.
+    pub fn new(state: Option<SettingsState>, section: &'static str, found: Option<(&str, &str)>) -> SettingFence {
+        let found = found.map(|(key, text)| (key.to_owned(), text.to_owned()));
+        SettingFence { state, section, found }
+    }
+}
+
+impl PartialEq for SettingFence {
+    fn eq(&self, other: &SettingFence) -> bool {
+        (self.section, &self.found) == (other.section, &other.found)
+    }
+}
+
+impl Eq for SettingFence {}
+
+impl Debug for SettingFence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let key = self.found.as_ref().map(|(key, _)| key);
+        f.debug_struct("SettingFence").field("section", &self.section).field("key", &key).finish_non_exhaustive()
+    }
 }
 
 /// Whether somebody may write to a database, by its `_security`: asked in each attempt of each transaction that writes on their

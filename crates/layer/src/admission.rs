@@ -3,25 +3,29 @@
 //! What a request may do was judged before it came here, by the database's `_security` and by who the user was less than a second
 //! ago. The transaction judges it again by what holds as it is committed: the `_security` of the record that it resolves, which
 //! every writer has as a read conflict, and the user's document in `_users`, whose info it reads beside whatever else it reads.
+//! Of an administrator who is stored with the settings it is the setting, which is not read where the transaction's read version says that
+//! no setting has changed since.
 //! So nothing is committed behind a change that takes the right to it away, not even a moment behind it. Several requests'
 //! writes in one transaction are refused one by one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use foundationdb::FdbResult;
-use foundationdb::future::FdbSlice;
+use foundationdb::future::{FdbSlice, FdbValues};
+use foundationdb::options::ConflictRangeType;
 use futures_util::future::join_all;
 
-use crate::actor::{Actor, UserFence};
-use crate::confirmed::SecurityOf;
+use crate::actor::{Actor, SettingFence, UserFence};
+use crate::confirmed::{RecordState, SecurityOf};
 use crate::error::{Error, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::database_name::{USER_ID_PREFIX, USERS};
+use crate::store::keys::{KeyRange, METADATA_VERSION};
 use crate::store::records::Info;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, conflict_with};
+use crate::store::transaction::{self, Attempt, Operation, Transaction, conflict_with, page_of};
 
 type Admitted = std::result::Result<(), Refusal>;
 
@@ -32,9 +36,54 @@ struct InfoRead {
     read: Pin<Box<dyn Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync>>,
 }
 
+/// A stored setting that was judged, under way if it may have changed since.
+struct SettingRead {
+    fence: Arc<SettingFence>,
+    range: KeyRange,
+    read: Option<Pin<Box<dyn Future<Output = FdbResult<FdbValues>> + Send + Sync>>>,
+}
+
+impl SettingRead {
+    fn begin(inner: &Inner, trx: &Transaction, fence: &Arc<SettingFence>, records: &RecordState) -> SettingRead {
+        let range = match &fence.found {
+            None => inner.keys.settings_of(fence.section),
+            Some((key, _)) => {
+                let begin = inner.keys.setting(fence.section, key);
+                let end = [begin.as_slice(), &[0]].concat();
+                KeyRange { begin, end }
+            }
+        };
+        let is_same = fence.state.as_ref().is_some_and(|state| state.is_as_of(records));
+        let read: Option<Pin<Box<_>>> =
+            (!is_same).then(|| Box::pin(trx.get_range(&page_of(&range, 1, false), 1, true)) as _);
+        SettingRead { fence: Arc::clone(fence), range, read }
+    }
+
+    async fn judged(self) -> Result<JudgedSetting> {
+        let SettingRead { fence, range, read } = self;
+        let is_same = match read {
+            None => true,
+            Some(read) => {
+                let rows = read.await?;
+                let found = rows.first().map(|row| row.value());
+                found == fence.found.as_ref().map(|(_, text)| text.as_bytes())
+            }
+        };
+        Ok(JudgedSetting { fence, range, is_same })
+    }
+}
+
+/// What was found of a setting.
+struct JudgedSetting {
+    fence: Arc<SettingFence>,
+    range: KeyRange,
+    is_same: bool,
+}
+
 /// Those on whose behalf a transaction writes, their documents being read.
 pub(crate) struct Arriving {
     reads: Vec<InfoRead>,
+    settings: Vec<SettingRead>,
     /// Without `_users` nobody has a document.
     nowhere: Vec<UserFence>,
     users_record: Vec<u8>,
@@ -48,10 +97,20 @@ impl Arriving {
         trx: &Transaction,
         actors: impl Iterator<Item = &Actor> + Send,
     ) -> Result<Arriving> {
-        let mut fences: Vec<UserFence> = actors.filter_map(|actor| actor.user()?.fence.clone()).collect();
+        let (mut fences, mut of_settings, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for user in actors.filter_map(Actor::user) {
+            fences.extend(user.fence.clone());
+            of_settings.extend(user.setting.as_ref().filter(|fence| seen.insert(Arc::as_ptr(fence).addr())));
+        }
         fences.sort_unstable_by(|a, b| (&a.name, &a.rev).cmp(&(&b.name, &b.rev)));
         fences.dedup();
-        let mut arriving = Arriving { reads: Vec::new(), nowhere: Vec::new(), users_record: Vec::new() };
+        let (reads, settings) = (Vec::new(), Vec::new());
+        let mut arriving = Arriving { reads, settings, nowhere: Vec::new(), users_record: Vec::new() };
+        if !of_settings.is_empty() {
+            let records = RecordState::of(trx.get(METADATA_VERSION, true).await?.as_deref());
+            let begin = |fence| SettingRead::begin(inner, trx, fence, &records);
+            arriving.settings = of_settings.into_iter().map(begin).collect();
+        }
         if fences.is_empty() {
             return Ok(arriving);
         }
@@ -83,8 +142,11 @@ impl Arriving {
             let is_same = info.map(|info| info.winner) == fence.rev;
             Ok::<_, Error>((fence, Judged { is_same, key: Some(key) }))
         });
+        let settings = join_all(self.settings.into_iter().map(SettingRead::judged));
+        let (reads, settings) = futures_util::future::join(join_all(reads), settings).await;
+        let settings = settings.into_iter().collect::<Result<_>>()?;
         let mut judged = HashMap::new();
-        for read in join_all(reads).await {
+        for read in reads {
             let (fence, found) = read?;
             judged.insert(fence, found);
         }
@@ -92,7 +154,7 @@ impl Arriving {
             let is_same = fence.rev.is_none();
             judged.insert(fence, Judged { is_same, key: None });
         }
-        Ok(Admissions { judged, users_record: self.users_record, said: HashMap::new() })
+        Ok(Admissions { judged, settings, users_record: self.users_record, said: HashMap::new() })
     }
 }
 
@@ -105,6 +167,7 @@ struct Judged {
 /// Those on whose behalf a transaction writes, as of its read version.
 pub(crate) struct Admissions {
     judged: HashMap<UserFence, Judged>,
+    settings: Vec<JudgedSetting>,
     users_record: Vec<u8>,
     /// What gates have said, by the address of whose they are: the transaction's operation holds these.
     said: HashMap<usize, Admitted>,
@@ -118,6 +181,14 @@ impl Admissions {
         let said = self.said.entry(Arc::as_ptr(entrant).addr()).or_insert_with(|| entrant.gate().judge(security));
         if let Err(refusal) = said {
             return Ok(Err(refusal.clone()));
+        }
+        if let Some(fence) = &entrant.user().setting {
+            match self.settings.iter().find(|judged| Arc::ptr_eq(&judged.fence, fence)) {
+                Some(JudgedSetting { is_same: true, range, .. }) => {
+                    trx.add_conflict_range(&range.begin, &range.end, ConflictRangeType::Read)?;
+                }
+                _ => return Ok(Err(Refusal::UserChanged)),
+            }
         }
         let Some(fence) = &entrant.user().fence else { return Ok(Ok(())) };
         match self.judged.get(fence) {

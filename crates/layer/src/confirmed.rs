@@ -63,6 +63,20 @@ impl RecordState {
     }
 }
 
+/// A state of the stored settings, as they were found. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SettingsState {
+    pub(crate) seen: Arc<Seen>,
+    pub(crate) state: Arc<[u8]>,
+}
+
+impl SettingsState {
+    /// Whether the settings were these as of that state of all records: each change of them makes another one.
+    pub fn is_as_of(&self, records: &RecordState) -> bool {
+        self.seen.version() == records.version()
+    }
+}
+
 /// The newest value that this process has seen, and its clock.
 #[derive(Debug)]
 pub(crate) struct Confirmed {

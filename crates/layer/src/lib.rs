@@ -58,10 +58,10 @@ mod view_functions;
 mod view_updates;
 mod write;
 
-pub use actor::{Actor, Authority, Entrant, Gate, ServerActor, User, UserFence};
+pub use actor::{Actor, Authority, Entrant, Gate, ServerActor, SettingFence, User, UserFence};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
-pub use confirmed::{RecordState, SecurityOf};
+pub use confirmed::{RecordState, SecurityOf, SettingsState};
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
@@ -100,9 +100,7 @@ pub use store::secrets::SigningSecret;
 pub use store::seq::Seq;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
-pub use stored_settings::{
-    SETTING_BYTES_MAX, SETTING_NAME_BYTES_MAX, STORED_SETTINGS_MAX, SettingsState, StoredSettings,
-};
+pub use stored_settings::{SETTING_BYTES_MAX, SETTING_NAME_BYTES_MAX, STORED_SETTINGS_MAX, StoredSettings};
 pub use view::read::{Select, View, ViewRange};
 pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
 pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
@@ -266,7 +264,7 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("lease", &["error", "store", "layer", "handle"]),
-        ("stored_settings", &["actor", "confirmed", "error", "store", "layer", "feed"]),
+        ("stored_settings", &["actor", "admission", "confirmed", "error", "store", "layer", "feed"]),
         ("sign_in", &["confirmed", "error", "store", "instance", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
         (

@@ -4,13 +4,12 @@
 //! another state and bumps `\xff/metadataVersion`: where that has not moved, nothing was changed, and nothing is read.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use crate::actor::ServerActor;
-use crate::confirmed::{RecordState, Seen};
+use crate::actor::Actor;
+use crate::confirmed::{SecurityOf, SettingsState};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::SAFETY_REREAD;
 use crate::feed::watches::arm;
@@ -39,20 +38,6 @@ pub type StoredSettings = BTreeMap<(String, String), String>;
 
 /// How old a state may be that is known without asking the storage.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
-
-/// A state of the stored settings, as they were found.
-#[derive(Debug, Clone)]
-pub struct SettingsState {
-    seen: Arc<Seen>,
-    state: Vec<u8>,
-}
-
-impl SettingsState {
-    /// Whether the settings were these as of that state of all records: each change of them makes another one.
-    pub fn is_as_of(&self, records: &RecordState) -> bool {
-        self.seen.version() == records.version()
-    }
-}
 
 impl Layer {
     /// The stored settings, and their state. `None` in their place: they are as they were at `seen`. What is answered was so
@@ -84,7 +69,7 @@ impl Layer {
         let (key, mut closing) = (inner.keys.settings_state(), inner.closing.subscribe());
         loop {
             let (found, fired) = bounded(arm(inner, &key)).await?;
-            if inner.is_closing() || found != state.state {
+            if inner.is_closing() || *found != *state.state {
                 return Ok(!inner.is_closing());
             }
             tokio::select! {
@@ -99,18 +84,19 @@ impl Layer {
     /// unless it gives an error. It may be asked again. All processes find the change when they look next.
     ///
     /// # Errors
-    /// [`Refusal::InvalidSetting`]: more than there is room for; [`Error::Storage`].
+    /// [`Refusal::InvalidSetting`]: more than there is room for; [`Refusal::UserChanged`] and the gate's, of whom it is changed
+    /// for; [`Error::Storage`].
     pub async fn change_settings<T, E>(
         &self,
-        _by: &ServerActor,
+        by: &Actor,
         change: impl FnMut(&mut StoredSettings) -> std::result::Result<T, E> + Send,
     ) -> Result<std::result::Result<T, E>>
     where
         T: Send,
         E: Send,
     {
-        let (keys, once, state) = (&self.inner.keys, Once::new(&self.inner.keys)?, random_id()?);
-        let mut operation = Change { keys, change, once, state, outputs: Vec::new() };
+        let (inner, once, state) = (&*self.inner, Once::new(&self.inner.keys)?, random_id()?);
+        let mut operation = Change { inner, by, change, once, state, outputs: Vec::new() };
         let done = transaction::write(&self.inner.db, &self.inner.metrics, &mut operation).await?;
         Ok(match done {
             Done::Written(number) => match operation.outputs.into_iter().nth(number) {
@@ -152,7 +138,7 @@ impl Operation for Look<'_> {
         let (root_key, state_key) = (keys.instance(), keys.settings_state());
         let (root, state) = (trx.get(&root_key, true), trx.get(&state_key, true));
         in_use(root.await?.as_deref())?;
-        let state = state.await?.as_deref().unwrap_or_default().to_vec();
+        let state = state.await?.as_deref().unwrap_or_default().into();
         let is_as_before = self.seen.is_some_and(|before| before.state == state);
         let settings = if is_as_before { None } else { Some(all(trx, keys, true).await?) };
         Ok((SettingsState { seen: self.inner.confirmed.see(version, as_of_us), state }, settings))
@@ -202,7 +188,8 @@ fn check_bounds(settings: &StoredSettings) -> Result<()> {
 }
 
 struct Change<'a, T, F> {
-    keys: &'a RootKeys,
+    inner: &'a Inner,
+    by: &'a Actor,
     change: F,
     once: Once,
     state: [u8; 16],
@@ -223,11 +210,15 @@ where
         if let Some(number) = self.once.happened(trx, attempt).await? {
             return Ok(Done::Written(number as usize));
         }
-        let root_key = self.keys.instance();
+        let keys = &self.inner.keys;
+        let root_key = keys.instance();
         let root = trx.get(&root_key, false);
-        epoch_for_write(trx, self.keys).await?;
+        let writer = self.inner.writer(trx, self.by);
+        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, keys))?;
+        // No database's `_security` has a say in it.
+        writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
         let mut root = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
-        let before = all(trx, self.keys, false).await?;
+        let before = all(trx, keys, false).await?;
         let mut after = before.clone();
         let output = match (self.change)(&mut after) {
             Ok(output) if after != before => output,
@@ -235,12 +226,12 @@ where
         };
         check_bounds(&after)?;
         for (section, key) in before.keys().filter(|name| !after.contains_key(name)) {
-            trx.clear(&self.keys.setting(section, key));
+            trx.clear(&keys.setting(section, key));
         }
         for ((section, key), text) in after.iter().filter(|(name, text)| before.get(name) != Some(text)) {
-            trx.set(&self.keys.setting(section, key), text.as_bytes());
+            trx.set(&keys.setting(section, key), text.as_bytes());
         }
-        trx.set(&self.keys.settings_state(), &self.state);
+        trx.set(&keys.settings_state(), &self.state);
         if has_settings(&root) == after.is_empty() {
             // Programs that do not know of them would let in everyone whom they keep out.
             name_settings(&mut root, !after.is_empty());

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use flatbed_auth::users::{Account, id_of};
-use flatbed_auth::{PasswordHash, Principal, Refused};
+use flatbed_auth::{PasswordHash, Principal, Refused, SignedIn};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{
-    Changes, ChangesQuery, Error, Followed, GetOptions, Layer, RecordState, Result, RevId, SignInState, SigningSecret,
-    Since, USERS, UsersState,
+    Changes, ChangesQuery, Error, Followed, GetOptions, Layer, RecordState, Result, RevId, SettingFence, SignInState,
+    SigningSecret, Since, USERS, UsersState,
 };
 use tokio::sync::watch;
 
@@ -117,9 +117,16 @@ pub(crate) struct Found {
     pub rev: Option<RevId>,
     /// Whether it is an administrator of the configuration.
     pub is_admin: bool,
+    /// What is stored of that.
+    pub setting: Option<Arc<SettingFence>>,
 }
 
 impl Found {
+    /// Somebody who has signed in with this account, the one that was found.
+    pub(crate) fn standing(&self, account: &Account, signed_in: SignedIn) -> Standing {
+        Standing::new(account.principal(signed_in), self.rests_on()).judged_by(self.setting.clone())
+    }
+
     /// What rights of this account rest on.
     pub(crate) fn rests_on(&self) -> RestsOn {
         match &self.account {
@@ -176,14 +183,19 @@ impl Accounts {
         self.configuration.now().admins.is_empty()
     }
 
-    /// The hash of an administrator of the configuration; one of nothing, where their entry is broken. `None`: there is no
-    /// administrator of that name.
-    fn admin(&self, name: &str) -> Option<PasswordHash> {
+    /// Everyone, where there is no administrator by name.
+    pub(crate) fn open(&self) -> Option<Standing> {
+        self.configuration.open_to_all().map(Standing::of_open_server)
+    }
+
+    /// The hash of an administrator of the configuration; one of nothing, where their entry is broken; and what is stored of it. `None`:
+    /// there is no administrator of that name.
+    fn admin(&self, name: &str) -> Option<(PasswordHash, Option<Arc<SettingFence>>)> {
         if name.is_empty() {
             return None;
         }
-        let settings = self.configuration.now();
-        settings.admins.get(name).map(|hash| hash.clone().unwrap_or_else(PasswordHash::of_nothing))
+        let (hash, setting) = self.configuration.admin(name)?;
+        Some((hash.unwrap_or_else(PasswordHash::of_nothing), setting))
     }
 
     /// Who somebody is, as of less than a second ago. `None`: not any more. A session's own time does not end this, a
@@ -204,20 +216,22 @@ impl Accounts {
             RestsOn::Admin { name, .. } => Some(name.as_str()),
             _ => None,
         };
-        self.confirm_settings(admin).await?;
+        match fresh {
+            Fresh::Second => self.confirm_settings(admin).await?,
+            Fresh::Since(_) => self.configuration.confirm_now(admin).await?,
+        }
         let is_so = match standing.rests_on() {
             RestsOn::Nothing => !self.configuration.now().auth.wants_names(),
             RestsOn::Server => true,
-            RestsOn::OpenServer => self.is_open(),
+            RestsOn::OpenServer => return Ok(self.open()),
             RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
                 let found = self.find(name, fresh).await?;
                 let is_same = found.is_admin == matches!(standing.rests_on(), RestsOn::Admin { .. });
-                let rests_on = found.rests_on();
                 let account = found
                     .account
+                    .as_ref()
                     .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
-                let signed_in = standing.principal().signed_in;
-                return Ok(account.map(|account| Standing::new(account.principal(signed_in), rests_on)));
+                return Ok(account.map(|account| found.standing(account, standing.principal().signed_in)));
             }
             RestsOn::Token { ends, generation } => {
                 let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
@@ -277,20 +291,21 @@ impl Accounts {
 
     /// What somebody of this name signs in with, by settings that whoever asks has confirmed.
     pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<Found> {
-        let Some(hash) = self.admin(name) else {
+        let Some((hash, setting)) = self.admin(name) else {
             let entry = self.entry(name, fresh).await?;
             let (account, refused) = match &entry.account {
                 Ok(account) => (account.clone(), None),
                 Err(refused) => (None, Some(refused.clone())),
             };
-            return Ok(Found { account, refused, rev: entry.rev.clone(), is_admin: false });
+            return Ok(Found { account, refused, rev: entry.rev.clone(), is_admin: false, setting: None });
         };
         // An administrator needs no further role to do what is to be done about a storage that does not answer.
         let entry = tokio::time::timeout(FURTHER_MAX, self.entry(name, fresh)).await;
         let entry = entry.ok().and_then(Result::ok);
         let document = entry.as_ref().and_then(|entry| entry.account.as_ref().ok()?.as_ref());
         let account = Some(Account::of_admin(name, hash, document));
-        Ok(Found { account, refused: None, rev: entry.and_then(|entry| entry.rev.clone()), is_admin: true })
+        let rev = entry.and_then(|entry| entry.rev.clone());
+        Ok(Found { account, refused: None, rev, is_admin: true, setting })
     }
 
     /// The secrets of sessions, newest first.

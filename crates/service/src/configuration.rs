@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flatbed_layer::{Layer, Result, ServerActor, StoredSettings};
+use flatbed_layer::{Layer, Result, StoredSettings};
 use tokio::sync::watch;
 
 use stored::Store;
@@ -65,12 +65,12 @@ impl Configuration {
     }
 
     /// The same, with what is stored for all processes, which is followed from now on, as long as the configuration is there.
-    /// `by`: the right to store. `is_ignored`: nothing that is stored counts here; it can be changed all the same.
+    /// `is_ignored`: nothing that is stored counts here; it can be changed all the same.
     ///
     /// # Errors
     /// Those of the storage: who does not know what is stored does not know who may do what.
-    pub async fn open(layer: Layer, by: ServerActor, values: Values, is_ignored: bool) -> Result<Configuration> {
-        let configuration = Configuration::once_with(layer, by, values, is_ignored).await?;
+    pub async fn open(layer: Layer, values: Values, is_ignored: bool) -> Result<Configuration> {
+        let configuration = Configuration::once_with(layer, values, is_ignored).await?;
         tokio::spawn(Configuration::follow(Arc::downgrade(&configuration.inner)));
         Ok(configuration)
     }
@@ -79,12 +79,12 @@ impl Configuration {
     ///
     /// # Errors
     /// As there.
-    pub async fn once(layer: Layer, by: ServerActor, values: Values) -> Result<Configuration> {
-        Configuration::once_with(layer, by, values, false).await
+    pub async fn once(layer: Layer, values: Values) -> Result<Configuration> {
+        Configuration::once_with(layer, values, false).await
     }
 
-    async fn once_with(layer: Layer, by: ServerActor, values: Values, is_ignored: bool) -> Result<Configuration> {
-        let configuration = Configuration::of(values, Some(Store::new(layer, by, is_ignored)));
+    async fn once_with(layer: Layer, values: Values, is_ignored: bool) -> Result<Configuration> {
+        let configuration = Configuration::of(values, Some(Store::new(layer, is_ignored)));
         configuration.reload().await?;
         Ok(configuration)
     }

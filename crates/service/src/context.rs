@@ -299,9 +299,11 @@ impl Context {
     /// # Errors
     /// [`Denied`]: who asks does not administer it.
     pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
-        Needs::Server.in_server(self.now().await?.principal())?;
+        let rights = self.now().await?;
+        Needs::Server.in_server(rights.principal())?;
         self.judged.note(None, Needs::Server);
-        Ok(ServerAdministration { layer: &self.layer, configuration: &self.configuration })
+        let (layer, configuration) = (&self.layer, &self.configuration);
+        Ok(ServerAdministration { layer, configuration, accounts: self.watching.accounts(), rights })
     }
 
     /// That who asks sees the server's figures, which name nobody's databases.

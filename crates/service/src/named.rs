@@ -18,7 +18,7 @@ impl Accounts {
         let found = self.find(name, Fresh::Second).await?;
         let has_password = |account: &&Account| account.may_sign_in() && account.hash() != PasswordHash::of_nothing();
         let account = found.account.as_ref().filter(has_password);
-        Ok(account.map(|account| Standing::new(account.principal(SignedIn::Not), found.rests_on())))
+        Ok(account.map(|account| found.standing(account, SignedIn::Not)))
     }
 }
 

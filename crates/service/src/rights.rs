@@ -188,7 +188,7 @@ impl Rights {
         if principal.is_admin && !principal.has_role(ADMIN_ROLE) {
             roles.insert(0, ADMIN_ROLE.to_owned());
         }
-        User { name: principal.name.clone(), roles, fence: self.standing.fence() }
+        User { name: principal.name.clone(), roles, fence: self.standing.fence(), setting: self.standing.setting() }
     }
 }
 
@@ -259,7 +259,8 @@ impl Granted<'_> {
     /// The same to stage data in, which is nobody's until a document has it: who that is may change meanwhile.
     pub(crate) fn staging(&self) -> Database {
         let held = Held { access: Access::Member, ..self.held(Needs::Member) };
-        self.layer.database(self.name, User { fence: None, ..self.rights.user() }.through(Arc::new(held)))
+        let user = User { fence: None, setting: None, ..self.rights.user() };
+        self.layer.database(self.name, user.through(Arc::new(held)))
     }
 
     /// Whether design documents may be written.

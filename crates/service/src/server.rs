@@ -1,22 +1,99 @@
 //! The server in the hands of one of its administrators.
 
-use crate::configuration::Configuration;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use flatbed_auth::Principal;
 use flatbed_layer::{
-    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, IndexBuild, IndexWait, Layer, NameRange, Result, Seq,
-    ViewTask, ViewWait,
+    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Error, Gate, IndexBuild, IndexWait, Layer, NameRange,
+    Refusal, Result, SecurityOf, Seq, ViewTask, ViewWait,
 };
 
+use crate::accounts::{Accounts, Fresh};
+use crate::configuration::{ChangeError, ChangedBy, Configuration};
+use crate::given::AGAIN_MAX;
+use crate::rights::{Denied, Needs, Rights, refusal};
+
 /// What is the server's, for its administrators.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct ServerAdministration<'c> {
     pub(crate) layer: &'c Layer,
     pub(crate) configuration: &'c Configuration,
+    pub(crate) accounts: &'c Accounts,
+    pub(crate) rights: Rights,
+}
+
+/// Lets by whoever administers the server.
+#[derive(Debug)]
+struct OfServer(Principal);
+
+impl Gate for OfServer {
+    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+        Needs::Server.in_server(&self.0).map_err(refusal)
+    }
 }
 
 impl<'c> ServerAdministration<'c> {
     /// The settings that may change while it serves.
     pub fn configuration(&self) -> &'c Configuration {
         self.configuration
+    }
+
+    /// Stores a setting, on behalf of who asks: see [`Configuration::set`]. `from`: where they are, for the log.
+    ///
+    /// # Errors
+    /// As there; that they administer the server no longer when it is stored.
+    pub async fn set(
+        &self,
+        section: &str,
+        key: &str,
+        text: &str,
+        from: Option<IpAddr>,
+    ) -> std::result::Result<String, ChangeError> {
+        self.change(section, key, Some(text), from).await
+    }
+
+    /// Removes a stored setting: see [`Configuration::remove`].
+    ///
+    /// # Errors
+    /// As of [`ServerAdministration::set`].
+    pub async fn remove(
+        &self,
+        section: &str,
+        key: &str,
+        from: Option<IpAddr>,
+    ) -> std::result::Result<String, ChangeError> {
+        self.change(section, key, None, from).await
+    }
+
+    /// Changes a setting, without a text removes it; and once more as who they are then where what their right rests on has changed.
+    async fn change(
+        &self,
+        section: &str,
+        key: &str,
+        text: Option<&str>,
+        from: Option<IpAddr>,
+    ) -> std::result::Result<String, ChangeError> {
+        let mut rights = self.rights.clone();
+        for _ in 0..=AGAIN_MAX {
+            let actor = rights.user().through(Arc::new(OfServer(rights.principal().clone())));
+            let by = ChangedBy { actor: &actor, name: rights.principal().name.as_deref(), from };
+            let done = match text {
+                Some(text) => self.configuration.set(section, key, text, by).await,
+                None => self.configuration.remove(section, key, by).await,
+            };
+            match done {
+                Err(ChangeError::Layer(Error::Refused(Refusal::UserChanged))) => {}
+                done => return done,
+            }
+            let now = rights.anew(self.accounts, Fresh::Since(Instant::now())).await;
+            rights = now.map_err(|denied| match denied {
+                Denied::Refused(refused) => Error::Refused(refusal(refused)),
+                Denied::Layer(error) => error,
+            })?;
+        }
+        Err(Error::from(Refusal::UserChanged).into())
     }
 
     /// See [`Layer::all_databases`].

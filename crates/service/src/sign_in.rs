@@ -111,8 +111,8 @@ impl SignIn {
 
     /// Who makes a request. Without administrators everyone is one.
     pub(crate) async fn identify(&self, claims: &Claims<'_>) -> Result<Identified, SignInError> {
-        if self.accounts.is_open() {
-            return Ok(Identified { standing: Standing::of_open_server(), set_cookie: None });
+        if let Some(standing) = self.accounts.open() {
+            return Ok(Identified { standing, set_cookie: None });
         }
         if let Some(value) = claims.cookie.and_then(cookie_in)
             && let Some(identified) = self.by_cookie(value, claims).await?
@@ -233,7 +233,7 @@ impl SignIn {
                     self.audit.signed_in(Way::Cookie, account.name(), claims.peer);
                     self.cookie(account.name(), account.salt(), &secrets, claims.is_secure)
                 });
-                let standing = Standing::new(account.principal(SignedIn::Cookie), found.rests_on());
+                let standing = found.standing(account, SignedIn::Cookie);
                 return Ok(Some(Identified { standing, set_cookie }));
             }
             // It may be newer than what is remembered: of another password, user or secret. Nothing says so of what could not
@@ -296,7 +296,7 @@ impl SignIn {
         let Credentials { name, password } = credentials;
         let (came, digest) = (Instant::now(), digest_of("password", &[name, password]));
         let mut found = if name.len() > NAME_BYTES_MAX {
-            Found { account: None, refused: None, rev: None, is_admin: false }
+            Found { account: None, refused: None, rev: None, is_admin: false, setting: None }
         } else {
             self.accounts.find(name, Fresh::Second).await?
         };
@@ -433,13 +433,12 @@ async fn write_rehashed(
     let Value::Object(members) = body else { return Ok(()) };
     let body = Value::Object(new.put_into(members));
     let edit = Edit { id: id.into(), parent: Some(rev), history: None, deleted: false, attachments: Vec::new(), body };
-    let user = User { name: None, roles: vec![flatbed_auth::ADMIN_ROLE.to_owned()], fence: None };
+    let user = User { name: None, roles: vec![flatbed_auth::ADMIN_ROLE.to_owned()], ..User::default() };
     layer.database(USERS, user.through(Arc::new(Rehash))).update(&edit).await.map(drop)
 }
 
 fn standing_of(found: &Found, signed_in: SignedIn) -> Option<Standing> {
-    let account = found.account.as_ref()?;
-    Some(Standing::new(account.principal(signed_in), found.rests_on()))
+    Some(found.standing(found.account.as_ref()?, signed_in))
 }
 
 /// Of the secrets those that still count: the one that signs, and those before it until the last session that they have

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::{Credentials, Kind, Principal, Refused, proxy};
-use flatbed_layer::{RevId, UserFence};
+use flatbed_layer::{RevId, SettingFence, UserFence};
 
 use crate::configuration::ProxySettings;
 
@@ -78,11 +78,13 @@ pub struct Standing {
     rests_on: Arc<RestsOn>,
     /// Of a proxy's word, the settings by which it was believed.
     proxy: Option<Arc<ProxySettings>>,
+    /// Of a right that rests on what is stored of administrators, what that was.
+    setting: Option<Arc<SettingFence>>,
 }
 
 impl Standing {
     pub(crate) fn new(principal: Principal, rests_on: RestsOn) -> Standing {
-        Standing { principal, rests_on: Arc::new(rests_on), proxy: None }
+        Standing { principal, rests_on: Arc::new(rests_on), proxy: None, setting: None }
     }
 
     /// Whom a proxy has vouched for.
@@ -105,8 +107,20 @@ impl Standing {
         Standing::new(Principal::nameless_admin(), RestsOn::Server)
     }
 
-    pub(crate) fn of_open_server() -> Standing {
-        Standing::new(Principal::nameless_admin(), RestsOn::OpenServer)
+    /// Where there is no administrator, as the settings say.
+    pub(crate) fn of_open_server(setting: Option<Arc<SettingFence>>) -> Standing {
+        Standing::new(Principal::nameless_admin(), RestsOn::OpenServer).judged_by(setting)
+    }
+
+    /// The same, of who is an administrator by a stored setting.
+    pub(crate) fn judged_by(self, setting: Option<Arc<SettingFence>>) -> Standing {
+        Standing { setting, ..self }
+    }
+
+    /// What is stored of the administrator that this is, or that there are none, which must be so when a write on behalf of who it is is
+    /// committed. `None`: their rights rest on nothing that is stored with the settings.
+    pub fn setting(&self) -> Option<Arc<SettingFence>> {
+        self.setting.clone()
     }
 
     /// Who it is.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_auth::PasswordHash;
-use flatbed_layer::{Layer, LayerOptions};
+use flatbed_layer::{Authority, Layer, LayerOptions};
 
 use crate::configuration::{Configuration, Source, Values};
 
@@ -29,19 +29,24 @@ impl Store {
             }
         };
         let database = Arc::new(foundationdb::Database::from_path(&path).unwrap());
-        let layer = open(&database, &root).await;
+        let (layer, _) = open(&database, &root).await;
         Store { layer, database, root, _directory: directory }
     }
 
     /// What another process has on the same storage.
     pub(crate) async fn again(&self) -> Layer {
+        self.again_with_authority().await.0
+    }
+
+    /// The same, with what writes as the server are made with.
+    pub(crate) async fn again_with_authority(&self) -> (Layer, Authority) {
         open(&self.database, &self.root).await
     }
 }
 
-async fn open(database: &Arc<foundationdb::Database>, root: &[u8]) -> Layer {
+async fn open(database: &Arc<foundationdb::Database>, root: &[u8]) -> (Layer, Authority) {
     let options = LayerOptions { root: root.to_vec(), ..LayerOptions::default() };
-    Layer::open(Arc::clone(database), options, None).await.unwrap().0
+    Layer::open(Arc::clone(database), options, None).await.unwrap()
 }
 
 /// Starts FoundationDB's client, once for all tests of the process.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_replicator::NODE;
-use flatbed_service::configuration::{ChangeError, ChangedBy, Configuration, SettingError};
+use flatbed_service::configuration::{ChangeError, SettingError};
 use hyper::header::HeaderName;
 use hyper::{Method, StatusCode};
 
@@ -111,13 +111,13 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
             let body = request.read_body().await?;
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
             let Value::String(text) = value else { return Err(Failure::bad_request("a JSON string expected")) };
-            let (configuration, by) = changed(&request).await?;
-            configuration.set(section, key, &text, by).await.map_err(|error| failure(section, key, error))?
+            let set = request.context.server().await?.set(section, key, &text, request.peer).await;
+            set.map_err(|error| failure(section, key, error))?
         }
         Method::DELETE => {
             request.skip_body().await;
-            let (configuration, by) = changed(&request).await?;
-            configuration.remove(section, key, by).await.map_err(|error| failure(section, key, error))?
+            let removed = request.context.server().await?.remove(section, key, request.peer).await;
+            removed.map_err(|error| failure(section, key, error))?
         }
         _ => {
             request.skip_body().await;
@@ -127,12 +127,6 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
     let mut text = Vec::new();
     json::write_string(&old, &mut text);
     Ok(Reply::json(StatusCode::OK, text))
-}
-
-/// What is changed, and by whom.
-pub(crate) async fn changed(request: &Request) -> Result<(&Configuration, ChangedBy<'_>)> {
-    let by = ChangedBy { name: request.context.principal().name.as_deref(), from: request.peer };
-    Ok((request.context.server().await?.configuration(), by))
 }
 
 pub(crate) fn failure(section: &str, key: &str, error: ChangeError) -> Failure {

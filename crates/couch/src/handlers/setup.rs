@@ -8,7 +8,7 @@ use flatbed_service::{Own, Read};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::handlers::node::{changed, failure};
+use crate::handlers::node::failure;
 use crate::path::Reshard;
 use crate::reply::ok;
 use crate::request::Request;
@@ -74,10 +74,10 @@ async fn set_up(request: &Request, setup: &Value<'_>) -> Result<Reply> {
             make(request, &databases).await?;
             // Last: from then on who asked may be nobody.
             if let (Some(name), Some(password)) = (text("username"), text("password_hash").or(text("password"))) {
-                let (configuration, by) = changed(request).await?;
-                let is_there = configuration.now().admins.contains_key(name);
+                let server = request.context.server().await?;
+                let is_there = server.configuration().now().admins.contains_key(name);
                 if !is_there {
-                    let set = configuration.set("admins", name, password, by).await;
+                    let set = server.set("admins", name, password, request.peer).await;
                     set.map_err(|error| failure("admins", name, error))?;
                 }
             }

@@ -177,7 +177,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     for (section, key, text) in &options.settings {
         values.insert(section, key, text, Source::File).expect("it fits");
     }
-    let configuration = Configuration::open(layer.layer.clone(), layer.actor.clone(), values, false).await;
+    let configuration = Configuration::open(layer.layer.clone(), values, false).await;
     let service = Service::new(layer.layer.clone(), layer.functions.clone(), configuration.expect("it opens"));
     let accounts = service.accounts().clone();
     let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, accounts, connect);

@@ -10,7 +10,7 @@ use crate::support::{Layer, Store, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     AttachmentEdit, ChangesQuery, CreateOptions, Database, Edit, Error, Gate, GetOptions, LayerOptions, LocalDocument,
-    LocalEdit, Refusal, Result, RevId, SecurityOf, Since, USERS, User, UserFence,
+    LocalEdit, Refusal, Result, RevId, SecurityOf, SettingFence, Since, StoredSettings, USERS, User, UserFence,
 };
 use futures_util::future::join_all;
 
@@ -33,6 +33,43 @@ fn by(layer: &Layer, database: &str, name: &str, rev: Option<&RevId>) -> Databas
     let fence = Some(UserFence { name: name.to_owned(), rev: rev.cloned() });
     let user = User { name: Some(name.to_owned()), fence, ..User::default() };
     (**layer).database(database, user.through(Arc::new(Listed(name.to_owned()))))
+}
+
+/// By what is stored of administrators now, or was `found` so: `None` means that there are none.
+async fn by_setting(layer: &Layer, database: &str, found: Option<(&str, &str)>) -> Database {
+    let (state, _) = layer.stored_settings(None).await.unwrap();
+    let (settings, name) = (layer.stored_settings(None).await.unwrap().1.unwrap(), found.map(|(name, _)| name));
+    let is_so = match found {
+        Some((name, text)) => settings.get(&("admins".to_owned(), name.to_owned())).is_some_and(|is| is == text),
+        None => !settings.keys().any(|(section, _)| section == "admins"),
+    };
+    // What was not found so must be read.
+    let setting = Some(Arc::new(SettingFence::new(is_so.then_some(state), "admins", found)));
+    let user = User { name: name.map(str::to_owned), setting, ..User::default() };
+    (**layer).database(database, user.through(Arc::new(Everyone)))
+}
+
+/// Stores an administrator, or removes it.
+async fn set(layer: &Layer, text: Option<&str>) {
+    let change = |settings: &mut StoredSettings| {
+        let name = ("admins".to_owned(), "anna".to_owned());
+        Ok::<_, std::convert::Infallible>(match text {
+            Some(text) => settings.insert(name, text.to_owned()),
+            None => settings.remove(&name),
+        })
+    };
+    // With faults it may not be known whether it was stored: it says the same each time.
+    while layer.change_settings(&layer.actor().clone().into(), change).await.is_err() {}
+}
+
+/// Lets everyone write.
+#[derive(Debug)]
+struct Everyone;
+
+impl Gate for Everyone {
+    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+        Ok(())
+    }
 }
 
 fn edit(id: &str) -> Edit<'_> {
@@ -185,9 +222,17 @@ async fn of_joined_writes_only_those_fail_that_may_not() {
     assert_clean(&layer, &db).await;
 }
 
+/// What a right is taken away by.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Security,
+    Document,
+    Setting,
+}
+
 /// Another server takes a right away while its user writes as fast as it goes: what is committed, is so before that is
 /// acknowledged.
-async fn is_never_behind(store: &Store, by_document: bool) {
+async fn is_never_behind(store: &Store, what: What) {
     let (here, there) = (store.layer().await, store.layer().await);
     let db = create(&here, "db", None).await;
     let users = create(&here, USERS, None).await;
@@ -197,7 +242,13 @@ async fn is_never_behind(store: &Store, by_document: bool) {
     for round in 0..5 {
         // As whoever asks anew.
         db.set_security(b"anna,bob").await.unwrap();
-        let (anna, bob) = (by(&here, "db", "anna", Some(&rev)), by(&here, "db", "bob", None));
+        let text = format!("hash {round}");
+        set(&there, Some(&text)).await;
+        let anna = match what {
+            What::Setting => by_setting(&here, "db", Some(("anna", &text))).await,
+            _ => by(&here, "db", "anna", Some(&rev)),
+        };
+        let bob = by(&here, "db", "bob", None);
         let has_ended = AtomicBool::new(false);
         let write = async |db: &Database, name: &str| {
             let mut count = 0;
@@ -215,10 +266,10 @@ async fn is_never_behind(store: &Store, by_document: bool) {
         };
         let change = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            if by_document {
-                rev = user(&there.database(USERS), "anna", Some(&rev)).await;
-            } else {
-                there.database("db").set_security(b"bob").await.unwrap();
+            match what {
+                What::Document => rev = user(&there.database(USERS), "anna", Some(&rev)).await,
+                What::Security => there.database("db").set_security(b"bob").await.unwrap(),
+                What::Setting => set(&there, None).await,
             }
             let changed = there.database("db").update_seq().await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -228,7 +279,10 @@ async fn is_never_behind(store: &Store, by_document: bool) {
         let (by_anna, by_bob) = ((0..8).map(|_| write(&anna, "anna")), (0..3).map(|_| write(&bob, "bob")));
         let (changed, by_anna, by_bob) =
             soon(futures_util::future::join3(change, join_all(by_anna), join_all(by_bob))).await;
-        let expected = if by_document { Refusal::UserChanged } else { Refusal::Unauthorized("anna".into()) };
+        let expected = match what {
+            What::Security => Refusal::Unauthorized("anna".into()),
+            What::Document | What::Setting => Refusal::UserChanged,
+        };
         for (count, refusal) in by_anna {
             assert_eq!(refusal.as_ref(), Some(&expected), "round {round}");
             written += count;
@@ -250,18 +304,81 @@ async fn is_never_behind(store: &Store, by_document: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_committed_behind_a_change_of_security() {
-    is_never_behind(&Store::new(), false).await;
+    is_never_behind(&Store::new(), What::Security).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_committed_behind_a_change_of_the_user() {
-    is_never_behind(&Store::new(), true).await;
+    is_never_behind(&Store::new(), What::Document).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_committed_behind_a_change_of_the_setting() {
+    is_never_behind(&Store::new(), What::Setting).await;
+}
+
+/// An administrator who is stored with the settings, by each way to write; and everyone, where there is none.
+#[tokio::test]
+async fn a_stored_setting_is_judged_in_the_transaction() {
+    let store = Store::new();
+    let (layer, other) = (store.layer_alone().await, store.layer_alone().await);
+    create(&layer, "db", None).await;
+    let change = async |by: &Database| {
+        let change = |settings: &mut StoredSettings| {
+            Ok::<_, std::convert::Infallible>(settings.insert(("log".into(), "level".into()), "info".into()))
+        };
+        layer.change_settings(by.actor(), change).await.map(drop)
+    };
+    let all = async |found: Option<(&str, &str)>| {
+        let (there, new) = (by_setting(&layer, "db", found).await, by_setting(&layer, "new", found).await);
+        let mut done = all_ways(&there, &new, &[]).await;
+        done.push(change(&there).await);
+        done
+    };
+    let refused = |done: Vec<Result<()>>| {
+        let is_refused = |done: &Result<()>| {
+            matches!(done, Err(Error::Refused(Refusal::UserChanged) | Error::NoneWritten(_) | Error::DatabaseNotFound))
+        };
+        assert!(done.iter().all(is_refused), "{done:?}");
+    };
+    let allowed = |done: Vec<Result<()>>| {
+        // There is nothing to purge, and each document is there after the first time.
+        let is_allowed =
+            |done: &Result<()>| !matches!(done, Err(Error::Refused(Refusal::UserChanged) | Error::NoneWritten(_)));
+        assert!(done.iter().all(is_allowed), "{done:?}");
+    };
+    refused(all(Some(("anna", "hash"))).await);
+    allowed(all(None).await);
+    let (open, new) = (by_setting(&layer, "db", None).await, by_setting(&layer, "new", None).await);
+    set(&other, Some("hash")).await;
+    // By what was found before, of which nothing was known to have changed.
+    refused(
+        [
+            open.update(&edit("behind")).await.map(drop),
+            new.create(&CreateOptions::default()).await,
+            change(&open).await,
+        ]
+        .into(),
+    );
+    refused(all(None).await);
+    refused(all(Some(("anna", "another"))).await);
+    let anna = by_setting(&layer, "db", Some(("anna", "hash"))).await;
+    anna.update(&edit("as it was found")).await.unwrap();
+    // Another setting, and a database's: it is read, and as it was.
+    let change_another = |settings: &mut StoredSettings| {
+        Ok::<_, std::convert::Infallible>(settings.insert(("log".into(), "level".into()), "debug".into()))
+    };
+    other.change_settings(&other.actor().clone().into(), change_another).await.unwrap().unwrap();
+    anna.update(&edit("beside another setting")).await.unwrap();
+    set(&other, None).await;
+    refused([anna.update(&edit("behind")).await.map(drop), anna.delete().await, change(&anna).await].into());
+    refused([anna.set_security(b"{}").await, anna.set_revs_limit(8).await].into());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nor_where_commits_fail_and_their_results_are_unknown() {
     for seed in 0..2 {
         let Some(store) = Store::with_faults(0.1, seed) else { return };
-        is_never_behind(&store, seed == 0).await;
+        is_never_behind(&store, if seed == 0 { What::Setting } else { What::Security }).await;
     }
 }

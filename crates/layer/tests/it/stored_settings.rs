@@ -19,7 +19,7 @@ async fn set(layer: &Layer, key: &str, text: Option<&str>) -> flatbed_layer::Res
             None => settings.remove(&name("section", key)),
         })
     };
-    Ok(layer.change_settings(layer.actor(), change).await?.unwrap_or_else(|never| match never {}))
+    Ok(layer.change_settings(&layer.actor().clone().into(), change).await?.unwrap_or_else(|never| match never {}))
 }
 
 #[tokio::test]
@@ -76,13 +76,14 @@ async fn there_are_bounds() {
         (SETTING_BYTES_MAX, 24, true),
         (SETTING_BYTES_MAX, 26, false),
     ] {
-        let done = layer.change_settings(layer.actor(), fill(bytes, count)).await;
+        let done = layer.change_settings(&layer.actor().clone().into(), fill(bytes, count)).await;
         assert_eq!(done.is_ok(), fits, "{count} of {bytes}");
         if fits {
             assert_eq!(layer.stored_settings(None).await.unwrap().1.unwrap().len(), count);
         }
     }
-    let unwanted = layer.change_settings(layer.actor(), |settings| {
+    let by = layer.actor().clone().into();
+    let unwanted = layer.change_settings(&by, |settings| {
         settings.clear();
         Err::<(), _>("no")
     });
@@ -102,6 +103,6 @@ async fn changes_take_place_once() {
         Ok::<_, Infallible>(number)
     };
     for expected in 0..60 {
-        assert_eq!(layer.change_settings(layer.actor(), count).await.unwrap(), Ok(expected));
+        assert_eq!(layer.change_settings(&layer.actor().clone().into(), count).await.unwrap(), Ok(expected));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) async fn write_user(layer: &Layer, name: &str, rest: &str, parent: Op
 }
 
 pub(crate) fn users(layer: &Layer) -> flatbed_layer::Database {
-    let user = User { name: None, roles: vec!["_admin".to_owned()], fence: None };
+    let user = User { name: None, roles: vec!["_admin".to_owned()], ..User::default() };
     layer.database(USERS, user.through(Arc::new(Open)))
 }
 

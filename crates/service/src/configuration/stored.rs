@@ -1,15 +1,15 @@
 //! Settings that are stored for all processes: found out about, followed, changed.
 
 use std::net::IpAddr;
-use std::sync::{PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_layer::{Error, Layer, RecordState, Result, ServerActor, SettingsState, StoredSettings};
+use flatbed_layer::{Actor, Error, Layer, RecordState, Result, SettingFence, SettingsState, StoredSettings};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::keys::{self, SettingError};
-use super::values::Source;
+use super::values::{Source, Value};
 use super::{Configuration, Inner};
 
 /// After a failure of the storage, before it is asked again whether the settings have changed.
@@ -28,7 +28,6 @@ pub const ADMINS: &str = "admins";
 /// Where settings are stored.
 pub(super) struct Store {
     layer: Layer,
-    actor: ServerActor,
     /// Nothing that is stored counts in this process.
     pub is_ignored: bool,
     /// The state that the settings of this process are of.
@@ -39,9 +38,11 @@ pub(super) struct Store {
     hashing: Semaphore,
 }
 
-/// On whose behalf a setting is changed, for the log.
-#[derive(Debug, Clone, Copy, Default)]
+/// On whose behalf a setting is changed.
+#[derive(Debug, Clone, Copy)]
 pub struct ChangedBy<'a> {
+    /// Who must still be allowed to when it is stored.
+    pub actor: &'a Actor,
     /// Their name; `None`: nobody has one yet.
     pub name: Option<&'a str>,
     /// Where they are.
@@ -76,9 +77,9 @@ pub enum ChangeError {
 }
 
 impl Store {
-    pub(super) fn new(layer: Layer, actor: ServerActor, is_ignored: bool) -> Store {
+    pub(super) fn new(layer: Layer, is_ignored: bool) -> Store {
         let (found, looking, hashing) = (RwLock::default(), Mutex::default(), Semaphore::new(1));
-        Store { layer, actor, is_ignored, found, looking, hashing }
+        Store { layer, is_ignored, found, looking, hashing }
     }
 
     fn found(&self) -> Option<SettingsState> {
@@ -132,6 +133,42 @@ impl Configuration {
     /// process was started with beats what is stored: its administrators are known while the storage does not answer.
     pub(crate) async fn confirm_for(&self, admin: Option<&str>) -> Result<()> {
         if admin.is_some_and(|name| self.is_fixed_admin(name)) { Ok(()) } else { self.confirm().await }
+    }
+
+    /// As [`Configuration::confirm_for`], as of now.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(crate) async fn confirm_now(&self, admin: Option<&str>) -> Result<()> {
+        match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
+            Some(store) if !admin.is_some_and(|name| self.is_fixed_admin(name)) => {
+                let looked = tokio::time::timeout(LOOK_MAX, self.inner.look_now(store)).await;
+                looked.unwrap_or_else(|_| Err(Error::timed_out()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The settings' state, to be asked for before the settings: what these say then is of this state, or of a later one. `None`: nothing
+    /// that is stored counts.
+    fn state(&self) -> Option<Option<SettingsState>> {
+        self.inner.store.as_ref().filter(|store| !store.is_ignored).map(Store::found)
+    }
+
+    /// What an administrator's password is checked against, `None` if that is no hash, and what is stored of it.
+    pub(crate) fn admin(&self, name: &str) -> Option<(Option<PasswordHash>, Option<Arc<SettingFence>>)> {
+        let (state, settings) = (self.state(), self.now());
+        let hash = settings.admins.get(name)?.clone();
+        let stored = settings.values().get(ADMINS, name).filter(|value| value.source == Source::Stored);
+        let fence = |value: &Value| Arc::new(SettingFence::new(state.flatten(), ADMINS, Some((name, &value.text))));
+        Some((hash, stored.map(fence)))
+    }
+
+    /// That there is no administrator, and everyone is one: what is stored of that.
+    pub(crate) fn open_to_all(&self) -> Option<Option<Arc<SettingFence>>> {
+        let (state, settings) = (self.state(), self.now());
+        let is_open = settings.admins.is_empty();
+        is_open.then(|| state.map(|state| Arc::new(SettingFence::new(state, ADMINS, None))))
     }
 
     /// Whether this process was started with an administrator of this name, who is one for as long as it runs.
@@ -239,7 +276,7 @@ impl Configuration {
         keys::check(section, key, &text)?;
         let name = (section.to_owned(), key.to_owned());
         let insert = |settings: &mut StoredSettings| Ok::<_, ChangeError>(settings.insert(name.clone(), text.clone()));
-        let old = store.layer.change_settings(&store.actor, insert).await??;
+        let old = store.layer.change_settings(by.actor, insert).await??;
         let shown = keys::is_loggable(section, key).then_some(text.as_str());
         tracing::info!(target: AUDIT, section, key, text = shown, by.name, by.from = by.from.map(tracing::field::display), "a setting is stored");
         self.reload().await?;
@@ -269,7 +306,7 @@ impl Configuration {
             }
             Ok(old)
         };
-        let old = store.layer.change_settings(&store.actor, remove).await??;
+        let old = store.layer.change_settings(by.actor, remove).await??;
         tracing::info!(target: AUDIT, section, key, by.name, by.from = by.from.map(tracing::field::display), "a stored setting is removed");
         self.reload().await?;
         Ok(keys::shown(section, key, &old).to_owned())

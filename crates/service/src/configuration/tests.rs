@@ -1,9 +1,9 @@
 //! What is stored, found by others, and what beats it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use flatbed_layer::{Layer, LayerOptions};
+use flatbed_layer::{Actor, Layer, LayerOptions};
 
 use super::*;
 
@@ -33,12 +33,15 @@ impl Store {
     async fn open(&self, values: Values, is_ignored: bool) -> Configuration {
         let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
         let (layer, authority) = Layer::open(self.fdb.clone(), options, None).await.unwrap();
-        Configuration::open(layer, authority.for_job("settings"), values, is_ignored).await.unwrap()
+        ACTOR.get_or_init(|| authority.for_job("settings").into());
+        Configuration::open(layer, values, is_ignored).await.unwrap()
     }
 }
 
+static ACTOR: OnceLock<Actor> = OnceLock::new();
+
 fn by() -> ChangedBy<'static> {
-    ChangedBy { name: Some("anna"), from: None }
+    ChangedBy { actor: ACTOR.get().unwrap(), name: Some("anna"), from: None }
 }
 
 #[tokio::test]

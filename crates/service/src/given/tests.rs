@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use flatbed_auth::users::Account;
 use flatbed_auth::{Principal, SignedIn};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
@@ -10,10 +9,10 @@ use flatbed_layer::{CreateOptions, Edit, Error, Refusal, RevId, USERS};
 
 use crate::accounts::Fresh;
 use crate::accounts::tests::{hash_members, write_user};
-use crate::configuration::Configuration;
+use crate::configuration::{ChangeError, ChangedBy, Configuration, Values};
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Denied, Own, Read, Write};
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{Claims, RestsOn, Standing};
 use crate::test_store::Store;
 
 struct Given {
@@ -48,8 +47,7 @@ impl Given {
     /// The context of a request of anna's, as she is now.
     async fn anna(&self) -> Context {
         let found = self.service.accounts().find("anna", Fresh::Since(std::time::Instant::now())).await.unwrap();
-        let principal = found.account.as_ref().map(|account: &Account| account.principal(SignedIn::Password)).unwrap();
-        self.service.context(Standing::new(principal, found.rests_on()))
+        self.service.context(found.standing(found.account.as_ref().unwrap(), SignedIn::Password))
     }
 }
 
@@ -121,4 +119,57 @@ async fn a_request_that_takes_long_is_its_users_of_then() {
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();
     late.database("db", Write).await.unwrap().update(&edit("b")).await.unwrap();
     assert_eq!(late.user().roles, ["other"]);
+}
+
+/// Administrators who are stored, and whom another process changes: what they write is judged by what is stored when it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
+    let store = Store::new().await;
+    let (layer, authority) = store.again_with_authority().await;
+    let elsewhere = Configuration::open(layer, Values::default(), false).await.unwrap();
+    let actor = authority.for_job("test").into();
+    let by = ChangedBy { actor: &actor, name: None, from: None };
+    let configuration = Configuration::open(store.layer.clone(), Values::default(), false).await.unwrap();
+    let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
+    let service = Service::new(store.layer.clone(), functions, configuration.clone());
+    let open = service.identify(&Claims::default()).await.unwrap().standing;
+    assert!(matches!(open.rests_on(), RestsOn::OpenServer));
+    let everyone = service.context(open);
+    everyone.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
+    let writer = everyone.database("db", Write).await.unwrap();
+    writer.update(&edit("open")).await.unwrap();
+    // Some other setting is changed: they may do all that they could.
+    elsewhere.set("log", "level", "debug", by).await.unwrap();
+    writer.update(&edit("still open")).await.unwrap();
+    everyone.server().await.unwrap().set("log", "level", "info", None).await.unwrap();
+    let hash = flatbed_auth::PasswordHash::with_iterations("test", &[1; 16], 1).to_string();
+    let administration = everyone.server().await.unwrap();
+    elsewhere.set("admins", "root", &hash, by).await.unwrap();
+    assert!(is_unauthorized(writer.update(&edit("closed")).await));
+    let is_refused = |done: Result<String, ChangeError>| {
+        let words = done.unwrap_err().to_string();
+        assert!(words.contains("Name or password is incorrect"), "{words}");
+    };
+    is_refused(administration.set("log", "level", "debug", None).await);
+
+    let root = async || {
+        configuration.reload().await.unwrap();
+        let found = service.accounts().find("root", Fresh::Second).await.unwrap();
+        service.context(found.standing(found.account.as_ref().unwrap(), SignedIn::Password))
+    };
+    let first = root().await;
+    let (writer, owner) = (first.database("db", Write).await.unwrap(), first.database("new", Own).await.unwrap());
+    let (administer, server) = (first.database("db", Administer).await.unwrap(), first.server().await.unwrap());
+    elsewhere.set("admins", "other", &hash, by).await.unwrap();
+    writer.update(&edit("beside another")).await.unwrap();
+    elsewhere.remove("admins", "root", by).await.unwrap();
+    assert!(is_unauthorized(writer.update(&edit("removed")).await));
+    assert!(is_unauthorized(writer.bulk_update(&[edit("removed"), edit("_design/d")]).await));
+    assert!(is_unauthorized(owner.create(&CreateOptions::default()).await));
+    assert!(is_unauthorized(administer.set_security(b"{}").await));
+    is_refused(server.set("admins", "root", &hash, None).await);
+    is_refused(server.remove("admins", "other", None).await);
+    assert!(is_unauthorized(first.database("db", Own).await.unwrap().delete().await));
+    let names = elsewhere.now().admins.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names, ["other"]);
 }

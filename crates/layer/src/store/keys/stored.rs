@@ -28,6 +28,13 @@ impl RootKeys {
         out
     }
 
+    /// The settings of a section.
+    pub(crate) fn settings_of(&self, section: &str) -> KeyRange {
+        let mut begin = self.settings_state();
+        put_text(&mut begin, TUPLE_STRING, section.as_bytes());
+        under(&begin)
+    }
+
     /// The section and the key in a key of [`RootKeys::settings`].
     pub(crate) fn split_setting(&self, key: &[u8]) -> Result<(String, String)> {
         let (section, rest) = take_text_at(behind(key, &self.settings_state()))?;
