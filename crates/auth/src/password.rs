@@ -136,6 +136,14 @@ impl PasswordHash {
         &self.salt
     }
 
+    /// How often a hash function is applied to check it; 1 of `simple`, which has no number.
+    pub fn iterations(&self) -> u32 {
+        match self.scheme {
+            Scheme::Simple => 1,
+            Scheme::Pbkdf2(_, iterations) | Scheme::SimplePbkdf2(_, iterations) => iterations,
+        }
+    }
+
     /// Whether it is weaker than a new one: not PBKDF2 alone, with SHA-1 or SHA-224, or with fewer iterations. A stronger
     /// one is left as it is.
     pub fn needs_rehash(&self) -> bool {
@@ -166,6 +174,8 @@ mod tests {
         assert_eq!(new.scheme, Scheme::Pbkdf2(Prf::Sha256, 600_000));
         assert_eq!((new.salt(), new.digits.len()), ("07".repeat(16).as_str(), 64));
         assert!(!new.needs_rehash());
+        assert_eq!((new.iterations(), hash(Scheme::Simple, "x", "s").iterations()), (600_000, 1));
+        assert_eq!(hash(Scheme::SimplePbkdf2(Prf::Sha1, 7), "x", "s").iterations(), 7);
         // Of Python's `hashlib.pbkdf2_hmac`.
         assert_eq!(new.digits, "d3c24918d3ea9228b2c4fcaba1449969414578632bd65595ba51531fc33635d2");
     }

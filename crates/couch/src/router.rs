@@ -323,6 +323,7 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
             }
         }
         Needed::Metrics => context.metrics().await?,
+        Needed::Databases => drop(context.databases().await?),
         Needed::ServerAdmin => drop(context.server().await?),
         Needed::Member(name) => drop(context.database(name, Read).await?),
         Needed::Admin(name) => drop(context.database(name, Administer).await?),

@@ -127,6 +127,19 @@ impl Found {
         Standing::new(account.principal(signed_in), self.rests_on()).judged_by(self.setting.clone())
     }
 
+    /// The same for who signs in with a password: with a hash that takes more iterations than the settings let it, nobody does.
+    /// Sessions go on, as in CouchDB.
+    pub(crate) fn within(self, iterations_max: u32) -> Found {
+        match &self.account {
+            Some(account) if account.may_sign_in() && account.hash().iterations() > iterations_max => {
+                let refused =
+                    Refused::new(flatbed_auth::Kind::Forbidden, "Iteration count is too high for this server");
+                Found { account: None, refused: Some(refused), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// What rights of this account rest on.
     pub(crate) fn rests_on(&self) -> RestsOn {
         match &self.account {

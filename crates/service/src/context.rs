@@ -17,7 +17,7 @@ use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
 use crate::rights::{Denied, Needs, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
-use crate::server::ServerAdministration;
+use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::{SessionBegun, SignIn};
 use crate::standing::{Claims, Identified, SignInError, Standing};
 use crate::user_documents::UserDocuments;
@@ -304,6 +304,21 @@ impl Context {
         self.judged.note(None, Needs::Server);
         let (layer, configuration) = (&self.layer, &self.configuration);
         Ok(ServerAdministration { layer, configuration, accounts: self.watching.accounts(), rights })
+    }
+
+    /// Which databases there are, for who may know: administrators of the server, or everyone where the setting
+    /// `admin_only_all_dbs` is off.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub async fn databases(&self) -> std::result::Result<Databases<'_>, Denied> {
+        if self.configuration.now().auth.admin_only_all_dbs {
+            self.server().await?;
+        } else {
+            // They are still who they were.
+            self.now().await?;
+        }
+        Ok(Databases { layer: &self.layer })
     }
 
     /// That who asks sees the server's figures, which name nobody's databases.

@@ -24,6 +24,22 @@ pub struct ServerAdministration<'c> {
     pub(crate) rights: Rights,
 }
 
+/// Which databases there are.
+#[derive(Clone, Copy)]
+pub struct Databases<'c> {
+    pub(crate) layer: &'c Layer,
+}
+
+impl Databases<'_> {
+    /// See [`Layer::all_databases`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
+        self.layer.all_databases(range).await
+    }
+}
+
 /// Lets by whoever administers the server.
 #[derive(Debug)]
 struct OfServer(Principal);
@@ -94,14 +110,6 @@ impl<'c> ServerAdministration<'c> {
             })?;
         }
         Err(Error::from(Refusal::UserChanged).into())
-    }
-
-    /// See [`Layer::all_databases`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
-        self.layer.all_databases(range).await
     }
 
     /// See [`Layer::compactions`].

@@ -295,10 +295,11 @@ impl SignIn {
     ) -> Result<Found, SignInError> {
         let Credentials { name, password } = credentials;
         let (came, digest) = (Instant::now(), digest_of("password", &[name, password]));
+        let iterations_max = self.configuration.now().auth.max_iterations;
         let mut found = if name.len() > NAME_BYTES_MAX {
             Found { account: None, refused: None, rev: None, is_admin: false, setting: None }
         } else {
-            self.accounts.find(name, Fresh::Second).await?
+            self.accounts.find(name, Fresh::Second).await?.within(iterations_max)
         };
         for _ in 0..CHECKS_OF_ONE_MAX {
             let hash = found.account.as_ref().map_or_else(PasswordHash::of_nothing, Account::hash);
@@ -329,7 +330,7 @@ impl SignIn {
                 break;
             }
             // Perhaps it was changed less than a second ago, at another process.
-            let now = self.accounts.find(name, Fresh::Since(came)).await?;
+            let now = self.accounts.find(name, Fresh::Since(came)).await?.within(iterations_max);
             let is_same = now.account.as_ref().map(Account::hash) == found.account.as_ref().map(Account::hash);
             found = now;
             if is_same {

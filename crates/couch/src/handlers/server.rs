@@ -2,9 +2,8 @@
 
 use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::json::{Array, Object, Value};
-use flatbed_layer::{Error, IndexWait, NameRange, ViewTask};
+use flatbed_layer::{IndexWait, NameRange, ViewTask};
 use flatbed_replicator::NODE;
-use flatbed_service::Read;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
@@ -43,7 +42,7 @@ pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     Ok(state.health.up(&state.service).await)
 }
 
-/// The names of databases that a list is asked for, of whoever administers the server.
+/// The names of databases that a list is asked for, of whoever may know which there are.
 pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     let query = &request.query;
     if let Some(keys) = query.json(&["keys"])? {
@@ -64,18 +63,15 @@ pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
         skip: usize::try_from(query.number("skip")?.unwrap_or(0)).unwrap_or(usize::MAX),
         limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
     };
-    Ok(request.context.server().await?.all_databases(&range).await?)
+    Ok(request.context.databases().await?.all_databases(&range).await?)
 }
 
 /// Those of some names that databases have, at most a thousand.
 async fn names_among<'n>(request: &Request, names: impl Iterator<Item = &'n str>) -> Result<Vec<String>> {
-    let mut found = Vec::new();
+    let (mut found, databases) = (Vec::new(), request.context.databases().await?);
     for name in names.take(NAMES_MAX) {
-        match request.context.database(name, Read).await?.exists().await {
-            Ok(()) => found.push(name.to_owned()),
-            Err(Error::DatabaseNotFound) => {}
-            Err(error) => return Err(error.into()),
-        }
+        let one = NameRange { start: Some(name.to_owned()), end: Some(name.to_owned()), ..NameRange::default() };
+        found.extend(databases.all_databases(&one).await?);
     }
     Ok(found)
 }

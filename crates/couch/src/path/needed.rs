@@ -18,6 +18,8 @@ pub(crate) enum Needed<'t> {
     User,
     /// An administrator's of the server, or to see its figures alone.
     Metrics,
+    /// An administrator's of the server, or none where the settings show everyone which databases there are.
+    Databases,
     /// An administrator's of the server.
     ServerAdmin,
     /// A member's of the database.
@@ -40,13 +42,12 @@ impl Target {
             Target::Metrics | Target::Node(Node::Stats(_) | Node::System) => Needed::Metrics,
             // What it reaches here it reaches with the rights of who asks.
             Target::Replicate => Needed::User,
-            Target::AllDbs
-            | Target::ActiveTasks
+            Target::AllDbs | Target::DbsInfo { .. } => Needed::Databases,
+            Target::ActiveTasks
             | Target::DbUpdates
             | Target::Scheduler(
                 Scheduler::Jobs | Scheduler::Job(_) | Scheduler::Docs | Scheduler::Doc(_) | Scheduler::Unknown,
             )
-            | Target::DbsInfo { .. }
             | Target::Node(_)
             | Target::Membership
             | Target::ClusterSetup

@@ -25,7 +25,7 @@ fn lacks(target: &Target, method: &Method) -> &'static str {
         Needed::Nothing => "-",
         Needed::User => "a name",
         Needed::Metrics => "metrics",
-        Needed::ServerAdmin => "server",
+        Needed::Databases | Needed::ServerAdmin => "server",
         Needed::Member(_) => "db",
         Needed::Admin(_) => "db admin",
         Needed::Maintainer(_) => "maintainer",
@@ -249,6 +249,7 @@ fn the_table_of_rights_has_every_path_and_method() {
                 Needed::Nothing => "-",
                 Needed::User => "n",
                 Needed::Metrics => "x",
+                Needed::Databases => "l",
                 Needed::ServerAdmin => "s",
                 // The document decides, and the rules of a database of the system.
                 Needed::Member(_) => "mdu",

@@ -33,7 +33,7 @@ fn refusals(letter: char) -> [Option<(u16, &'static str)>; 5] {
         'm' => [stranger, outsider, None, None, None],
         'd' | 'a' => [stranger, outsider, Some(NOT_ITS_ADMIN), None, None],
         'k' => [stranger, outsider, Some(NOT_AN_ADMIN), None, None],
-        's' => [Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), None],
+        's' | 'l' => [Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), Some(NOT_THE_SERVERS), None],
         'x' => [Some(NO_METRICS), Some(NO_METRICS), Some(NO_METRICS), Some(NO_METRICS), None],
         'u' => [stranger, outsider, outsider, outsider, None],
         other => panic!("{other}"),
@@ -133,6 +133,98 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
         assert!(count > 600, "{count}");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    server.stop().await;
+}
+
+/// A server that wants everyone to say who they are, by each of its settings: each path and method, asked for by nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn require_valid_user() {
+    const WANTED: (u16, &str) = (401, "Authentication required.");
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    root(&mut client, "PUT", "/_replicator", &Value::Null).await;
+    root(&mut client, "PUT", "/db", &Value::Null).await;
+    // Open to everyone, were it not for the settings.
+    root(&mut client, "PUT", "/db/_security", &json!({})).await;
+    root(&mut client, "PUT", "/_node/_local/_config/chttpd/admin_only_all_dbs", &json!("false")).await;
+    let both = ["require_valid_user", "require_valid_user_except_for_up"];
+    for settings in [&both[..1], &both[1..], &both[..]] {
+        for setting in both {
+            let value = json!(settings.contains(&setting).to_string());
+            root(&mut client, "PUT", &format!("/_node/_local/_config/chttpd/{setting}"), &value).await;
+        }
+        let (mut wrong, mut answered, mut count) = (Vec::new(), Vec::new(), 0);
+        for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
+            let columns: Vec<&str> = line.split(" | ").collect();
+            let path = columns[0].replace("{db}", "db");
+            for method in METHODS {
+                let mut client = server.connect().await;
+                let body = match method {
+                    "POST" | "PUT" | "PATCH" => columns.get(2).copied().unwrap_or("{}"),
+                    _ => "",
+                };
+                let (status, reason) = ask(&mut client, "", method, &path, body).await;
+                count += 1;
+                let is_wanted = if method == "HEAD" { status == 401 } else { (status, &*reason) == WANTED };
+                let is_free = (path == "/_session" && method == "POST") || (path == "/_up" && settings != &both[..1]);
+                match (is_free, is_wanted) {
+                    (true, false) => answered.push(format!("{method} {path}")),
+                    (false, true) => {}
+                    _ => wrong.push(format!("{method} {path}: {status} {reason}")),
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{settings:?}: {wrong:#?}");
+        assert!(count > 600 && answered.len() == if settings == &both[..1] { 1 } else { 8 }, "{count} {answered:?}");
+        // Whoever says who they are is let in, as is said elsewhere; and can say so.
+        assert_eq!(ask(&mut client, "member", "GET", "/db", "").await.0, 200);
+        let session = ask(&mut client, "", "POST", "/_session", r#"{"name":"member","password":"test"}"#).await;
+        assert_eq!(session.0, 200, "{session:?}");
+    }
+    server.stop().await;
+}
+
+/// `[chttpd] admin_only_all_dbs`: CouchDB shows everyone which databases there are where it is off, and their figures too.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_databases_are_everyones_where_the_settings_say_so() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    for (name, security) in [("open", json!({})), ("team", json!({"members": {"roles": ["team"]}}))] {
+        root(&mut client, "PUT", &format!("/{name}"), &Value::Null).await;
+        root(&mut client, "PUT", &format!("/{name}/_security"), &security).await;
+    }
+    let setting = "/_node/_local/_config/chttpd/admin_only_all_dbs";
+    let answered = async |who: &str, method: &str, path: &str, body: &str| {
+        let mut headers = headers(who);
+        headers.push(("content-type".into(), "application/json".into()));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        server.connect().await.call(method, path, &headers, body.as_bytes()).await
+    };
+    let keys = r#"{"keys":["open","team","none"]}"#;
+    for (value, is_open) in [("true", false), ("false", true), ("true", false)] {
+        root(&mut client, "PUT", setting, &json!(value)).await;
+        for (who, sees) in [("", &["open"][..]), ("outsider", &["open"]), ("member", &["open", "team"])] {
+            let all = answered(who, "GET", "/_all_dbs", "").await;
+            let some = answered(who, "GET", "/_all_dbs?keys=[%22team%22,%22none%22]", "").await;
+            let (infos, posted) =
+                (answered(who, "GET", "/_dbs_info", "").await, answered(who, "POST", "/_dbs_info", keys).await);
+            if !is_open {
+                for refused in [all, some, infos, posted] {
+                    assert_eq!((refused.status, &*refused.text("reason")), (401, NOT_THE_SERVERS.1), "{who}");
+                }
+                continue;
+            }
+            assert_eq!((all.json(), some.json()), (json!(["_users", "open", "team"]), json!(["team"])), "{who}");
+            // Figures are of databases that they may read.
+            let named = |infos: &Value| -> Vec<String> {
+                let shown = infos.as_array().unwrap().iter().filter(|row| row.get("info").is_some());
+                shown.map(|row| row["key"].as_str().unwrap().to_owned()).collect()
+            };
+            assert_eq!(named(&infos.json()), sees, "{who}");
+            assert_eq!(named(&posted.json()), sees, "{who}");
+            assert_eq!(posted.json()[2], json!({"key": "none", "error": "not_found"}));
+        }
+    }
     server.stop().await;
 }
 

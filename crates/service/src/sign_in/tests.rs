@@ -256,3 +256,37 @@ async fn a_proxys_word_counts_from_named_peers_alone() {
         assert_eq!(found.standing.principal().name, None, "{name} {token:?}");
     }
 }
+
+/// `[chttpd_auth] max_iterations`, for users and administrators alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn hashes_of_more_iterations_than_the_settings_let_sign_nobody_in() {
+    let store = Store::new().await;
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    for (name, iterations) in [("anna", 600_000), ("bob", 600_001)] {
+        let rest = format!(r#"{},"roles":[]"#, hash_members("pw", "salt", iterations));
+        write_user(&store.layer, name, &rest, None).await;
+    }
+    let hash = |iterations| PasswordHash::with_iterations("pw", &[1; 16], iterations);
+    let with = |most: &str| {
+        let mut values = crate::configuration::Values::default();
+        let from = crate::configuration::Source::File;
+        values.insert("chttpd_auth", "max_iterations", most, from).unwrap();
+        values.insert("admins", "carl", &hash(600_000).to_string(), from).unwrap();
+        values.insert("admins", "dora", &hash(600_001).to_string(), from).unwrap();
+        SignIn::new(store.layer.clone(), Configuration::new(values))
+    };
+    let (few, many) = (with("600000"), with("600001"));
+    let bob = cookie_of(&many.begin_session(&credentials("bob", "pw"), &Claims::default()).await.unwrap().set_cookie);
+    for (name, is_let) in [("anna", true), ("bob", false), ("carl", true), ("dora", false)] {
+        let header = encode(&format!("{name}:pw"));
+        assert!(ask(&many, Some(&header)).await.is_ok(), "{name}");
+        for _ in 0..2 {
+            let found = ask(&few, Some(&header)).await.map(|principal| principal.name);
+            let refused = Err("forbidden: Iteration count is too high for this server".to_owned());
+            assert_eq!(found, if is_let { Ok(Some(name.to_owned())) } else { refused }, "{name}");
+        }
+    }
+    assert!(few.begin_session(&credentials("bob", "pw"), &Claims::default()).await.is_err());
+    // A session is signed, and nothing is hashed for it.
+    assert_eq!(by_cookie(&few, &bob).await.unwrap().standing.principal().name.as_deref(), Some("bob"));
+}
