@@ -10,7 +10,7 @@ use crate::password::PasswordHash;
 #[derive(Debug)]
 pub struct Known {
     max: usize,
-    found: HashMap<Digest, (String, Option<PasswordHash>)>,
+    found: HashMap<Digest, (String, PasswordHash)>,
     /// Oldest first.
     order: VecDeque<Digest>,
 }
@@ -21,30 +21,15 @@ impl Known {
         Known { max, found: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// The name that goes with these credentials.
-    pub fn name(&self, digest: &Digest) -> Option<&str> {
-        self.found.get(digest).map(|(name, _)| name.as_str())
-    }
-
     /// Whether these credentials were right for this name with this hash: no other name, and no other hash, be it of the
     /// same password.
     pub fn is_right(&self, digest: &Digest, name: &str, hash: &PasswordHash) -> bool {
-        self.found.get(digest).is_some_and(|(known, was)| known == name && was.as_ref() == Some(hash))
+        self.found.get(digest).is_some_and(|(known, was)| known == name && was == hash)
     }
 
-    /// Remembers credentials that were right, of a password that does not change; those that came first are forgotten
-    /// where there are too many.
-    pub fn insert(&mut self, digest: Digest, name: String) {
-        self.put(digest, (name, None));
-    }
-
-    /// Remembers credentials that were right for a hash, for [`Known::is_right`].
-    pub fn insert_for(&mut self, digest: Digest, name: String, hash: PasswordHash) {
-        self.put(digest, (name, Some(hash)));
-    }
-
-    fn put(&mut self, digest: Digest, entry: (String, Option<PasswordHash>)) {
-        if self.found.insert(digest, entry).is_none() {
+    /// Remembers credentials that were right for a hash; those that came first are forgotten where there are too many.
+    pub fn insert(&mut self, digest: Digest, name: String, hash: PasswordHash) {
+        if self.found.insert(digest, (name, hash)).is_none() {
             self.order.push_back(digest);
         }
         if self.order.len() > self.max
@@ -59,29 +44,33 @@ impl Known {
 mod tests {
     use super::*;
 
+    fn hash(byte: u8) -> PasswordHash {
+        PasswordHash::with_iterations("p", &[byte; 16], 1)
+    }
+
     #[test]
     fn the_oldest_is_forgotten() {
         let mut known = Known::new(2);
         for (byte, name) in [(1, "a"), (2, "b"), (1, "a")] {
-            known.insert([byte; 32], name.to_owned());
+            known.insert([byte; 32], name.to_owned(), hash(1));
         }
-        assert_eq!([1, 2, 3].map(|byte| known.name(&[byte; 32])), [Some("a"), Some("b"), None]);
-        known.insert([3; 32], "c".to_owned());
-        assert_eq!([1, 2, 3].map(|byte| known.name(&[byte; 32])), [None, Some("b"), Some("c")]);
+        let are_known = |known: &Known| {
+            [(1, "a"), (2, "b"), (3, "c")].map(|(byte, name)| known.is_right(&[byte; 32], name, &hash(1)))
+        };
+        assert_eq!(are_known(&known), [true, true, false]);
+        known.insert([3; 32], "c".to_owned(), hash(1));
+        assert_eq!(are_known(&known), [false, true, true]);
         assert_eq!((known.found.len(), known.order.len()), (2, 2));
     }
 
     #[test]
     fn another_hash_is_another_password() {
-        let (one, other) = ([1, 2]).map(|byte| PasswordHash::with_iterations("p", &[byte; 16], 1)).into();
+        let (one, other) = (hash(1), hash(2));
         let mut known = Known::new(2);
-        known.insert_for([1; 32], "a".to_owned(), one.clone());
-        assert_eq!(known.name(&[1; 32]), Some("a"));
+        known.insert([1; 32], "a".to_owned(), one.clone());
         let found = [([1; 32], "a", &one), ([1; 32], "a", &other), ([1; 32], "b", &one), ([2; 32], "a", &one)];
         assert_eq!(found.map(|(digest, name, hash)| known.is_right(&digest, name, hash)), [true, false, false, false]);
-        known.insert_for([1; 32], "a".to_owned(), other.clone());
+        known.insert([1; 32], "a".to_owned(), other.clone());
         assert!(known.is_right(&[1; 32], "a", &other) && !known.is_right(&[1; 32], "a", &one));
-        known.insert([1; 32], "a".to_owned());
-        assert!(!known.is_right(&[1; 32], "a", &other));
     }
 }

@@ -11,10 +11,76 @@ const UNIX: &str = "unix";
 #[error("{0:?} is neither an address, nor a block of addresses such as 10.0.0.0/8, nor unix")]
 pub struct InvalidBlock(pub String);
 
-/// A list of addresses and blocks of them (CIDR); `unix` for clients without an address.
+/// Addresses that share their first bits (CIDR): one, or all of a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Block {
+    /// Those that share so many bits with an address; all bits, where it has no more.
+    pub const fn new(address: IpAddr, bits: u8) -> Block {
+        Block { address, bits }
+    }
+
+    /// Whether an address is one of these. One of IPv4 that is written as one of IPv6 is the same as it is without.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (address.to_canonical(), self.address) {
+            (IpAddr::V4(address), IpAddr::V4(block)) => {
+                let differ = address.to_bits() ^ block.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits).min(32)
+            }
+            (IpAddr::V6(address), IpAddr::V6(block)) => {
+                let differ = address.to_bits() ^ block.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits).min(128)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether nothing is set behind the bits that are shared, as networks are written.
+    pub fn is_network(&self) -> bool {
+        let bits = self.bits.into();
+        match self.address {
+            IpAddr::V4(address) => address.to_bits() & u32::MAX.checked_shr(bits).unwrap_or(0) == 0,
+            IpAddr::V6(address) => address.to_bits() & u128::MAX.checked_shr(bits).unwrap_or(0) == 0,
+        }
+    }
+}
+
+impl FromStr for Block {
+    type Err = InvalidBlock;
+
+    /// Takes an address, or one with a length behind a slash. A block of IPv4 that is written as one of IPv6 is one of IPv4.
+    fn from_str(text: &str) -> Result<Block, InvalidBlock> {
+        let invalid = || InvalidBlock(text.to_owned());
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| invalid())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            None => most,
+            // `+8` is a number to Rust.
+            Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => bits.parse().map_err(|_| invalid())?,
+            Some(_) => return Err(invalid()),
+        };
+        if bits > most {
+            return Err(invalid());
+        }
+        Ok(match (address, address.to_canonical()) {
+            (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if bits >= 96 => Block::new(canonical, bits - 96),
+            _ => Block::new(address, bits),
+        })
+    }
+}
+
+/// A list of addresses and blocks of them; `unix` for clients without an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blocks {
-    blocks: Vec<(IpAddr, u8)>,
+    blocks: Vec<Block>,
     has_unix: bool,
 }
 
@@ -24,59 +90,12 @@ impl Blocks {
         self.blocks.is_empty() && !self.has_unix
     }
 
-    /// Whether it names an address; `None`: a client without one. An address of IPv4 that is written as one of IPv6 is the
-    /// same as it is without.
+    /// Whether it names an address; `None`: a client without one.
     pub fn contains(&self, address: Option<IpAddr>) -> bool {
         match address {
             None => self.has_unix,
-            Some(address) => {
-                let address = address.to_canonical();
-                self.blocks.iter().any(|&(block, bits)| is_within(address, block, bits))
-            }
+            Some(address) => self.blocks.iter().any(|block| block.contains(address)),
         }
-    }
-
-    fn add(&mut self, text: &str) -> Result<(), InvalidBlock> {
-        let invalid = || InvalidBlock(text.to_owned());
-        if text == UNIX {
-            self.has_unix = true;
-            return Ok(());
-        }
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| invalid())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            None => most,
-            Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => bits.parse().map_err(|_| invalid())?,
-            Some(_) => return Err(invalid()),
-        };
-        if bits > most {
-            return Err(invalid());
-        }
-        // A block of mapped addresses is one of IPv4.
-        let (address, bits) = match (address, address.to_canonical()) {
-            (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if bits >= 96 => (canonical, bits - 96),
-            _ => (address, bits),
-        };
-        self.blocks.push((address, bits));
-        Ok(())
-    }
-}
-
-fn is_within(address: IpAddr, block: IpAddr, bits: u8) -> bool {
-    match (address, block) {
-        (IpAddr::V4(address), IpAddr::V4(block)) => {
-            let differ = address.to_bits() ^ block.to_bits();
-            differ.leading_zeros() >= u32::from(bits)
-        }
-        (IpAddr::V6(address), IpAddr::V6(block)) => {
-            let differ = address.to_bits() ^ block.to_bits();
-            differ.leading_zeros() >= u32::from(bits)
-        }
-        _ => false,
     }
 }
 
@@ -87,7 +106,10 @@ impl FromStr for Blocks {
     fn from_str(text: &str) -> Result<Blocks, InvalidBlock> {
         let mut blocks = Blocks::default();
         for block in text.split(',').map(str::trim).filter(|block| !block.is_empty()) {
-            blocks.add(block)?;
+            match block {
+                UNIX => blocks.has_unix = true,
+                block => blocks.blocks.push(block.parse()?),
+            }
         }
         Ok(blocks)
     }
@@ -115,6 +137,18 @@ mod tests {
         assert!(contains("0.0.0.0/0", "255.1.1.1") && !contains("0.0.0.0/0", "::1") && contains("::/0", "::1"));
         assert!(contains("::ffff:10.0.0.0/104", "10.1.1.1") && !contains("::ffff:10.0.0.0/104", "11.1.1.1"));
         assert!(contains("::ffff:10.0.0.1", "10.0.0.1"));
+    }
+
+    #[test]
+    fn networks_have_nothing_behind_their_bits() {
+        let is_network = |text: &str| text.parse::<Block>().unwrap().is_network();
+        for text in ["10.0.0.0/8", "10.0.0.1", "0.0.0.0/0", "::/0", "fd00::/8", "::1", "::ffff:10.0.0.0/104"] {
+            assert!(is_network(text), "{text}");
+        }
+        for text in ["10.0.0.1/8", "0.0.0.1/0", "fd00::1/8", "::1/127", "::ffff:10.0.0.1/104"] {
+            assert!(!is_network(text), "{text}");
+        }
+        assert!("unix".parse::<Block>().is_err());
     }
 
     #[test]

@@ -13,6 +13,6 @@ pub mod proxy_protocol;
 mod rates;
 
 pub use address::Network;
-pub use blocks::{Blocks, InvalidBlock};
+pub use blocks::{Block, Blocks, InvalidBlock};
 pub use forwarded::{Forwarded, from_forwarded, from_x_forwarded};
 pub use rates::{Rate, Rates};

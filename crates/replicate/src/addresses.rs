@@ -5,40 +5,51 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use flatbed_network::Block;
+
 /// Networks of IPv4 that are nobody's on the internet, with the lengths of their prefixes. Documents that give them away are
 /// listed by IANA (IPv4 Special-Purpose Address Registry).
-const CLOSED_V4: &[(Ipv4Addr, u8)] = &[
-    (Ipv4Addr::new(0, 0, 0, 0), 8), // this network, unspecified: means this machine to most systems
-    (Ipv4Addr::new(10, 0, 0, 0), 8), // private
-    (Ipv4Addr::new(100, 64, 0, 0), 10), // carriers' NAT; 100.100.100.200 is a metadata service
-    (Ipv4Addr::new(127, 0, 0, 0), 8), // loopback
-    (Ipv4Addr::new(168, 63, 129, 16), 32), // a cloud's metadata service, on an address that looks public
-    (Ipv4Addr::new(169, 254, 0, 0), 16), // link-local, and metadata services
-    (Ipv4Addr::new(172, 16, 0, 0), 12), // private
-    (Ipv4Addr::new(192, 0, 0, 0), 24), // protocol assignments
-    (Ipv4Addr::new(192, 0, 2, 0), 24), // documentation
-    (Ipv4Addr::new(192, 88, 99, 0), 24), // relays of 6to4
-    (Ipv4Addr::new(192, 168, 0, 0), 16), // private
-    (Ipv4Addr::new(198, 18, 0, 0), 15), // benchmarks
-    (Ipv4Addr::new(198, 51, 100, 0), 24), // documentation
-    (Ipv4Addr::new(203, 0, 113, 0), 24), // documentation
-    (Ipv4Addr::new(224, 0, 0, 0), 4), // multicast
-    (Ipv4Addr::new(240, 0, 0, 0), 4), // reserved, broadcast
+const CLOSED_V4: &[Block] = &[
+    v4([0, 0, 0, 0], 8),        // this network, unspecified: means this machine to most systems
+    v4([10, 0, 0, 0], 8),       // private
+    v4([100, 64, 0, 0], 10),    // carriers' NAT; 100.100.100.200 is a metadata service
+    v4([127, 0, 0, 0], 8),      // loopback
+    v4([168, 63, 129, 16], 32), // a cloud's metadata service, on an address that looks public
+    v4([169, 254, 0, 0], 16),   // link-local, and metadata services
+    v4([172, 16, 0, 0], 12),    // private
+    v4([192, 0, 0, 0], 24),     // protocol assignments
+    v4([192, 0, 2, 0], 24),     // documentation
+    v4([192, 88, 99, 0], 24),   // relays of 6to4
+    v4([192, 168, 0, 0], 16),   // private
+    v4([198, 18, 0, 0], 15),    // benchmarks
+    v4([198, 51, 100, 0], 24),  // documentation
+    v4([203, 0, 113, 0], 24),   // documentation
+    v4([224, 0, 0, 0], 4),      // multicast
+    v4([240, 0, 0, 0], 4),      // reserved, broadcast
 ];
 
 /// What is given out of IPv6 at all.
-const UNICAST_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+const UNICAST_V6: Block = v6(0x2000, 0, 3);
 
 /// What is closed in it.
-const CLOSED_V6: &[(Ipv6Addr, u8)] = &[
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23), // protocol assignments: Teredo, benchmarks, ORCHID
-    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32), // documentation
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16), // 6to4, whichever address it wraps
-    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20), // documentation
+const CLOSED_V6: &[Block] = &[
+    v6(0x2001, 0, 23),     // protocol assignments: Teredo, benchmarks, ORCHID
+    v6(0x2001, 0xdb8, 32), // documentation
+    v6(0x2002, 0, 16),     // 6to4, whichever address it wraps
+    v6(0x3fff, 0, 20),     // documentation
 ];
 
 /// NAT64 (RFC 6052): an address of IPv4 in the last 32 bits, as networks without IPv4 have it.
-const NAT64: (Ipv6Addr, u8) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
+const NAT64: Block = v6(0x64, 0xff9b, 96);
+
+const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> Block {
+    Block::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), bits)
+}
+
+/// By its first 32 bits; the others are zeros.
+const fn v6(first: u16, second: u16, bits: u8) -> Block {
+    Block::new(IpAddr::V6(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 0)), bits)
+}
 
 /// Whether an address is one of the internet: not this machine's, not of a network within, and nothing that wraps such a one.
 pub fn is_public(address: IpAddr) -> bool {
@@ -49,7 +60,7 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    !CLOSED_V4.iter().any(|(network, bits)| is_in_v4(address, *network, *bits))
+    !CLOSED_V4.iter().any(|block| block.contains(address.into()))
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -59,7 +70,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     }
     let [.., a, b, c, d] = address.octets();
     let last = Ipv4Addr::new(a, b, c, d);
-    if is_in_v6(address, NAT64.0, NAT64.1) {
+    if NAT64.contains(address.into()) {
         return is_public_v4(last);
     }
     // ISATAP (RFC 5214): a router within may take what it wraps out.
@@ -67,18 +78,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if isatap == 0x5efe && universal & !0x0200 == 0 && !is_public_v4(last) {
         return false;
     }
-    is_in_v6(address, UNICAST_V6.0, UNICAST_V6.1)
-        && !CLOSED_V6.iter().any(|(network, bits)| is_in_v6(address, *network, *bits))
-}
-
-fn is_in_v4(address: Ipv4Addr, network: Ipv4Addr, bits: u8) -> bool {
-    let differs = address.to_bits() ^ network.to_bits();
-    differs.leading_zeros() >= u32::from(bits)
-}
-
-fn is_in_v6(address: Ipv6Addr, network: Ipv6Addr, bits: u8) -> bool {
-    let differs = address.to_bits() ^ network.to_bits();
-    differs.leading_zeros() >= u32::from(bits)
+    UNICAST_V6.contains(address.into()) && !CLOSED_V6.iter().any(|block| block.contains(address.into()))
 }
 
 /// Why a text lists nothing that may be reached.
@@ -91,8 +91,7 @@ pub struct AllowedError(String);
 /// One that may be reached though it is not of the internet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
-    V4(Ipv4Addr, u8),
-    V6(Ipv6Addr, u8),
+    Block(Block),
     /// In lower case, without a dot at its end.
     Host(String),
 }
@@ -117,12 +116,7 @@ impl Allowed {
 
     /// Whether an address is listed. One of IPv4 is the same in its IPv6 form (`::ffff:10.0.0.1`).
     pub fn has_address(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|entry| match (entry, address) {
-            (Entry::V4(network, bits), IpAddr::V4(address)) => is_in_v4(address, *network, *bits),
-            (Entry::V6(network, bits), IpAddr::V6(address)) => is_in_v6(address, *network, *bits),
-            _ => false,
-        })
+        self.0.iter().any(|entry| matches!(entry, Entry::Block(block) if block.contains(address)))
     }
 
     /// Whether a host is listed by its name.
@@ -137,44 +131,19 @@ fn plain(host: &str) -> String {
 }
 
 fn entry(text: &str) -> Option<Entry> {
-    if let Some((address, bits)) = text.split_once('/') {
-        // `+8` is a number to Rust.
-        let bits: u8 = bits.bytes().all(|byte| byte.is_ascii_digit()).then(|| bits.parse().ok())??;
-        return match address.parse().ok()? {
-            IpAddr::V4(address) => v4(address, bits),
-            IpAddr::V6(address) => v6(address, bits),
-        };
+    if let Ok(block) = text.parse::<Block>() {
+        return block.is_network().then_some(Entry::Block(block));
     }
-    match text.parse() {
-        Ok(IpAddr::V4(address)) => v4(address, 32),
-        Ok(IpAddr::V6(address)) => v6(address, 128),
-        Err(_) => {
-            let name = plain(text);
-            let is_label = |label: &str| {
-                let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-                (1..=63).contains(&label.len()) && label.bytes().all(is_of_name)
-            };
-            // What ends in a number, such as 127.1 or 0x7f.1, is an address to the system's resolver.
-            let is_name = name.len() <= 253
-                && name.split('.').all(is_label)
-                && name.rsplit('.').next().is_some_and(|last| !last.starts_with(|first: char| first.is_ascii_digit()));
-            is_name.then_some(Entry::Host(name))
-        }
-    }
-}
-
-fn v4(address: Ipv4Addr, bits: u8) -> Option<Entry> {
-    let behind = u32::MAX.checked_shr(bits.into()).unwrap_or(0);
-    (bits <= 32 && address.to_bits() & behind == 0).then_some(Entry::V4(address, bits))
-}
-
-fn v6(address: Ipv6Addr, bits: u8) -> Option<Entry> {
-    if address.to_ipv4_mapped().is_some() {
-        // It is compared with none: it must be written as IPv4.
-        return None;
-    }
-    let behind = u128::MAX.checked_shr(bits.into()).unwrap_or(0);
-    (bits <= 128 && address.to_bits() & behind == 0).then_some(Entry::V6(address, bits))
+    let name = plain(text);
+    let is_label = |label: &str| {
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(is_of_name)
+    };
+    // What ends in a number, such as 127.1 or 0x7f.1, is an address to the system's resolver.
+    let is_name = name.len() <= 253
+        && name.split('.').all(is_label)
+        && name.rsplit('.').next().is_some_and(|last| !last.starts_with(|first: char| first.is_ascii_digit()));
+    is_name.then_some(Entry::Host(name))
 }
 
 #[cfg(test)]
@@ -313,6 +282,8 @@ mod tests {
         for host in ["internal", "x.couch.internal", "couch.internal..", "couch.internal.example", ""] {
             assert!(!allowed.has_host(host), "{host}");
         }
+        // IPv4 in its IPv6 form is IPv4.
+        assert_eq!(Allowed::parse("::ffff:10.0.0.0/104,::ffff:10.0.0.1"), Allowed::parse("10.0.0.0/8,10.0.0.1"));
         assert_eq!(Allowed::parse(""), Ok(Allowed::default()));
         assert!(!Allowed::default().has_address(address("8.8.8.8")));
         let everything = Allowed::parse("0.0.0.0/0,::/0").unwrap();
@@ -331,8 +302,7 @@ mod tests {
             "fd00::1/8",
             "::/129",
             "[::1]",
-            "::ffff:10.0.0.1",
-            "::ffff:10.0.0.0/104",
+            "::ffff:10.0.0.1/104",
             "127.1",
             "0x7f.1",
             "2130706433",

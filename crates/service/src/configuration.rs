@@ -6,7 +6,6 @@
 //! one changes waits for [`Configuration::changes`].
 
 mod keys;
-mod peers;
 mod settings;
 mod stored;
 mod values;
@@ -21,7 +20,6 @@ use tokio::sync::watch;
 use stored::Store;
 
 pub use keys::SettingError;
-pub use peers::Peers;
 pub use settings::{AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, ProxySettings, Settings};
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};

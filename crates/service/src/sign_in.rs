@@ -249,7 +249,7 @@ impl SignIn {
     /// By what a proxy says.
     async fn by_proxy(&self, claims: &Claims<'_>, auth: &AuthSettings) -> Result<Option<Standing>, SignInError> {
         let Some(claim) = &claims.proxy else { return Ok(None) };
-        let is_named = claims.connection.is_some_and(|peer| auth.proxy.peers.contains(peer));
+        let is_named = claims.connection.is_some_and(|peer| auth.proxy.peers.contains(Some(peer)));
         if !is_named {
             return Ok(None);
         }
@@ -313,7 +313,7 @@ impl SignIn {
                 Outcome::Right if found.account.is_some() => {
                     self.audit.signed_in(way, name, claims.peer);
                     self.rehash(&found, &hash, password);
-                    lock(&self.known).insert_for(digest, name.clone(), hash);
+                    lock(&self.known).insert(digest, name.clone(), hash);
                     return Ok(found);
                 }
                 Outcome::Right | Outcome::Wrong => {}

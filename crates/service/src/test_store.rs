@@ -7,18 +7,18 @@ use flatbed_layer::{Authority, Layer, LayerOptions};
 
 use crate::configuration::{Configuration, Source, Values};
 
-pub(crate) struct Store {
-    pub layer: Layer,
-    database: Arc<foundationdb::Database>,
-    root: Vec<u8>,
-    _directory: Option<tempfile::TempDir>,
+/// Where tests store: a root of its own. What is in the directory is there as long as this is.
+pub(crate) struct Place {
+    pub database: Arc<foundationdb::Database>,
+    pub root: Vec<u8>,
+    pub directory: Option<tempfile::TempDir>,
 }
 
-impl Store {
-    pub(crate) async fn new() -> Store {
+impl Place {
+    pub(crate) fn new() -> Place {
         network();
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
-        let root = format!("sign-in{}-{now}", std::process::id()).into_bytes();
+        let root = format!("service{}-{now}", std::process::id()).into_bytes();
         let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
             Ok(path) => (path, None),
             Err(_) => {
@@ -29,6 +29,24 @@ impl Store {
             }
         };
         let database = Arc::new(foundationdb::Database::from_path(&path).unwrap());
+        Place { database, root, directory }
+    }
+
+    pub(crate) fn options(&self) -> LayerOptions {
+        LayerOptions { root: self.root.clone(), ..LayerOptions::default() }
+    }
+}
+
+pub(crate) struct Store {
+    pub layer: Layer,
+    database: Arc<foundationdb::Database>,
+    root: Vec<u8>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Store {
+    pub(crate) async fn new() -> Store {
+        let Place { database, root, directory } = Place::new();
         let (layer, _) = open(&database, &root).await;
         Store { layer, database, root, _directory: directory }
     }
@@ -50,7 +68,7 @@ async fn open(database: &Arc<foundationdb::Database>, root: &[u8]) -> (Layer, Au
 }
 
 /// Starts FoundationDB's client, once for all tests of the process.
-pub(crate) fn network() {
+fn network() {
     static NETWORK: std::sync::OnceLock<foundationdb::api::NetworkAutoStop> = std::sync::OnceLock::new();
     // SAFETY: the network is stopped by nobody before the process ends.
     #[allow(unsafe_code, reason = "the client is started once, as a program does")]

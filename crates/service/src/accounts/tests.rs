@@ -198,7 +198,7 @@ async fn who_comes_while_the_poll_ends_is_not_left_without_it() {
 
 #[test]
 fn a_proxys_word_holds_as_long_as_it_is_believed() {
-    let peers = crate::configuration::Peers::parse("127.0.0.1").unwrap();
+    let peers = "127.0.0.1".parse().unwrap();
     let settings = crate::configuration::ProxySettings { peers, ..Default::default() };
     let anna = Standing::of_proxy(Principal::user("anna", [], SignedIn::Proxy), &settings);
     assert!(anna.is_vouched_for(&settings));

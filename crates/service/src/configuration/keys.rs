@@ -7,8 +7,8 @@ use flatbed_auth::jwt::{Algorithm, RolesClaim};
 use flatbed_auth::session::SameSite;
 use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS_MAX, PasswordHash, lockout};
+use flatbed_network::Blocks;
 
-use super::peers::Peers;
 use super::settings::{JwtSettings, Settings};
 
 /// Why a setting cannot be set.
@@ -221,8 +221,10 @@ pub(crate) const KEYS: &[Key] = &[
         key: "peers",
         default: "",
         apply: |settings, text| {
-            let peers = Peers::parse(text).ok_or(SettingError::Wrong("addresses such as 10.0.0.1 or 10.0.0.0/8"));
-            set(&mut settings.auth.proxy.peers, peers)
+            // What has no address is not known to be a proxy.
+            let peers = text.parse::<Blocks>().ok().filter(|peers| !peers.contains(None));
+            let wrong = SettingError::Wrong("addresses such as 10.0.0.1 or 10.0.0.0/8");
+            set(&mut settings.auth.proxy.peers, peers.ok_or(wrong))
         },
     },
     Key {
@@ -574,6 +576,7 @@ mod tests {
             ("chttpd_auth", "max_iterations", "2000001"),
             ("cors", "headers", "a,b c"),
             ("proxy_auth", "peers", "everyone"),
+            ("proxy_auth", "peers", "10.0.0.1,unix"),
             ("jwt_keys", "kid", "x"),
             ("log", "level", "loud"),
             ("log", "level", "flatbed_layer"),

@@ -9,9 +9,9 @@ use flatbed_auth::jwt::{Algorithm, Binding};
 use flatbed_auth::session::SameSite;
 use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS_MAX, lockout, proxy};
+use flatbed_network::Blocks;
 
 use super::keys;
-use super::peers::Peers;
 use super::values::{Source, Value, Values};
 
 /// All settings that may change while a server runs. What is secret of them is in no debug output.
@@ -98,7 +98,7 @@ impl Default for AuthSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxySettings {
     /// Who is believed; nobody, if it is empty.
-    pub peers: Peers,
+    pub peers: Blocks,
     /// Whether they may give roles that begin with `_`.
     pub trusts_system_roles: bool,
     /// Where the name stands.
@@ -112,7 +112,7 @@ pub struct ProxySettings {
 impl Default for ProxySettings {
     fn default() -> Self {
         ProxySettings {
-            peers: Peers::default(),
+            peers: Blocks::default(),
             trusts_system_roles: false,
             user_header: proxy::USER_HEADER.to_owned(),
             roles_header: proxy::ROLES_HEADER.to_owned(),

@@ -3,36 +3,21 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use flatbed_layer::{Actor, Layer, LayerOptions};
+use flatbed_layer::{Actor, Layer};
 
 use super::*;
+use crate::test_store::Place;
 
-struct Store {
-    fdb: Arc<foundationdb::Database>,
-    root: Vec<u8>,
-    _directory: Option<tempfile::TempDir>,
-}
+struct Store(Place);
 
 impl Store {
     fn new() -> Store {
-        crate::test_store::network();
-        let root = format!("configuration{}", std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos()).into_bytes();
-        let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
-            Ok(path) => (path, None),
-            Err(_) => {
-                let directory = tempfile::tempdir().unwrap();
-                let path = directory.path().join("embedded.cluster");
-                std::fs::write(&path, "embedded:test@data\n").unwrap();
-                (path.to_str().unwrap().to_owned(), Some(directory))
-            }
-        };
-        Store { fdb: Arc::new(foundationdb::Database::from_path(&path).unwrap()), root, _directory: directory }
+        Store(Place::new())
     }
 
     /// The configuration of a server of its own.
     async fn open(&self, values: Values, is_ignored: bool) -> Configuration {
-        let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
-        let (layer, authority) = Layer::open(self.fdb.clone(), options, None).await.unwrap();
+        let (layer, authority) = Layer::open(self.0.database.clone(), self.0.options(), None).await.unwrap();
         ACTOR.get_or_init(|| authority.for_job("settings").into());
         Configuration::open(layer, values, is_ignored).await.unwrap()
     }

@@ -5,43 +5,31 @@ use std::time::Duration;
 use flatbed_auth::{Principal, SignedIn};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
-use flatbed_layer::{CreateOptions, Edit, Layer, LayerOptions};
+use flatbed_layer::{CreateOptions, Edit, Layer};
 
 use super::*;
 use crate::configuration::Configuration;
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Own, Read, Write};
 use crate::standing::{RestsOn, Standing};
+use crate::test_store::Place;
 
 pub(crate) struct Store {
     pub(crate) service: Service,
     pub(crate) context: Context,
-    _directory: Option<tempfile::TempDir>,
+    _place: Place,
 }
 
 impl Store {
     pub(crate) async fn new() -> Store {
-        crate::test_store::network();
-        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
-        let root = format!("service{}-{now}", std::process::id()).into_bytes();
-        let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
-            Ok(path) => (path, None),
-            Err(_) => {
-                let directory = tempfile::tempdir().unwrap();
-                let path = directory.path().join("embedded.cluster");
-                std::fs::write(&path, "embedded:test@data\n").unwrap();
-                (path.to_str().unwrap().to_owned(), Some(directory))
-            }
-        };
-        let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
+        let place = Place::new();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let judge = Arc::new(crate::Functions(functions.clone()));
-        let options = LayerOptions { root, ..LayerOptions::default() };
-        let (layer, _) = Layer::open(fdb, options, Some(judge)).await.unwrap();
+        let (layer, _) = Layer::open(place.database.clone(), place.options(), Some(judge)).await.unwrap();
         let service = Service::new(layer, functions, Configuration::default());
         let context = service.context(Standing::of_server());
         context.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
-        Store { service, context, _directory: directory }
+        Store { service, context, _place: place }
     }
 
     pub(crate) async fn put(&self, id: &str, body: &str) {
