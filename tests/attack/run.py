@@ -43,6 +43,7 @@ MODULES = [
     "replication",
     "replicator",
     "gate",
+    "guesses",
 ]
 
 
