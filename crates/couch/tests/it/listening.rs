@@ -13,11 +13,11 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::crypto::{ActiveKeyExchange, CryptoProvider, SharedSecret, SupportedKxGroup, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{
-    ClientConfig, HandshakeKind, ProtocolVersion, RootCertStore, SupportedProtocolVersion, version,
+    ClientConfig, Error, HandshakeKind, NamedGroup, ProtocolVersion, RootCertStore, SupportedProtocolVersion, version,
 };
 
 use crate::support::{ServerOptions, Store, bind, serve, soon};
@@ -101,15 +101,25 @@ fn files() -> Files {
 }
 
 fn client(versions: &[&'static SupportedProtocolVersion], protocols: &[&str]) -> Arc<ClientConfig> {
+    client_of(ring::default_provider().kx_groups, versions, protocols)
+}
+
+/// With these groups for the exchange of keys, the first of which it guesses that the server takes.
+fn client_of(
+    kx_groups: Vec<&'static dyn SupportedKxGroup>,
+    versions: &[&'static SupportedProtocolVersion],
+    protocols: &[&str],
+) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in [CERTIFICATE, RENEWED] {
         roots.add(CertificateDer::from_pem_slice(certificate).unwrap()).unwrap();
     }
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_protocol_versions(versions)
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config =
+        ClientConfig::builder_with_provider(Arc::new(CryptoProvider { kx_groups, ..ring::default_provider() }))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Arc::new(config)
 }
@@ -168,6 +178,56 @@ async fn tls_of_both_versions() {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
     drop(stream);
+    server.stop().await;
+}
+
+/// A group for the exchange of keys that nobody else knows.
+#[derive(Debug)]
+struct OwnGroup;
+
+impl SupportedKxGroup for OwnGroup {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        Ok(Box::new(OwnGroup))
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::Unknown(0xfe2a)
+    }
+}
+
+impl ActiveKeyExchange for OwnGroup {
+    fn complete(self: Box<Self>, _: &[u8]) -> Result<SharedSecret, Error> {
+        Err(Error::General("nobody takes it".into()))
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        &[7; 32]
+    }
+
+    fn group(&self) -> NamedGroup {
+        self.name()
+    }
+}
+
+/// A client that guesses wrong which group the server takes is asked once more for a key, of one that it names as well; one that
+/// names no other is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_asked_for_a_key_of_another_group() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let server = start(&store, vec![Listen::Https(local(), tls)], with_admin()).await;
+    for group in [ring::kx_group::X25519, ring::kx_group::SECP256R1, ring::kx_group::SECP384R1] {
+        let config = client_of(vec![&OwnGroup, group], &[&version::TLS13], &["http/1.1"]);
+        let mut stream = secure(server.addresses[0], &config).await;
+        let session = stream.get_ref().1;
+        assert_eq!(session.handshake_kind(), Some(HandshakeKind::FullWithHelloRetryRequest));
+        assert_eq!(session.negotiated_key_exchange_group().map(|found| found.name()), Some(group.name()));
+        assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
+    }
+    let stream = TcpStream::connect(server.addresses[0]).await.unwrap();
+    let connector = TlsConnector::from(client_of(vec![&OwnGroup], &[&version::TLS13], &[]));
+    let refused = soon(connector.connect(ServerName::try_from("localhost").unwrap(), stream)).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("HandshakeFailure")));
     server.stop().await;
 }
 

@@ -272,6 +272,43 @@ async fn followers_lose_their_feeds_with_their_rights() {
     server.stop().await;
 }
 
+/// By a password, by a session; one who has the same roles goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_is_deleted_loses_their_feeds() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    make_user(&mut client, "colleague", &["team"]).await;
+    root(&mut client, "PUT", "/db", &Value::Null).await;
+    root(&mut client, "PUT", "/db/_security", &json!({"members": {"roles": ["team"]}})).await;
+    let credentials = json!({"name": "member", "password": "test"}).to_string();
+    let session = client.call("POST", "/_session", &[], credentials.as_bytes()).await;
+    let session = session.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap().to_owned();
+    let follow = async |header: (&str, &str)| {
+        let mut follower = server.connect().await;
+        follower.send("GET", "/db/_changes?feed=continuous&heartbeat=60000", &[header], b"").await;
+        assert_eq!(follower.head().await.status, 200);
+        follower
+    };
+    let mut by_password = follow(("authorization", &basic("member", "test"))).await;
+    let mut by_session = follow(("cookie", &session)).await;
+    let mut colleague = follow(("authorization", &basic("colleague", "test"))).await;
+    let path = "/_users/org.couchdb.user:member";
+    let user = client.call("GET", path, &[("authorization", &basic("root", "test"))], b"").await.json();
+    let rev = user["_rev"].as_str().unwrap();
+    root(&mut client, "DELETE", &format!("{path}?rev={rev}"), &Value::Null).await;
+    for follower in [&mut by_password, &mut by_session] {
+        let refused = timeout(Duration::from_secs(5), follower.feed_line(&mut String::new())).await.expect("it ends");
+        let expected = r#"{"error":"unauthorized","reason":"Name or password is incorrect."}"#;
+        assert_eq!(refused.as_deref(), Some(expected));
+    }
+    let again = client.call("GET", "/db/_changes", &[("cookie", &session)], b"").await;
+    assert_eq!((again.status, again.text("reason").as_str()), NOT_A_MEMBER);
+    root(&mut client, "PUT", "/db/a", &json!({})).await;
+    let row = colleague.feed_line(&mut String::new()).await;
+    assert!(row.as_deref().is_some_and(|row| row.contains(r#""id":"a""#)), "{row:?}");
+    server.stop().await;
+}
+
 /// A feed of who has no name, and one that has, where a name comes to be wanted.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {

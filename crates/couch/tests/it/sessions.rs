@@ -1,9 +1,11 @@
 //! Signing in: `_session`, its cookies, and what comes of wrong passwords.
 
+use std::io::Write;
 use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
 use flatbed_layer::json::{self, Value};
+use tokio::io::AsyncWriteExt;
 
 use crate::support::{Answer, Client, ServerOptions, Store};
 
@@ -122,6 +124,74 @@ async fn a_session_begins_goes_on_and_ends() {
     }
     server.stop().await;
     other.stop().await;
+}
+
+fn compressed(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_begins_by_a_body_that_is_compressed() {
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    const GZIP: (&str, &str) = ("content-encoding", "gzip");
+    let right = br#"{"name":"admin","password":"password"}"#;
+    let large = [right.as_slice(), &[b' '; 1 << 20]].concat();
+    for (headers, body, status) in [
+        ([JSON, GZIP], compressed(right), 200),
+        ([FORM, GZIP], compressed(b"name=admin&password=password"), 200),
+        ([JSON, GZIP], compressed(br#"{"name":"admin","password":"wrong"}"#), 401),
+        ([JSON, GZIP], right.to_vec(), 400),
+        // What is small becomes larger than any name and password.
+        ([JSON, GZIP], compressed(&large), 413),
+    ] {
+        let answer = server.connect().await.call("POST", "/_session", &headers, &body).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert_eq!(
+            answer.header("set-cookie").is_some_and(|cookie| !cookie.starts_with("AuthSession=;")),
+            status == 200
+        );
+    }
+    server.stop().await;
+}
+
+/// Anybody may send one: it is not waited for as for a document.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_does_not_begin_by_a_body_that_takes_longer_than_half_a_minute() {
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    let body = br#"{"name":"admin","password":"password"}"#;
+    let head = format!(
+        "POST /_session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut client = server.connect().await;
+    client.stream.write_all(head.as_bytes()).await.unwrap();
+    let began = tokio::time::Instant::now();
+    // A byte now and then: nothing rests for long.
+    let send = async {
+        for byte in body.chunks(1) {
+            if client.stream.write_all(byte).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(33), send).await;
+    let answer = client.answer(false).await;
+    assert_eq!((answer.status, answer.header("set-cookie")), (408, None), "{answer:?}");
+    assert!(began.elapsed() >= Duration::from_secs(30));
+    // One that is slow, and not as slow, begins.
+    let mut client = server.connect().await;
+    client.stream.write_all(head.as_bytes()).await.unwrap();
+    for piece in body.chunks(20) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        client.stream.write_all(piece).await.unwrap();
+    }
+    assert_eq!(client.answer(false).await.status, 200);
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

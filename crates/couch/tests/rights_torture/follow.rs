@@ -53,6 +53,8 @@ struct Open {
     came: Instant,
     /// Databases that it may be of.
     of: BTreeSet<u64>,
+    /// It may be nobody's: what was shown then meant nothing, and means nothing for it later.
+    may_be_nobodys: bool,
 }
 
 /// How a feed ended.
@@ -170,9 +172,13 @@ impl Follower {
         world.count("feeds");
         let (of, has_none) = lock(&world.model).databases(self.database, span);
         self.keep(&of, has_none);
-        let all = When::answered(span).records;
-        let of = lock(&world.model).databases(self.database, all).0;
-        let open = Open { feed, path, proof, server, came, of };
+        let when = When::answered(span);
+        let (of, (may_be_nobodys, is_nobodys)) = {
+            let model = lock(&world.model);
+            (model.databases(self.database, when.records).0, model.is_nobody(&proof, when))
+        };
+        let proof = if is_nobodys { Proof::Nothing } else { proof };
+        let open = Open { feed, path, proof, server, came, of, may_be_nobodys };
         let end = self.read(&open, &mut connection).await;
         self.ended(&open, &end);
         // What came last may have been of the next database already.
@@ -269,7 +275,7 @@ impl Follower {
         let needs = Needs::Member(self.database);
         let possible = lock(&world.model).outcomes_in(&open.proof, needs, when, |number| open.of.contains(&number));
         if !possible.answered {
-            let Open { feed, path, proof, server, came, of } = open;
+            let Open { feed, path, proof, server, came, of, .. } = open;
             let (slack, age) = (now - from, came.elapsed());
             world.fail(
                 &format!(
@@ -292,20 +298,20 @@ impl Follower {
         let span = Span { from, to: now };
         let when = When::answered(span);
         let (needs, proof) = (Needs::Member(self.database), &open.proof);
-        let (possible, others, keys) = {
+        let (possible, others) = {
             let model = lock(&world.model);
             // It may have been judged by the next database of its name, too.
-            let possible = model.outcomes(proof, needs, when);
+            let mut possible = model.outcomes(proof, needs, when);
+            if open.may_be_nobodys {
+                possible.refused |= model.outcomes(&Proof::Nothing, needs, when).refused;
+            }
             let (numbers, has_none) = model.databases(self.database, when.records);
-            (possible, has_none || numbers.len() > 1, model.keys_changed(when.settings))
+            (possible, has_none || numbers.len() > 1)
         };
         let is_right = match end {
             End::Left => true,
             End::Whole => matches!(open.feed, Feed::Normal | Feed::Longpoll) || others || possible.absent,
-            // Tokens are not verified again: their feeds end with any other key.
-            End::Refused(_) | End::Cut => {
-                possible.refused || possible.absent || others || matches!(proof, Proof::Token { .. }) && keys
-            }
+            End::Refused(_) | End::Cut => possible.refused || possible.absent || others,
         };
         let has_died = matches!(end, End::Cut | End::Whole) && !lock(&world.servers).contains(&open.server);
         if !(is_right || world.may_break && has_died) {

@@ -189,6 +189,8 @@ impl Model {
         outcomes.refused |= all.len() > 1 && all.contains(&Who::Nobody);
         // So is who had their password set anew meanwhile, to the same one.
         outcomes.refused |= matches!(proof, Proof::Basic { user, password } if self.is_set_anew(*user, password, when));
+        // Tokens are not verified again: one that was taken under other keys, its own among them or not, is nobody's.
+        outcomes.refused |= matches!(proof, Proof::Token { .. }) && self.keys_changed(when.settings);
         for who in all {
             match &who {
                 Who::Refused => outcomes.refused = true,
@@ -264,6 +266,12 @@ impl Model {
         found
     }
 
+    /// Whether somebody may have been taken for nobody, and surely was.
+    pub fn is_nobody(&self, proof: &Proof, when: When) -> (bool, bool) {
+        let who = self.who(proof, when);
+        (who.contains(&Who::Nobody), who == [Who::Nobody])
+    }
+
     /// Whether a password may have had more than one salt.
     fn is_set_anew(&self, user: usize, password: &str, when: When) -> bool {
         let documents = self.users[user].possible(when.records).into_iter().flatten();
@@ -318,7 +326,7 @@ impl Model {
     }
 
     /// Whether keys of tokens may have been changed.
-    pub fn keys_changed(&self, span: Span) -> bool {
+    fn keys_changed(&self, span: Span) -> bool {
         self.keys.iter().any(|key| key.possible(span).len() > 1)
     }
 }
