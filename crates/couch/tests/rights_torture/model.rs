@@ -26,7 +26,7 @@ pub const HMAC_KEYS: usize = 2;
 
 /// Whether a write is refused from the moment on in which its administrator was removed, wherever it is made; else it is as old as
 /// an answer may be.
-const ADMINS_ARE_FENCED: bool = false;
+const ADMINS_ARE_FENCED: bool = true;
 
 pub fn user_name(user: usize) -> String {
     format!("u{user:02}")
