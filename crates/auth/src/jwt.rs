@@ -51,31 +51,84 @@ pub fn token_in(authorization: &str) -> Option<&str> {
 /// 400 for what is malformed, signed by no key here, or bound to another issuer or audience; 401 for what is too old or too
 /// new, or has no user. The reasons are CouchDB's where it has one.
 pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verified, Refused> {
-    let malformed = || Refused::bad_request("Malformed token");
-    if token.len() > TOKEN_BYTES_MAX {
-        return Err(malformed());
-    }
-    let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
-    let (header, payload) = signed.split_once('.').filter(|(_, rest)| !rest.contains('.')).ok_or_else(malformed)?;
-    let header = URL_SAFE_NO_PAD.decode(header).map_err(|_| malformed())?;
-    let (algorithm, kid) = read_header(&object(&header)?)?;
-    let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
-    let candidates = keys.find(kid.as_deref(), algorithm);
-    if candidates.is_empty() {
-        return Err(Refused::bad_request("Unknown kid"));
-    }
-    let mut refused = Refused::bad_request(if algorithm.is_hmac() { "Bad HMAC" } else { "Bad signature" });
-    for key in candidates {
-        if !key.has_signed(signed.as_bytes(), &signature) {
+    let token = Compact::read(token)?;
+    let mut refused = token.not_signed();
+    for key in token.candidates(keys)? {
+        if !token.is_signed_with(key) {
             continue;
         }
-        let claims = URL_SAFE_NO_PAD.decode(payload).map_err(|_| malformed())?;
-        match key.binding().judge(&object(&claims)?, now, skew) {
+        match key.binding().judge(&object(&token.claims()?)?, now, skew) {
             Ok(verified) => return Ok(verified),
             Err(why) => refused = why,
         }
     }
     Err(refused)
+}
+
+/// The claims of a token of this type, in just these letters but for their case, that a key of the set has signed: an object of
+/// JSON, of which nothing is judged. For tokens that are not those of CouchDB's users. Costs at most four signatures.
+///
+/// # Errors
+/// 400 for what is malformed, of another type, or signed by no key here.
+pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, Refused> {
+    let token = Compact::read(token)?;
+    if !token.typ.as_deref().is_some_and(|found| found.eq_ignore_ascii_case(typ)) {
+        return Err(Refused::bad_request("Invalid typ header parameter"));
+    }
+    if !token.candidates(keys)?.iter().any(|key| token.is_signed_with(key)) {
+        return Err(token.not_signed());
+    }
+    let claims = token.claims()?;
+    object(&claims)?;
+    Ok(claims)
+}
+
+/// A token taken apart (RFC 7515, 7.1), believed in nothing.
+struct Compact<'t> {
+    signed: &'t str,
+    payload: &'t str,
+    signature: Vec<u8>,
+    algorithm: Algorithm,
+    kid: Option<String>,
+    typ: Option<String>,
+}
+
+impl<'t> Compact<'t> {
+    fn read(token: &'t str) -> Result<Compact<'t>, Refused> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(malformed());
+        }
+        let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
+        let (header, payload) = signed.split_once('.').filter(|(_, rest)| !rest.contains('.')).ok_or_else(malformed)?;
+        let header = URL_SAFE_NO_PAD.decode(header).map_err(|_| malformed())?;
+        let header = object(&header)?;
+        let (algorithm, kid) = read_header(&header)?;
+        let typ = header.get("typ").and_then(Value::as_str).map(str::to_owned);
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
+        Ok(Compact { signed, payload, signature, algorithm, kid, typ })
+    }
+
+    /// The keys that may have signed it.
+    fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Key], Refused> {
+        let candidates = keys.find(self.kid.as_deref(), self.algorithm);
+        if candidates.is_empty() { Err(Refused::bad_request("Unknown kid")) } else { Ok(candidates) }
+    }
+
+    fn is_signed_with(&self, key: &Key) -> bool {
+        key.has_signed(self.signed.as_bytes(), &self.signature)
+    }
+
+    fn not_signed(&self) -> Refused {
+        Refused::bad_request(if self.algorithm.is_hmac() { "Bad HMAC" } else { "Bad signature" })
+    }
+
+    fn claims(&self) -> Result<Vec<u8>, Refused> {
+        URL_SAFE_NO_PAD.decode(self.payload).map_err(|_| malformed())
+    }
+}
+
+fn malformed() -> Refused {
+    Refused::bad_request("Malformed token")
 }
 
 fn object(text: &[u8]) -> Result<Value<'_>, Refused> {

@@ -111,6 +111,27 @@ fn each_algorithm_is_verified() {
 }
 
 #[test]
+fn claims_are_handed_out_once_they_are_signed() {
+    let keys = lax(&[None]);
+    let claims = r#"{"aud":["any"],"exp":1}"#;
+    let found =
+        |token: &str, typ: &str| signed_claims(token, &keys, typ).map_err(|refused| refused.reason.into_owned());
+    let token = hs256(r#"{"alg":"HS256","typ":"AT+jwt"}"#, claims);
+    assert_eq!(found(&token, "at+jwt"), Ok(claims.as_bytes().to_vec()));
+    for (token, reason) in [
+        (hs256(r#"{"alg":"HS256","typ":"JWT"}"#, claims), "Invalid typ header parameter"),
+        (hs256(r#"{"alg":"HS256"}"#, claims), "Invalid typ header parameter"),
+        (hs256(r#"{"alg":"HS256","typ":"at+jwt","kid":"x"}"#, claims), "Unknown kid"),
+        (hs256(r#"{"alg":"HS256","typ":"at+jwt"}"#, "[]"), "Not an object"),
+        (format!("{token}!"), "Malformed token"),
+    ] {
+        assert_eq!(found(&token, "at+jwt"), Err(reason.to_owned()), "{token}");
+    }
+    let (signed, _) = token.rsplit_once('.').unwrap();
+    assert_eq!(found(&format!("{signed}.AAAA"), "at+jwt"), Err("Bad HMAC".to_owned()));
+}
+
+#[test]
 fn claims_are_signed() {
     let token = vector("tokens", "EdDSA");
     let parts: Vec<&str> = token.split('.').collect();
