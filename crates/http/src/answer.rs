@@ -125,6 +125,7 @@ async fn answer_within<S: Surface>(
         (Ok(is_foreign), None) => {
             let memory = shell.memory.clone();
             let from = sender.and_then(|sender| sender.ip());
+            let forwarded_host = sender.and_then(|sender| shell.proxies.host(&sender, &headers)).map(str::to_owned);
             let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
             let body = Arriving::new(body, &memory, &limits, sender, outlet.connection());
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
@@ -139,6 +140,7 @@ async fn answer_within<S: Surface>(
                 client: None,
                 peer,
                 sender: from,
+                forwarded_host,
                 is_secure,
                 is_foreign,
             };

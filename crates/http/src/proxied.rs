@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use flatbed_network::proxy_protocol::{Header, Progress, read};
-use flatbed_network::{Blocks, Forwarded, from_forwarded, from_x_forwarded};
+use flatbed_network::{Blocks, Forwarded, from_forwarded, from_x_forwarded, host_in_forwarded};
 use hyper::HeaderMap;
 use hyper::header::HeaderName;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -41,9 +41,14 @@ impl Proxies {
 
     /// The name that a client has asked for, where this peer says so.
     pub(crate) fn host<'h>(&self, peer: &Peer, headers: &'h HeaderMap) -> Option<&'h str> {
-        let said = headers.get_all(X_FORWARDED_HOST).iter().next_back().filter(|_| !self.writes_forwarded);
-        let said = said?.to_str().ok()?.rsplit(',').next()?.trim();
-        self.forwards(peer).then_some(said)
+        if self.forwarding.is_empty() || !self.forwards(peer) {
+            return None;
+        }
+        if self.writes_forwarded {
+            let lines = headers.get_all(FORWARDED).iter().map(|line| line.to_str().unwrap_or_default());
+            return host_in_forwarded(lines);
+        }
+        Some(headers.get_all(X_FORWARDED_HOST).iter().next_back()?.to_str().ok()?.rsplit(',').next()?.trim())
     }
 
     /// Whom a request comes from that this peer sends.
@@ -121,6 +126,22 @@ mod tests {
         assert_eq!(client(&Proxies::default(), "10.0.0.1:5", &headers), "10.0.0.1:5 false");
         assert_eq!(client(&proxies(false), "10.0.0.1:5", &[]), "10.0.0.1:5 false");
         assert_eq!(client(&proxies(false), "10.0.0.1:5", &[("x-forwarded-for", "x")]), "10.0.0.1:5 false");
+    }
+
+    #[test]
+    fn the_name_is_the_named_proxys() {
+        let headers = [("x-forwarded-host", "a, b.example"), ("forwarded", "host=c.example")];
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        let host = |writes_forwarded, from: &str| {
+            let peer = Peer::new(from.parse().unwrap(), false);
+            proxies(writes_forwarded).host(&peer, &map).map(str::to_owned)
+        };
+        assert_eq!(host(false, "10.0.0.1:5").as_deref(), Some("b.example"));
+        assert_eq!(host(true, "10.0.0.1:5").as_deref(), Some("c.example"));
+        assert_eq!(host(true, "11.0.0.1:5"), None);
     }
 
     #[tokio::test]

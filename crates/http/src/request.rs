@@ -39,6 +39,8 @@ pub struct Request {
     pub peer: Option<IpAddr>,
     /// The other end of the connection, which no header can say: a proxy's, where there is one. `None` as above.
     pub sender: Option<IpAddr>,
+    /// The name that the client has asked for, where a proxy that is believed says so.
+    pub forwarded_host: Option<String>,
     /// A page of another origin has made it, which must not change anything with the session of its user. What
     /// [`Surface::changes`](crate::Surface::changes) something was refused already.
     pub is_foreign: bool,

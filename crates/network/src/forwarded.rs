@@ -68,6 +68,15 @@ pub fn from_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>, known
     found
 }
 
+/// The name that the last proxy was asked by, as `Forwarded` says it, with all its lines in order.
+pub fn host_in_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>) -> Option<&'h str> {
+    let last = elements(lines, |line| from_the_end(line, b',', true)).next()?;
+    from_the_end(last, b';', true).find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("host").then(|| value.trim().trim_matches('"'))
+    })
+}
+
 /// The elements of a list, the last one first, those that are empty left out.
 fn elements<'h, I: Iterator<Item = &'h str>>(
     lines: impl DoubleEndedIterator<Item = &'h str>,
@@ -159,6 +168,15 @@ mod tests {
         assert_eq!(forwarded(&["for=192.0.2.1, for=_hidden;proto=https"]), is("-", Some(true)));
         assert_eq!(forwarded(&["for=192.0.2.1, proto=https"]), is("-", Some(true)));
         assert_eq!(forwarded(&["", " , "]), None);
+    }
+
+    #[test]
+    fn the_name_that_was_asked_for() {
+        let host = |lines: &[&'static str]| host_in_forwarded(lines.iter().copied());
+        assert_eq!(host(&["proto=https;host=a.example"]), Some("a.example"));
+        assert_eq!(host(&["host=evil.example", "for=192.0.2.1;Host=\"a.example:8443\""]), Some("a.example:8443"));
+        assert_eq!(host(&["host=a.example, for=192.0.2.1"]), None);
+        assert_eq!(host(&[]), None);
     }
 
     #[test]
