@@ -132,7 +132,8 @@ pub(crate) fn families(state: &State) -> Vec<Family> {
     families.push(Family::gauge("flatbed_storage_failed", help, is_failed));
     families.extend(state.service.metrics());
     families.extend(state.figures.0.iter().flat_map(|families| families()));
-    families
+    // Another surface's shell counts the same as this one's.
+    flatbed_metrics::merged(families)
 }
 
 fn memory(state: &State) -> [Family; 2] {

@@ -64,7 +64,29 @@ pub trait Measure {
     fn measure(&self, labels: &mut Labels, family: &mut Family);
 }
 
+/// Families of which several have one name become one with the series of all, where the first of them stands. Labels must
+/// tell their series apart: see [`Family::labelled`].
+pub fn merged(families: Vec<Family>) -> Vec<Family> {
+    let mut merged: Vec<Family> = Vec::with_capacity(families.len());
+    for family in families {
+        match merged.iter_mut().find(|known| known.name == family.name) {
+            Some(known) => known.samples.extend(family.samples),
+            None => merged.push(family),
+        }
+    }
+    merged
+}
+
 impl Family {
+    /// The same with a label on each series.
+    #[must_use]
+    pub fn labelled(mut self, name: &'static str, value: &'static str) -> Family {
+        for sample in &mut self.samples {
+            sample.labels.push((name, value.into()));
+        }
+        self
+    }
+
     /// One without series yet.
     pub fn new(name: &'static str, help: &'static str, kind: Kind) -> Family {
         Family { name, help, kind, samples: Vec::new() }
@@ -120,5 +142,25 @@ impl Sample {
             Value::Number(number) => *number as u64,
             Value::Histogram { buckets, .. } => buckets.iter().sum(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_is_one_family() {
+        let family = |name, value| {
+            let mut family = Family::new(name, "h", Kind::Counter);
+            family.push(&[], Value::Count(value));
+            family
+        };
+        let found = merged(vec![family("a", 1), family("b", 2), family("a", 3).labelled("surface", "x")]);
+        assert_eq!(
+            found.iter().map(|family| (family.name, family.samples.len())).collect::<Vec<_>>(),
+            [("a", 2), ("b", 1)]
+        );
+        assert_eq!(found[0].samples[1].labels, [("surface", "x".into())]);
     }
 }

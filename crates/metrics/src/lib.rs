@@ -16,7 +16,7 @@ mod labelled;
 mod numbers;
 mod text;
 
-pub use family::{Family, Kind, Labels, Measure, Sample, Value, total};
+pub use family::{Family, Kind, Labels, Measure, Sample, Value, merged, total};
 pub use histogram::{BOUNDS_MICROSECONDS, Histogram};
 pub use keyed::{Key, Keyed};
 pub use labelled::{Label, Labelled};
