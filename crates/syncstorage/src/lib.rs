@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![warn(clippy::indexing_slicing)]
 
+pub mod accounts;
 mod batch;
 mod check;
 mod commit;

@@ -8,5 +8,5 @@ mod expiry;
 mod lists;
 mod model;
 mod random;
-mod support;
+pub(crate) mod support;
 mod writes;
