@@ -1,0 +1,136 @@
+//! What is refused, and as what: the one place where failures get their status.
+//!
+//! A client is told a status and a number, as Mozilla's server tells it; the log is told the reason.
+
+use flatbed_http::Refused;
+use flatbed_syncstorage::{Error, Timestamp};
+use hyper::StatusCode;
+
+/// After which devices ask again where the storage has failed.
+const RETRY_AFTER_SECONDS: u32 = 10;
+
+/// What the bodies of errors say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// Anything else.
+    Other = 0,
+    /// An object, or a list of them, that is none.
+    InvalidObject = 8,
+    /// More than may be stored.
+    OverQuota = 14,
+    /// More than the limits allow.
+    OverLimit = 17,
+}
+
+/// A request that is not answered with what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{status}: {reason}")]
+pub(crate) struct Failure {
+    /// 304, 4xx or 5xx.
+    pub status: StatusCode,
+    /// What the body says, if there is one.
+    pub code: Option<Code>,
+    /// For the log.
+    pub reason: String,
+    /// The time of what was asked for.
+    pub modified: Option<Timestamp>,
+    /// How late it is, where the storage said so.
+    pub now: Option<Timestamp>,
+    /// When to ask again, where that is known.
+    pub retry_after_seconds: Option<u32>,
+}
+
+/// What a handler gives, or why not.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// One of a status.
+    pub(crate) fn new(status: StatusCode, code: Code, reason: impl Into<String>) -> Failure {
+        let reason = reason.into();
+        Failure { status, code: Some(code), reason, modified: None, now: None, retry_after_seconds: None }
+    }
+
+    /// 400 `0`
+    pub(crate) fn bad_request(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, Code::Other, reason)
+    }
+
+    /// 400 `8`
+    pub(crate) fn invalid_object(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, Code::InvalidObject, reason)
+    }
+
+    /// 400 `17`
+    pub(crate) fn over_limit(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, Code::OverLimit, reason)
+    }
+
+    /// 401 `0`
+    pub(crate) fn unauthorized(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::UNAUTHORIZED, Code::Other, reason)
+    }
+
+    /// 404 `0`
+    pub(crate) fn not_found() -> Failure {
+        Failure::new(StatusCode::NOT_FOUND, Code::Other, "there is no such thing")
+    }
+
+    /// 406 `0`
+    pub(crate) fn not_acceptable() -> Failure {
+        Failure::new(StatusCode::NOT_ACCEPTABLE, Code::Other, "nothing of what is accepted is known here")
+    }
+
+    /// 415 `0`
+    pub(crate) fn unsupported_media_type() -> Failure {
+        Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::Other, "the body has another type")
+    }
+
+    /// 500 `0`
+    pub(crate) fn internal(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Other, reason)
+    }
+
+    /// 304 and 412, which have no body.
+    fn unmet(status: StatusCode, modified: Timestamp, now: Timestamp) -> Failure {
+        let reason = "a condition does not hold".to_owned();
+        Failure { status, code: None, reason, modified: Some(modified), now: Some(now), retry_after_seconds: None }
+    }
+}
+
+impl From<&Refused> for Failure {
+    fn from(refused: &Refused) -> Failure {
+        let code = match refused.status {
+            StatusCode::PAYLOAD_TOO_LARGE => Code::OverLimit,
+            _ => Code::Other,
+        };
+        let is_unavailable = refused.status == StatusCode::SERVICE_UNAVAILABLE;
+        let retry_after_seconds = refused.retry_after_seconds.or_else(|| is_unavailable.then_some(RETRY_AFTER_SECONDS));
+        Failure { retry_after_seconds, ..Failure::new(refused.status, code, refused.reason.clone()) }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Failure {
+        Failure::from(&refused)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::NotFound { now } => Failure { now: Some(now), ..Failure::not_found() },
+            Error::NotModified { modified, now } => Failure::unmet(StatusCode::NOT_MODIFIED, modified, now),
+            Error::Modified { modified, now } => Failure::unmet(StatusCode::PRECONDITION_FAILED, modified, now),
+            Error::BatchTooLarge => Failure::over_limit(error.to_string()),
+            Error::OverQuota => Failure::new(StatusCode::FORBIDDEN, Code::OverQuota, error.to_string()),
+            Error::BatchNotFound | Error::TooMany(_) | Error::OutOfBounds(_) | Error::BadOffset => {
+                Failure::bad_request(error.to_string())
+            }
+            Error::Storage(_) | Error::Busy | Error::Unknown | Error::Changed => Failure {
+                retry_after_seconds: Some(RETRY_AFTER_SECONDS),
+                ..Failure::new(StatusCode::SERVICE_UNAVAILABLE, Code::Other, error.to_string())
+            },
+            Error::Corrupt(_) | Error::Format(_) | Error::NoRandomness => Failure::internal(error.to_string()),
+        }
+    }
+}

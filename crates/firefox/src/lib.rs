@@ -1,0 +1,35 @@
+//! Firefox Sync: SyncStorage 1.5 over HTTP, and the token server that says whose storage a device opens.
+//!
+//! A surface of the shell `flatbed-http`: paths, signatures, bodies, errors, as Mozilla's own server has them. What is
+//! stored, and when, is `flatbed-syncstorage`'s. What differs on purpose: `design/syncstorage.md`.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod accept;
+mod condition;
+mod cors;
+mod error;
+pub mod hawk;
+mod info;
+mod key_id;
+mod limits;
+mod metrics;
+mod object;
+mod path;
+mod place;
+mod query;
+mod records;
+mod reply;
+mod route;
+mod secret;
+mod signed;
+mod state;
+mod surface;
+mod tokens;
+
+pub use key_id::{KeyId, fxa_kid};
+pub use place::{InvalidUrl, PublicUrl};
+pub use route::Route;
+pub use secret::{NewToken, Secret, TOKEN_ID_BYTES_MAX, Token, hashed_ids};
+pub use state::{Firefox, FirefoxOptions};
+pub use tokens::{Fetch, JwksOptions, TokenOptions};

@@ -1,0 +1,70 @@
+//! Whose request it is: its signature checked before anything else of it is looked at.
+
+use flatbed_http::Request;
+use flatbed_syncstorage::Uid;
+use hyper::{Method, header};
+
+use crate::error::{Failure, Result};
+use crate::hawk::{Header, Signed, Unsigned};
+use crate::path::Info;
+use crate::path::Of;
+use crate::place::place_of;
+use crate::state::State;
+
+/// What is left to check once the body has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SignedBody(Option<String>);
+
+/// Checks a request's signature, and that it is one of the user whose path it has.
+///
+/// # Errors
+/// 401, and 400 for another user.
+pub(crate) fn check(state: &State, request: &Request, uid: Uid, of: &Of) -> Result<SignedBody> {
+    match check_signature(state, request, uid, of) {
+        Ok((owner, body)) if owner == uid => Ok(body),
+        Ok((owner, _)) => Err(Failure::bad_request(format!("the token is that of the user {owner}"))),
+        Err(unsigned) => Err(refuse(state, request, uid, unsigned)),
+    }
+}
+
+fn check_signature(
+    state: &State,
+    request: &Request,
+    uid: Uid,
+    of: &Of,
+) -> std::result::Result<(Uid, SignedBody), Unsigned> {
+    let text = request.header(header::AUTHORIZATION).ok_or(Unsigned::Missing)?;
+    let header = Header::parse(text).ok_or(Unsigned::Malformed)?;
+    let place = place_of(request, state.public_url()).ok_or(Unsigned::Mac)?;
+    let target = state.signed_target(&request.uri);
+    let signed = Signed { method: request.method.as_str(), target: &target, place: &place };
+    // So that a device whose token has ended learns at once whether anything is new for it.
+    let may_be_expired = request.method == Method::GET && *of == Of::Info(Info::Collections);
+    let now = state.store.now().hundredths() as f64 / 100.0;
+    let token = header.check(&state.secret, now, &signed, may_be_expired)?;
+    tracing::trace!(%uid, "signed");
+    Ok((Uid(token.uid), SignedBody((!header.hash.is_empty()).then(|| header.hash.to_owned()))))
+}
+
+/// 401, whose reason is for the log alone.
+fn refuse(state: &State, request: &Request, uid: Uid, unsigned: Unsigned) -> Failure {
+    state.metrics.sync_unsigned.add(1);
+    if let Some(passed_over) = state.sparing.may_write() {
+        let peer = request.peer.map(tracing::field::display);
+        tracing::warn!(%uid, peer, reason = %unsigned, passed_over, "a request to sync is not signed as it must be");
+    }
+    Failure::unauthorized(unsigned.to_string())
+}
+
+impl SignedBody {
+    /// Whether the body that has come is the one that was signed, where one was.
+    ///
+    /// # Errors
+    /// 401.
+    pub(crate) fn check(&self, state: &State, request: &Request, uid: Uid, body: &[u8]) -> Result<()> {
+        let Some(hash) = &self.0 else { return Ok(()) };
+        let kind = request.header(header::CONTENT_TYPE).unwrap_or_default();
+        let header = Header { hash, ..Header::default() };
+        if header.has_body(kind, body) { Ok(()) } else { Err(refuse(state, request, uid, Unsigned::Body)) }
+    }
+}

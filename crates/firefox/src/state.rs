@@ -1,0 +1,91 @@
+//! What the handlers share.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use flatbed_metrics::Family;
+use flatbed_syncstorage::Store;
+use flatbed_syncstorage::accounts::Accounts;
+use hyper::Uri;
+
+use crate::metrics::{Metrics, Sparing};
+use crate::place::{PublicUrl, behind};
+use crate::secret::Secret;
+use crate::tokens::{TokenOptions, TokenServer};
+
+/// How the surface is set up.
+#[derive(Debug)]
+pub struct FirefoxOptions {
+    /// This program's version.
+    pub version: String,
+    /// What tokens are signed with.
+    pub secret: Secret,
+    /// What clients know this server by, if that is not what they write into `Host`.
+    pub public_url: Option<PublicUrl>,
+    /// The token server, if this is one.
+    pub tokens: Option<TokenOptions>,
+}
+
+/// Firefox Sync's API on a storage. Whoever puts a program together makes its parts.
+pub struct State {
+    pub(crate) store: Store,
+    pub(crate) secret: Secret,
+    pub(crate) version: String,
+    pub(crate) tokens: Option<TokenServer>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// For what is not signed.
+    pub(crate) sparing: Sparing,
+    /// For what fails here.
+    pub(crate) failures: Sparing,
+    public_url: Option<PublicUrl>,
+}
+
+/// The surface.
+pub type Firefox = State;
+
+impl State {
+    /// The surface of a storage.
+    pub fn new(options: FirefoxOptions, store: Store) -> State {
+        let metrics: Arc<Metrics> = Arc::default();
+        let accounts = Accounts::new(&store);
+        State {
+            tokens: options.tokens.map(|options| TokenServer::new(options, accounts, metrics.clone())),
+            store,
+            secret: options.secret,
+            version: options.version,
+            metrics,
+            sparing: Sparing::default(),
+            failures: Sparing::default(),
+            public_url: options.public_url,
+        }
+    }
+
+    /// What it and its storage have counted, whenever it is asked.
+    pub fn figures(&self) -> impl Fn() -> Vec<Family> + Send + Sync + 'static {
+        let (metrics, store) = (self.metrics.clone(), self.store.clone());
+        move || {
+            let mut families = Vec::from_iter(metrics.families());
+            families.extend(store.metrics());
+            families
+        }
+    }
+
+    pub(crate) fn public_url(&self) -> Option<&PublicUrl> {
+        self.public_url.as_ref()
+    }
+
+    /// A path without the public URL's, which a proxy takes off, or leaves there.
+    pub(crate) fn inner<'p>(&self, path: &'p str) -> &'p str {
+        let prefix = self.public_url.as_ref().map_or("", PublicUrl::prefix);
+        behind(path, prefix).unwrap_or(path)
+    }
+
+    /// Path and query as the client has signed them.
+    pub(crate) fn signed_target<'u>(&self, uri: &'u Uri) -> Cow<'u, str> {
+        let sent = uri.path_and_query().map_or("/", |target| target.as_str());
+        match &self.public_url {
+            None => Cow::Borrowed(sent),
+            Some(url) => Cow::Owned(format!("{}{}", url.prefix(), self.inner(sent))),
+        }
+    }
+}
