@@ -14,6 +14,8 @@ pub(crate) enum Command {
     Print(String),
     /// Serve HTTP until a signal.
     Serve(Given),
+    /// Check the keys of Firefox Sync.
+    CheckSyncstorage(Given),
     /// Check a database's keys.
     Check {
         /// The database's name.
@@ -157,10 +159,11 @@ fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 
 fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let mut given = Given::default();
-    let mut database = None;
+    let (mut database, mut is_syncstorage) = (None, false);
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(check_help())),
+            Long("syncstorage") => is_syncstorage = true,
             Long(flag) => {
                 let flag = flag.to_owned();
                 given.take(&flag, Takes::Storage, parser)?;
@@ -169,7 +172,11 @@ fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             other => return Err(other.unexpected().into()),
         }
     }
-    let database = database.ok_or(UsageError::Missing { command: "check", missing: "a database's name" })?;
+    if is_syncstorage && database.is_none() {
+        return Ok(Command::CheckSyncstorage(given));
+    }
+    let missing = "a database's name, or --syncstorage";
+    let database = database.filter(|_| !is_syncstorage).ok_or(UsageError::Missing { command: "check", missing })?;
     Ok(Command::Check { database, given })
 }
 
@@ -380,7 +387,9 @@ fn serve_help() -> String {
 
 fn check_help() -> String {
     format!(
-        "flatbed check DB [OPTIONS]\n\n\
+        "flatbed check DB [OPTIONS]\n\
+         flatbed check --syncstorage [OPTIONS]\n\n\
+         Recomputes what must hold of a database, or of what is stored of Firefox Sync.\n\
          Exit status: 0 clean, 1 violations found, 2 not checked. On the embedded engine the server must be stopped.\n\n{}",
         setting_lines(Takes::Storage)
     )
@@ -497,6 +506,9 @@ mod tests {
         let Ok(Command::Restore { backup, given }) = parsed("restore o --cluster-file c") else { panic!("restore") };
         assert_eq!((backup, given.settings["cluster_file"].text.as_str()), (PathBuf::from("o"), "c"));
 
+        let Ok(Command::CheckSyncstorage(given)) = parsed("check --syncstorage --data-dir d") else { panic!("check") };
+        assert_eq!(given.settings["data_dir"].text, "d");
+
         let Ok(Command::Renew(given)) = parsed("renew --cluster-file c --root r") else { panic!("renew") };
         assert_eq!((given.settings["cluster_file"].text.as_str(), given.settings["root"].text.as_str()), ("c", "r"));
 
@@ -513,7 +525,11 @@ mod tests {
             ),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
-            ("check --data-dir d", "flatbed check needs a database's name (flatbed check --help)"),
+            ("check --data-dir d", "flatbed check needs a database's name, or --syncstorage (flatbed check --help)"),
+            (
+                "check db --syncstorage",
+                "flatbed check needs a database's name, or --syncstorage (flatbed check --help)",
+            ),
             ("check db --listen a:1", "invalid option '--listen' (flatbed --help lists what there is)"),
             ("backup", "flatbed backup needs a directory to copy into (flatbed backup --help)"),
             ("backup o --root r", "invalid option '--root' (flatbed --help lists what there is)"),

@@ -18,6 +18,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ADMINS: &str = "admins";
 const CORS: &str = "cors";
 const LIMITS: &str = "limits";
+const SYNCSTORAGE: &str = "syncstorage";
 
 /// Settings that may be arrays.
 const LISTS: [&str; 4] = ["listen", "proxy_protocol_from", "forwarded_from", "unlimited"];
@@ -133,6 +134,7 @@ impl ConfigFile {
                 }
                 (ADMINS, None) => file.read_admins(item)?,
                 (CORS, None) => file.read_cors(item)?,
+                (SYNCSTORAGE, None) => file.read_syncstorage(item)?,
                 (section, None) if item.is_table_like() && Values::is_section(section) => {
                     file.read_section(section, item)?;
                 }
@@ -172,6 +174,32 @@ impl ConfigFile {
                     return Err(ConfigError::UnknownKey { path: self.path.clone(), key });
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Settings whose keys begin with `syncstorage_`, without that.
+    fn read_syncstorage(&mut self, item: &Item) -> Result<(), ConfigError> {
+        let expected = "a table of strings, numbers and arrays of strings";
+        let table = item.as_table_like().ok_or_else(|| self.wrong_type(SYNCSTORAGE, expected))?;
+        for (name, item) in table.iter() {
+            let key = format!("{SYNCSTORAGE}.{name}");
+            let is_it = |key: &str| key.strip_prefix(SYNCSTORAGE).and_then(|key| key.strip_prefix('_')) == Some(name);
+            let Some(setting) = SETTINGS.iter().find(|setting| is_it(setting.key)) else {
+                return Err(ConfigError::UnknownKey { path: self.path.clone(), key });
+            };
+            let text = match item.as_value() {
+                Some(Value::String(text)) => text.value().clone(),
+                Some(Value::Integer(number)) => number.value().to_string(),
+                Some(Value::Array(_)) => {
+                    strings(item).ok_or_else(|| self.wrong_type(&key, "an array of strings"))?.join(",")
+                }
+                _ if name == LIMITS => limits(item).ok_or_else(|| self.wrong_type(&key, "a table of numbers"))?,
+                _ => return Err(self.wrong_type(&key, "a string, a number or an array of strings")),
+            };
+            let origin = format!("{key} in {}", self.path.display());
+            let base = self.path.parent().map(Path::to_owned);
+            self.settings.insert(setting.key, Found { text, origin, base });
         }
         Ok(())
     }

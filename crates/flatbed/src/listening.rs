@@ -128,7 +128,8 @@ async fn addresses(host: &str) -> Result<impl Iterator<Item = SocketAddr> + Clon
     Ok(found.collect::<Vec<_>>().into_iter())
 }
 
-fn places(found: &Found) -> Result<Vec<Place>, SettingsError> {
+/// Places with commas between them.
+pub(crate) fn places(found: &Found) -> Result<Vec<Place>, SettingsError> {
     let expected =
         "host:port, https://host:port or unix:PATH, such as 127.0.0.1:5984, or several with commas between them";
     let places: Option<Vec<_>> = found.text.split(',').map(|text| place(text.trim(), found)).collect();

@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod config_file;
 mod dump;
+mod jwks;
 mod limits;
 mod listening;
 mod load;
@@ -20,6 +21,7 @@ mod secret;
 mod serve;
 mod settings;
 mod storage;
+mod syncstorage;
 
 use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
 
@@ -71,14 +73,19 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let open_files = limits::raise_open_files();
             limits::use_small_pages();
             tracing::debug!(open_files, "limits");
-            let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
-            runtime.block_on(serve::serve(&settings, config, admin, ignores_stored, log.set_level.clone()))?;
+            let given = serve::Given { config, variables: &variables, ignores_stored };
+            runtime.block_on(serve::serve(&settings, given, log.set_level.clone()))?;
             Ok(true)
         }
         Command::Check { database, given } => {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
             runtime.block_on(check::check(&database, &settings))
+        }
+        Command::CheckSyncstorage(given) => {
+            let (settings, _) = settle(given, &variables)?;
+            let _log = logging::start(&settings, runtime.handle())?;
+            runtime.block_on(check::check_syncstorage(&settings))
         }
         Command::Backup { out, given } => {
             backup::backup(&out, &settle(given, &variables)?.0)?;

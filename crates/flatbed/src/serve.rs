@@ -1,8 +1,8 @@
 //! `flatbed serve`: the storage, the layer and the HTTP server, from the settings to the last request.
 
 use std::{
-    collections::BTreeMap,
-    io,
+    collections::{BTreeMap, HashMap},
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -24,10 +24,11 @@ use crate::{
     process, renew,
     settings::Settings,
     storage::{Storage, StorageError},
+    syncstorage::FirefoxSync,
 };
 
 /// How long running requests may take to end once a signal has come.
-const DRAIN: Duration = Duration::from_secs(10);
+pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// Why the server does not serve. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +83,14 @@ pub(crate) enum ServeError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What Firefox Sync's tokens are signed with is not to be had.
+    #[error(
+        "the secret of [syncstorage]: {0}. Set FLATBED_SYNCSTORAGE_MASTER_SECRET or master_secret_file, such as to what openssl rand -hex 32 prints"
+    )]
+    Secret(String),
+    /// Firefox Sync's storage does not open.
+    #[error("Firefox Sync's storage cannot be used: {0}")]
+    Sync(#[from] flatbed_syncstorage::Error),
     /// The server's own certificate cannot be used.
     #[error("tls_certificate and tls_key: {0}")]
     Tls(#[from] TlsError),
@@ -104,17 +113,27 @@ pub(crate) enum ServeError {
     System(#[from] io::Error),
 }
 
+/// What a server is started with beside its settings.
+pub(crate) struct Given<'g> {
+    /// The configuration file.
+    pub config: Option<ConfigFile>,
+    /// The environment.
+    pub variables: &'g HashMap<String, String>,
+    /// Nothing counts that `_config` has changed.
+    pub ignores_stored: bool,
+}
+
 /// Serves until SIGINT or SIGTERM, and then until running requests are done.
 ///
 /// # Errors
 /// [`ServeError`], all of them before the first request is taken.
 pub(crate) async fn serve(
     settings: &Settings,
-    config: Option<ConfigFile>,
-    admin: Option<&str>,
-    ignores_stored: bool,
+    Given { config, variables, ignores_stored }: Given<'_>,
     set_log_level: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> Result<(), ServeError> {
+    let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
+    let secret = settings.syncstorage.as_ref().map(|sync| sync.secret(variables)).transpose()?;
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
     let values = values(settings, config, admin)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
@@ -136,11 +155,21 @@ pub(crate) async fn serve(
         }
         layer => layer?,
     };
-    let couch = CouchOptions {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        health: storage.health(),
-        figures: storage.figures().and(process::figures),
+    let descriptors = process::raise_descriptors_max();
+    let surfaces = 1 + usize::from(settings.syncstorage.is_some());
+    let wanted = ShellOptions::default().connections_max;
+    let connections_max = process::connections_max(surfaces * wanted, descriptors) / surfaces;
+    let sync = match (&settings.syncstorage, secret) {
+        (Some(sync), Some(secret)) => {
+            Some(FirefoxSync::open((settings, sync), secret, storage.database(), connections_max).await?)
+        }
+        _ => None,
     };
+    let mut figures = storage.figures().and(process::figures);
+    if let Some(sync) = &sync {
+        figures = figures.and(sync.figures());
+    }
+    let couch = CouchOptions { version: env!("CARGO_PKG_VERSION").to_owned(), health: storage.health(), figures };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
     let may_be_open = values.section(ADMINS).next().is_none();
     let configuration = Configuration::open(layer.clone(), values, ignores_stored).await?;
@@ -151,15 +180,26 @@ pub(crate) async fn serve(
     configuration.on_change(move |settings| set_log_level(&settings.log.level));
     let service = Service::new(layer.clone(), functions, configuration);
     let (server, replicator) =
-        put_together((&listen, listening), cors, couch, replicator, service, (&layer, &authority)).await?;
+        put_together((&listen, listening, connections_max), cors, couch, replicator, service, (&layer, &authority))
+            .await?;
+    if connections_max < wanted {
+        tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
+    }
     for listen in server.listening() {
         // On stdout and whatever the log's level: scripts that took port 0 read it here.
         println!("Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%listen, %storage, "serving");
     }
+    for listen in sync.iter().flat_map(FirefoxSync::listening) {
+        // Who reads the first line may have gone by now.
+        let _ = writeln!(io::stdout(), "Flatbed {} serves Firefox Sync on {listen}", env!("CARGO_PKG_VERSION"));
+        tracing::info!(%listen, %storage, "serving Firefox Sync");
+    }
 
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async move {
         signals.next().await;
+        drop(stop);
         tracing::info!("stopping: running requests may end; a second signal stops at once");
         tokio::spawn(async move {
             signals.next().await;
@@ -172,7 +212,12 @@ pub(crate) async fn serve(
         tokio::join!(replicator.stop(supervisor), background.stop());
         layer.shutdown();
     };
-    server.serve(shutdown, beside).await;
+    let sync = async {
+        if let Some(sync) = sync {
+            sync.serve(async { drop(stopped.await) }).await;
+        }
+    };
+    tokio::join!(server.serve(shutdown, beside), sync);
     drop(replicator);
     layer.shutdown();
     drop(layer);
@@ -183,7 +228,7 @@ pub(crate) async fn serve(
 
 /// The one place where the parts of a server meet.
 async fn put_together(
-    (listen, listening): (&[Listen], &Listening),
+    (listen, listening, connections_max): (&[Listen], &Listening, usize),
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
@@ -196,8 +241,6 @@ async fn put_together(
     let (actor, accounts) = (authority.for_job("replicator"), service.accounts().clone());
     let replicator = Replicator::new(layer.clone(), actor, replicator, accounts, connect);
     let defaults = ShellOptions::default();
-    let descriptors = process::raise_descriptors_max();
-    let connections_max = process::connections_max(defaults.connections_max, descriptors);
     let shell = Shell::new(ShellOptions {
         cors,
         server: format!("Flatbed/{}", couch.version),
@@ -213,9 +256,6 @@ async fn put_together(
     });
     let couch = Couch::new(couch, service, shell.clone(), replicator.clone());
     let server = Server::bind(listen, shell, couch, inside).await?;
-    if connections_max < defaults.connections_max {
-        tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
-    }
     Ok((server, replicator))
 }
 

@@ -15,6 +15,7 @@ use flatbed_replicator::Allowed;
 use flatbed_service::configuration::Source;
 
 use crate::listening::Listening;
+use crate::syncstorage::SyncSettings;
 
 /// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
@@ -135,6 +136,60 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "addresses, networks and hosts within that replications of users who are no administrators may reach too",
         storage: false,
     },
+    Setting {
+        key: "syncstorage_listen",
+        value: "ADDR",
+        help: "where to serve Firefox Sync, as in --listen; without it, it is not served",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_public_url",
+        value: "URL",
+        help: "what devices know it by, with a proxy's path, such as https://example.org/sync [as in Host]",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_master_secret_file",
+        value: "FILE",
+        help: "file of the secret that its tokens are signed with, unless FLATBED_SYNCSTORAGE_MASTER_SECRET has it",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_accounts",
+        value: "ID,...",
+        help: "Mozilla accounts that may sync, by the ids that the log tells of those refused; * is all",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_first_users",
+        value: "N",
+        help: "the first that come may sync, up to so many users, 1000 at most [0]",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_jwks",
+        value: "URL",
+        help: "URL or file of the keys that accounts sign with [https://oauth.accounts.firefox.com/v1/jwks]",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_issuer",
+        value: "TEXT",
+        help: "what the accounts' tokens say has issued them [https://accounts.firefox.com]",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_token_seconds",
+        value: "N",
+        help: "how long a token lasts, 60 to 86400 [3600]",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_limits",
+        value: "NAME=N,...",
+        help: "what devices may send, such as max_post_records=100,quota_bytes=1000000000",
+        storage: false,
+    },
     Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
     Setting {
         key: "log_level",
@@ -247,6 +302,8 @@ pub(crate) struct Settings {
     pub replication_ca: Option<PathBuf>,
     /// What replications of users may reach beside the internet.
     pub replication_allow: Allowed,
+    /// Firefox Sync, if it is served.
+    pub syncstorage: Option<SyncSettings>,
     /// Text or JSON.
     pub log_format: LogFormat,
     /// A level, or targets with levels.
@@ -300,6 +357,7 @@ impl Settings {
                 .map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
                 .transpose()?
                 .unwrap_or_default(),
+            syncstorage: SyncSettings::resolve(layers)?,
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
             log_level_source: source("log_level"),
@@ -336,7 +394,8 @@ impl Found {
         self.base.as_deref().unwrap_or(Path::new("")).join(path)
     }
 
-    fn number<N>(&self, range: RangeInclusive<N>) -> Result<N, SettingsError>
+    /// A number within bounds.
+    pub(crate) fn number<N>(&self, range: RangeInclusive<N>) -> Result<N, SettingsError>
     where
         N: FromStr + PartialOrd + fmt::Display,
     {

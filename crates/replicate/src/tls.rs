@@ -68,7 +68,10 @@ impl Tls {
     }
 
     /// Speaks TLS over a connection to `host`, a name or an address, whose certificate must be of it.
-    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+    ///
+    /// # Errors
+    /// Why there is no TLS.
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
         let connector = self.connector().map_err(|error| error.to_string())?;

@@ -18,4 +18,5 @@ mod renew;
 mod slow_followers;
 mod startup;
 mod support;
+mod syncstorage;
 mod upgrade;
