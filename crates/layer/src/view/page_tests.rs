@@ -123,6 +123,36 @@ async fn pages_of_keys_are_bounded_in_bytes() {
     }
 }
 
+/// Rows of one key and document are not turned round: of many that are large a page has some all the same.
+#[tokio::test]
+async fn pages_that_are_read_backwards_are_bounded_in_bytes() {
+    let (db, _directory) = database().await;
+    let large = |n: usize| format!("{n}{}", " ".repeat(15_000));
+    let apart = |n: usize| format!("{n}{}", " ".repeat(300_000));
+    let mut model = Model::from([
+        ("apart".to_owned(), of_rows((0..12).map(|n| ("2".into(), apart(n))).collect())),
+        ("many".to_owned(), of_rows((0..200).map(|n| ("3".into(), large(n))).collect())),
+    ]);
+    model.extend((0..20).map(|n| (format!("s{n:02}"), of_rows(vec![("3".into(), n.to_string())]))));
+    build(&db, &group(), &model).await;
+    let all = in_order(model_rows(&group(), 1, &model), true);
+    let backwards = |skip, limit| ViewQuery { descending: true, skip, limit, ..ViewQuery::default() };
+    let (of_all, found) = pages(&db, backwards(0, None)).await;
+    assert!(found == all, "{} rows, {} expected", found.len(), all.len());
+    let most = of_all.iter().map(|(_, bytes)| *bytes).max();
+    assert!(most < Some(5_000_000), "{most:?}");
+    for (skip, limit, bytes_max) in
+        [(20, 1, 150_000), (25, 2, 400_000), (150, 3, 400_000), (220, 1, 700_000), (226, 1, 700_000)]
+    {
+        let (of_some, found) = pages(&db, backwards(skip, Some(limit))).await;
+        let skip = skip as usize;
+        assert!(found == all[skip..skip + limit as usize], "{skip} {limit}: {} rows", found.len());
+        let read: u64 = of_some.iter().map(|(_, bytes)| bytes).sum();
+        println!("{skip} {limit}: {read} bytes read");
+        assert!(read < bytes_max, "{skip} {limit}: {read}");
+    }
+}
+
 /// Groups are named by their rows' keys: values are not read for that.
 #[tokio::test]
 async fn keys_of_groups_are_read_without_values() {

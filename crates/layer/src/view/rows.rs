@@ -11,7 +11,7 @@ use crate::document::edit::{Document, GetOptions};
 use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::read::local::LocalDocument;
-use crate::store::keys::RowKey;
+use crate::store::keys::{self, RowKey};
 use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
@@ -66,7 +66,8 @@ struct Cursor {
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
-    /// The row shown last, where the rest begins again with its spelling, as rows of one are not turned round.
+    /// The row shown last, where rows of its spelling are left, which are not turned round: these come first, and the rest
+    /// ends behind them.
     shown: Option<Vec<u8>>,
     /// Of how many keys rows are asked for together; 0: it is not known how large they are.
     keys_at_once: usize,
@@ -249,6 +250,8 @@ struct Part {
     rows: Vec<(Vec<u8>, ViewRow)>,
     /// What is left of the range; `None`: nothing.
     rest: Option<KeyRange>,
+    /// See [`Cursor::shown`].
+    shown: Option<Vec<u8>>,
 }
 
 impl PageRead for ReadRows<'_> {
@@ -256,7 +259,7 @@ impl PageRead for ReadRows<'_> {
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
         let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
-        let mut next = Cursor { is_first: false, shown: None, ..self.from.clone() };
+        let mut next = Cursor { is_first: false, ..self.from.clone() };
         if !reading.is_built() {
             return Ok((page, None));
         }
@@ -268,7 +271,7 @@ impl PageRead for ReadRows<'_> {
                 };
                 let (part, before) = self.range_page(reading, range, &mut next).await?;
                 page.before = before;
-                next.rest = part.rest;
+                (next.rest, next.shown) = (part.rest, part.shown);
                 (part.rows, next.rest.is_none())
             }
             Select::Keys { keys, .. } => {
@@ -290,41 +293,25 @@ impl PageRead for ReadRows<'_> {
 impl ReadRows<'_> {
     /// The first rows of a range, and how many of the view are before it.
     async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
-        if let Some(shown) = &self.from.shown {
-            return Ok((self.behind_shown(reading, &range, shown, next.limit).await?, 0));
-        }
         let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
         if next.skip <= SKIP_READ_MAX {
             let wanted = next.skip.saturating_add(next.limit).min(PAGE_ROWS as u64 + next.skip) as usize;
-            let rows = rows_of(reading, &range, wanted, self.query.descending);
-            let (mut part, before) = try_join(rows, before).await?;
-            let skipped = next.skip.min(part.rows.len() as u64);
-            part.rows.drain(..skipped as usize);
-            part.rows.truncate(usize::try_from(next.limit).unwrap_or(usize::MAX));
-            next.skip -= skipped;
-            return Ok((part, before));
+            let part = async {
+                let shown = self.from.shown.clone();
+                let mut found = first_rows(reading, &range, shown, (wanted, PAGE_BYTES), self.query.descending).await?;
+                next.skip -= found.cut(next.skip, next.limit);
+                found.with_texts(reading).await
+            };
+            return try_join(part, before).await;
         }
         let before = before.await?;
-        let (range, skip) = passed_over(reading, range, before, next.skip, self.query.descending).await?;
+        let (range, shown) = passed_over(reading, range, before, next.skip, self.query.descending).await?;
         next.skip = 0;
         let Some(range) = range else { return Ok((Part::default(), before)) };
-        let wanted = skip.saturating_add(next.limit).min(PAGE_ROWS as u64 + skip) as usize;
-        let mut part = rows_of(reading, &range, wanted, self.query.descending).await?;
-        part.rows.drain(..part.rows.len().min(skip as usize));
-        part.rows.truncate(usize::try_from(next.limit).unwrap_or(usize::MAX));
-        Ok((part, before))
-    }
-
-    /// The first rows of a range that begins with a spelling, without those of this that were shown.
-    async fn behind_shown(&self, reading: &Reading<'_>, range: &KeyRange, shown: &[u8], limit: u64) -> Result<Part> {
-        let key = RowKey::decode(shown)?;
-        let begin = key.of_spelling().begin;
-        let count = u64::from(key.ordinal) + 1;
-        let wanted = limit.min(PAGE_ROWS as u64).saturating_add(count) as usize;
-        let mut part = rows_of(reading, range, wanted, self.query.descending).await?;
-        part.rows.retain(|(key, _)| !(begin.as_slice()..=shown).contains(&key.as_slice()));
-        part.rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(part)
+        let wanted = next.limit.min(PAGE_ROWS as u64) as usize;
+        let mut found = first_rows(reading, &range, shown, (wanted, PAGE_BYTES), self.query.descending).await?;
+        found.cut(0, next.limit);
+        Ok((found.with_texts(reading).await?, before))
     }
 
     /// Rows of the view before a range, in the order of reading.
@@ -363,14 +350,15 @@ impl ReadRows<'_> {
         'page: while next.key < count {
             let (first, asked) = (next.key, next.keys_at_once.min(count - next.key));
             let keys = (first..first + asked).map(|key| {
-                let rest = if key == first { next.rest.take() } else { None };
+                let (rest, shown) = if key == first { (next.rest.take(), next.shown.take()) } else { (None, None) };
                 async move {
                     let range = match rest {
                         Some(rest) => Some(rest),
                         None => reading.range_of_key(&self.query.select, key, descending).await?,
                     };
+                    let most = (wanted, PAGE_BYTES / asked as u64);
                     match range {
-                        Some(range) => find_rows(reading, &range, wanted, PAGE_BYTES / asked as u64, descending).await,
+                        Some(range) => first_rows(reading, &range, shown, most, descending).await,
                         None => Ok(FoundRows::default()),
                     }
                 }
@@ -387,20 +375,18 @@ impl ReadRows<'_> {
                 }
                 // The key's other rows follow at once where there is room.
                 loop {
-                    if descending {
-                        part.turn(reading).await?;
-                    }
                     seen += part.rows.len();
                     bytes += part.rows.iter().map(|(key, row)| key.len() as u64 + texts_bytes(row)).sum::<u64>();
                     let skipped = next.skip.min(part.rows.len() as u64);
                     next.skip -= skipped;
                     rows.extend(part.rows.into_iter().skip(skipped as usize));
-                    next.rest = part.rest;
+                    (next.rest, next.shown) = (part.rest, part.shown);
                     let Some(rest) = next.rest.as_ref().filter(|_| rows.len() < limit) else { break };
                     if seen >= PAGE_ROWS || bytes >= PAGE_BYTES {
                         break;
                     }
-                    part = find_rows(reading, rest, wanted, PAGE_BYTES - bytes, descending).await?;
+                    let most = (wanted, PAGE_BYTES - bytes);
+                    part = first_rows(reading, rest, next.shown.take(), most, descending).await?;
                 }
                 next.key += usize::from(next.rest.is_none());
                 let is_full = rows.len() >= limit || seen >= PAGE_ROWS || bytes >= PAGE_BYTES;
@@ -448,17 +434,17 @@ impl ReadRows<'_> {
             return Ok(false);
         }
         // The rest is read again, by number: rows of a range may have moved by then, as between any two pages.
-        let (left, taken) = (keys.len() - page.rows.len(), page.rows.len() as u64);
+        let taken = page.rows.len() as u64;
         let limit = self.from.limit.saturating_sub(taken);
-        *next = Cursor { is_first: false, limit, shown: None, keys_at_once: next.keys_at_once, ..self.from.clone() };
-        match (&self.query.select, keys.get(page.rows.len().wrapping_sub(1))) {
-            (Select::Range(range), Some(last)) if left > 0 => {
+        *next = Cursor { is_first: false, limit, keys_at_once: next.keys_at_once, ..self.from.clone() };
+        let at = page.rows.len();
+        match (&self.query.select, keys.get(at.wrapping_sub(1)), keys.get(at)) {
+            (Select::Range(range), Some(last), Some(left)) => {
                 let whole = match &self.from.rest {
                     Some(rest) => rest.clone(),
                     None => reading.range(range, self.query.descending).await?,
                 };
-                next.rest = Some(behind(whole, last, self.query.descending)?);
-                next.shown = self.query.descending.then(|| last.clone());
+                (next.rest, next.shown) = behind(whole, last, left, self.query.descending)?;
                 next.skip = 0;
             }
             _ => next.skip += taken,
@@ -467,34 +453,37 @@ impl ReadRows<'_> {
     }
 }
 
-/// What is left of a range behind a row. Backwards that is from the end of the row's spelling on, as rows of one spelling are
-/// not turned round.
-fn behind(range: KeyRange, last: &[u8], descending: bool) -> Result<KeyRange> {
-    Ok(match descending {
-        false => KeyRange { begin: [last, &[0]].concat(), ..range },
-        true => KeyRange { end: Some(RowKey::decode(last)?.of_spelling().end), ..range },
-    })
+/// What is left of a range behind a row, the next one in the order of reading being `left`, and the row where others of its
+/// spelling are left.
+fn behind(range: KeyRange, last: &[u8], left: &[u8], descending: bool) -> Result<(Option<KeyRange>, Option<Vec<u8>>)> {
+    if !descending {
+        return Ok((Some(KeyRange { begin: [last, &[0]].concat(), ..range }), None));
+    }
+    let spelling = RowKey::decode(last)?.of_spelling();
+    let is_within = (spelling.begin.as_slice()..spelling.end.as_slice()).contains(&left);
+    let (end, shown) = if is_within { (spelling.end, Some(last.to_vec())) } else { (spelling.begin, None) };
+    Ok((Some(KeyRange { end: Some(end), ..range }), shown))
 }
 
-/// A range without the first `skip` rows, of which `before` the view has others; and how many are still to be passed over.
-/// `None`: there are no more rows.
+/// A range without the first `skip` rows, of which `before` the view has others; and the last of them, where others of its
+/// spelling are left. No range: there are no more rows.
 async fn passed_over(
     reading: &Reading<'_>,
     range: KeyRange,
     before: u64,
     skip: u64,
     descending: bool,
-) -> Result<(Option<KeyRange>, u64)> {
+) -> Result<(Option<KeyRange>, Option<Vec<u8>>)> {
     let stored = reading.stored();
     let first = before.saturating_add(skip);
     if !descending {
         let found = nth(&stored, reading.height, first).await?;
         let begin = found.filter(|key| range.contains(key));
-        return Ok((begin.map(|begin| KeyRange { begin, ..range }), 0));
+        return Ok((begin.map(|begin| KeyRange { begin, ..range }), None));
     }
-    let Some(at) = reading.total().checked_sub(first.saturating_add(1)) else { return Ok((None, 0)) };
+    let Some(at) = reading.total().checked_sub(first.saturating_add(1)) else { return Ok((None, None)) };
     let found = nth(&stored, reading.height, at).await?;
-    let Some(found) = found.filter(|key| range.contains(key)) else { return Ok((None, 0)) };
+    let Some(found) = found.filter(|key| range.contains(key)) else { return Ok((None, None)) };
     let key = RowKey::decode(&found)?;
     let spelling = key.of_spelling();
     let (tree, end) = (reading.open.tree, Some(spelling.end.as_slice()));
@@ -502,17 +491,79 @@ async fn passed_over(
     let page = reading.reads().range(&all, 1, true).await?;
     let last = page.get(0).map(|(key, _)| RowKey::decode(key.get(reading.keys.row_prefix(tree)..).unwrap_or_default()));
     let last = last.transpose()?.map_or(key.ordinal, |last| last.ordinal);
-    Ok((Some(KeyRange { end: Some(spelling.end), ..range }), u64::from(last.saturating_sub(key.ordinal))))
+    // So many of the spelling are passed over, from its first one on.
+    let shown = last.saturating_sub(key.ordinal).checked_sub(1).map(|ordinal| RowKey { ordinal, ..key }.encode());
+    Ok((Some(KeyRange { end: Some(spelling.end), ..range }), shown))
 }
 
-/// The first rows of a range in the order of reading: as many as are wanted, as a page has bytes, and some more that belong
-/// to the last one.
-async fn rows_of(reading: &Reading<'_>, range: &KeyRange, wanted: usize, descending: bool) -> Result<Part> {
-    let mut found = find_rows(reading, range, wanted, PAGE_BYTES, descending).await?;
-    if descending {
-        found.turn(reading).await?;
+/// The first rows of a range in the order of reading, as many as are wanted or have about so many bytes. Backwards those of a
+/// spelling, which are not turned round, are read forwards, behind the one that was `shown` last.
+async fn first_rows(
+    reading: &Reading<'_>,
+    range: &KeyRange,
+    shown: Option<Vec<u8>>,
+    (wanted, bytes_max): (usize, u64),
+    descending: bool,
+) -> Result<FoundRows> {
+    if !descending {
+        return find_rows(reading, range, wanted, bytes_max, false).await;
     }
-    Ok(Part { rows: with_texts(reading, found.rows).await?, rest: found.rest })
+    let mut range = range.clone();
+    if let Some(shown) = shown {
+        let spelling = RowKey::decode(&shown)?.of_spelling();
+        let (begin, before) = ([&shown[..], &[0]].concat(), spelling.begin.clone());
+        let found = rows_of_spelling(reading, &range, begin, spelling, (wanted, bytes_max)).await?;
+        if !found.rows.is_empty() {
+            return Ok(found);
+        }
+        range.end = Some(before);
+    }
+    let mut found = find_rows(reading, &range, wanted, bytes_max, true).await?;
+    let last = found.rows.last().map(|(key, _)| RowKey::decode(key)).transpose()?;
+    let mut behind = FoundRows::default();
+    // What was read of the last spelling are its last rows.
+    if let Some(spelling) = last.filter(|last| last.ordinal > 0).map(|last| last.of_spelling()) {
+        let whole = found.rows.iter().take_while(|(key, _)| *key >= spelling.end).count();
+        found.rows.truncate(whole);
+        let most = (wanted.saturating_sub(whole), bytes_max);
+        behind = rows_of_spelling(reading, &range, spelling.begin.clone(), spelling, most).await?;
+        (found.rest, found.shown) = (behind.rest.take(), behind.shown.take());
+    }
+    turn(&mut found.rows)?;
+    found.rows.append(&mut behind.rows);
+    Ok(found)
+}
+
+/// Rows of a spelling from a key on, in their own order, and what is left of a range that is read backwards.
+async fn rows_of_spelling(
+    reading: &Reading<'_>,
+    range: &KeyRange,
+    begin: Vec<u8>,
+    spelling: keys::KeyRange,
+    (wanted, bytes_max): (usize, u64),
+) -> Result<FoundRows> {
+    let own = KeyRange { begin, end: Some(spelling.end.clone()) };
+    let mut found = find_rows(reading, &own, wanted, bytes_max, false).await?;
+    found.shown = found.rest.and(found.rows.last()).map(|(key, _)| key.clone());
+    let end = if found.shown.is_some() { spelling.end } else { spelling.begin };
+    found.rest = (end > range.begin).then(|| KeyRange { begin: range.begin.clone(), end: Some(end) });
+    Ok(found)
+}
+
+/// Puts rows that were read backwards in the order of reading: those of one spelling in their own.
+fn turn(found: &mut [(Vec<u8>, proto::ViewRow)]) -> Result<()> {
+    let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
+    if keys.iter().all(|key| key.ordinal == 0) {
+        return Ok(());
+    }
+    let mut begin = 0;
+    for run in keys.chunk_by(|a, b| (&a.element, &a.id, a.spelling) == (&b.element, &b.id, b.spelling)) {
+        if let Some(rows) = found.get_mut(begin..begin + run.len()) {
+            rows.reverse();
+        }
+        begin += run.len();
+    }
+    Ok(())
 }
 
 /// Rows with their keys in storage, and where it goes on. What of them lies apart was not read yet.
@@ -521,6 +572,8 @@ struct FoundRows {
     rows: Vec<(Vec<u8>, proto::ViewRow)>,
     /// What is left of the range; `None`: nothing.
     rest: Option<KeyRange>,
+    /// See [`Cursor::shown`].
+    shown: Option<Vec<u8>>,
 }
 
 /// The first rows of a range, backwards if asked for so, until they have about so many bytes.
@@ -560,17 +613,20 @@ async fn find_rows(
             None => {}
         }
     }
-    Ok(FoundRows { rows, rest: (!is_all).then_some(rest) })
+    Ok(FoundRows { rows, rest: (!is_all).then_some(rest), shown: None })
 }
 
 impl FoundRows {
-    /// Puts what was read backwards in the order of reading.
-    async fn turn(&mut self, reading: &Reading<'_>) -> Result<()> {
-        let end = turned(reading, &mut self.rows).await?;
-        if let (Some(rest), Some(end)) = (&mut self.rest, end) {
-            rest.end = Some(end);
-        }
-        Ok(())
+    /// Leaves out the first `skip` rows, which it counts, and those behind the next `limit`: what of them lies apart is not read.
+    fn cut(&mut self, skip: u64, limit: u64) -> u64 {
+        let skipped = skip.min(self.rows.len() as u64);
+        self.rows.drain(..skipped as usize);
+        self.rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        skipped
+    }
+
+    async fn with_texts(self, reading: &Reading<'_>) -> Result<Part> {
+        Ok(Part { rows: with_texts(reading, self.rows).await?, rest: self.rest, shown: self.shown })
     }
 }
 
@@ -585,40 +641,4 @@ async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>)
         })
     });
     try_join_all(rows.collect::<Result<Vec<_>>>()?).await
-}
-
-/// Puts rows of one spelling that were read backwards in their own order, and reads what is missing of the last ones. Where that
-/// was something, where the rest ends now.
-async fn turned(reading: &Reading<'_>, found: &mut Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Option<Vec<u8>>> {
-    let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
-    let mut rest = None;
-    if let Some(last) = keys.last().filter(|last| last.ordinal > 0) {
-        let (tree, prefix) = (reading.open.tree, reading.keys.row_prefix(reading.open.tree));
-        let begin = last.of_spelling().begin;
-        let mut end = last.encode();
-        loop {
-            let range = reading.keys.rows(tree, &begin, Some(&end));
-            let page = reading.reads().range(&range, 1_000, true).await?;
-            for (key, value) in page.iter() {
-                end = key.get(prefix..).unwrap_or_default().to_vec();
-                found.push((end.clone(), decode(value)?));
-            }
-            if page.is_empty() || !page.more() && page.len() < 1_000 {
-                break;
-            }
-        }
-        rest = Some(end);
-    }
-    let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
-    if keys.iter().all(|key| key.ordinal == 0) {
-        return Ok(rest);
-    }
-    let mut begin = 0;
-    for run in keys.chunk_by(|a, b| (&a.element, &a.id, a.spelling) == (&b.element, &b.id, b.spelling)) {
-        if let Some(rows) = found.get_mut(begin..begin + run.len()) {
-            rows.reverse();
-        }
-        begin += run.len();
-    }
-    Ok(rest)
 }
