@@ -97,7 +97,9 @@ impl Surface for State {
             let query = Query::parse(request.uri.query())?;
             let context = self.service.context(standing);
             let watch = context.rights_watch();
-            let reply = run(self, Request::new(request, query, context), target).await?;
+            // Boxed: what is handed on would be copied at each level.
+            let request = Box::new(Request::new(request, query, context));
+            let reply = run(self, request, target).await?;
             Ok(reply.until(cut(watch)))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
@@ -168,7 +170,7 @@ async fn cut(mut watch: RightsWatch) {
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
-async fn run(state: &Arc<State>, mut request: Request, target: Target) -> Result<Reply> {
+async fn run(state: &Arc<State>, mut request: Box<Request>, target: Target) -> Result<Reply> {
     if target.only_reads(&request.method) {
         return dispatch(state, request, target).await;
     }
@@ -185,10 +187,10 @@ pub(crate) fn again(
     request: Request,
     target: Target,
 ) -> Pin<Box<dyn Future<Output = Result<Reply>> + Send + '_>> {
-    Box::pin(run(state, request, target))
+    Box::pin(run(state, Box::new(request), target))
 }
 
-async fn dispatch(state: &Arc<State>, mut request: Request, mut target: Target) -> Result<Reply> {
+async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Target) -> Result<Reply> {
     if let Err(failure) = wants_a_name(state, &request, &target) {
         request.skip_body().await;
         return Err(failure);
@@ -209,9 +211,9 @@ async fn dispatch(state: &Arc<State>, mut request: Request, mut target: Target) 
             return handle(state, request, target).await;
         };
         // Not by calling itself: it may be sent on a hundred times.
-        match Box::pin(rewrite::rewrite(state, request, &name.text, design, rest)).await? {
+        match Box::pin(rewrite::rewrite(state, *request, &name.text, design, rest)).await? {
             Rewritten::Answer(reply) => return Ok(reply),
-            Rewritten::Request(next) => request = *next,
+            Rewritten::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
         // A link of another page leads here, too.
@@ -219,32 +221,32 @@ async fn dispatch(state: &Arc<State>, mut request: Request, mut target: Target) 
             return Err(Refused::foreign().into());
         }
         if request.client.is_none() && !matches!(request.method, Method::GET | Method::HEAD) {
-            return again(state, request, target).await;
+            return again(state, *request, target).await;
         }
     }
 }
 
-async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Result<Reply> {
+async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -> Result<Reply> {
     let (name, what) = match target {
         Target::Database(name, what) => (name.text, what),
         // Boxed here and below, as documents are by their methods: the future of every request has room for what is not.
         Target::Welcome => return server::welcome(state, &request),
         Target::Up => return Box::pin(server::up(state, &request)).await,
-        Target::Session => return Box::pin(session::session(state, request)).await,
+        Target::Session => return Box::pin(session::session(state, *request)).await,
         Target::Uuids => return server::uuids(state, &request),
         Target::AllDbs => return Box::pin(server::all_dbs(&request)).await,
         Target::ActiveTasks => return Box::pin(server::active_tasks(state, &request)).await,
-        Target::DbUpdates => return Box::pin(db_updates::db_updates(state, request)).await,
-        Target::Replicate => return Box::pin(replicate::replicate(state, request)).await,
+        Target::DbUpdates => return Box::pin(db_updates::db_updates(state, *request)).await,
+        Target::Replicate => return Box::pin(replicate::replicate(state, *request)).await,
         Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
         Target::Metrics => return server::metrics(state, &request),
-        Target::DbsInfo { is_longer } => return Box::pin(dbs_info::dbs_info(state, request, is_longer)).await,
-        Target::Node(what) => return Box::pin(node::node(state, request, what)).await,
-        Target::Membership => return Box::pin(setup::membership(request)).await,
-        Target::ClusterSetup => return Box::pin(setup::cluster_setup(request)).await,
-        Target::Reshard(what) => return Box::pin(setup::reshard(request, what)).await,
-        Target::Utils => return Box::pin(setup::utils(request)).await,
-        Target::Favicon => return Box::pin(setup::favicon(request)).await,
+        Target::DbsInfo { is_longer } => return Box::pin(dbs_info::dbs_info(state, *request, is_longer)).await,
+        Target::Node(what) => return Box::pin(node::node(state, *request, what)).await,
+        Target::Membership => return Box::pin(setup::membership(*request)).await,
+        Target::ClusterSetup => return Box::pin(setup::cluster_setup(*request)).await,
+        Target::Reshard(what) => return Box::pin(setup::reshard(*request, what)).await,
+        Target::Utils => return Box::pin(setup::utils(*request)).await,
+        Target::Favicon => return Box::pin(setup::favicon(*request)).await,
         Target::Later(what, _) => return later(&mut request, what).await,
         Target::EncodedDesign(target) => return Box::pin(handle(state, request, *target)).await,
     };
@@ -252,62 +254,64 @@ async fn handle(state: &Arc<State>, mut request: Request, target: Target) -> Res
     let endpoint = match what {
         InDatabase::Endpoint(endpoint) => endpoint,
         InDatabase::Document { id, .. } => return document::document(request, name, &id).await,
-        InDatabase::Root => return Box::pin(database::root(state, request, name)).await,
-        InDatabase::LocalQueries => return Box::pin(local_docs::queries(request, name)).await,
-        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(request, name, listed)).await,
+        InDatabase::Root => return Box::pin(database::root(state, *request, name)).await,
+        InDatabase::LocalQueries => return Box::pin(local_docs::queries(*request, name)).await,
+        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(*request, name, listed)).await,
         InDatabase::Attachment { id, name: file, .. } => {
-            return Box::pin(attachment::attachment(request, name, &id, &file)).await;
+            return Box::pin(attachment::attachment(*request, name, &id, &file)).await;
         }
-        InDatabase::Local { id } => return Box::pin(local::document(request, name, &id)).await,
+        InDatabase::Local { id } => return Box::pin(local::document(*request, name, &id)).await,
         InDatabase::LocalAttachment => {
             request.skip_body().await;
             return Err(Failure::bad_request("_local documents do not accept attachments."));
         }
         InDatabase::Partition { partition: of, of: what } => {
-            return Box::pin(partition::partition(state, request, name, of, what.map(|what| *what))).await;
+            return Box::pin(partition::partition(state, *request, name, of, what.map(|what| *what))).await;
         }
         InDatabase::Answering { design, kind, rest } => {
             return match kind {
-                Answering::Show => Box::pin(answering::show(state, request, name, &design, &rest)).await,
-                Answering::Update => Box::pin(answering::update(state, request, name, &design, &rest)).await,
-                Answering::List => Box::pin(list::list(state, request, name, &design, &rest)).await,
+                Answering::Show => Box::pin(answering::show(state, *request, name, &design, &rest)).await,
+                Answering::Update => Box::pin(answering::update(state, *request, name, &design, &rest)).await,
+                Answering::List => Box::pin(list::list(state, *request, name, &design, &rest)).await,
                 // Where it leads is for whoever dispatches.
                 Answering::Rewrite => Err(Failure::not_found("missing")),
             };
         }
-        InDatabase::View { design, rest } => return Box::pin(view::view(request, name, &design, &rest)).await,
+        InDatabase::View { design, rest } => return Box::pin(view::view(*request, name, &design, &rest)).await,
         InDatabase::DesignInfo { is_longer: true, .. } => {
             request.skip_body().await;
             return Err(Failure::method("GET"));
         }
-        InDatabase::DesignInfo { design, .. } => return Box::pin(maintenance::view_info(request, name, &design)).await,
-        InDatabase::CompactViews { design } => {
-            return Box::pin(maintenance::compact_views(request, name, &design)).await;
+        InDatabase::DesignInfo { design, .. } => {
+            return Box::pin(maintenance::view_info(*request, name, &design)).await;
         }
-        InDatabase::ViewCleanup => return Box::pin(maintenance::view_cleanup(request, name)).await,
+        InDatabase::CompactViews { design } => {
+            return Box::pin(maintenance::compact_views(*request, name, &design)).await;
+        }
+        InDatabase::ViewCleanup => return Box::pin(maintenance::view_cleanup(*request, name)).await,
         InDatabase::TempView => {
             request.skip_body().await;
             let reason = "Temporary views are not supported in CouchDB";
             return Err(Failure::new(StatusCode::GONE, "gone", reason));
         }
-        InDatabase::Mango(what) => return Box::pin(mango::mango(state, request, name, what, None)).await,
+        InDatabase::Mango(what) => return Box::pin(mango::mango(state, *request, name, what, None)).await,
         InDatabase::Later(what, _) => return later(&mut request, what).await,
     };
     match endpoint {
-        Endpoint::LocalDocs => Box::pin(local_docs::list(request, name)).await,
-        Endpoint::AllDocs => Box::pin(all_docs::all_docs(request, name, Listed::All)).await,
-        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(request, name, Listed::Design)).await,
-        Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, request, name)).await,
-        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(request, name)).await,
-        Endpoint::Changes => Box::pin(changes::changes(state, request, name)).await,
-        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(request, name)).await,
-        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(request, name)).await,
-        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(request, name)).await,
-        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(request, name)).await,
-        Endpoint::Compact => Box::pin(maintenance::compact(request, name)).await,
-        Endpoint::Purge => Box::pin(maintenance::purge(request, name)).await,
-        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(request, name)).await,
-        Endpoint::Security => Box::pin(maintenance::security(state, request, name)).await,
+        Endpoint::LocalDocs => Box::pin(local_docs::list(*request, name)).await,
+        Endpoint::AllDocs => Box::pin(all_docs::all_docs(*request, name, Listed::All)).await,
+        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(*request, name, Listed::Design)).await,
+        Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, *request, name)).await,
+        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
+        Endpoint::Changes => Box::pin(changes::changes(state, *request, name)).await,
+        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(*request, name)).await,
+        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(*request, name)).await,
+        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(*request, name)).await,
+        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
+        Endpoint::Compact => Box::pin(maintenance::compact(*request, name)).await,
+        Endpoint::Purge => Box::pin(maintenance::purge(*request, name)).await,
+        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(*request, name)).await,
+        Endpoint::Security => Box::pin(maintenance::security(state, *request, name)).await,
     }
 }
 

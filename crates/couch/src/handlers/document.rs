@@ -20,13 +20,13 @@ use crate::related::{Related, related};
 use crate::reply::page_bytes;
 use crate::request::Request;
 
-pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each boxed by itself: what is between the shell and here would copy the largest for every request.
     match request.method.as_str() {
         "GET" | "HEAD" => Box::pin(get(&request, name, id)).await,
-        "PUT" => Box::pin(put(request, name, id)).await,
-        "DELETE" => Box::pin(delete(request, name, id)).await,
-        "POST" => Box::pin(post_form::post(request, name, id)).await,
+        "PUT" => Box::pin(put(*request, name, id)).await,
+        "DELETE" => Box::pin(delete(*request, name, id)).await,
+        "POST" => Box::pin(post_form::post(*request, name, id)).await,
         "COPY" => {
             request.skip_body().await;
             Box::pin(copy(&request, name, id)).await
