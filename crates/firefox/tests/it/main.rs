@@ -8,4 +8,5 @@ mod scripts;
 mod signing;
 mod support;
 mod tokens;
+mod torture;
 mod vectors;

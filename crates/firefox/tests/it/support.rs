@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use flatbed_firefox::{Firefox, FirefoxOptions, PublicUrl, Secret, TokenOptions};
 use flatbed_http::{Proxies, Server, Shell, ShellOptions, inside};
-use flatbed_syncstorage::{Limits, Maintenance, MaintenanceOptions, Options as StoreOptions, Store};
+use flatbed_syncstorage::{Clock, Limits, Maintenance, MaintenanceOptions, Options as StoreOptions, Store};
 use foundationdb::api::NetworkAutoStop;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -54,8 +54,34 @@ impl Disk {
         Disk { fdb: open(cluster_file.to_str().unwrap()), root: b"t".to_vec(), _directory: Some(directory) }
     }
 
+    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None` where a
+    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED` says which.
+    pub fn with_faults() -> Option<Disk> {
+        let Some(engine) = foundationdb_sys::backend::embedded() else {
+            println!("skipped: needs the embedded engine");
+            return None;
+        };
+        // SAFETY: as in `new`.
+        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.02,{now}"));
+        println!("FLATBED_TEST_FAULTS={faults}");
+        let mut options = fdb_embedded::OpenOptions::default();
+        options.buggify = Some(fdb_embedded::Buggify::parse(&faults).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let database = engine.open(directory.path(), options).unwrap();
+        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
+        let fdb = Arc::new(unsafe { foundationdb::Database::new_from_pointer(database) });
+        Some(Disk { fdb, root: b"t".to_vec(), _directory: Some(directory) })
+    }
+
     pub async fn store(&self, limits: Limits) -> Store {
-        let options = StoreOptions { root: self.root.clone(), limits, ..StoreOptions::default() };
+        self.store_by(limits, Clock::system()).await
+    }
+
+    /// With a clock of its own.
+    pub async fn store_by(&self, limits: Limits, clock: Clock) -> Store {
+        let options = StoreOptions { root: self.root.clone(), limits, clock };
         Store::open(self.fdb.clone(), options).await.unwrap()
     }
 }
@@ -64,6 +90,7 @@ impl Disk {
 #[derive(Default)]
 pub struct Options {
     pub limits: Limits,
+    pub clock: Clock,
     pub proxies: Proxies,
     pub public_url: Option<PublicUrl>,
     pub tokens: Option<TokenOptions>,
@@ -79,7 +106,7 @@ pub struct Running {
 
 impl Running {
     pub async fn on(disk: &Disk, options: Options) -> Running {
-        let store = disk.store(options.limits).await;
+        let store = disk.store_by(options.limits, options.clock).await;
         let shell = Shell::new(ShellOptions { proxies: options.proxies, ..ShellOptions::default() });
         let firefox = FirefoxOptions {
             version: "0.0.0".to_owned(),

@@ -1,0 +1,121 @@
+//! Two hundred users with devices at two servers, which are killed and come again, each with a clock that is wrong in its own
+//! way, and faults of the storage.
+//!
+//! One device of each user writes. Every answer is compared with a sequential model of the user's store
+//! (`torture/model.rs`): status, body, times, counts. Where there was none, since the connection broke or the server answered
+//! 503, another write comes behind it, and times tell whether it was done: once or not at all. Batches of up to 10,000
+//! records, in collections that are not empty, write a number into each record of a group; other devices look at the group
+//! all the time, and must never see two numbers, a part of it, a number that was overtaken, or a time that goes back.
+//!
+//! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
+//! same, and not what comes of it.
+
+mod model;
+mod reader;
+mod world;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flatbed_syncstorage::Limits;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::support::Disk;
+use reader::Reader;
+use world::{Random, World};
+use writer::{Generations, POST_RECORDS, Writer};
+
+const USERS: u64 = 200;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_the_models_beside_servers_that_die() {
+    torture(Disk::new(), seconds(4.0), 9_999).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_the_models_under_faults_and_kills() {
+    let Some(disk) = Disk::with_faults() else { return };
+    let is_short = std::env::var_os("FLATBED_TEST_SECONDS").is_none();
+    torture(disk, seconds(5.0), if is_short { 2_999 } else { 9_999 }).await;
+}
+
+fn seconds(short: f64) -> Duration {
+    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
+    Duration::from_secs_f64(given.map_or(short, |text| text.parse().unwrap()))
+}
+
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
+    let seed = std::env::var("FLATBED_TEST_SEED").map_or(u64::from(now), |text| text.parse().unwrap());
+    println!("FLATBED_TEST_SEED={seed}");
+    seed
+}
+
+/// Records of a user's group, for those that have one; the first one's is the largest.
+fn group_of(uid: u64, largest: u64, random: &mut Random) -> Option<Arc<Generations>> {
+    let size = match uid {
+        0 => largest,
+        1 | 2 => 1_500,
+        _ if uid % 10 < 3 => 20 + random.below(150),
+        _ => return None,
+    };
+    Some(Arc::new(Generations { size, begun: 0.into(), acknowledged: 0.into() }))
+}
+
+async fn torture(disk: Disk, duration: Duration, largest: u64) {
+    let mut random = Random(seed());
+    let limits = Limits { max_post_records: u32::try_from(POST_RECORDS).unwrap(), ..Limits::default() };
+    let (world, mut servers) = World::start(disk, limits, &mut random).await;
+    let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
+    for uid in 0..USERS {
+        let own = |random: &mut Random| Random(random.below(u64::MAX));
+        let group = group_of(uid, largest, &mut random);
+        // Some write as fast as they can.
+        let pause = if uid < 12 { 0 } else { 1_500 };
+        let writer = Writer::new(&world, 1_000 + uid, own(&mut random), group.clone());
+        writers.spawn(writer.run(pause));
+        if let Some(group) = group {
+            let reader = Reader::new(&world, 1_000 + uid, own(&mut random), group);
+            readers.spawn(reader.run(if uid < 3 { 300 } else { 800 }));
+        }
+    }
+    let until = Instant::now() + duration;
+    while Instant::now() < until {
+        sleep(Duration::from_millis(500 + random.below(1_000))).await;
+        let at = usize::from(random.one_in(2));
+        world.replace(at, &mut servers, &mut random).await;
+        // What has failed is seen at once.
+        if let Some(ended) = writers.try_join_next() {
+            panic!("a writer ended: {:?}", ended.err());
+        }
+        while let Some(ended) = readers.try_join_next() {
+            ended.unwrap();
+        }
+    }
+    world.is_over.store(true, Ordering::SeqCst);
+    let mut last = JoinSet::new();
+    while let Some(writer) = writers.join_next().await {
+        let mut writer = writer.unwrap();
+        last.spawn(async move { writer.look_at_all().await });
+    }
+    while let Some(ended) = readers.join_next().await {
+        ended.unwrap();
+    }
+    while let Some(ended) = last.join_next().await {
+        ended.unwrap();
+    }
+    println!("{}", world.counts());
+    for server in servers {
+        server.kill().await;
+    }
+    let store = world.disk().store(limits).await;
+    let checked = store.check().await.unwrap();
+    assert_eq!((checked.problems, checked.passed_over), (0, 0), "{:#?}", checked.texts);
+    assert!(checked.users >= USERS / 2, "{checked:?}");
+    for what in ["answers", "killed", "generations", "looks of readers"] {
+        assert!(world.counted(what) > 0, "{what}");
+    }
+}

@@ -1,0 +1,279 @@
+//! What all share: two servers that die and come again, each with a clock of its own; a client; random numbers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use bytes::Bytes;
+use flatbed_firefox::hawk::Place;
+use flatbed_syncstorage::{Clock, Limits, Timestamp};
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{sleep, timeout};
+
+use crate::signing::{Credentials, Signing};
+use crate::support::{Answer, Disk, Options, Running, SECRET};
+
+/// A request that takes longer has been forgotten.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Servers' clocks are wrong by up to so many hundredths of a second.
+const SKEW: u64 = 200;
+
+/// Numbers that a seed decides (splitmix64).
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    pub fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+
+    pub fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[usize::try_from(self.below(items.len() as u64)).unwrap()]
+    }
+}
+
+/// The machine's clock, in hundredths of a second.
+pub fn clock() -> i64 {
+    i64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis() / 10).unwrap()
+}
+
+/// Where a server is, until it dies.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// Another one for each server.
+    number: u64,
+    address: SocketAddr,
+    skew: i64,
+}
+
+pub struct World {
+    disk: Arc<Disk>,
+    limits: Limits,
+    slots: [Mutex<Slot>; 2],
+    pub is_over: AtomicBool,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+/// A server in a runtime of its own, so that it can be killed.
+pub struct Mortal {
+    _server: Running,
+    runtime: Runtime,
+    slot: Slot,
+}
+
+impl Mortal {
+    async fn start(disk: &Arc<Disk>, limits: Limits, number: u64, random: &mut Random) -> Mortal {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let skew = i64::try_from(random.below(SKEW)).unwrap() - i64::try_from(SKEW / 2).unwrap();
+        let disk = disk.clone();
+        let clock = Clock::new(move || Timestamp::from_hundredths(clock() + skew));
+        let options = Options { limits, clock, ..Options::default() };
+        let server = runtime.spawn(async move { Running::on(&disk, options).await }).await.unwrap();
+        let slot = Slot { number, address: server.address, skew };
+        Mortal { _server: server, runtime, slot }
+    }
+
+    /// As a process that is killed: nothing is finished or answered, and afterwards nothing of it goes on.
+    pub async fn kill(self) {
+        let Mortal { runtime, .. } = self;
+        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE)).await.unwrap();
+    }
+}
+
+impl World {
+    pub async fn start(disk: Disk, limits: Limits, random: &mut Random) -> (Arc<World>, Vec<Mortal>) {
+        let disk = Arc::new(disk);
+        let one = Mortal::start(&disk, limits, 0, random).await;
+        let other = Mortal::start(&disk, limits, 1, random).await;
+        let slots = [Mutex::new(one.slot), Mutex::new(other.slot)];
+        let (is_over, counts) = Default::default();
+        (Arc::new(World { disk, limits, slots, is_over, counts }), vec![one, other])
+    }
+
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    pub fn count(&self, what: &'static str) {
+        *self.counts.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    pub fn counted(&self, what: &str) -> u64 {
+        self.counts.lock().unwrap().get(what).copied().unwrap_or_default()
+    }
+
+    pub fn counts(&self) -> String {
+        format!("{:?}", self.counts.lock().unwrap())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn slot(&self, at: usize) -> Slot {
+        *self.slots[at].lock().unwrap()
+    }
+
+    /// Kills a server, and starts another one in its place.
+    pub async fn replace(&self, at: usize, servers: &mut Vec<Mortal>, random: &mut Random) {
+        let number = self.slot(at).number + 2;
+        let old = servers.remove(at);
+        old.kill().await;
+        sleep(Duration::from_millis(random.below(200))).await;
+        let new = Mortal::start(&self.disk, self.limits, number, random).await;
+        *self.slots[at].lock().unwrap() = new.slot;
+        servers.insert(at, new);
+        self.count("killed");
+    }
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub method: &'static str,
+    pub target: String,
+    pub header: Option<(&'static str, String)>,
+    pub body: Option<String>,
+}
+
+impl Asked {
+    pub fn get(target: impl Into<String>) -> Asked {
+        Asked { method: "GET", target: target.into(), header: None, body: None }
+    }
+}
+
+/// An answer, and between which times by the server's clock it was made.
+#[derive(Debug)]
+pub struct Timed {
+    pub answer: Answer,
+    pub from: i64,
+    pub to: i64,
+}
+
+impl Timed {
+    /// A header with a time.
+    pub fn time(&self, name: &str) -> Option<i64> {
+        let text = self.answer.header(name)?;
+        let (whole, decimals) = text.split_once('.').unwrap_or_else(|| panic!("{name}: {text}"));
+        assert_eq!(decimals.len(), 2, "{name}: {text}");
+        Some(whole.parse::<i64>().unwrap() * 100 + decimals.parse::<i64>().unwrap())
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.answer.body).unwrap()
+    }
+}
+
+/// What it costs a device to ask, with a connection to each server.
+pub struct Client {
+    world: Arc<World>,
+    credentials: Credentials,
+    pub uid: u64,
+    connections: [Option<(u64, SendRequest<Full<Bytes>>)>; 2],
+}
+
+impl Client {
+    pub fn new(world: &Arc<World>, uid: u64) -> Client {
+        let credentials = Credentials::new(SECRET, uid, 100_000);
+        Client { world: world.clone(), credentials, uid, connections: [None, None] }
+    }
+
+    /// Asks one of the servers, once. `None` where the connection broke, since the server was killed, or it answered 503:
+    /// what was asked for may have been done, and nothing of it goes on.
+    pub async fn ask(&mut self, asked: &Asked, random: &mut Random) -> Option<Timed> {
+        let started = Instant::now();
+        loop {
+            let at = usize::from(random.one_in(2));
+            let slot = self.world.slot(at);
+            if self.connections[at].as_ref().is_none_or(|(number, _)| *number != slot.number) {
+                let Some(connection) = connect(slot.address).await else {
+                    assert!(started.elapsed() < PATIENCE, "no server answers");
+                    sleep(Duration::from_millis(20)).await;
+                    continue;
+                };
+                self.connections[at] = Some((slot.number, connection));
+            }
+            let request = self.request(asked, slot);
+            let from = clock() + slot.skew;
+            let connection = &mut self.connections[at].as_mut().unwrap().1;
+            let answer = timeout(PATIENCE, send(connection, request)).await;
+            let answer = answer.unwrap_or_else(|_| panic!("user {}: no answer to {asked:?}", self.uid));
+            let Some(answer) = answer else {
+                self.connections[at] = None;
+                // Only one that was killed breaks a connection: another one takes its place when it is gone.
+                let broke = Instant::now();
+                while self.world.slot(at).number == slot.number {
+                    assert!(broke.elapsed() < PATIENCE, "a connection broke: {asked:?}");
+                    sleep(Duration::from_millis(10)).await;
+                }
+                self.world.count("broken");
+                return None;
+            };
+            if answer.status == 503 {
+                self.world.count("503");
+                return None;
+            }
+            self.world.count("answers");
+            return Some(Timed { answer, from, to: clock() + slot.skew });
+        }
+    }
+
+    /// The same for what only reads, until it is answered.
+    pub async fn read(&mut self, asked: &Asked, random: &mut Random) -> Timed {
+        for _ in 0..200 {
+            if let Some(answer) = self.ask(asked, random).await {
+                return answer;
+            }
+        }
+        panic!("user {}: never answered: {asked:?}", self.uid);
+    }
+
+    fn request(&self, asked: &Asked, slot: Slot) -> Request<Full<Bytes>> {
+        let place = Place { host: slot.address.ip().to_string(), port: slot.address.port() };
+        let target = format!("/1.5/{}{}", self.uid, asked.target);
+        let host = slot.address.to_string();
+        let body = asked.body.as_ref().map(|body| ("application/json", body.as_bytes()));
+        let signing = Signing { method: asked.method, target: &target, place, skew: 0, ext: "", body };
+        let signed = signing.sign(&self.credentials).text();
+        let mut request =
+            Request::builder().method(asked.method).uri(&target).header("host", host).header("authorization", signed);
+        if let Some((name, value)) = &asked.header {
+            request = request.header(*name, value);
+        }
+        if asked.body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        request.body(Bytes::from(asked.body.clone().unwrap_or_default()).into()).unwrap()
+    }
+}
+
+async fn connect(address: SocketAddr) -> Option<SendRequest<Full<Bytes>>> {
+    let stream = TcpStream::connect(address).await.ok()?;
+    stream.set_nodelay(true).ok()?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    tokio::spawn(async move { drop(connection.await) });
+    Some(sender)
+}
+
+async fn send(connection: &mut SendRequest<Full<Bytes>>, request: Request<Full<Bytes>>) -> Option<Answer> {
+    connection.ready().await.ok()?;
+    let (parts, body) = connection.send_request(request).await.ok()?.into_parts();
+    let body = body.collect().await.ok()?.to_bytes();
+    Some(Answer { status: parts.status.as_u16(), headers: parts.headers, body })
+}
