@@ -13,13 +13,16 @@ mod memory;
 pub use algorithm::Algorithm;
 pub use claims::{Binding, RolesClaim};
 pub use jwks::{JWKS_BYTES_MAX, parse_jwks};
-pub use key::{InvalidKey, KEYS_MAX, Key, KeySet, Material};
+pub use key::{InvalidKey, KEYS_MAX, Key, KeySet, Material, VerifiedBy};
 pub use memory::Memory;
+
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flatbed_flatten::json::{Limits, Value, parse_unique};
 
+use self::claims::Judged;
 use crate::principal::Principal;
 use crate::refused::Refused;
 
@@ -36,6 +39,8 @@ pub struct Verified {
     pub principal: Principal,
     /// When it stops to be right, in seconds since 1970, with the skew; none where it says nothing of it.
     pub ends: Option<u64>,
+    /// The key that has verified it: as long as that is there ([`KeySet::has`]), the token is right until it ends.
+    pub by: VerifiedBy,
 }
 
 /// The token of an `authorization` header: what follows `Bearer `, in either case. `None` for another scheme.
@@ -58,7 +63,9 @@ pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verifie
             continue;
         }
         match key.binding().judge(&object(&token.claims()?)?, now, skew) {
-            Ok(verified) => return Ok(verified),
+            Ok(Judged { principal, ends }) => {
+                return Ok(Verified { principal, ends, by: VerifiedBy::new(key, skew) });
+            }
             Err(why) => refused = why,
         }
     }
@@ -109,7 +116,7 @@ impl<'t> Compact<'t> {
     }
 
     /// The keys that may have signed it.
-    fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Key], Refused> {
+    fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Arc<Key>], Refused> {
         let candidates = keys.find(self.kid.as_deref(), self.algorithm);
         if candidates.is_empty() { Err(Refused::bad_request("Unknown kid")) } else { Ok(candidates) }
     }

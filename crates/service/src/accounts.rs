@@ -246,9 +246,9 @@ impl Accounts {
                     .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
                 return Ok(account.map(|account| found.standing(account, standing.principal().signed_in)));
             }
-            RestsOn::Token { ends, generation } => {
+            RestsOn::Token { ends, by } => {
                 let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-                ends.is_none_or(|ends| now_s < ends) && self.keys().await.generation() == *generation
+                ends.is_none_or(|ends| now_s < ends) && self.keys().await.has(by)
             }
             RestsOn::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
         };

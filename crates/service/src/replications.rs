@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(owner(&server, "t").await.as_deref(), Some("root"));
 
         // A name that a token or a proxy says is no account, whatever it is.
-        for rests_on in [RestsOn::Nothing, RestsOn::Proxy, RestsOn::Token { ends: None, generation: 0 }] {
+        for rests_on in [RestsOn::Nothing, RestsOn::Proxy, crate::test_store::token(None).await] {
             let shown = server.of(&Standing::new(Principal::user("root", [], SignedIn::Jwt), rests_on));
             assert_eq!(told(shown.update(&edit("u", "{}", None)).await), NO_ACCOUNT);
         }

@@ -282,7 +282,7 @@ impl SignIn {
                 verified
             }
         };
-        let rests_on = RestsOn::Token { ends: verified.ends, generation };
+        let rests_on = RestsOn::Token { ends: verified.ends, by: verified.by };
         Ok(Some(Standing::new(verified.principal, rests_on)))
     }
 

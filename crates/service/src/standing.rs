@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use flatbed_auth::jwt::VerifiedBy;
 use flatbed_auth::{Credentials, Kind, Principal, Refused, proxy};
 use flatbed_layer::{RevId, SettingFence, UserFence};
 
@@ -64,8 +65,8 @@ pub enum RestsOn {
     Token {
         /// When it ends, in seconds since 1970.
         ends: Option<u64>,
-        /// The generation of the keys that have verified it.
-        generation: u64,
+        /// The key that has verified it.
+        by: VerifiedBy,
     },
     /// A proxy's word.
     Proxy,

@@ -6,6 +6,8 @@ use flatbed_auth::PasswordHash;
 use flatbed_layer::{Authority, Layer, LayerOptions};
 
 use crate::configuration::{Configuration, Source, Values};
+use crate::sign_in::keys::Keys;
+use crate::standing::RestsOn;
 
 /// Where tests store: a root of its own. What is in the directory is there as long as this is.
 pub(crate) struct Place {
@@ -80,4 +82,25 @@ pub(crate) fn with_admin(name: &str, hash: &PasswordHash) -> Configuration {
     let mut values = Values::default();
     values.insert("admins", name, &hash.to_string(), Source::File).unwrap();
     Configuration::new(values)
+}
+
+/// A token of anna's without an end, of [`with_key`]'s key.
+pub(crate) const TOKEN: &str =
+    "eyJhbGciOiJIUzI1NiIsImtpZCI6ImsifQ.eyJzdWIiOiJhbm5hIn0.WPQFWf1yao70E3ueYSRvKI8F2XDlEwEVBuH4_7V51XU";
+
+/// Settings with a key for tokens, and further ones.
+pub(crate) fn with_key(further: &[(&str, &str, &str)]) -> Configuration {
+    let mut values = Values::default();
+    let own =
+        [("jwt_keys", "hmac:k", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="), ("jwt_auth", "required_claims", "")];
+    for (section, key, text) in own.iter().chain(further) {
+        values.insert(section, key, text, Source::File).unwrap();
+    }
+    Configuration::new(values)
+}
+
+/// What [`TOKEN`] rests on under [`with_key`], if it ended then.
+pub(crate) async fn token(ends: Option<u64>) -> RestsOn {
+    let keys = Keys::new().now(&with_key(&[]).now()).await.0;
+    RestsOn::Token { ends, by: keys.verify(TOKEN, 0).unwrap().by }
 }

@@ -2,7 +2,6 @@
 
 use flatbed_flatten::json::Value;
 
-use super::Verified;
 use crate::principal::{Principal, SignedIn};
 use crate::refused::Refused;
 use crate::roles::{kept_roles, split_roles};
@@ -15,6 +14,15 @@ const ROLE_BYTES_MAX: usize = 256;
 
 /// Bytes of a name, with its prefix.
 const NAME_BYTES_MAX: usize = 512;
+
+/// What the claims of a token say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Judged {
+    /// Whose it is.
+    pub(super) principal: Principal,
+    /// When it stops to be right, in seconds since 1970, with the skew.
+    pub(super) ends: Option<u64>,
+}
 
 /// Where a token's roles stand. They are a list of texts, or one text with commas between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,14 +96,14 @@ impl Default for Binding {
 
 impl Binding {
     /// Who the claims of a token are about, whose signature is right.
-    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<Verified, Refused> {
+    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<Judged, Refused> {
         if let Some(missing) = self.required.iter().find(|name| claims.get(name).is_none()) {
             return Err(Refused::bad_request(format!("Missing {missing} claim")));
         }
         self.judge_origin(claims)?;
         let ends = judge_times(claims, now, skew)?;
         let principal = Principal::user(self.name(claims)?, self.roles(claims)?, SignedIn::Jwt);
-        Ok(Verified { principal, ends })
+        Ok(Judged { principal, ends })
     }
 
     fn judge_origin(&self, claims: &Value<'_>) -> Result<(), Refused> {
@@ -181,7 +189,7 @@ mod tests {
 
     const NOW: u64 = 1_000_000;
 
-    fn judge(binding: &Binding, text: &str, skew: u64) -> Result<Verified, String> {
+    fn judge(binding: &Binding, text: &str, skew: u64) -> Result<Judged, String> {
         let claims = parse(text.as_bytes(), &Limits::default()).unwrap();
         binding.judge(&claims, NOW, skew).map_err(|refused| {
             let unauthorized = ["exp not in future", "nbf not in past", "iat not in past", "Token missing sub claim."];

@@ -173,10 +173,24 @@ fn bits(number: &[u8]) -> usize {
     number.len() * 8 - first.leading_zeros() as usize
 }
 
+/// A key that has verified a token, with all else that its verdict depends on, but for the time. It is compared as a whole:
+/// whatever comes to belong to a key, or to its [`Binding`], is compared, too. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifiedBy {
+    key: Arc<Key>,
+    skew: u64,
+}
+
+impl VerifiedBy {
+    pub(super) fn new(key: &Arc<Key>, skew: u64) -> VerifiedBy {
+        VerifiedBy { key: Arc::clone(key), skew }
+    }
+}
+
 /// Keys, by what tokens name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeySet {
-    keys: HashMap<(Option<String>, Algorithm), Vec<Key>>,
+    keys: HashMap<(Option<String>, Algorithm), Vec<Arc<Key>>>,
     generation: u64,
 }
 
@@ -189,13 +203,13 @@ impl KeySet {
         if keys.len() > KEYS_MAX {
             return Err(InvalidKey::TooMany);
         }
-        let mut by_id: HashMap<_, Vec<Key>> = HashMap::new();
+        let mut by_id: HashMap<_, Vec<Arc<Key>>> = HashMap::new();
         for key in keys {
             let same = by_id.entry((key.kid.clone(), key.algorithm)).or_default();
             if same.len() == TRIES_MAX {
                 return Err(InvalidKey::SameId);
             }
-            same.push(key);
+            same.push(Arc::new(key));
         }
         Ok(KeySet { keys: by_id, generation })
     }
@@ -210,8 +224,15 @@ impl KeySet {
         self.generation
     }
 
+    /// Whether the very key that has verified a token is here, bound as it was then, where clocks may differ by `skew`
+    /// seconds: what other keys there are means nothing.
+    pub fn has(&self, by: &VerifiedBy, skew: u64) -> bool {
+        let same = self.keys.get(&(by.key.kid.clone(), by.key.algorithm));
+        by.skew == skew && same.is_some_and(|same| same.contains(&by.key))
+    }
+
     /// At most [`TRIES_MAX`]. A token without an id is one for keys without, and those with CouchDB's `_default`.
-    pub(super) fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> &[Key] {
+    pub(super) fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> &[Arc<Key>] {
         let named = |kid: Option<&str>| self.keys.get(&(kid.map(str::to_owned), algorithm));
         let found = named(kid).or_else(|| if kid.is_none() { named(Some("_default")) } else { None });
         found.map_or(&[], Vec::as_slice)

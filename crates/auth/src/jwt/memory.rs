@@ -6,7 +6,8 @@ use super::Verified;
 use crate::credentials::Digest;
 
 /// Tokens that were right, by their digests: the newest, up to a number, each as long as it lasts and at most for a time,
-/// and all of them as long as the keys are the same.
+/// and all of them as long as all keys are the same. That is more than the key that has verified one: with another key a token
+/// may be another one's before it comes to that key, and to verify it once more costs little.
 #[derive(Debug)]
 pub struct Memory {
     max: usize,
@@ -69,11 +70,17 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::jwt::{Algorithm, Binding, Key, Material, VerifiedBy};
     use crate::principal::{Principal, SignedIn};
 
     fn verified(name: &str, ends: Option<u64>) -> Verified {
-        Verified { principal: Principal::user(name, [], SignedIn::Jwt), ends }
+        let key =
+            Key::new(None, Algorithm::Hs256, Material::Secret(vec![0; 32]), Arc::new(Binding::default())).unwrap();
+        let by = VerifiedBy::new(&Arc::new(key), 0);
+        Verified { principal: Principal::user(name, [], SignedIn::Jwt), ends, by }
     }
 
     fn name(memory: &mut Memory, byte: u8, generation: u64, now: u64) -> Option<String> {

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use flatbed_flatten::json::parse;
 use proptest::prelude::*;
 
@@ -255,6 +253,48 @@ fn sets_are_bounded() {
     assert!(many(0).unwrap().is_empty());
     let same = |count: usize| KeySet::new((0..count).map(|_| key(None)).collect(), 9).err();
     assert_eq!((same(4), same(5)), (None, Some(InvalidKey::SameId)));
+}
+
+#[test]
+fn a_token_rests_on_the_very_key_that_verified_it() {
+    let material = |byte: u8| Material::Secret([secret(), vec![byte]].concat());
+    let key = |kid: &str, algorithm, byte, binding: Binding| {
+        Key::new(Some(kid.to_owned()), algorithm, material(byte), Arc::new(binding)).unwrap()
+    };
+    let lax = || Binding { required: Vec::new(), ..Binding::default() };
+    let own = || key("k", Algorithm::Hs256, 0, lax());
+    let others = || {
+        [
+            key("k", Algorithm::Hs256, 1, lax()),
+            key("k", Algorithm::Hs384, 0, lax()),
+            key("l", Algorithm::Hs256, 0, lax()),
+        ]
+    };
+    let signed = [r#"{"alg":"HS256","kid":"k"}"#, r#"{"sub":"a"}"#].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
+    let signer = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &[secret(), vec![0]].concat());
+    let tag = ring::hmac::sign(&signer, signed.as_bytes());
+    let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
+    let by = |keys: Vec<Key>, skew| verify(&token, &set(keys), NOW, skew).unwrap().by;
+    let first = by(vec![own()], 5);
+    // Others come, go, and stand before it; the same is read once more.
+    let all = || [others().to_vec(), vec![own()]].concat();
+    assert!(set(all()).has(&first, 5) && set(vec![own()]).has(&by(all(), 5), 5));
+    assert!(KeySet::new(vec![own()], 99).unwrap().has(&first, 5));
+    // It goes, whatever else there is, or another skew holds.
+    assert!(!set(others().to_vec()).has(&first, 5) && !set(Vec::new()).has(&first, 5));
+    assert!(!set(all()).has(&first, 4) && !set(all()).has(&by(all(), 0), 5));
+    // It is bound otherwise.
+    for binding in [
+        Binding { issuer: Some("i".into()), ..lax() },
+        Binding { audience: Some("a".into()), ..lax() },
+        Binding { required: vec!["exp".into()], ..lax() },
+        Binding { name_prefix: "p/".into(), ..lax() },
+        Binding { roles: RolesClaim::path("roles"), ..lax() },
+        Binding { trusts_system_roles: true, ..lax() },
+    ] {
+        assert!(!set(vec![key("k", Algorithm::Hs256, 0, binding)]).has(&first, 5));
+    }
+    assert!(format!("{first:?}").contains("Secret(...)"), "{first:?}");
 }
 
 #[test]

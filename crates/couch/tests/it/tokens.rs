@@ -298,6 +298,52 @@ async fn a_token_ends_and_with_it_what_was_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_feed_ends_with_the_key_of_its_token_and_with_no_other() {
+    let store = Store::new();
+    let [own, other, new] = [7, 8, 9].map(|byte| vec![byte; 32]);
+    let server = store.serve(options(&[])).await;
+    let mut admin = server.connect().await;
+    assert_eq!(admin.call("PUT", "/db", &[ADMIN], b"").await.status, 201);
+    let open = br#"{"members":{"names":["anna"]}}"#;
+    assert_eq!(admin.call("PUT", "/db/_security", &[ADMIN], open).await.status, 200);
+    let mut set = async |path: &str, text: &str| {
+        let path = format!("/_node/_local/_config/{path}");
+        assert_eq!(admin.call("PUT", &path, &[ADMIN], json!(text).to_string().as_bytes()).await.status, 200);
+    };
+    set("jwt_keys/hmac:h", &STANDARD.encode(&own)).await;
+    let token = Signer::Hs256(own).token("h", &claims(json!({})));
+    assert_eq!(who(&server, &token).await, "anna: ");
+    let mut follower = server.connect().await;
+    let bearer = format!("Bearer {token}");
+    follower.send("GET", "/db/_changes?feed=continuous&heartbeat=100", &[("authorization", &bearer)], b"").await;
+    assert_eq!(follower.head().await.status, 200);
+    let last = tokio::spawn(async move {
+        let (mut rest, mut last) = (String::new(), String::new());
+        while let Some(line) = follower.feed_line(&mut rest).await {
+            last = line;
+        }
+        last
+    });
+    // Others come, are replaced, and are set otherwise.
+    set("jwt_keys/hmac:o", &STANDARD.encode(&other)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    set("jwt_keys/hmac:o", &STANDARD.encode(&new)).await;
+    set("jwt_keys:two/hmac:h", &STANDARD.encode(&other)).await;
+    set("jwt_auth:two/name_prefix", "two/").await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(!last.is_finished(), "{}", last.await.unwrap());
+    assert_eq!(who(&server, &token).await, "anna: ");
+    // Its own has another setting.
+    set("jwt_auth/skew", "1").await;
+    let last = tokio::time::timeout(Duration::from_secs(10), last).await.unwrap().unwrap();
+    assert!(last.starts_with(r#"{"error":"unauthorized""#), "{last}");
+    assert_eq!(who(&server, &token).await, "anna: ");
+    set("jwt_keys/hmac:h", &STANDARD.encode(&new)).await;
+    assert_eq!(who(&server, &token).await, "400 Bad HMAC");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_of_keys_is_read_again_when_it_changes() {
     let store = Store::new();
     let directory = tempfile::tempdir().unwrap();

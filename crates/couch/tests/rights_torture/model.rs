@@ -189,8 +189,6 @@ impl Model {
         outcomes.refused |= all.len() > 1 && all.contains(&Who::Nobody);
         // So is who had their password set anew meanwhile, to the same one.
         outcomes.refused |= matches!(proof, Proof::Basic { user, password } if self.is_set_anew(*user, password, when));
-        // Tokens are not verified again: one that was taken under other keys, its own among them or not, is nobody's.
-        outcomes.refused |= matches!(proof, Proof::Token { .. }) && self.keys_changed(when.settings);
         for who in all {
             match &who {
                 Who::Refused => outcomes.refused = true,
@@ -323,11 +321,6 @@ impl Model {
         let possible = self.databases[database].possible(span);
         let has_none = possible.iter().any(|database| database.is_none());
         (possible.into_iter().flatten().map(|database| database.number).collect(), has_none)
-    }
-
-    /// Whether keys of tokens may have been changed.
-    fn keys_changed(&self, span: Span) -> bool {
-        self.keys.iter().any(|key| key.possible(span).len() > 1)
     }
 }
 

@@ -8,11 +8,10 @@ use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{CreateOptions, Edit, Layer};
 
 use super::*;
-use crate::configuration::Configuration;
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Own, Read, Write};
 use crate::standing::{RestsOn, Standing};
-use crate::test_store::Place;
+use crate::test_store::{Place, token, with_key};
 
 pub(crate) struct Store {
     pub(crate) service: Service,
@@ -26,7 +25,7 @@ impl Store {
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let judge = Arc::new(crate::Functions(functions.clone()));
         let (layer, _) = Layer::open(place.database.clone(), place.options(), Some(judge)).await.unwrap();
-        let service = Service::new(layer, functions, Configuration::default());
+        let service = Service::new(layer, functions, with_key(&[]));
         let context = service.context(Standing::of_server());
         context.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
         Store { service, context, _place: place }
@@ -289,7 +288,7 @@ async fn a_feed_ends_with_its_token() {
         .await
         .unwrap();
     let ends = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() + 2;
-    let rests_on = RestsOn::Token { ends: Some(ends), generation: 0 };
+    let rests_on = token(Some(ends)).await;
     let anna = store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Jwt), rests_on));
     let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     assert!(feed.next_page().await.unwrap().rows.is_empty());

@@ -13,7 +13,7 @@ use crate::configuration::{ChangeError, ChangedBy, Configuration, Values};
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Denied, Own, Read, Write};
 use crate::standing::{Claims, RestsOn, Standing};
-use crate::test_store::Store;
+use crate::test_store::{Store, token, with_key};
 
 struct Given {
     store: Store,
@@ -25,7 +25,7 @@ impl Given {
     async fn new() -> Given {
         let store = Store::new().await;
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
-        let service = Service::new(store.layer.clone(), functions, Configuration::default());
+        let service = Service::new(store.layer.clone(), functions, with_key(&[]));
         let server = service.context(Standing::of_server());
         for name in ["db", USERS] {
             server.database(name, Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
@@ -103,8 +103,7 @@ async fn a_request_that_takes_long_is_its_users_of_then() {
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();
     // A token that ends meanwhile: nothing is read of it when something is written.
     let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let generation = given.service.accounts().keys().await.generation();
-    let token = RestsOn::Token { ends: Some(now_s + 1), generation };
+    let token = token(Some(now_s + 1)).await;
     let brief = given.service.context(Standing::new(Principal::nameless_admin(), token));
     let (anna, late) = (given.anna().await, given.anna().await);
     let (writer, ended) = (anna.database("db", Write).await.unwrap(), brief.database("db", Administer).await.unwrap());

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use flatbed_auth::jwt::{Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeySet, Material, Verified, parse_jwks, verify};
+use flatbed_auth::jwt::{
+    Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeySet, Material, Verified, VerifiedBy, parse_jwks, verify,
+};
 use flatbed_auth::{Kind, Refused};
 
 use crate::configuration::{JwtSettings, Settings};
@@ -106,6 +108,12 @@ impl KeysNow {
     /// Whether there is no key: then tokens are not looked at.
     pub(crate) fn is_empty(&self) -> bool {
         self.issuers.iter().all(|issuer| issuer.keys.is_empty())
+    }
+
+    /// Whether the key that has verified a token is still there, with the same settings: see [`KeySet::has`]. What has them all
+    /// by another name of an issuer is the same.
+    pub(crate) fn has(&self, by: &VerifiedBy) -> bool {
+        self.issuers.iter().any(|issuer| issuer.keys.has(by, issuer.skew_s))
     }
 
     /// Verifies a token, by the keys of one issuer after the other.
@@ -227,6 +235,7 @@ mod tests {
 
     use super::*;
     use crate::configuration::{Configuration, Source, Values};
+    use crate::test_store::{TOKEN as OF_ANNA, with_key};
 
     /// RFC 7515, A.1: a token of 2011 with this key.
     const KEY: &str = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
@@ -273,5 +282,58 @@ mod tests {
         tokio::time::sleep(LOOK_EACH).await;
         let (kept, is_changed) = keys.now(&file).await;
         assert!(!is_changed && !kept.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_token_rests_on_its_own_key_and_what_is_set_for_it() {
+        const OWN: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+        const OTHER: &str = "b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyb3RoZXI=";
+        let keys = Keys::new();
+        let by = keys.now(&with_key(&[]).now()).await.0.verify(OF_ANNA, 0).unwrap().by;
+        for (is_there, further) in [
+            (true, &[][..]),
+            (true, &[("jwt_keys", "hmac:other", OTHER)]),
+            (true, &[("jwt_keys:a", "hmac:k", OTHER), ("jwt_auth:a", "issuer", "a")]),
+            (true, &[("jwt_auth", "algorithms", "HS256,ES256")]),
+            (false, &[("jwt_keys", "hmac:k", OTHER)]),
+            (false, &[("jwt_keys", "hmac:k", OTHER), ("jwt_keys:a", "hmac:k", OWN)]),
+            (false, &[("jwt_auth", "algorithms", "ES256")]),
+            (false, &[("jwt_auth", "audience", "a")]),
+            (false, &[("jwt_auth", "issuer", "a")]),
+            (false, &[("jwt_auth", "name_prefix", "a/")]),
+            (false, &[("jwt_auth", "required_claims", "exp")]),
+            (false, &[("jwt_auth", "roles_claim_name", "roles")]),
+            (false, &[("jwt_auth", "roles_claim_path", "_couchdb.roles")]),
+            (false, &[("jwt_auth", "skew", "1")]),
+            (false, &[("jwt_auth", "trusts_system_roles", "true")]),
+        ] {
+            assert_eq!(keys.now(&with_key(further).now()).await.0.has(&by), is_there, "{further:?}");
+            assert!(keys.now(&with_key(&[]).now()).await.0.has(&by));
+        }
+        assert!(!keys.now(&settings(&[])).await.0.has(&by));
+    }
+
+    /// The key of a file, beside others that come and go; the key goes.
+    #[tokio::test]
+    async fn a_token_rests_on_its_own_key_of_a_file() {
+        let jwk = |kid: &str, k: &str| format!(r#"{{"kty":"oct","kid":"{kid}","k":"{k}","alg":"HS256"}}"#);
+        let own = jwk("k", &URL_SAFE_NO_PAD.encode("0123456789abcdef0123456789abcdef"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("jwks.json");
+        let values = [("jwt_auth", "jwks_file", path.to_str().unwrap()), ("jwt_auth", "required_claims", "")];
+        let read = |of: &[&str]| {
+            std::fs::write(&path, format!(r#"{{"keys":[{}]}}"#, of.join(","))).unwrap();
+            settings(&values)
+        };
+        let keys = Keys::new();
+        let by = keys.now(&read(&[&own])).await.0.verify(OF_ANNA, 0).unwrap().by;
+        for (is_there, of) in [
+            (true, &[&*jwk("other", KEY), &own, &jwk("k", KEY)][..]),
+            (true, &[&own]),
+            (false, &[&jwk("k", KEY)]),
+            (false, &[]),
+        ] {
+            assert_eq!(keys.now(&read(of)).await.0.has(&by), is_there, "{of:?}");
+        }
     }
 }
