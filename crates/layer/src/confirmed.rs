@@ -61,6 +61,11 @@ impl RecordState {
     pub(crate) fn version(&self) -> &[u8] {
         &self.0
     }
+
+    /// Whether it is this one, or a later one.
+    pub fn is_since(&self, other: &RecordState) -> bool {
+        self.0 >= other.0
+    }
 }
 
 /// A state of the stored settings, as they were found. Cheap to clone.

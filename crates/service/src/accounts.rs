@@ -36,6 +36,9 @@ const WITHIN: Duration = Duration::from_millis(950);
 /// second of losing their right: what is left of it is for the reads that find it lost.
 const POLL: Duration = Duration::from_millis(600);
 
+/// A feed gives nothing while it was longer ago that its reader's rights were known to be there.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The least time between two such reads, however often `_users` is written: each may wake all who follow.
 const POLL_LEAST: Duration = Duration::from_millis(250);
 
@@ -59,6 +62,24 @@ const CHANGED_MAX: u64 = 500;
 /// Documents that are read at once.
 const READS_AT_ONCE: usize = 32;
 
+/// Up to when followed databases are as they are known.
+#[derive(Debug, Clone)]
+pub(crate) enum Databases {
+    /// None is followed.
+    Unfollowed,
+    /// They have not been looked at yet.
+    Unknown,
+    /// As of this state of all records.
+    AsOf(RecordState),
+}
+
+/// The last look at all else.
+#[derive(Debug)]
+struct LookedAt {
+    began: Instant,
+    records: RecordState,
+}
+
 /// How fresh an answer must be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fresh {
@@ -78,6 +99,10 @@ pub struct Accounts {
     generation: watch::Sender<u64>,
     /// The state of all records that was found last.
     records: watch::Sender<Option<RecordState>>,
+    /// When the last look began after which all that followers' rights rest on was known; `None`: there was none.
+    confirmed: watch::Sender<Option<Instant>>,
+    /// What of it is known: all else, and databases.
+    looked: Mutex<(Option<LookedAt>, Databases)>,
     cache: Mutex<Cache>,
     /// Held by the one that reads the state: when one that failed began, and what it failed with.
     confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
@@ -171,6 +196,8 @@ impl Accounts {
             configuration,
             generation: watch::Sender::new(0),
             records: watch::Sender::new(None),
+            confirmed: watch::Sender::new(None),
+            looked: Mutex::new((None, Databases::Unfollowed)),
             cache: Mutex::new(cache),
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -266,6 +293,39 @@ impl Accounts {
     /// records then.
     pub(crate) fn records(&self) -> watch::Receiver<Option<RecordState>> {
         self.records.subscribe()
+    }
+
+    /// When all that followers' rights rest on was known last.
+    pub(crate) fn confirmed(&self) -> watch::Receiver<Option<Instant>> {
+        self.confirmed.subscribe()
+    }
+
+    /// Whether that was less than a second ago.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.confirmed.borrow().is_some_and(|began| began.elapsed() < FOLLOWED_WITHIN)
+    }
+
+    /// Notes up to when followed databases are known, all who follow one that has changed having been woken.
+    pub(crate) fn note_databases(&self, databases: Databases) {
+        self.looked().1 = databases;
+        self.note_confirmed();
+    }
+
+    fn looked(&self) -> MutexGuard<'_, (Option<LookedAt>, Databases)> {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_confirmed(&self) {
+        let looked = self.looked();
+        let (Some(LookedAt { began, records }), databases) = &*looked else { return };
+        let are_known = match databases {
+            Databases::Unfollowed => true,
+            Databases::Unknown => false,
+            Databases::AsOf(state) => state.is_since(records),
+        };
+        if are_known {
+            self.confirmed.send_replace(Some(*began));
+        }
     }
 
     /// Whether a standing cannot be lost while this process runs: that of an administrator whom it was started with.
@@ -521,17 +581,24 @@ impl Accounts {
 
     /// Looks at all that answers rest on.
     async fn look_at_all(&self) -> Result<()> {
-        self.confirm(Fresh::Since(Instant::now())).await?;
-        let records = self.records.borrow().clone();
-        match records {
-            Some(records) => self.configuration.confirm_at(&records).await,
-            None => Ok(()),
-        }
+        let began = Instant::now();
+        self.confirm(Fresh::Since(began)).await?;
+        let Some(records) = self.records.borrow().clone() else { return Ok(()) };
+        self.configuration.confirm_at(&records).await?;
+        self.looked().0 = Some(LookedAt { began, records });
+        self.note_confirmed();
+        Ok(())
     }
 
     /// Whether there was such a database when it was looked.
     fn has_users(&self) -> bool {
         self.cache().state.as_ref().is_some_and(|(state, _)| state.users.is_some())
+    }
+
+    /// Nothing is looked at until this is dropped.
+    #[cfg(test)]
+    pub(crate) async fn stop_looking(&self) -> tokio::sync::MutexGuard<'_, Option<(Instant, Error)>> {
+        self.confirming.lock().await
     }
 
     fn is_idle(&self) -> bool {

@@ -166,7 +166,7 @@ impl Feeds {
             is_empty: true,
         };
         let watch = if matches!(rows.follow, Follow::No) { watch } else { watch.at_once() };
-        Ok(Feed { rows, watch, incarnation: None })
+        Ok(Feed { rows, watch, incarnation: None, came: None })
     }
 }
 
@@ -203,6 +203,8 @@ pub struct Feed {
     watch: RightsWatch,
     /// Of the database that the first page is of: the reader was let read that one.
     incarnation: Option<u64>,
+    /// Rows that came while it was not known whether the reader's rights are still there.
+    came: Option<Waited>,
 }
 
 impl Feed {
@@ -216,10 +218,14 @@ impl Feed {
     /// # Errors
     /// [`FeedError`]; that there is no such database, too, where there is another one of its name by now.
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
+        let confirmed = self.watch.confirmed();
         let page = tokio::select! {
             biased;
             refused = self.watch.lost() => Err(FeedError::Lost(refused)),
-            page = self.rows.next_page() => page,
+            page = async {
+                confirmed.await;
+                self.rows.next_page().await
+            } => page,
         }?;
         let incarnation = page.last_seq.incarnation();
         if *self.incarnation.get_or_insert(incarnation) == incarnation {
@@ -240,10 +246,27 @@ impl Feed {
     /// # Errors
     /// [`FeedError`].
     pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
+        match self.came {
+            None => {
+                let waited = tokio::select! {
+                    biased;
+                    refused = self.watch.lost() => return Err(FeedError::Lost(refused)),
+                    waited = self.rows.wait(heartbeats) => waited?,
+                };
+                let has_rows = matches!(waited, Waited::Shared(_) | Waited::Passed(_));
+                if !has_rows || self.watch.is_confirmed() {
+                    return Ok(waited);
+                }
+                self.came = Some(waited);
+            }
+            Some(_) => heartbeats.sent(),
+        }
+        let confirmed = self.watch.confirmed();
         tokio::select! {
             biased;
             refused = self.watch.lost() => Err(FeedError::Lost(refused)),
-            waited = self.rows.wait(heartbeats) => waited,
+            () = confirmed => Ok(self.came.take().unwrap_or(Waited::ReadOn)),
+            () = heartbeats.due() => Ok(Waited::Heartbeat),
         }
     }
 

@@ -18,7 +18,7 @@ use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Databases};
 use crate::rights::Needs;
 use crate::standing::{RestsOn, Standing};
 
@@ -106,6 +106,7 @@ impl Watching {
         }
         if !followed.is_looking {
             followed.is_looking = true;
+            self.accounts.note_databases(Databases::Unknown);
             tokio::spawn(look(Arc::downgrade(self)));
         }
         receiver
@@ -118,6 +119,7 @@ impl Watching {
         followed.databases.retain(|_, sender| sender.receiver_count() > 0);
         if followed.databases.is_empty() {
             followed.is_looking = false;
+            self.accounts.note_databases(Databases::Unfollowed);
             return None;
         }
         Some(followed.databases.keys().cloned().collect())
@@ -169,7 +171,10 @@ async fn look(weak: Weak<Watching>) {
         let has_changed = state.is_none() || (newest.is_some() && newest != state);
         if has_changed || watching.is_any_unknown(&names) {
             match timeout(LOOK_MAX, watching.look_at(&names)).await {
-                Ok(Ok(found)) => state = Some(found),
+                Ok(Ok(found)) => {
+                    watching.accounts.note_databases(Databases::AsOf(found.clone()));
+                    state = Some(found);
+                }
                 // Nothing else is answered meanwhile, either.
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "rights of followers were not looked at");
@@ -256,6 +261,27 @@ impl RightsWatch {
     /// Of a feed, which goes on for long: it is judged from its beginning on.
     pub(crate) fn at_once(self) -> RightsWatch {
         RightsWatch { is_feeds: true, ..self }
+    }
+
+    /// Resolves once all that rights rest on was known less than a second ago: mostly at once. What goes on for long gives nothing before, be
+    /// it that the storage does not say what it is like now. Who follows nothing yet was judged not long ago.
+    pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let follows = self.following.is_some() && !self.watching.accounts.is_confirmed();
+        let accounts = follows.then(|| Arc::clone(&self.watching.accounts));
+        async move {
+            let Some(accounts) = accounts else { return };
+            let mut confirmed = accounts.confirmed();
+            while !accounts.is_confirmed() {
+                if confirmed.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+
+    /// Whether it is so.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.following.is_none() || self.watching.accounts.is_confirmed()
     }
 
     /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would

@@ -248,6 +248,55 @@ async fn a_feed_ends_with_its_readers_right() {
     }
 }
 
+/// While it is not known whether its reader's right is still there, a feed gives nothing.
+#[tokio::test]
+async fn a_feed_waits_until_its_readers_right_is_known() {
+    let store = Store::new().await;
+    let administration = store.context.database("db", Administer).await.unwrap();
+    administration.set_security(br#"{"members":{"roles":["r"]}}"#).await.unwrap();
+    let anna = Principal::user("anna", ["r".to_owned()], SignedIn::Password);
+    let anna = store.service.context(Standing::new(anna, RestsOn::Nothing));
+    let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
+    assert!(feed.next_page().await.unwrap().at_end);
+    let mut heartbeats = Heartbeats::new(Some(Duration::from_millis(300)));
+    let next = async |feed: &mut Feed, heartbeats: &mut Heartbeats| {
+        loop {
+            match feed.wait(heartbeats).await.unwrap() {
+                Waited::Heartbeat => {}
+                Waited::ReadOn => {
+                    let page = feed.next_page().await.unwrap();
+                    if !page.rows.is_empty() {
+                        return page.rows.into_iter().map(|row| row.id).collect();
+                    }
+                }
+                Waited::Shared(rows) => return rows.iter().map(|row| row.row.id.clone()).collect::<Vec<_>>(),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    store.put("a", "{}").await;
+    assert_eq!(next(&mut feed, &mut heartbeats).await, ["a"]);
+    // Nobody finds out any more what rights rest on.
+    let stopped = store.service.accounts().stop_looking().await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    store.put("b", "{}").await;
+    let mut beats = 0;
+    let until = Instant::now() + Duration::from_millis(1_500);
+    while Instant::now() < until {
+        match tokio::time::timeout(Duration::from_millis(500), feed.wait(&mut heartbeats)).await {
+            Ok(Ok(Waited::Heartbeat)) => beats += 1,
+            Ok(Ok(Waited::ReadOn)) => {
+                assert!(tokio::time::timeout(Duration::from_millis(100), feed.next_page()).await.is_err());
+            }
+            Ok(waited) => panic!("{waited:?}"),
+            Err(_) => {}
+        }
+    }
+    assert!(beats >= 2);
+    drop(stopped);
+    assert_eq!(next(&mut feed, &mut heartbeats).await, ["b"]);
+}
+
 /// A database of the same name is another one: who was let read the one before is not let read it.
 #[tokio::test]
 async fn a_feed_ends_with_its_database() {
