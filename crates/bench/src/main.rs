@@ -13,6 +13,7 @@ mod raw;
 mod server;
 mod stats;
 mod suite;
+mod sync;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -25,6 +26,7 @@ const HELP: &str = "\
 flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--documents N] [--seconds N]
 flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--seconds N] [--rounds N] [--documents N]
 flatbed-bench access --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N]
+flatbed-bench sync --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N] [--workers N] [--expiring N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
 flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories|queries [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
@@ -35,7 +37,7 @@ struct Arguments {
     url: String,
     database: String,
     fresh: bool,
-    workers: usize,
+    workers: Option<usize>,
     documents: u64,
     seconds: u64,
     server_pid: Option<u32>,
@@ -45,6 +47,7 @@ struct Arguments {
     pouchdb: Option<PathBuf>,
     cases: Vec<String>,
     rounds: u64,
+    expiring: u64,
 }
 
 fn parse() -> Result<Option<Arguments>, lexopt::Error> {
@@ -53,7 +56,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
         url: "http://127.0.0.1:5984".to_owned(),
         database: "bench".to_owned(),
         fresh: false,
-        workers: 1,
+        workers: None,
         documents: 100_000,
         seconds: 10,
         server_pid: None,
@@ -63,6 +66,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
         pouchdb: None,
         cases: Vec::new(),
         rounds: 1,
+        expiring: 0,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -71,7 +75,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
             Long("url") => arguments.url = parser.value()?.string()?,
             Long("database") => arguments.database = parser.value()?.string()?,
             Long("fresh") => arguments.fresh = true,
-            Long("workers") => arguments.workers = parser.value()?.parse()?,
+            Long("workers") => arguments.workers = Some(parser.value()?.parse()?),
             Long("documents") => arguments.documents = parser.value()?.parse()?,
             Long("seconds") => arguments.seconds = parser.value()?.parse()?,
             Long("server-pid") => arguments.server_pid = Some(parser.value()?.parse()?),
@@ -80,6 +84,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
             Long("flatbed") => arguments.flatbed = parser.value()?.into(),
             Long("case") => arguments.cases.push(parser.value()?.string()?),
             Long("rounds") => arguments.rounds = parser.value()?.parse()?,
+            Long("expiring") => arguments.expiring = parser.value()?.parse()?,
             Long("pouchdb") => arguments.pouchdb = Some(parser.value()?.into()),
             Value(command) if arguments.command.is_empty() => arguments.command = command.string()?,
             other => return Err(other.unexpected()),
@@ -131,6 +136,12 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
         suite::remove(&directory)?;
         return Ok(());
     }
+    if arguments.command == "sync" {
+        let Arguments { flatbed, directory, workers, seconds, rounds, expiring, .. } = arguments;
+        let (flatbed, directory, workers) = (&*flatbed, &*directory.join("sync"), workers.unwrap_or(64));
+        runtime.block_on(sync::run(&sync::Options { flatbed, directory, seconds, rounds, workers, expiring }))?;
+        return Ok(());
+    }
     if arguments.command == "feeds" {
         let Arguments { flatbed, directory, cases, seconds, rounds, documents, .. } = arguments;
         runtime.block_on(feeds::run(&feeds::Options { flatbed, directory, cases, seconds, rounds, documents }))?;
@@ -142,7 +153,8 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
         if arguments.fresh {
             load::fresh(&target).await?;
         }
-        let Arguments { workers, documents, seconds, .. } = arguments;
+        let Arguments { documents, seconds, .. } = arguments;
+        let workers = arguments.workers.unwrap_or(1);
         let figures = match arguments.command.as_str() {
             "put" => load::single(&target, Kind::Put(0), workers, documents, seconds).await?,
             "get" => load::single(&target, Kind::Get(documents), workers, u64::MAX, seconds).await?,

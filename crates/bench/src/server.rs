@@ -93,6 +93,11 @@ impl Server {
         start(command, script, directory, port).await
     }
 
+    /// An address that nobody listens at, for a further listener.
+    pub(crate) fn free_address() -> io::Result<SocketAddr> {
+        Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)))
+    }
+
     /// The server's process; `None` once it has ended.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()

@@ -110,7 +110,7 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
 ];
 
 /// The cluster whose time Flatbed's second run takes: design/embedded-engine.md.
-const MODEL: &[(&str, &str)] = &[("FLATBED_FDB_LATENCY_US", "1000,500,2000"), ("FLATBED_FDB_SERVER", "1")];
+pub(crate) const MODEL: &[(&str, &str)] = &[("FLATBED_FDB_LATENCY_US", "1000,500,2000"), ("FLATBED_FDB_SERVER", "1")];
 
 /// Runs all loads; prints a line of JSON each, and at the end the table. Both are also left in the directory.
 pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
