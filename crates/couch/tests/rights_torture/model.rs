@@ -242,7 +242,16 @@ impl Model {
     /// Who somebody may be by their account, if `wrong` finds nothing wrong with it.
     fn accounts(&self, user: usize, when: When, wrong: impl Fn(Account<'_>) -> Option<Who>) -> Vec<Who> {
         let documents = self.users[user].possible(when.records);
-        let admins = self.admins.get(user).map_or_else(|| vec![&None], |admins| admins.possible(when.admins));
+        let admins = self.admins.get(user).map_or_else(
+            || vec![&None],
+            |admins| {
+                // Who becomes an administrator is fenced by their document alone, which stays as it is: for as long as an answer
+                // may be old they may still write as the user that they were.
+                let before = admins.possible(when.settings).into_iter().filter(|admin| admin.is_none());
+                let now = admins.possible(when.admins);
+                if now.iter().any(|admin| admin.is_none()) { now } else { before.chain(now).collect() }
+            },
+        );
         let mut found = Vec::new();
         for admin in &admins {
             for document in &documents {
