@@ -99,6 +99,7 @@ mod tests {
             body: b"\"secret\":1".to_vec(),
             revisions: None,
             revs_info: None,
+            born: None,
             conflicts: None,
             deleted_conflicts: None,
             attachments: Vec::new(),

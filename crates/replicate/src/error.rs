@@ -29,6 +29,9 @@ pub enum Error {
     /// Who asked for the replication has not, or not any more, the account that it runs with.
     #[error("nobody has the account of who asked for it")]
     OwnerGone,
+    /// Anybody may have asked for it, as everyone was an administrator, and nobody says now that it is to go on.
+    #[error("it was asked for while everyone was an administrator: one of those there are now has to write it again")]
+    OwnerUnknown,
     /// A peer answered with an error.
     #[error("{what}: {status} {error}: {reason}")]
     Status {
@@ -74,9 +77,9 @@ impl Error {
         }
     }
 
-    /// Whether no attempt will ever go better: the description itself is wrong.
+    /// Whether no attempt will ever go better: the description itself is wrong, or nobody's.
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Error::InvalidSpec(_) | Error::Url(..))
+        matches!(self, Error::InvalidSpec(_) | Error::Url(..) | Error::OwnerUnknown)
     }
 
     /// CouchDB's word for it in answers.
@@ -84,7 +87,7 @@ impl Error {
         match self {
             Error::InvalidSpec(_) | Error::Url(..) => "bad_request",
             Error::DatabaseNotFound(_) => "db_not_found",
-            Error::Unauthorized(_) | Error::Owner(_) | Error::OwnerGone => "unauthorized",
+            Error::Unauthorized(_) | Error::Owner(_) | Error::OwnerGone | Error::OwnerUnknown => "unauthorized",
             Error::OutOfBounds(_) => "forbidden",
             Error::Connection(..) => "replication_connection_failed",
             _ => "replication_failed",

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Document, Edit, Error as LayerError, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
-use flatbed_service::OWNER_KIND;
+use flatbed_service::NamedOwner;
 
 use crate::SPEC_BYTES_MAX;
 use crate::owner::Owner;
@@ -67,19 +67,18 @@ impl Description {
         spec
     }
 
-    /// On whose behalf it asks. One without an owner was written by an administrator, as others cannot write such a one: before
-    /// there were owners, or where everyone is an administrator.
+    /// On whose behalf it asks. One that does not say so is the server's: it was written before there were owners, or by an
+    /// administrator with `new_edits=false`; nobody else can write such a one.
     ///
     /// # Errors
     /// It names nobody that there could be.
     pub fn owner(&self) -> Result<Owner, Error> {
-        match self.members.iter().find(|(found, _)| found == "owner") {
-            None | Some((_, Value::Null)) => Ok(Owner::Server),
-            Some((_, Value::String(name))) if !name.is_empty() => {
-                let is_users = self.members.iter().any(|(found, value)| found == OWNER_KIND && *value != Value::Null);
-                Ok(Owner::Named { name: name.as_ref().into(), is_admin: is_users.then_some(false) })
-            }
-            Some(_) => Err(Error::InvalidSpec("`owner` must be the name of a user".to_owned())),
+        let member = |name: &str| self.members.iter().find(|(found, _)| found == name).map(|(_, value)| value);
+        match NamedOwner::read(member) {
+            NamedOwner::Unsaid => Ok(Owner::Server),
+            NamedOwner::Nobody => Ok(Owner::Anybody),
+            NamedOwner::Account(name, account) => Ok(Owner::Named { name, account }),
+            NamedOwner::Broken => Err(Error::InvalidSpec("`owner` must be the name of a user".to_owned())),
         }
     }
 

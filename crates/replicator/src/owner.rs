@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_layer::Result;
 use flatbed_replicate::Error;
-use flatbed_service::{Accounts, RestsOn, Standing};
+use flatbed_service::{Accounts, OwnerAccount, RestsOn, Standing};
 use tokio::time::Instant;
 
 /// How often it is looked whether an owner still has the rights that a run began with.
@@ -24,10 +24,11 @@ pub enum Owner {
     Named {
         /// The name.
         name: Arc<str>,
-        /// Whether it was asked for by an administrator: then an account of that name without the role is another's, and the other way
-        /// round. `None`: an administrator has said whose it is, whatever they are.
-        is_admin: Option<bool>,
+        /// Which of those that the name has had. `None`: an administrator has said whose it is, whichever that is.
+        account: Option<OwnerAccount>,
     },
+    /// Whoever wrote the document, where everyone was an administrator: for as long as everyone is one.
+    Anybody,
     /// Who has no account here, as their token or their proxy said it; anybody, as long as everyone is an administrator.
     Shown(Standing),
 }
@@ -37,11 +38,31 @@ impl Owner {
     pub fn of(standing: &Standing) -> Owner {
         match standing.rests_on() {
             RestsOn::Server => Owner::Server,
-            RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => {
-                Owner::Named { name: name.as_str().into(), is_admin: Some(standing.principal().is_admin) }
-            }
+            RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => match OwnerAccount::of(standing) {
+                // Named without one it would be whoever has the name.
+                Some(account) => Owner::Named { name: name.as_str().into(), account: Some(account) },
+                None => Owner::Shown(standing.clone()),
+            },
             RestsOn::OpenServer | RestsOn::Nothing | RestsOn::Token { .. } | RestsOn::Proxy => {
                 Owner::Shown(standing.clone())
+            }
+        }
+    }
+
+    /// Whether it is whoever makes a request.
+    pub(crate) fn is(&self, standing: &Standing) -> bool {
+        match self {
+            Owner::Server | Owner::Anybody => false,
+            Owner::Named { name, account } => {
+                let theirs = OwnerAccount::of(standing);
+                let is_theirs = theirs.is_some() && (account.is_none() || theirs == *account);
+                is_theirs && standing.principal().name.as_deref() == Some(name)
+            }
+            // The same name that was said in the same way.
+            Owner::Shown(shown) => {
+                let way = |of: &Standing| std::mem::discriminant(of.rests_on());
+                let name = standing.principal().name.as_ref();
+                name.is_some() && shown.principal().name.as_ref() == name && way(shown) == way(standing)
             }
         }
     }
@@ -49,7 +70,7 @@ impl Owner {
     /// The user's name.
     pub fn name(&self) -> Option<&str> {
         match self {
-            Owner::Server => None,
+            Owner::Server | Owner::Anybody => None,
             Owner::Named { name, .. } => Some(name),
             Owner::Shown(standing) => standing.principal().name.as_deref(),
         }
@@ -62,10 +83,11 @@ impl Owner {
     pub async fn now(&self, accounts: &Accounts) -> Result<Option<Standing>> {
         match self {
             Owner::Server => Ok(Some(Standing::of_server())),
-            Owner::Named { name, is_admin } => {
-                let is_theirs = |now: &Standing| is_admin.is_none_or(|was| was == now.principal().is_admin);
+            Owner::Named { name, account } => {
+                let is_theirs = |now: &Standing| account.is_none() || OwnerAccount::of(now) == *account;
                 Ok(accounts.named(name).await?.filter(is_theirs))
             }
+            Owner::Anybody => accounts.anybody().await,
             Owner::Shown(standing) => Ok(accounts.now(standing).await?.map(|_| standing.clone())),
         }
     }
@@ -73,10 +95,11 @@ impl Owner {
     /// Whether they administer the server.
     ///
     /// # Errors
-    /// [`Error::Owner`]: they are nobody any more, or it is not known.
+    /// [`Error::OwnerGone`], [`Error::OwnerUnknown`]: they are nobody any more; [`Error::Owner`]: it is not known.
     pub(crate) async fn is_admin(&self, accounts: &Accounts) -> std::result::Result<bool, Error> {
         match self.now(accounts).await {
             Ok(Some(standing)) => Ok(standing.principal().is_admin),
+            Ok(None) if matches!(self, Owner::Anybody) => Err(Error::OwnerUnknown),
             Ok(None) => Err(Error::OwnerGone),
             Err(error) => {
                 tracing::debug!(%error, "the account of who asked for a replication could not be read");

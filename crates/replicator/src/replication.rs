@@ -88,8 +88,7 @@ impl Replication {
 
     /// Whether somebody may see its result, and end it.
     pub(crate) fn is_of(&self, standing: &Standing) -> bool {
-        let principal = standing.principal();
-        principal.is_admin || principal.name.is_some() && self.owner.name() == principal.name.as_deref()
+        standing.principal().is_admin || self.owner.is(standing)
     }
 
     /// How it stands.

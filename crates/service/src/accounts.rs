@@ -140,6 +140,8 @@ pub(crate) struct Found {
     pub refused: Option<Refused>,
     /// The winner of that document.
     pub rev: Option<RevId>,
+    /// Where its account began, of who is no administrator of the configuration.
+    pub born: Option<RevId>,
     /// Whether it is an administrator of the configuration.
     pub is_admin: bool,
     /// What is stored of that.
@@ -171,9 +173,14 @@ impl Found {
             None => RestsOn::Nothing,
             Some(account) => {
                 let (name, salt) = (account.name().to_owned(), account.salt().to_owned());
-                match (self.is_admin, self.rev.clone()) {
-                    (false, Some(rev)) => RestsOn::Document { name, salt, rev },
-                    (_, rev) => RestsOn::Admin { name, salt, rev },
+                match (self.is_admin, self.rev.clone(), self.born.clone()) {
+                    // Where it is not known where it began, it is an account of its own, nobody's before or after.
+                    (false, Some(rev), born) => {
+                        let born = born.unwrap_or_else(|| rev.clone());
+                        RestsOn::Document { name, salt, rev, born }
+                    }
+                    // Of who is no administrator it holds for nobody.
+                    (_, rev, _) => RestsOn::Admin { name, salt, rev },
                 }
             }
         }
@@ -228,6 +235,15 @@ impl Accounts {
         self.configuration.open_to_all().map(Standing::of_open_server)
     }
 
+    /// Everyone, where there is no administrator by name as of less than a second ago. `None`: there is one.
+    ///
+    /// # Errors
+    /// Those of the storage, which then does not say it.
+    pub async fn anybody(&self) -> Result<Option<Standing>> {
+        self.confirm_settings(None).await?;
+        Ok(self.open())
+    }
+
     /// The hash of an administrator of the configuration; one of nothing, where their entry is broken; and what is stored of it. `None`:
     /// there is no administrator of that name.
     fn admin(&self, name: &str) -> Option<(PasswordHash, Option<Arc<SettingFence>>)> {
@@ -266,7 +282,11 @@ impl Accounts {
             RestsOn::OpenServer => return Ok(self.open()),
             RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
                 let found = self.find(name, fresh).await?;
-                let is_same = found.is_admin == matches!(standing.rests_on(), RestsOn::Admin { .. });
+                let is_same = match standing.rests_on() {
+                    // Of another account that has the name now, whatever else is equal, it does not hold.
+                    RestsOn::Document { born, .. } => !found.is_admin && found.born.as_ref() == Some(born),
+                    _ => found.is_admin,
+                };
                 let account = found
                     .account
                     .as_ref()
@@ -370,7 +390,8 @@ impl Accounts {
                 Ok(account) => (account.clone(), None),
                 Err(refused) => (None, Some(refused.clone())),
             };
-            return Ok(Found { account, refused, rev: entry.rev.clone(), is_admin: false, setting: None });
+            let (rev, born) = (entry.rev.clone(), entry.born.clone());
+            return Ok(Found { account, refused, rev, born, is_admin: false, setting: None });
         };
         // An administrator needs no further role to do what is to be done about a storage that does not answer.
         let entry = tokio::time::timeout(FURTHER_MAX, self.entry(name, fresh)).await;
@@ -378,7 +399,7 @@ impl Accounts {
         let document = entry.as_ref().and_then(|entry| entry.account.as_ref().ok()?.as_ref());
         let account = Some(Account::of_admin(name, hash, document));
         let rev = entry.and_then(|entry| entry.rev.clone());
-        Ok(Found { account, refused: None, rev, is_admin: true, setting })
+        Ok(Found { account, refused: None, rev, born: None, is_admin: true, setting })
     }
 
     /// The secrets of sessions, newest first.
@@ -435,7 +456,7 @@ impl Accounts {
     }
 
     async fn read(&self, name: &str) -> Result<Entry> {
-        let options = GetOptions { conflicts: true, ..GetOptions::default() };
+        let options = GetOptions { conflicts: true, born: true, ..GetOptions::default() };
         let id = id_of(name);
         let users = self.layer.reader(USERS);
         let found = within(READ_MAX, users.get(&id, &options)).await;
@@ -451,7 +472,7 @@ impl Accounts {
             Ok(body) => Account::of_document(name, &body, has_conflicts).map(Some),
             Err(_) => Ok(None),
         };
-        Ok(Entry { account, rev: Some(document.rev) })
+        Ok(Entry { account, rev: Some(document.rev), born: document.born })
     }
 
     /// Sees to it that the state is fresh: reads it, one for all who ask.

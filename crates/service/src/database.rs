@@ -8,9 +8,8 @@ use flatbed_layer::{
 };
 
 use crate::given::{AGAIN_MAX, Given};
-use crate::replications;
+use crate::replications::{self, By};
 use crate::rights::{Granted, Needs};
-use crate::standing::Standing;
 use crate::user_documents::{Entering, prepared};
 
 /// A database to write documents to; what may write may read. Cheap to clone.
@@ -33,7 +32,7 @@ pub(crate) struct Once {
     /// Whether design documents may be written, too.
     designs: std::result::Result<(), Refusal>,
     /// Where documents have owners: who writes.
-    owner: Option<Standing>,
+    owner: Option<By>,
 }
 
 /// A database to set up. Cheap to clone.
@@ -87,8 +86,9 @@ impl Deref for Purging {
 impl Writer {
     /// The same database in another's hands, where documents have owners.
     #[cfg(test)]
-    pub(crate) fn of(&self, by: &Standing) -> Writer {
-        Writer(Given::fixed(Once { owner: Some(by.clone()), ..self.0.first.clone() }))
+    pub(crate) fn of(&self, standing: &crate::standing::Standing) -> Writer {
+        let by = self.0.first.owner.clone().map(|by| By { standing: standing.clone(), ..by });
+        Writer(Given::fixed(Once { owner: by, ..self.0.first.clone() }))
     }
 
     /// Whether a request may write these documents: in `_users` the first that somebody may not write refuses all of them.
@@ -191,7 +191,8 @@ fn is_changed(outcome: &Outcome) -> bool {
 impl Once {
     pub(crate) fn of(granted: &Granted<'_>) -> Once {
         let (database, staging) = (granted.database(Needs::Member), granted.staging());
-        let owner = (database.name() == REPLICATOR).then(|| granted.rights.standing.clone());
+        let by = || By { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
+        let owner = (database.name() == REPLICATOR).then(by);
         let (reader, entering) = (granted.reader(), granted.entering());
         Once { database, staging, reader, entering, designs: granted.designs(), owner }
     }

@@ -40,7 +40,7 @@ pub use database::{Administration, Maintenance, Ownership, Purging, Writer};
 pub use feeds::{Feed, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Follow, Heartbeats, Waited};
 pub use functions::{Functions, SECURITY_DEFAULT, user_context};
 pub use queries::{Counted, Query, QueryError};
-pub use replications::OWNER_KIND;
+pub use replications::{NamedOwner, OwnerAccount};
 pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, Right, Write};
 pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;

@@ -3,26 +3,29 @@
 //! A replication runs with the rights of its document's owner, so nobody may write a document that is another's, or one that
 //! names another. As in CouchDB the server writes the owner's name into it. There the name opens nothing; here it does, and so:
 //! administrators of the database alone are not let write others' names, a document that replaces one, or deletes it, must
-//! replace its own writer's, and whoever has no account here has none that a replication could run with later.
+//! replace its own writer's, and whoever has no account here has none that a replication could run with later. Names are given
+//! again: the server writes beside the name which account of that name it is. And where everyone is an administrator, nobody is
+//! anybody: what is written then names nobody.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use flatbed_auth::Principal;
 use flatbed_layer::json::{Value, parse};
 use flatbed_layer::{
-    Database, DocumentId, DocumentKind, Edit, Error, GetOptions, NotFound, Outcome, Refusal, Result, Seen, json,
+    Database, DocumentId, DocumentKind, Edit, Error, GetOptions, NotFound, Outcome, Refusal, Result, RevId, Seen, json,
 };
 
+use crate::accounts::Accounts;
 use crate::standing::{RestsOn, Standing};
 
 /// The member that names the owner.
 const OWNER: &str = "owner";
 
-/// The member that says, of a document that a user wrote who was no administrator, that its owner was none: it is not an
-/// administrator's who has that name later. The server writes it.
-pub const OWNER_KIND: &str = "owner_kind";
-const USER: &str = "user";
+/// The member that says which account of that name is meant.
+const OWNER_ACCOUNT: &str = "owner_account";
+
+/// What it says of administrators.
+const ADMIN: &str = "admin";
 
 /// Where credentials may stand.
 const ENDPOINTS: [&str; 2] = ["source", "target"];
@@ -36,43 +39,124 @@ const NO_HISTORY: &str = "Only administrators may write replication documents wi
 /// Edits that are copied at a time, with their owners in them.
 const EDITS_AT_ONCE: usize = 32;
 
+/// Which of the accounts that a name has had, or will have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnerAccount {
+    /// That of an administrator of the configuration.
+    Admin,
+    /// That of the user document whose life began with this revision ([`Document::born`](flatbed_layer::Document::born)).
+    User(RevId),
+}
+
+impl OwnerAccount {
+    /// The account of whoever makes a request; `None`: they have none here.
+    pub fn of(standing: &Standing) -> Option<OwnerAccount> {
+        match standing.rests_on() {
+            RestsOn::Admin { .. } if standing.principal().is_admin => Some(OwnerAccount::Admin),
+            RestsOn::Document { born, .. } => Some(OwnerAccount::User(born.clone())),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            OwnerAccount::Admin => ADMIN.to_owned(),
+            OwnerAccount::User(born) => born.to_string(),
+        }
+    }
+}
+
+/// What a document of `_replicator` says of its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedOwner {
+    /// Nothing: it was written before there were owners, or an administrator replicated it so.
+    Unsaid,
+    /// Nobody: it was written where everyone was an administrator.
+    Nobody,
+    /// Whoever has the account of this name; `None`: an administrator has named them, and whichever account it is counts.
+    Account(Arc<str>, Option<OwnerAccount>),
+    /// What nobody can be.
+    Broken,
+}
+
+impl NamedOwner {
+    /// Of the members of a document.
+    pub fn read<'m>(member: impl Fn(&str) -> Option<&'m Value<'m>>) -> NamedOwner {
+        let account = match member(OWNER_ACCOUNT) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) if text == ADMIN => Some(OwnerAccount::Admin),
+            Some(Value::String(text)) => match text.parse() {
+                Ok(born) => Some(OwnerAccount::User(born)),
+                Err(_) => return NamedOwner::Broken,
+            },
+            Some(_) => return NamedOwner::Broken,
+        };
+        match member(OWNER) {
+            None => NamedOwner::Unsaid,
+            Some(Value::Null) => NamedOwner::Nobody,
+            Some(Value::String(name)) if !name.is_empty() => NamedOwner::Account(name.as_ref().into(), account),
+            Some(_) => NamedOwner::Broken,
+        }
+    }
+
+    /// Of a body, its members without braces.
+    fn of_body(body: &[u8]) -> NamedOwner {
+        let text = [b"{", body, b"}"].concat();
+        match parse(&text, &json::Limits::default()) {
+            Ok(body) => NamedOwner::read(|name| body.get(name)),
+            Err(_) => NamedOwner::Broken,
+        }
+    }
+
+    /// Whether it is this one's, with this account.
+    fn is(&self, name: Option<&str>, account: Option<&OwnerAccount>) -> bool {
+        match self {
+            NamedOwner::Account(of, None) => name == Some(of),
+            NamedOwner::Account(of, of_account) => name == Some(of) && account == of_account.as_ref(),
+            NamedOwner::Unsaid | NamedOwner::Nobody | NamedOwner::Broken => false,
+        }
+    }
+}
+
+/// Who writes documents of `_replicator`.
+#[derive(Clone)]
+pub(crate) struct By {
+    pub(crate) standing: Standing,
+    /// Who has which name.
+    pub(crate) accounts: Arc<Accounts>,
+}
+
 /// An edit as it is written on somebody's behalf.
 ///
 /// # Errors
 /// [`Refusal::Forbidden`]: it is another's; and those of the layer.
-pub(crate) async fn before_update<'e>(
-    database: &Database,
-    by: &Standing,
-    edit: &'e Edit<'e>,
-) -> Result<Cow<'e, Edit<'e>>> {
+pub(crate) async fn before_update<'e>(database: &Database, by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
     if DocumentId::of(&edit.id).kind() != DocumentKind::Ordinary {
         return Ok(Cow::Borrowed(edit));
     }
-    let principal = by.principal();
-    let given = edit.body.get(OWNER);
+    let (principal, rests_on) = (by.standing.principal(), by.standing.rests_on());
+    if *rests_on == RestsOn::OpenServer && !edit.deleted {
+        // Whoever they name, it is not said that they are that, or anybody later.
+        return Ok(Cow::Owned(owned(edit, None, None)));
+    }
     if principal.is_admin {
-        // What they say to be their own is: of a user's document that they have taken over, too.
-        let is_named = match given {
-            None | Some(Value::Null) => false,
-            Some(owner) => owner.as_str() != principal.name.as_deref() || edit.body.get(OWNER_KIND).is_none(),
-        };
-        let is_named = is_named || edit.deleted || edit.history.is_some();
-        return Ok(if is_named { Cow::Borrowed(edit) } else { Cow::Owned(owned(edit, principal.name.as_deref())) });
+        return by_admin(by, edit).await;
     }
     let forbidden = |reason: &str| Error::Refused(Refusal::Forbidden(reason.to_owned()));
-    let (Some(name), RestsOn::Document { .. }) = (principal.name.as_deref(), by.rests_on()) else {
+    let (Some(name), RestsOn::Document { .. }) = (principal.name.as_deref(), rests_on) else {
         return Err(forbidden(NO_ACCOUNT));
     };
+    let account = OwnerAccount::of(&by.standing);
     if edit.history.is_some() {
         return Err(forbidden(NO_HISTORY));
     }
-    if !edit.deleted && given.is_some_and(|owner| owner.as_str() != Some(name)) {
+    if !edit.deleted && edit.body.get(OWNER).is_some_and(|owner| owner.as_str() != Some(name)) {
         return Err(forbidden(OTHERS));
     }
     if let Some(parent) = &edit.parent {
         let options = GetOptions { rev: Some(parent.clone()), ..GetOptions::default() };
         match database.get(&edit.id, &options).await {
-            Ok(old) if old.deleted || owner_of(&old.body).as_deref() == Some(name) => {}
+            Ok(old) if old.deleted || NamedOwner::of_body(&old.body).is(Some(name), account.as_ref()) => {}
             Ok(_) => return Err(forbidden(OTHERS)),
             // Then it replaces nothing, and is a conflict.
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
@@ -82,19 +166,37 @@ pub(crate) async fn before_update<'e>(
     if edit.deleted {
         return Ok(Cow::Borrowed(edit));
     }
-    let mut edit = if given.is_some() { edit.clone() } else { owned(edit, Some(name)) };
-    if let Value::Object(members) = &mut edit.body {
-        members.retain(|(member, _)| member != OWNER_KIND);
-        members.push((OWNER_KIND.into(), Value::String(USER.into())));
-    }
-    Ok(Cow::Owned(edit))
+    Ok(Cow::Owned(owned(edit, Some(name), account.as_ref())))
+}
+
+/// The same of an administrator's edit: theirs, unless they say whose it is.
+async fn by_admin<'e>(by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
+    let own = by.standing.principal().name.as_deref();
+    let named = match edit.body.get(OWNER) {
+        _ if edit.deleted || edit.history.is_some() => return Ok(Cow::Borrowed(edit)),
+        None | Some(Value::Null) => None,
+        Some(named) if named.as_str() == own => None,
+        Some(named) => Some(named),
+    };
+    let Some(named) = named else {
+        // Of a user's document that they have taken over, too.
+        return Ok(Cow::Owned(owned(edit, own, own.map(|_| &OwnerAccount::Admin))));
+    };
+    let is_said = edit.body.get(OWNER_ACCOUNT).is_some_and(|account| *account != Value::Null);
+    let Some(name) = named.as_str().filter(|_| !is_said) else { return Ok(Cow::Borrowed(edit)) };
+    // Who has the name now is meant; where nobody has, whoever has it first, and everyone after them.
+    let account = by.accounts.named(name).await?.as_ref().and_then(OwnerAccount::of);
+    Ok(match account {
+        Some(account) => Cow::Owned(owned(edit, Some(name), Some(&account))),
+        None => Cow::Borrowed(edit),
+    })
 }
 
 /// As [`Database::bulk_update`], of edits that are each looked at before.
 ///
 /// # Errors
 /// As there.
-pub(crate) async fn bulk_update(database: &Database, by: &Standing, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+pub(crate) async fn bulk_update(database: &Database, by: &By, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::with_capacity(edits.len());
     for edits in edits.chunks(EDITS_AT_ONCE) {
         let mut refused = Vec::with_capacity(edits.len());
@@ -119,11 +221,12 @@ pub(crate) async fn bulk_update(database: &Database, by: &Standing, edits: &[Edi
 #[derive(Debug)]
 struct SeenBy {
     name: Option<String>,
+    account: Option<OwnerAccount>,
 }
 
 /// What somebody sees of it who does not administer it.
-pub(crate) fn seen_by(principal: &Principal) -> Arc<dyn Seen> {
-    Arc::new(SeenBy { name: principal.name.clone() })
+pub(crate) fn seen_by(standing: &Standing) -> Arc<dyn Seen> {
+    Arc::new(SeenBy { name: standing.principal().name.clone(), account: OwnerAccount::of(standing) })
 }
 
 impl Seen for SeenBy {
@@ -140,8 +243,10 @@ impl Seen for SeenBy {
         let Ok(Value::Object(mut members)) = parse(&text, &json::Limits::default()) else {
             return Err(Refusal::DocumentNotFound(NotFound::Missing));
         };
-        let owner = members.iter().find(|(name, _)| name == OWNER).and_then(|(_, owner)| owner.as_str());
-        if self.name.is_none() || owner != self.name.as_deref() {
+        let member = |name: &str| members.iter().find(|(found, _)| found == name).map(|(_, value)| value);
+        // Whose word is a token or a proxy has no account here, whatever they are called.
+        let has_account = self.account.is_some();
+        if !has_account || !NamedOwner::read(member).is(self.name.as_deref(), self.account.as_ref()) {
             members.retain(|(name, _)| !PROXIES.contains(&name.as_ref()));
             for (name, value) in &mut members {
                 if ENDPOINTS.contains(&name.as_ref()) {
@@ -175,36 +280,40 @@ fn without_userinfo(address: &str) -> String {
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// The owner of a document with such a body, its members without braces. Of one that names none, or nobody, `None`.
-pub(crate) fn owner_of(body: &[u8]) -> Option<String> {
-    let text = [b"{", body, b"}"].concat();
-    let body = parse(&text, &json::Limits::default()).ok()?;
-    body.get(OWNER).and_then(Value::as_str).map(str::to_owned)
-}
-
-fn owned<'e>(edit: &Edit<'e>, name: Option<&str>) -> Edit<'e> {
+/// An edit whose document names an owner, or nobody.
+fn owned<'e>(edit: &Edit<'e>, name: Option<&str>, account: Option<&OwnerAccount>) -> Edit<'e> {
     let mut edit = edit.clone();
     if let Value::Object(members) = &mut edit.body {
-        members.retain(|(member, _)| member != OWNER && member != OWNER_KIND);
+        members.retain(|(member, _)| member != OWNER && member != OWNER_ACCOUNT);
         members.push((OWNER.into(), name.map_or(Value::Null, |name| Value::String(name.to_owned().into()))));
+        if let Some(account) = account {
+            members.push((OWNER_ACCOUNT.into(), Value::String(account.text().into())));
+        }
     }
     edit
 }
 
 #[cfg(test)]
 mod tests {
-    use flatbed_auth::SignedIn;
+    use flatbed_auth::{Principal, SignedIn};
     use flatbed_layer::{CreateOptions, RevId, Updated};
 
     use super::*;
+    use crate::accounts::tests::hash_members;
     use crate::database::Writer;
     use crate::feeds::tests::Store;
     use crate::rights::{Own, Write};
 
-    fn user(name: &str) -> Standing {
-        let rev = RevId::new(1, [7; 16]);
-        let rests_on = RestsOn::Document { name: name.to_owned(), salt: "s".to_owned(), rev };
+    /// One of those who have been called so.
+    fn another(name: &str, which: u8) -> Standing {
+        let born = RevId::new(1, [which; 16]);
+        let rev = RevId::new(2, [which; 16]);
+        let rests_on = RestsOn::Document { name: name.to_owned(), salt: "s".to_owned(), rev, born };
         Standing::new(Principal::user(name, [], SignedIn::Password), rests_on)
+    }
+
+    fn user(name: &str) -> Standing {
+        another(name, 7)
     }
 
     fn edit<'e>(id: &'e str, body: &'e str, parent: Option<&Updated>) -> Edit<'e> {
@@ -222,26 +331,48 @@ mod tests {
     }
 
     async fn owner(writer: &Writer, id: &str) -> Option<String> {
-        owner_of(&writer.get(id, &GetOptions::default()).await.unwrap().body)
+        match NamedOwner::of_body(&writer.get(id, &GetOptions::default()).await.unwrap().body) {
+            NamedOwner::Account(name, _) => Some(name.to_string()),
+            NamedOwner::Nobody => None,
+            other => panic!("{other:?}"),
+        }
     }
 
-    #[test]
-    fn others_see_no_credentials() {
+    /// The end of a document's text.
+    async fn ends(writer: &Writer, id: &str) -> String {
+        let body = writer.get(id, &GetOptions::default()).await.unwrap().body;
+        let text = String::from_utf8(body).unwrap();
+        text.split_once(r#""owner":"#).unwrap().1.to_owned()
+    }
+
+    #[tokio::test]
+    async fn others_see_no_credentials() {
         let body = r#""source":"http://anna:s3c/ret@p@h/db","target":{"url":"https://x:s3cret@h/db","headers":{"a":"s3cret"},"auth":{"basic":"s3cret"}},"proxy":"http://x:s3cret@h","owner":"anna","n":1e3"#;
-        let seen = |who: &Principal| {
+        let seen = |who: &Standing, body: &str| {
             let text = seen_by(who).part("id", body.as_bytes()).unwrap();
             String::from_utf8(text).unwrap()
         };
-        assert_eq!(seen(user("anna").principal()), body);
-        for other in [Principal::anonymous(), user("bob").principal().clone()] {
-            let shown = seen(&other);
+        assert_eq!(seen(&user("anna"), body), body);
+        // A token's word is no account.
+        let token = crate::test_store::token(None).await;
+        let token = Standing::new(Principal::user("anna", [], SignedIn::Jwt), token);
+        for other in [Standing::anonymous(), user("bob"), token] {
+            let shown = seen(&other, body);
             assert_eq!(shown, r#""source":"http://h/db","target":{"url":"https://h/db"},"owner":"anna","n":1e3"#);
         }
+        // Nor are those before and after her who they are.
+        let hers = format!(r#"{body},"owner_account":"1-{}""#, "07".repeat(16));
+        assert_eq!(seen(&user("anna"), &hers), hers);
+        for account in [r#""admin""#, r#""1-09090909090909090909090909090909""#, r#""x""#, "5", "{}"] {
+            let others = format!(r#"{body},"owner_account":{account}"#);
+            assert!(!seen(&user("anna"), &others).contains("s3c"), "{account}");
+        }
+        assert!(!seen(&another("anna", 8), &hers).contains("s3c"));
         // What is nobody's is not nobody's to see.
         let nobodys = br#""source":"http://a:s3cret@h/db","target":["s3cret"],"owner":null"#;
-        let text = seen_by(&Principal::anonymous()).part("id", nobodys).unwrap();
+        let text = seen_by(&Standing::anonymous()).part("id", nobodys).unwrap();
         assert_eq!(text, br#""source":"http://h/db","target":null,"owner":null"#);
-        let seen = seen_by(&Principal::anonymous());
+        let seen = seen_by(&Standing::anonymous());
         assert!(seen.is_whole("_design/d") && !seen.is_whole("_local/l") && !seen.is_whole("id"));
         for (address, shown) in [
             ("db", "db"),
@@ -268,14 +399,14 @@ mod tests {
         let first = anna.update(&edit("a", r#"{"source":"x"}"#, None)).await.unwrap();
         assert_eq!(owner(&server, "a").await.as_deref(), Some("anna"));
         assert_eq!(told(anna.update(&edit("b", r#"{"owner":"anna"}"#, None)).await), "ok");
-        // It is a user's, whatever they say of it, and whoever has the name later.
-        let said = edit("k", r#"{"owner":"anna","owner_kind":null}"#, None);
+        // It is of her account, whatever she says of it, and whoever has the name later.
+        let said = edit("k", r#"{"owner":"anna","owner_account":"admin"}"#, None);
         let kept = anna.update(&said).await.unwrap();
-        let kind = async || {
-            let body = server.get("k", &GetOptions::default()).await.unwrap().body;
-            String::from_utf8(body).unwrap()
-        };
-        assert!(kind().await.ends_with(r#""owner_kind":"user""#), "{}", kind().await);
+        let hers = format!(r#""anna","owner_account":"1-{}""#, "07".repeat(16));
+        assert_eq!(ends(&server, "k").await, hers);
+        let later = server.of(&another("anna", 8));
+        assert_eq!(told(later.update(&edit("k", r#"{"owner":"anna"}"#, Some(&kept))).await), OTHERS);
+        assert_eq!(told(later.update(&Edit { deleted: true, ..edit("k", "{}", Some(&kept)) }).await), OTHERS);
         for body in [r#"{"owner":"bob"}"#, r#"{"owner":"root"}"#, r#"{"owner":null}"#, r#"{"owner":["anna"]}"#] {
             assert_eq!(told(anna.update(&edit("c", body, None)).await), OTHERS, "{body}");
         }
@@ -306,12 +437,15 @@ mod tests {
         let done = anna.bulk_update(&many).await.unwrap();
         assert_eq!((done.len(), done.iter().filter(|outcome| outcome.is_ok()).count()), (70, 1));
 
-        // It stays a user's where an administrator edits it, and is theirs where they take it over.
-        let other = edit("k", r#"{"owner":"anna","owner_kind":"user","x":1}"#, Some(&kept));
-        let kept = root.update(&other).await.unwrap();
-        assert!(kind().await.contains(r#""owner_kind":"user""#), "{}", kind().await);
-        root.update(&edit("k", r#"{"owner":"root","owner_kind":"user"}"#, Some(&kept))).await.unwrap();
-        assert_eq!(kind().await, r#""owner":"root""#);
+        // It stays hers where an administrator edits it, and is theirs where they take it over.
+        let other = format!(r#"{{"owner":{hers},"x":1}}"#);
+        let kept = root.update(&edit("k", &other, Some(&kept))).await.unwrap();
+        assert_eq!(ends(&server, "k").await, format!(r#"{hers},"x":1"#));
+        let taken = format!(r#"{{"owner":"root","owner_account":"1-{}"}}"#, "07".repeat(16));
+        let taken = root.update(&edit("k", &taken, Some(&kept))).await.unwrap();
+        assert_eq!(ends(&server, "k").await, r#""root","owner_account":"admin""#);
+        let same = server.of(&user("root"));
+        assert_eq!(told(same.update(&edit("k", "{}", Some(&taken))).await), OTHERS);
 
         // Administrators write for others.
         assert_eq!(told(root.update(&edit("r", "{}", None)).await), "ok");
@@ -320,6 +454,25 @@ mod tests {
         assert_eq!(owner(&server, "s").await.as_deref(), Some("anna"));
         assert_eq!(told(root.update(&edit("t", r#"{"owner":null}"#, None)).await), "ok");
         assert_eq!(owner(&server, "t").await.as_deref(), Some("root"));
+        // Who has the name by then is meant, and those after them are not; where nobody has, it is whoever comes.
+        assert_eq!(ends(&server, "s").await, r#""anna""#);
+        store.context.database("_users", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
+        let carl = format!(r#"{{{},"name":"carl","type":"user","roles":[]}}"#, hash_members("p", "s", 1));
+        let users = store.context.database("_users", Write).await.unwrap();
+        let born = users.update(&edit("org.couchdb.user:carl", &carl, None)).await.unwrap().rev;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!(told(root.update(&edit("v", r#"{"owner":"carl"}"#, None)).await), "ok");
+        assert_eq!(ends(&server, "v").await, format!(r#""carl","owner_account":"{born}""#));
+
+        // Where everyone is an administrator nobody is anybody, whatever they say, replicated or not.
+        let open = server.of(&Standing::of_open_server(None));
+        for (id, history) in [("w", None), ("x", Some(vec![RevId::new(3, [9; 16])]))] {
+            for body in [r#"{"owner":"root","owner_account":"admin"}"#, "{}"] {
+                let id = format!("{id}{}", body.len());
+                open.update(&Edit { history: history.clone(), ..edit(&id, body, None) }).await.unwrap();
+                assert_eq!(ends(&server, &id).await, "null");
+            }
+        }
 
         // A name that a token or a proxy says is no account, whatever it is.
         for rests_on in [RestsOn::Nothing, RestsOn::Proxy, crate::test_store::token(None).await] {

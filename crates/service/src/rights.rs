@@ -247,7 +247,7 @@ impl Granted<'_> {
             return reader.seen_by(self.rights.users.seen_by(self.rights.principal()));
         }
         if self.name == REPLICATOR && self.access != Access::Admin {
-            return reader.seen_by(replications::seen_by(self.rights.principal()));
+            return reader.seen_by(replications::seen_by(&self.rights.standing));
         }
         reader
     }

@@ -342,6 +342,7 @@ mod tests {
             body: body.into_bytes(),
             revisions: None,
             revs_info: None,
+            born: None,
             conflicts: None,
             deleted_conflicts: None,
             local_seq: None,

@@ -297,7 +297,7 @@ impl SignIn {
         let (came, digest) = (Instant::now(), digest_of("password", &[name, password]));
         let iterations_max = self.configuration.now().auth.max_iterations;
         let mut found = if name.len() > NAME_BYTES_MAX {
-            Found { account: None, refused: None, rev: None, is_admin: false, setting: None }
+            Found { account: None, refused: None, rev: None, born: None, is_admin: false, setting: None }
         } else {
             self.accounts.find(name, Fresh::Second).await?.within(iterations_max)
         };

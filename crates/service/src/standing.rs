@@ -60,6 +60,8 @@ pub enum RestsOn {
         salt: String,
         /// The winner as of which it was read.
         rev: RevId,
+        /// Where the account began ([`Document::born`](flatbed_layer::Document::born)): names are given again.
+        born: RevId,
     },
     /// A JSON Web Token.
     Token {

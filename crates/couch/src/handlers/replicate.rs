@@ -16,7 +16,7 @@ fn failure(error: &Error) -> Failure {
         Error::InvalidSpec(_) | Error::Url(..) => StatusCode::BAD_REQUEST,
         Error::DatabaseNotFound(_) => StatusCode::NOT_FOUND,
         Error::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
-        Error::Unauthorized(_) | Error::Owner(_) | Error::OwnerGone => StatusCode::UNAUTHORIZED,
+        Error::Unauthorized(_) | Error::Owner(_) | Error::OwnerGone | Error::OwnerUnknown => StatusCode::UNAUTHORIZED,
         Error::OutOfBounds(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

@@ -1,25 +1,42 @@
 //! On whose behalf replications run.
 
+use std::pin::Pin;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flatbed_auth::PasswordHash;
+use flatbed_replicator::ReplicatorOptions;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Options, Running, ServerOptions, Store};
-use flatbed_replicator::ReplicatorOptions;
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
 fn options() -> Options {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    let replicator =
-        ReplicatorOptions { first_pause: std::time::Duration::from_millis(100), ..ReplicatorOptions::default() };
-    Options { server, replicator }
+    Options { server, ..options_without_admin() }
 }
 
-async fn asked(server: &Running, who: &[(&str, &str)], method: &str, path: &str, body: Value) -> Answer {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let mut client = server.connect().await;
-    client.call(method, path, who, body.as_bytes()).await
+fn options_without_admin() -> Options {
+    let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() };
+    replicator.into()
+}
+
+/// In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+fn asked<'a>(
+    server: &'a Running,
+    who: &'a [(&'a str, &'a str)],
+    method: &'a str,
+    path: &'a str,
+    body: Value,
+) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+    Box::pin(async move {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut client = server.connect().await;
+        client.call(method, path, who, body.as_bytes()).await
+    })
 }
 
 async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
@@ -29,9 +46,191 @@ async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) ->
         if wanted(&last) {
             return last;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("{path}: {last}");
+}
+
+/// As the administrator, what must succeed.
+async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
+    let answer = asked(server, &[ADMIN], method, path, body).await;
+    assert!(answer.status < 300, "{method} {path}: {answer:?}");
+    answer.json()
+}
+
+/// A user document; its password is its salt.
+fn user(name: &str, salt: &str) -> Value {
+    let members = PasswordHash::salted(salt, salt, 600_000).put_into(Vec::new());
+    let mut text = Vec::new();
+    flatbed_layer::json::write(&flatbed_layer::json::Value::Object(members), &mut text);
+    let mut document: Value = serde_json::from_slice(&text).unwrap();
+    document["name"] = json!(name);
+    document["type"] = json!("user");
+    document["roles"] = json!([]);
+    document
+}
+
+fn basic(name: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
+}
+
+/// A document that is written into `from` has come to `to`; or has not, for as long as a replication may take.
+async fn goes_over(server: &Running, id: &str, (from, to): (&str, &str)) -> bool {
+    ok(server, "PUT", &format!("/{from}/{id}"), json!({})).await;
+    for _ in 0..150 {
+        if asked(server, &[ADMIN], "GET", &format!("/{to}/{id}"), Value::Null).await.status == 200 {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_called_so_later_inherits_no_replications() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    for path in ["/_users", "/_replicator", "/a", "/b"] {
+        ok(&server, "PUT", path, Value::Null).await;
+    }
+    for path in ["/_replicator/_security", "/a/_security", "/b/_security"] {
+        ok(&server, "PUT", path, json!({"members": {"names": ["anna"]}})).await;
+    }
+    let path = "/_users/org.couchdb.user:anna";
+    let first = ok(&server, "PUT", path, user("anna", "one")).await;
+    let (one, two, three) = (basic("anna", "one"), basic("anna", "two"), basic("anna", "three"));
+    let as_one = [("authorization", &*one)];
+    let source = format!("http://anna:one@{}/a", server.address);
+    let spec = json!({"source": "a", "target": "b", "continuous": true, "source_proxy": source});
+    assert_eq!(asked(&server, &as_one, "PUT", "/_replicator/hers", spec.clone()).await.status, 201);
+    let begun =
+        asked(&server, &as_one, "POST", "/_replicate", json!({"source": "a", "target": "b", "continuous": true}));
+    assert_eq!(begun.await.status, 202);
+    assert!(goes_over(&server, "first", ("a", "b")).await);
+    let hers = ok(&server, "GET", "/_replicator/hers", Value::Null).await;
+    assert_eq!((&hers["owner"], &hers["owner_account"]), (&json!("anna"), &first["rev"]));
+
+    // With another password she is the same.
+    let mut changed = user("anna", "two");
+    changed["_rev"] = first["rev"].clone();
+    let second = ok(&server, "PUT", path, changed).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(goes_over(&server, "second", ("a", "b")).await);
+    let seen = asked(&server, &[("authorization", &two)], "GET", "/_replicator/hers", Value::Null).await;
+    assert_eq!(seen.json()["source_proxy"], json!(source));
+
+    // Her name is given again.
+    let rev = second["rev"].as_str().unwrap();
+    ok(&server, "DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
+    ok(&server, "PUT", path, user("anna", "three")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let later = [("authorization", &*three)];
+    assert_eq!(asked(&server, &later, "GET", "/a", Value::Null).await.status, 200);
+    assert!(!goes_over(&server, "third", ("a", "b")).await);
+    let shown = until(&server, "/_scheduler/docs/_replicator/hers", |doc| doc["info"]["error"].is_string()).await;
+    assert!(shown["info"]["error"].as_str().unwrap().contains("account"), "{shown}");
+    let seen = asked(&server, &later, "GET", "/_replicator/hers", Value::Null).await.json();
+    assert_eq!((&seen["source"], &seen["source_proxy"]), (&json!("a"), &Value::Null), "{seen}");
+    let rev = seen["_rev"].as_str().unwrap();
+    let mut taken = spec.clone();
+    taken["_rev"] = json!(rev);
+    assert_eq!(asked(&server, &later, "PUT", "/_replicator/hers", taken.clone()).await.status, 403);
+    let gone = asked(&server, &later, "DELETE", &format!("/_replicator/hers?rev={rev}"), Value::Null).await;
+    assert_eq!(gone.status, 403);
+    let cancelled = json!({"source": "a", "target": "b", "continuous": true, "cancel": true});
+    assert!([401, 404].contains(&asked(&server, &later, "POST", "/_replicate", cancelled).await.status));
+
+    // An administrator may leave it to her.
+    taken["owner"] = json!("anna");
+    ok(&server, "PUT", "/_replicator/hers", taken).await;
+    assert!(goes_over(&server, "fourth", ("a", "b")).await);
+    assert_eq!(ok(&server, "GET", "/b/third", Value::Null).await["_id"], "third");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_stays_who_they_are_where_users_are_replicated() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    for path in ["/_users", "/_replicator", "/a", "/b"] {
+        ok(&server, "PUT", path, Value::Null).await;
+    }
+    for path in ["/_replicator/_security", "/a/_security", "/b/_security"] {
+        ok(&server, "PUT", path, json!({"members": {"names": ["anna"]}})).await;
+    }
+    let path = "/_users/org.couchdb.user:anna";
+    let first = ok(&server, "PUT", path, user("anna", "one")).await;
+    let first = first["rev"].as_str().unwrap().split_once('-').unwrap().1.to_owned();
+    let one = basic("anna", "one");
+    let spec = json!({"source": "a", "target": "b", "continuous": true});
+    assert_eq!(asked(&server, &[("authorization", &one)], "PUT", "/_replicator/hers", spec).await.status, 201);
+    assert!(goes_over(&server, "first", ("a", "b")).await);
+    // From where she has had several passwords since.
+    let replicated = async |salt: &str, ids: &[&str]| {
+        let mut document = user("anna", salt);
+        document["_id"] = json!("org.couchdb.user:anna");
+        document["_rev"] = json!(format!("{}-{}", ids.len(), ids[0]));
+        document["_revisions"] = json!({"start": ids.len(), "ids": ids});
+        ok(&server, "POST", "/_users/_bulk_docs", json!({"new_edits": false, "docs": [document]})).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    let [second, third] = ["b".repeat(32), "c".repeat(32)];
+    replicated("three", &[&third, &second, &first]).await;
+    assert!(goes_over(&server, "second", ("a", "b")).await);
+    // From where she was deleted, which did not come here, and somebody is called so anew.
+    let mut elsewhere = json!({"_id": "d", "_rev": format!("3-{third}")});
+    elsewhere["_revisions"] = json!({"start": 3, "ids": [third]});
+    ok(&server, "POST", "/b/_bulk_docs", json!({"new_edits": false, "docs": [elsewhere]})).await;
+    let deletion = ok(&server, "DELETE", &format!("/b/d?rev=3-{third}"), Value::Null).await;
+    let deletion = deletion["rev"].as_str().unwrap().split_once('-').unwrap().1.to_owned();
+    replicated("five", &["e".repeat(32).as_str(), &deletion, &third, &second, &first]).await;
+    assert_eq!(
+        asked(&server, &[("authorization", &basic("anna", "five"))], "GET", "/a", Value::Null).await.status,
+        200
+    );
+    assert!(!goes_over(&server, "third", ("a", "b")).await);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_anybody_wrote_does_not_go_on_once_there_is_an_administrator() {
+    let store = Store::new();
+    let server = store.serve(options_without_admin()).await;
+    for path in ["/_replicator", "/a", "/b", "/c"] {
+        server.ok("PUT", path, Value::Null).await;
+    }
+    // Whatever it says of who that was.
+    let spec = |target: &str| json!({"source": "a", "target": target, "continuous": true});
+    let mut named = spec("b");
+    named["owner"] = json!("admin");
+    named["owner_account"] = json!("admin");
+    server.ok("PUT", "/_replicator/named", named).await;
+    let mut replicated = spec("c");
+    replicated["_id"] = json!("replicated");
+    replicated["_rev"] = json!("3-cccccccccccccccccccccccccccccccc");
+    let bulk = json!({"new_edits": false, "docs": [replicated]});
+    server.ok("POST", "/_replicator/_bulk_docs", bulk).await;
+    server.ok("PUT", "/a/before", json!({})).await;
+    for path in ["/b/before", "/c/before"] {
+        server.until(path, |doc| doc["_id"] == "before").await;
+    }
+    let path = "/_node/_local/_config/admins/admin";
+    assert_eq!(asked(&server, &[], "PUT", path, json!("password")).await.status, 200);
+    for (id, target) in [("named", "b"), ("replicated", "c")] {
+        let path = format!("/_replicator/{id}");
+        let failed = until(&server, &path, |doc| doc["_replication_state"] == "failed").await;
+        let reason = failed["_replication_state_reason"].as_str().unwrap();
+        assert!(reason.contains("everyone was an administrator"), "{reason}");
+        assert_eq!((&failed["owner"], &failed["owner_account"]), (&Value::Null, &Value::Null));
+        assert!(!goes_over(&server, id, ("a", target)).await);
+        // Who writes it again is who it is of.
+        let mut again = spec(target);
+        again["_rev"] = failed["_rev"].clone();
+        ok(&server, "PUT", &path, again).await;
+        until(&server, &format!("/{target}/{id}"), |doc| doc["_id"] == id).await;
+        assert_eq!(ok(&server, "GET", &path, Value::Null).await["owner"], "admin");
+    }
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,9 +307,9 @@ async fn what_anybody_began_ends_once_there_is_an_administrator() {
     server.until("/b/before", |doc| doc["_id"] == "before").await;
     let path = "/_node/_local/_config/admins/admin";
     assert_eq!(asked(&server, &[], "PUT", path, json!("password")).await.status, 200);
-    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(asked(&server, &[ADMIN], "PUT", "/a/after", json!({})).await.status, 201);
-    tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(asked(&server, &[ADMIN], "GET", "/b/after", Value::Null).await.status, 404);
     server.stop().await;
 }

@@ -181,6 +181,8 @@ pub struct GetOptions {
     pub revs: bool,
     /// With its ancestors and whether their bodies are there.
     pub revs_info: bool,
+    /// With where its present life began: see [`Document::born`].
+    pub born: bool,
     /// With the other leaves that are not deleted.
     pub conflicts: bool,
     /// With the other leaves that are.
@@ -233,6 +235,10 @@ pub struct Document {
     pub revisions: Option<Vec<RevId>>,
     /// The same, each with whether its body is there.
     pub revs_info: Option<Vec<(RevId, bool)>>,
+    /// The oldest of the revision and its ancestors since the last of them that was a tombstone: another one once the document
+    /// was deleted and made anew, and the same after any other edit, but where more than `revs_limit` others have followed. An
+    /// ancestor that never came here is taken for a tombstone where it is what a deletion without members gives.
+    pub born: Option<RevId>,
     /// The other leaves that are not deleted, the best first.
     pub conflicts: Option<Vec<RevId>>,
     /// The other leaves that are deleted, the best first.

@@ -1,7 +1,9 @@
 //! Reading single documents.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
+use flatbed_flatten::etf::body_revision;
+use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
 
 use crate::document::attachments;
@@ -368,7 +370,9 @@ impl Get<'_> {
         let options = self.options;
         let looks_for_latest = options.latest && options.rev.as_ref().is_some_and(|rev| *rev != info.winner);
         let looks_for_conflicts = options.conflicts() && info.leaf_count > 1;
-        let wants_tree = options.revs || options.revs_info || looks_for_latest || looks_for_conflicts;
+        let looks_for_birth = options.born && (options.rev.is_some() || info.winner.generation() > 1);
+        let wants_tree =
+            options.revs || options.revs_info || looks_for_latest || looks_for_conflicts || looks_for_birth;
         let read = match self.tree {
             None if wants_tree => Some(Box::pin(self.tree(&keys)).await?),
             _ => None,
@@ -400,6 +404,8 @@ impl Get<'_> {
         }
         if let Some(tree) = tree {
             Box::pin(self.tell_tree(&keys, info, tree, &mut document)).await?;
+        } else if options.born {
+            document.born = Some(document.rev.clone());
         }
         if options.local_seq {
             document.local_seq = Some(Seq::new(self.instance.incarnation(), info.stamp));
@@ -412,8 +418,12 @@ impl Get<'_> {
         let options = self.options;
         let mut line = tree.line(&document.rev).unwrap_or_else(|| vec![document.rev.clone()]);
         line.truncate(usize::try_from(self.instance.revs_limit()).unwrap_or(usize::MAX));
-        if options.revs_info {
-            document.revs_info = Some(self.availability(keys, info, &line).await?);
+        if options.revs_info || options.born {
+            let records = self.records(keys).await?;
+            let is_there = |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped);
+            let told = |rev: &RevId| (rev.clone(), *rev == info.winner || is_there(rev));
+            document.revs_info = options.revs_info.then(|| line.iter().map(told).collect());
+            document.born = if options.born { born(&line, &records) } else { None };
         }
         document.revisions = options.revs.then_some(line);
         let others = |deleted: bool| {
@@ -453,19 +463,36 @@ impl Get<'_> {
         Ok((record, rows))
     }
 
-    async fn availability(&self, keys: &DocumentKeys, info: &Info, line: &[RevId]) -> Result<Vec<(RevId, bool)>> {
+    /// What is known of all revisions but the winner that were written here.
+    async fn records(&self, keys: &DocumentKeys) -> Result<HashMap<RevId, RevisionRecord>> {
         let range = keys.revisions();
         let prefix_bytes = range.begin.len();
-        let mut available = std::collections::HashSet::new();
+        let mut records = HashMap::new();
         for page in body::begin_read(self.trx, range).finish(self.trx, BODY_BYTES_MAX).await? {
             for row in &page {
-                if !RevisionRecord::decode(row.value())?.body_dropped {
-                    available.insert(take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0);
-                }
+                let rev = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0;
+                records.insert(rev, RevisionRecord::decode(row.value())?);
             }
         }
-        Ok(line.iter().map(|rev| (rev.clone(), *rev == info.winner || available.contains(rev))).collect())
+        Ok(records)
     }
+}
+
+/// See [`Document::born`]: of a revision and its ancestors.
+fn born(line: &[RevId], records: &HashMap<RevId, RevisionRecord>) -> Option<RevId> {
+    let is_tombstone = |at: usize, rev: &RevId| match records.get(rev) {
+        Some(record) => record.deleted,
+        None => line.get(at + 1).is_some_and(|parent| *rev == deletion_of(parent)),
+    };
+    let ancestors = line.iter().enumerate().skip(1);
+    let lived = ancestors.take_while(|(at, rev)| !is_tombstone(*at, rev)).count();
+    line.get(lived).cloned()
+}
+
+/// What a deletion without members makes of a revision.
+fn deletion_of(parent: &RevId) -> RevId {
+    let of = Some((parent.generation(), parent.hash_bytes()));
+    RevId::new(parent.generation() + 1, body_revision(of, true, &Value::Object(Vec::new())))
 }
 
 /// The database's newest sequence.
@@ -481,6 +508,7 @@ fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
         body,
         revisions: None,
         revs_info: None,
+        born: None,
         conflicts: None,
         deleted_conflicts: None,
         attachments: Vec::new(),

@@ -181,6 +181,7 @@ fn document_of_local(local: LocalDocument) -> Result<Document> {
         body: local.body,
         revisions: None,
         revs_info: None,
+        born: None,
         conflicts: None,
         deleted_conflicts: None,
         attachments: Vec::new(),

@@ -14,12 +14,14 @@ pub(crate) struct Entry {
     pub account: Result<Option<Account>, Refused>,
     /// The winner; `None`: it is missing or deleted.
     pub rev: Option<RevId>,
+    /// Where the account began, which tells it from others that had the name.
+    pub born: Option<RevId>,
 }
 
 impl Entry {
     /// Nobody.
     pub(crate) fn nobody() -> Entry {
-        Entry { account: Ok(None), rev: None }
+        Entry { account: Ok(None), rev: None, born: None }
     }
 
     /// Bytes in memory, about.
