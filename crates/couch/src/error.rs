@@ -343,6 +343,7 @@ impl From<Refusal> for Failure {
                 let internal = StatusCode::INTERNAL_SERVER_ERROR;
                 let (status, error) = match because {
                     NotJudged::Busy => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
+                    NotJudged::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
                     NotJudged::Compilation => (internal, "compilation_error"),
                     NotJudged::Thrown => (internal, "unknown_error"),
                     NotJudged::TimedOut => (internal, "timeout"),

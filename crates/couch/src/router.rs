@@ -72,6 +72,7 @@ impl Surface for State {
         // A page that signs in shows what is wrong itself: as in CouchDB, no browser asks over it.
         let signs_in = matches!(target, Ok(Target::Session)) && request.method == Method::POST;
         let (mut user, mut set_cookie) = (None, None);
+        let peer = request.peer;
         let handled = async {
             let standing = if origin.is_inside {
                 inside(self, &origin).await?
@@ -95,7 +96,7 @@ impl Surface for State {
             }
             let target = target?;
             let query = Query::parse(request.uri.query())?;
-            let context = self.service.context(standing);
+            let context = self.service.context(standing).from_peer(peer);
             let watch = context.rights_watch();
             // Boxed: what is handed on would be copied at each level.
             let request = Box::new(Request::new(request, query, context));

@@ -293,6 +293,8 @@ pub enum DesignFault {
 pub enum NotJudged {
     /// There was no room for it in time: another try may find some.
     Busy,
+    /// There was no room in time for one more of who asks, or of all: less often, there may be.
+    TooMany,
     /// It is no function, or its code is none.
     Compilation,
     /// It threw something that is no refusal.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flatbed_auth::{Credentials, PasswordHash, Principal};
+use flatbed_auth::{Credentials, Principal};
 use flatbed_javascript::Runner;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Layer, Reader, Result, User};
@@ -45,7 +45,7 @@ impl Service {
         let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone()));
         let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
         let answering = Answering::new(functions, designs);
-        let users = UserDocuments::new(configuration.clone());
+        let users = UserDocuments::new(configuration.clone(), sign_in.clone());
         Service { layer, sign_in, feeds, answering, configuration, users, watching }
     }
 
@@ -95,22 +95,14 @@ impl Service {
         self.sign_in.handlers()
     }
 
-    /// Hashes a new password with a salt, in the line in which passwords are checked: `peer` is who asked for it.
-    ///
-    /// # Errors
-    /// [`SignInError::TooMany`].
-    pub async fn hash_password(
-        &self,
-        password: &str,
-        salt: &str,
-        peer: Option<IpAddr>,
-    ) -> std::result::Result<PasswordHash, SignInError> {
-        self.sign_in.hash(password, salt, peer).await
-    }
-
     /// Who has an account, for whoever goes on for long.
     pub fn accounts(&self) -> &Arc<Accounts> {
         &self.sign_in.accounts
+    }
+
+    #[cfg(test)]
+    pub(crate) fn users(&self) -> &UserDocuments {
+        &self.users
     }
 
     #[cfg(test)]
@@ -203,6 +195,13 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
+    /// The same of a client at this address, by which it has its turn in what is done for one after the other.
+    #[must_use]
+    pub fn from_peer(mut self, peer: Option<IpAddr>) -> Context {
+        self.rights.users = self.rights.users.from(peer);
+        self
+    }
+
     /// Who asks, as it was when the request came.
     pub fn principal(&self) -> &Principal {
         self.rights.principal()

@@ -1,29 +1,25 @@
 //! The documents of `_users`: what is done to one before it is written, what judges it, and who sees what of it.
 //!
 //! The rules are those of `flatbed_auth::users`. Here is where they are asked: passwords are hashed before anything is written,
-//! one at a time, on a thread beside those that serve; the rule judges as functions of design documents do; and who does not
-//! administer `_users` reads through [`Seen`], by which no other way leads to a body.
+//! in the line in which others are checked; the rule judges as functions of design documents do; and who does not administer
+//! `_users` reads through [`Seen`], by which no other way leads to a body.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::security::{Access, Security};
 use flatbed_auth::users::{self, Prepared, Unhashed};
-use flatbed_auth::{ADMIN_ROLE, PasswordHash, Principal, Refused, SALT_BYTES, SignedIn};
+use flatbed_auth::{ADMIN_ROLE, Principal, Refused, SALT_BYTES, SignedIn};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     DESIGN, Document, DocumentId, Edit, Error, Judgement, NotJudged, Refusal, Result, Rule, Seen, Verdict, Writing,
 };
-use tokio::sync::Semaphore;
 
 use crate::configuration::Configuration;
 use crate::rights::{parsed, refusal};
-
-/// Passwords that are hashed at once: a hash takes a processor for some tenths of a second.
-const HASHED_AT_ONCE: usize = 1;
-
-/// Requests that wait for theirs.
-const WAITING_MAX: usize = 256;
+use crate::sign_in::SignIn;
+use crate::standing::SignInError;
 
 /// Passwords in a request of who is no administrator.
 const PASSWORDS_MAX: usize = 20;
@@ -32,14 +28,19 @@ const PASSWORDS_MAX: usize = 20;
 #[derive(Debug, Clone)]
 pub(crate) struct UserDocuments {
     configuration: Configuration,
-    hashing: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
+    sign_in: Arc<SignIn>,
+    /// Where who writes them is: whose turn it is to have a password hashed goes by that.
+    peer: Option<IpAddr>,
 }
 
 impl UserDocuments {
-    pub(crate) fn new(configuration: Configuration) -> UserDocuments {
-        let hashing = Arc::new(Semaphore::new(HASHED_AT_ONCE));
-        UserDocuments { configuration, hashing, waiting: Arc::new(Semaphore::new(WAITING_MAX)) }
+    pub(crate) fn new(configuration: Configuration, sign_in: Arc<SignIn>) -> UserDocuments {
+        UserDocuments { configuration, sign_in, peer: None }
+    }
+
+    /// The same for who comes from somewhere.
+    pub(crate) fn from(&self, peer: Option<IpAddr>) -> UserDocuments {
+        UserDocuments { peer, ..self.clone() }
     }
 
     /// What somebody sees who does not administer `_users`.
@@ -54,19 +55,13 @@ impl UserDocuments {
         Entering { name: principal.name.clone(), is_server_admin, is_admin, of: self.clone() }
     }
 
-    async fn hash(&self, unhashed: Unhashed<'_>) -> Result<Value<'static>> {
-        let busy = || Refusal::NotJudged { because: NotJudged::Busy, reason: "too many passwords wait".to_owned() };
-        // They are never closed.
-        let _waiting = self.waiting.try_acquire().map_err(|_| busy())?;
-        let turn = Arc::clone(&self.hashing).acquire_owned().await.map_err(|_| busy())?;
+    /// Hashes a password, in the line in which those of who signs in are checked.
+    async fn hash(&self, unhashed: Unhashed<'_>, is_admin: bool) -> Result<Value<'static>> {
         let (password, salt) = unhashed.to_hash();
-        let (password, salt) = (password.to_owned(), salt.to_owned());
-        let hashed = tokio::task::spawn_blocking(move || {
-            // The thread goes on where nobody waits for it any longer, and holds its turn until it is through.
-            let _turn = turn;
-            PasswordHash::salted(&password, &salt, flatbed_auth::ITERATIONS)
-        });
-        let hash = hashed.await.map_err(Error::of_task)?;
+        let hash = self.sign_in.hash(password, salt, self.peer, is_admin).await.map_err(|error| match error {
+            SignInError::Layer(error) => error,
+            other => Refusal::NotJudged { because: NotJudged::TooMany, reason: other.to_string() }.into(),
+        })?;
         Ok(unhashed.with(&hash).into_owned())
     }
 }
@@ -110,7 +105,7 @@ impl Entering {
         for (edit, body) in prepared {
             let body = match body {
                 Prepared::AsIs(body) => body,
-                Prepared::Hash(unhashed) => self.of.hash(unhashed).await?,
+                Prepared::Hash(unhashed) => self.of.hash(unhashed, self.is_server_admin).await?,
             };
             let Edit { id, parent, history, deleted, attachments, .. } = edit.clone();
             edits.push(Edit { id, parent, history, deleted, attachments, body });

@@ -14,9 +14,8 @@ fn user(roles: &[&str]) -> Principal {
     Principal::user("anna", roles, SignedIn::Password)
 }
 
-fn rights(principal: Principal) -> Rights {
-    let users = UserDocuments::new(crate::Configuration::default());
-    Rights::new(Standing::new(principal, RestsOn::Nothing), users)
+fn rights(store: &Store, principal: Principal) -> Rights {
+    Rights::new(Standing::new(principal, RestsOn::Nothing), store.service.users().clone())
 }
 
 /// The status that somebody is refused with, for each of what rights ask; 0: they are not.
@@ -81,8 +80,9 @@ fn what_was_granted_is_judged_again() {
     assert!(judged(&was_server, b"{}").is_err());
 }
 
-#[test]
-fn the_servers_own_is_its_administrators() {
+#[tokio::test]
+async fn the_servers_own_is_its_administrators() {
+    let store = Store::new().await;
     let flagged = Principal { is_admin: true, ..user(&["r"]) };
     for (principal, server, metrics) in [
         (Principal::anonymous(), false, false),
@@ -92,7 +92,7 @@ fn the_servers_own_is_its_administrators() {
         (Principal::nameless_admin(), true, true),
         (flagged.clone(), true, true),
     ] {
-        let rights = rights(principal);
+        let rights = rights(&store, principal);
         assert_eq!(
             (Needs::Server.in_server(rights.principal()).is_ok(), Needs::Metrics.in_server(rights.principal()).is_ok()),
             (server, metrics),
@@ -100,9 +100,9 @@ fn the_servers_own_is_its_administrators() {
         );
     }
     // What judges writes sees it, however that is known.
-    assert_eq!(rights(flagged).user().roles, ["_admin", "r"]);
-    assert_eq!(rights(user(&["r", "_admin"])).user().roles, ["r", "_admin"]);
-    assert!(rights(Principal::anonymous()).user().roles.is_empty());
+    assert_eq!(rights(&store, flagged).user().roles, ["_admin", "r"]);
+    assert_eq!(rights(&store, user(&["r", "_admin"])).user().roles, ["r", "_admin"]);
+    assert!(rights(&store, Principal::anonymous()).user().roles.is_empty());
 }
 
 /// The status of what was refused; 0: it was not.

@@ -44,6 +44,7 @@ flatbed_metrics::metrics! {
         sign_ins: Labelled<Way, Counter> = "Sign-ins, by how: passwords that proved right, sessions begun and renewed, tokens verified; not requests of those who are remembered.",
         sign_ins_refused: Labelled<Why, Counter> = "Sign-ins refused, by why.",
         password_checks: Counter = "Passwords checked.",
+        passwords_hashed: Counter = "New passwords of user documents hashed.",
     }
 }
 
