@@ -78,16 +78,17 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
             if find(&users, &name).await?.is_some_and(|document| !document.deleted) {
                 return Err(format!("there is a user {name:?}: flatbed user password gives another password").into());
             }
-            match users.create(&CreateOptions::default()).await {
-                Ok(()) | Err(Error::DatabaseExists) => {}
-                Err(error) => return Err(error.into()),
-            }
             let roles = roles.into_iter().map(|role| Value::String(role.into())).collect();
             let members = vec![
                 ("name".into(), Value::String(name.clone().into())),
                 ("roles".into(), Value::Array(roles)),
                 ("type".into(), Value::String("user".into())),
             ];
+            check(&name, &members)?;
+            match users.create(&CreateOptions::default()).await {
+                Ok(()) | Err(Error::DatabaseExists) => {}
+                Err(error) => return Err(error.into()),
+            }
             write(&users, &name, hash(&password)?.put_into(members)).await?;
             println!("{name} is a user");
         }
@@ -138,6 +139,17 @@ async fn write(users: &Database, name: &str, members: Vec<(std::borrow::Cow<'_, 
     Ok(())
 }
 
+/// Whether there can be such a user: as over HTTP, and with a name that can sign in.
+fn check(name: &str, members: &[(std::borrow::Cow<'_, str>, Value<'_>)]) -> Result<()> {
+    if name.contains(char::is_control) {
+        return Err("a name has no control characters".into());
+    }
+    let (id, body) = (users::id_of(name), Value::Object(members.to_vec()));
+    let write = users::Write { id: &id, is_deleted: false, body: &body, old: None };
+    let actor = users::Actor { name: None, is_server_admin: true, is_admin: true };
+    Ok(users::validate(&write, &actor).map_err(|refused| refused.reason.into_owned())?)
+}
+
 async fn list(users: &Database) -> Result<()> {
     let query = AllDocsQuery::default();
     let mut rows = users.all_docs(query);
@@ -147,7 +159,9 @@ async fn list(users: &Database) -> Result<()> {
             Ok(None) | Err(Error::DatabaseNotFound) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        page.iter().filter_map(|row| users::name_in(&row.id)).for_each(|name| println!("{name}"));
+        // Whoever may write into `_users` chooses names, and this is a terminal.
+        let names = page.iter().filter_map(|row| users::name_in(&row.id));
+        names.for_each(|name| println!("{}", name.replace(char::is_control, "\u{fffd}")));
     }
 }
 

@@ -17,6 +17,7 @@ use crate::settings::{Found, Layer, SETTINGS};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const ADMINS: &str = "admins";
 const CORS: &str = "cors";
+const JWKS_FILE: &str = "jwks_file";
 const LIMITS: &str = "limits";
 const SYNCSTORAGE: &str = "syncstorage";
 
@@ -217,6 +218,11 @@ impl ConfigFile {
                 },
                 _ => return Err(self.wrong_type(&format!("{section}.{key}"), "a string, a number, true or false")),
             };
+            // As all paths of the file it is relative to it.
+            let text = match self.path.parent().filter(|_| key == JWKS_FILE) {
+                Some(base) => base.join(text).to_string_lossy().into_owned(),
+                None => text,
+            };
             self.sections.insert((section.to_owned(), key.to_owned()), text);
         }
         Ok(())
@@ -305,6 +311,16 @@ mod tests {
         assert_eq!(file.settings["data_dir"].base.as_deref(), Some(directory.path()));
         assert_eq!(file.admins["anna"], "secret");
         assert_eq!(file.cors, Cors::default());
+    }
+
+    #[test]
+    fn a_file_of_keys_lies_beside_the_file() {
+        let (directory, path) =
+            written("[jwt_auth]\njwks_file = \"jwks.json\"\n[\"jwt_auth:b\"]\njwks_file = \"/a/b\"\n");
+        let file = ConfigFile::read(&path).unwrap();
+        let of = |section: &str| file.sections[&(section.to_owned(), JWKS_FILE.to_owned())].clone();
+        assert_eq!(Path::new(&of("jwt_auth")), directory.path().join("jwks.json"));
+        assert_eq!(of("jwt_auth:b"), "/a/b");
     }
 
     #[test]

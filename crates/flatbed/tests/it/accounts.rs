@@ -42,6 +42,16 @@ fn accounts_are_added_and_removed() {
     done(&data, &["user", "add", "carl"], "secret\n", Some("there is a user"));
     done(&data, &["user", "password", "carl"], "secret2\n", None);
     assert_eq!(done(&data, &["user", "list"], "", None), "carl\n");
+    for (name, reason) in [
+        ("a:b", "`:` is not allowed"),
+        ("_x", "may not start with underscore"),
+        ("", "name is required"),
+        ("a\nb", "control characters"),
+    ] {
+        done(&data, &["user", "add", name], "secret\n", Some(reason));
+    }
+    done(&data, &["user", "add", "dora", "--role", "_admin"], "secret\n", Some("No system roles"));
+    assert_eq!(done(&data, &["user", "list"], "", None), "carl\n");
     done(&data, &["user", "remove", "carl"], "", None);
     assert_eq!(done(&data, &["user", "list"], "", None), "");
     done(&data, &["user", "add", "carl"], "secret\n", None);

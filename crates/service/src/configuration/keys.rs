@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use flatbed_auth::jwt::{Algorithm, RolesClaim};
 use flatbed_auth::session::SameSite;
@@ -10,6 +11,7 @@ use flatbed_auth::{ITERATIONS_MAX, PasswordHash, lockout};
 use flatbed_network::Blocks;
 
 use super::settings::{JwtSettings, Settings};
+use crate::sign_in::keys::keys_of;
 
 /// Why a setting cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -458,6 +460,11 @@ pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &st
         if !matches!(kind, Some("hmac" | "rsa" | "ec" | "eddsa")) {
             return Err(SettingError::Wrong("named hmac:ID, rsa:ID, ec:ID or eddsa:ID"));
         }
+        if keys_of(key, text, &Arc::default()).is_empty() {
+            let what =
+                "a secret in base64, as long as the HMAC, or a public key in PEM, of the kind that it is named by";
+            return Err(SettingError::Wrong(what));
+        }
         let issuer = settings.auth.jwt.entry(issuer.to_owned()).or_default();
         issuer.keys.insert(key.to_owned(), text.to_owned());
         return Ok(());
@@ -566,6 +573,10 @@ mod tests {
         assert_eq!(settings.value("chttpd_auth", "none"), None);
     }
 
+    /// A secret of 34 bytes, and a public key of Ed25519.
+    const SECRET: &str = "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IHNlY3JldA==";
+    const PUBLIC: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAu1MA6QTOEjYsG4eeKrufSsHLbCem+BnChCiPI+u7x9w=\n-----END PUBLIC KEY-----";
+
     #[test]
     fn texts_that_do_not_fit() {
         for (section, key, text) in [
@@ -578,6 +589,10 @@ mod tests {
             ("proxy_auth", "peers", "everyone"),
             ("proxy_auth", "peers", "10.0.0.1,unix"),
             ("jwt_keys", "kid", "x"),
+            ("jwt_keys", "rsa:k", "public"),
+            ("jwt_keys", "rsa:k", PUBLIC),
+            ("jwt_keys", "hmac:k", "c2VjcmV0"),
+            ("jwt_keys", "hmac:k", PUBLIC),
             ("log", "level", "loud"),
             ("log", "level", "flatbed_layer"),
             ("log", "level", "a b=info"),
@@ -605,14 +620,14 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let mut values = Values::default();
-        values.insert("jwt_keys:a", "hmac:k", "c2VjcmV0", Source::File).unwrap();
-        values.insert("jwt_keys", "rsa:k", "public", Source::File).unwrap();
+        values.insert("jwt_keys:a", "hmac:k", SECRET, Source::File).unwrap();
+        values.insert("jwt_keys", "eddsa:k", PUBLIC, Source::File).unwrap();
         let settings = Configuration::new(values).now();
         assert_eq!(settings.shown()["jwt_keys:a"]["hmac:k"], "***");
         assert_eq!(settings.shown_value("jwt_keys:a", "hmac:k").as_deref(), Some("***"));
-        assert_eq!(settings.shown_value("jwt_keys", "rsa:k").as_deref(), Some("public"));
+        assert_eq!(settings.shown_value("jwt_keys", "eddsa:k").as_deref(), Some(PUBLIC));
         assert_eq!(settings.shown()["couchdb"]["single_node"], "true");
-        assert!(!format!("{settings:?}").contains("c2VjcmV0"));
+        assert!(!format!("{settings:?}").contains(SECRET));
         assert!(!is_loggable("admins", "anna") && !is_loggable("jwt_keys", "hmac:k") && is_loggable("log", "level"));
     }
 
@@ -631,7 +646,7 @@ mod tests {
             ("jwt_auth", "issuer", "a"),
             ("jwt_auth:b", "issuer", "b"),
             ("jwt_auth:b", "algorithms", "ES256,EdDSA"),
-            ("jwt_keys:b", "hmac:k", "aGVsbG8="),
+            ("jwt_keys:b", "hmac:k", SECRET),
         ] {
             values.insert(section, key, text, Source::File).unwrap();
         }

@@ -212,7 +212,7 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// The keys of a setting, `KIND:KID`: one for each algorithm that it is good for.
-fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Binding>) -> Vec<Key> {
+pub(crate) fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Binding>) -> Vec<Key> {
     let (kind, kid) = id.split_once(':').unwrap_or(("", id));
     let material = if kind == "hmac" { Material::secret(text) } else { Material::pem(text) };
     let Ok(material) = material else { return Vec::new() };
