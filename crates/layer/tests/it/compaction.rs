@@ -167,3 +167,44 @@ async fn a_compaction_takes_as_many_transactions_as_it_needs() {
     assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     assert_clean(&layer, &db).await;
 }
+
+#[tokio::test]
+async fn where_a_documents_present_life_began() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let born = async |id: &str| {
+        let document = db.get(id, &GetOptions { born: true, ..GetOptions::default() }).await.unwrap();
+        document.born.unwrap()
+    };
+    let first = put(&db, "d", None, r#"{"n":1}"#).await.unwrap();
+    assert_eq!(born("d").await, first);
+    let second = put(&db, "d", Some(&first), r#"{"n":2}"#).await.unwrap();
+    assert_eq!(born("d").await, first);
+    let gone = delete(&db, "d", &second).await.unwrap();
+    let again = put(&db, "d", None, r#"{"n":3}"#).await.unwrap();
+    assert_eq!((gone.generation(), born("d").await), (3, again.clone()));
+    let changed = put(&db, "d", Some(&again), r#"{"n":4}"#).await.unwrap();
+    assert_eq!(born("d").await, again);
+    compact(&db).await;
+    assert_eq!(born("d").await, again);
+    // Nobody looks for it who has not asked, and an older revision has its own.
+    let older = GetOptions { rev: Some(changed), ..GetOptions::default() };
+    assert_eq!(db.get("d", &older).await.unwrap().born, None);
+
+    // What came by replication, and what lies between did not: taken for a tombstone where it is a plain one.
+    let [a, b, c] = ["a", "b", "c"].map(|of| of.repeat(32));
+    replicate(&db, "r", &format!("1-{a}"), r#"{"n":1}"#).await;
+    replicate(&db, "r", &format!("3-{c} 2-{b} 1-{a}"), r#"{"n":3}"#).await;
+    assert_eq!(born("r").await.to_string(), format!("1-{a}"));
+    replicate(&db, "other", &format!("3-{c} 2-{b} 1-{a}"), r#"{"n":3}"#).await;
+    let plain = delete(&db, "other", &format!("3-{c}").parse().unwrap()).await.unwrap();
+    replicate(&db, "r", &format!("5-{a} {plain} 3-{c} 2-{b} 1-{a}"), r#"{"n":5}"#).await;
+    assert_eq!(born("r").await.to_string(), format!("5-{a}"));
+    // And a tombstone that has members, where it came here.
+    replicate(&db, "m", &format!("1-{a}"), "{}").await;
+    replicate(&db, "m", &format!("2-{b} 1-{a}"), r#"{"_deleted":true,"by":"anna"}"#).await;
+    replicate(&db, "m", &format!("3-{c} 2-{b} 1-{a}"), "{}").await;
+    assert_eq!(born("m").await.to_string(), format!("3-{c}"));
+    assert_clean(&layer, &db).await;
+}
