@@ -213,7 +213,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
         };
         // Not by calling itself: it may be sent on a hundred times.
         match Box::pin(rewrite::rewrite(state, *request, &name.text, design, rest)).await? {
-            Rewritten::Answer(reply) => return Ok(reply),
+            Rewritten::Answer(reply) => return Ok(*reply),
             Rewritten::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;

@@ -99,6 +99,9 @@ async fn answer_within<S: Surface>(
         if let Some(from) = shell.admission.ask(peer)? {
             outlet.is_from(from);
         }
+        if let Some(sender) = shell.admission.sender(peer) {
+            outlet.shares(shell.outlets.share(sender.who, sender.percent));
+        }
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
         let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
         let is_foreign = page.has_session_or(S::begins_session(&target)) && !cors.is_own_or_listed(&page);

@@ -11,6 +11,7 @@ mod answer;
 mod arriving;
 mod awaited;
 mod body_memory;
+mod budget;
 mod connection;
 mod cors;
 mod doorway;

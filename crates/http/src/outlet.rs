@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use slab::Slab;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::awaited::{BodiesAwaited, BodyAwaited};
+use crate::budget::{self, Budget, Share, Shares};
 use crate::limits::{FromAddress, UnderWay};
 use crate::metrics::Usage;
 use crate::pace::Pace;
+use crate::turns::Who;
 
 /// What a piece takes beside its bytes.
 const PIECE_BYTES: usize = 256;
@@ -50,9 +52,6 @@ const ATTACHMENT_BYTES: usize = 1_536 * 1024;
 /// Before the server began, so that there are times before it.
 const AGES_MS: u64 = 1 << 40;
 
-/// Who waits for longer than this waits because of others.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 /// Between two looks for what makes no progress.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -67,26 +66,9 @@ pub(crate) struct Outlets {
     rows: Budget,
     /// The most that a page with documents takes while it is read.
     page_bytes_max: usize,
+    shares: Arc<Shares>,
     began: Instant,
     under_way: Mutex<Slab<Weak<Outlet>>>,
-}
-
-/// Bytes that are given out and come back.
-#[derive(Debug)]
-struct Budget {
-    free: Arc<Semaphore>,
-    limit: usize,
-    /// Who has lost patience.
-    waiting: AtomicUsize,
-}
-
-/// Somebody waits for room of a budget, until this is dropped.
-struct Waiting<'b>(&'b AtomicUsize);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What a page is of.
@@ -98,53 +80,6 @@ pub(crate) enum PageKind {
     Rows,
     /// A part of an attachment.
     Attachment,
-}
-
-impl Budget {
-    fn new(limit: usize) -> Budget {
-        let limit = limit.min(u32::MAX as usize);
-        Budget { free: Arc::new(Semaphore::new(limit)), limit, waiting: AtomicUsize::new(0) }
-    }
-
-    /// What somebody gets who wants so many bytes: who wants more than there is gets all of it.
-    fn permits(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX)
-    }
-
-    /// Takes room if it is there.
-    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_many_owned(self.permits(bytes)).ok()
-    }
-
-    /// Waits for room, in order.
-    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        match self.try_take(bytes) {
-            Some(taken) => Some(taken),
-            // Boxed: it is rare, and its state would stand in that of every feed.
-            None => Box::pin(self.wait(self.permits(bytes))).await,
-        }
-    }
-
-    async fn wait(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
-        let mut taken = std::pin::pin!(self.free.clone().acquire_many_owned(bytes));
-        tokio::select! {
-            biased;
-            // The semaphore is never closed.
-            taken = &mut taken => return taken.ok(),
-            () = tokio::time::sleep(PATIENCE) => {}
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&self.waiting);
-        taken.await.ok()
-    }
-
-    fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    fn usage(&self) -> Usage {
-        Usage { used: self.limit.saturating_sub(self.free.available_permits()), limit: self.limit }
-    }
 }
 
 impl Outlets {
@@ -159,6 +94,7 @@ impl Outlets {
             documents: Budget::new(pages - pages / ROWS_PART),
             rows: Budget::new(pages / ROWS_PART),
             page_bytes_max,
+            shares: Arc::default(),
             began: Instant::now(),
             under_way: Mutex::default(),
         })
@@ -173,6 +109,17 @@ impl Outlets {
     /// Bytes of answers that no connection has taken yet.
     pub(crate) fn piece_usage(&self) -> Usage {
         self.pieces.usage()
+    }
+
+    /// What the answers to an address may take: so many hundredths of each kind of room, and no less than one answer needs.
+    pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
+        let part = |budget: &Budget, least: usize| (budget.limit / 100 * percent).max(least.min(budget.limit));
+        let limits = budget::Limits {
+            pieces: part(&self.pieces, CONNECTION_PIECES_BYTES),
+            documents: part(&self.documents, CONNECTION_PAGES * self.page_bytes_max),
+            rows: part(&self.rows, CONNECTION_PAGES * ROWS_BYTES),
+        };
+        self.shares.of(who, limits)
     }
 
     fn now(&self) -> u64 {
@@ -208,7 +155,8 @@ impl Outlets {
                 documents: self.documents.is_waited_for(),
                 rows: self.rows.is_waited_for(),
             };
-            if wanted == Wanted::default() && looked.elapsed() < look {
+            let is_wanted = wanted != Wanted::default() || self.shares.are_waited_for();
+            if !is_wanted && looked.elapsed() < look {
                 continue;
             }
             looked = Instant::now();
@@ -233,6 +181,18 @@ struct Wanted {
     pieces: bool,
     documents: bool,
     rows: bool,
+}
+
+impl Wanted {
+    /// By others, or by the same address of its share.
+    fn or_of(self, share: Option<&Arc<Share>>) -> Wanted {
+        let of_share = |budget: fn(&Share) -> &Budget| share.is_some_and(|share| budget(share).is_waited_for());
+        Wanted {
+            pieces: self.pieces || of_share(|share| &share.pieces),
+            documents: self.documents || of_share(|share| &share.documents),
+            rows: self.rows || of_share(|share| &share.rows),
+        }
+    }
 }
 
 /// What the answers of one connection share.
@@ -275,6 +235,7 @@ impl Connection {
             rows: AtomicUsize::new(0),
             user: OnceLock::new(),
             address: OnceLock::new(),
+            share: OnceLock::new(),
         });
         place.insert(Arc::downgrade(&outlet));
         Some(outlet)
@@ -361,6 +322,8 @@ pub(crate) struct Outlet {
     /// Whose request it answers, if that is bounded.
     user: OnceLock<UnderWay>,
     address: OnceLock<FromAddress>,
+    /// What its address may take.
+    share: OnceLock<Arc<Share>>,
 }
 
 impl Outlet {
@@ -375,15 +338,21 @@ impl Outlet {
         let _ = self.address.set(address);
     }
 
+    /// It takes its room of an address' share.
+    pub(crate) fn shares(&self, share: Arc<Share>) {
+        let _ = self.share.set(share);
+    }
+
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
     /// Waits until there is room for a little text, and takes none.
     pub(crate) async fn until_there_is_room(&self) {
+        let of_address = self.share.get().is_some_and(|share| share.pieces.lacks(PIECE_BYTES));
         let budgets = [&self.connection.pieces, &self.connection.of.pieces];
         // What comes free goes to those who wait first: where some is left, nobody waits.
-        if budgets.iter().any(|budget| budget.free.available_permits() < PIECE_BYTES.min(budget.limit)) {
+        if of_address || budgets.iter().any(|budget| budget.lacks(PIECE_BYTES)) {
             drop(self.room(0).await);
         }
     }
@@ -392,15 +361,23 @@ impl Outlet {
     pub(crate) fn try_room(&self, bytes: usize) -> Option<Room> {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.try_take(bytes)?;
+        let of_address = match self.share.get() {
+            Some(share) => Some(share.pieces.try_take(bytes)?),
+            None => None,
+        };
         let of_all = self.connection.of.pieces.try_take(bytes)?;
-        Some(Room { of_connection: Some(of_connection), of_all: Some(of_all), _page: None })
+        Some(Room { of_connection: Some(of_connection), of_address, of_all: Some(of_all), _page: None })
     }
 
     /// Waits for room for so many bytes of text.
     pub(crate) async fn room(&self, bytes: usize) -> Room {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.take(bytes).await;
-        Room { of_connection, of_all: self.connection.of.pieces.take(bytes).await, _page: None }
+        let of_address = match self.share.get() {
+            Some(share) => share.pieces.take(bytes).await,
+            None => None,
+        };
+        Room { of_connection, of_address, of_all: self.connection.of.pieces.take(bytes).await, _page: None }
     }
 
     /// Waits for the room that a page may take while it is read.
@@ -412,8 +389,13 @@ impl Outlet {
             PageKind::Attachment => (&all.documents, ATTACHMENT_BYTES),
         };
         let of_connection = self.connection.pages.take(bytes).await;
+        let of_address = match (self.share.get(), kind) {
+            (Some(share), PageKind::Documents | PageKind::Attachment) => share.documents.take(bytes).await,
+            (Some(share), PageKind::Rows) => share.rows.take(bytes).await,
+            (None, _) => None,
+        };
         let of_all = budget.take(bytes).await;
-        Room { of_connection, of_all, _page: Some(Page::new(self.clone(), kind)) }
+        Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) }
     }
 
     fn pages(&self, kind: PageKind) -> &AtomicUsize {
@@ -438,6 +420,7 @@ impl Outlet {
     /// Whether it holds what others wait for, and its client is slow to take it.
     fn is_in_the_way(&self, now: u64, wanted: Wanted) -> bool {
         let has = |kind| self.pages(kind).load(Ordering::Relaxed) > 0;
+        let wanted = wanted.or_of(self.share.get());
         let holds =
             wanted.pieces || (wanted.documents && has(PageKind::Documents)) || (wanted.rows && has(PageKind::Rows));
         holds && self.has_unsent() && self.pace.is_slow(now)
@@ -461,6 +444,7 @@ impl Drop for Outlet {
 #[derive(Debug)]
 pub struct Room {
     of_connection: Option<OwnedSemaphorePermit>,
+    of_address: Option<OwnedSemaphorePermit>,
     of_all: Option<OwnedSemaphorePermit>,
     /// Where it is a page's.
     _page: Option<Page>,
@@ -489,7 +473,7 @@ impl Drop for Page {
 impl Room {
     /// Gives back what is more than so many bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        for permit in [&mut self.of_connection, &mut self.of_all].into_iter().flatten() {
+        for permit in [&mut self.of_connection, &mut self.of_address, &mut self.of_all].into_iter().flatten() {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
         }
     }
@@ -558,6 +542,46 @@ impl Drop for Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::PATIENCE;
+
+    fn answer(outlets: &Arc<Outlets>, n: u8) -> Arc<Outlet> {
+        let answer = outlets.connect(true).begin().expect("it is the first");
+        answer.shares(outlets.share(Some(std::net::IpAddr::from([192, 0, 2, n]).into()), 50));
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_leaves_room_for_others() {
+        const MB: usize = 1_000_000;
+        let outlets = Outlets::new(300 * MB, 8 * MB);
+        let (of_one, of_other): (Vec<_>, _) = ((0..8).map(|_| answer(&outlets, 1)).collect(), answer(&outlets, 2));
+        // 100 MB in all, and half of them for each.
+        let mut held: Vec<_> = of_one.iter().filter_map(|answer| answer.try_room(9 * MB)).collect();
+        assert_eq!(held.len(), 5);
+        assert!(of_other.try_room(9 * MB).is_some());
+        let one = of_one[7].clone();
+        let waiting = tokio::spawn(async move { one.room(9 * MB).await });
+        tokio::time::sleep(2 * PATIENCE).await;
+        // It waits for those of its own address, of which slow ones are looked for, and not for others'.
+        assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
+        assert!(Wanted::default().or_of(of_one[0].share.get()).pieces);
+        assert_eq!(Wanted::default().or_of(of_other.share.get()), Wanted::default());
+        held.pop();
+        held.push(waiting.await.expect("it has room"));
+        assert!(!outlets.shares.are_waited_for());
+        // The same of pages, of which there are two of the largest at least.
+        for kind in [PageKind::Documents, PageKind::Rows] {
+            let mut taken = Vec::new();
+            for answer in &of_one {
+                let page = tokio::time::timeout(Duration::from_secs(9), answer.page_room(kind)).await;
+                taken.extend(page.ok());
+            }
+            assert!((2..8).contains(&taken.len()), "{}", taken.len());
+            assert!(tokio::time::timeout(Duration::from_secs(9), of_other.page_room(kind)).await.is_ok());
+        }
+        drop((held, of_one, of_other));
+        assert!(outlets.shares.is_empty() && outlets.piece_usage().used == 0 && outlets.page_usage().used == 0);
+    }
 
     /// Nothing has been sent of any of the answers, and so for as long as the server is there.
     #[test]

@@ -29,7 +29,7 @@ const REWRITES_MAX: usize = 100;
 /// What becomes of a request.
 pub(crate) enum Rewritten {
     /// It is answered.
-    Answer(Reply),
+    Answer(Box<Reply>),
     /// It goes there.
     Request(Box<Request>),
 }
@@ -82,7 +82,7 @@ async fn function(
         response::sandbox(&mut headers);
         let reply = Reply { status, headers, body: ReplyBody::Full(body), held: None };
         let reply = held(state, response::bodiless(reply)).await?;
-        return Ok(Rewritten::Answer(reply));
+        return Ok(Rewritten::Answer(Box::new(reply)));
     }
     let path = path.ok_or_else(|| wrong("Rewrite result must produce a new path."))?;
     let query =
