@@ -1,6 +1,7 @@
 //! The program: command line, configuration, storage, signals and log, around the HTTP server and the document layer.
 
 mod account;
+mod allocator;
 mod backup;
 mod check;
 mod cli;
@@ -29,10 +30,6 @@ use cli::{Command, Given};
 use config_file::ConfigFile;
 use flatbed_client::Url;
 use settings::Settings;
-
-/// Gives memory back after large answers, where the system's allocator keeps it; walks are a third faster.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:5984";
 /// The command could not do its work, or was not understood.
@@ -63,7 +60,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let variables: HashMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_park(allocator::give_back).build()?;
     match command {
         Command::Print(_) => Ok(true),
         Command::Serve(given) => {
