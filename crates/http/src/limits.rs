@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -31,12 +32,18 @@ pub struct Limits {
     pub requests_by_address: Rate,
     /// Requests of an address that are under way at once, feeds among them. 0: no bound.
     pub under_way_by_address: usize,
+    /// The same of all addresses together, feeds not among them. Where there are more, an address may still have as many as
+    /// each would have of these in equal parts, and one. 0: no bound.
+    pub under_way: usize,
     /// Requests of a user, whatever their addresses.
     pub requests_by_user: Rate,
     /// Requests of a user that are under way at once, feeds among them. 0: no bound.
     pub under_way_by_user: usize,
     /// Of the memory for bodies that come in, the part in a hundred that those of an address may take.
     pub memory_percent_by_address: usize,
+    /// Of all places for connections, the part in a hundred that feeds of those who have no name may hold together. Bounds
+    /// by address do not hold for who is [unlimited](crate::ShellOptions).
+    pub anonymous_feeds_percent: usize,
     /// For all that comes before HTTP: the PROXY protocol, TLS.
     pub handshake_max: Duration,
     /// For a request's head.
@@ -55,9 +62,11 @@ impl Default for Limits {
             unfinished_by_address: 1_024,
             requests_by_address: Rate { per_second: 2_000, burst: 10_000 },
             under_way_by_address: 1_000,
+            under_way: 2_048,
             requests_by_user: Rate { per_second: 5_000, burst: 20_000 },
             under_way_by_user: 5_000,
             memory_percent_by_address: 50,
+            anonymous_feeds_percent: 50,
             handshake_max: Duration::from_secs(10),
             head_max: Duration::from_secs(30),
             body_pause_max: Duration::from_secs(30),
@@ -77,10 +86,12 @@ const NAMES: &[Named] = &[
     ("requests_by_address", 0..=1_000_000, |limits, n| limits.requests_by_address.per_second = n),
     ("requests_by_address_burst", 1..=1_000_000, |limits, n| limits.requests_by_address.burst = n),
     ("under_way_by_address", 0..=1_000_000, |limits, n| limits.under_way_by_address = n as usize),
+    ("under_way", 0..=1_000_000, |limits, n| limits.under_way = n as usize),
     ("requests_by_user", 0..=1_000_000, |limits, n| limits.requests_by_user.per_second = n),
     ("requests_by_user_burst", 1..=1_000_000, |limits, n| limits.requests_by_user.burst = n),
     ("under_way_by_user", 0..=1_000_000, |limits, n| limits.under_way_by_user = n as usize),
     ("memory_percent_by_address", 1..=100, |limits, n| limits.memory_percent_by_address = n as usize),
+    ("anonymous_feeds_percent", 1..=100, |limits, n| limits.anonymous_feeds_percent = n as usize),
     ("handshake_seconds", 1..=600, |limits, n| limits.handshake_max = Duration::from_secs(n.into())),
     ("head_seconds", 1..=600, |limits, n| limits.head_max = Duration::from_secs(n.into())),
     ("body_pause_seconds", 1..=3_600, |limits, n| limits.body_pause_max = Duration::from_secs(n.into())),
@@ -125,6 +136,14 @@ impl Limits {
     }
 }
 
+/// Requests that are under way.
+#[derive(Debug, Default)]
+struct FromAddresses {
+    of: HashMap<Who, usize>,
+    /// Of all addresses, without feeds.
+    all: usize,
+}
+
 /// Who may ask now.
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -134,7 +153,7 @@ pub(crate) struct Admission {
     addresses: Rates,
     users: Rates,
     under_way: Mutex<HashMap<Arc<str>, usize>>,
-    under_way_by_address: Mutex<HashMap<Who, usize>>,
+    under_way_by_address: Mutex<FromAddresses>,
     traffic: Arc<Traffic>,
     began: Instant,
 }
@@ -183,16 +202,16 @@ impl Admission {
         let (who, limits) = (who(peer), self.limits());
         let taken = self.addresses.take(who, 1, limits.requests_by_address, self.began.elapsed());
         taken.map_err(|wait| self.too_many(Bound::RequestsByAddress, "of this address", wait))?;
-        if limits.under_way_by_address == 0 {
-            return Ok(None);
-        }
         let mut under_way = self.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = under_way.entry(who).or_default();
-        if *count >= limits.under_way_by_address {
+        let count = under_way.of.get(&who).copied().unwrap_or(0);
+        let has_too_many = limits.under_way_by_address > 0 && count >= limits.under_way_by_address;
+        let has_its_part = || count > 0 && count >= limits.under_way / under_way.of.len();
+        if has_too_many || (limits.under_way > 0 && under_way.all >= limits.under_way && has_its_part()) {
             return Err(self.too_many(Bound::RequestsByAddress, "of this address are under way", Duration::ZERO));
         }
-        *count += 1;
-        Ok(Some(FromAddress { of: self.clone(), who }))
+        *under_way.of.entry(who).or_default() += 1;
+        under_way.all += 1;
+        Ok(Some(FromAddress { of: self.clone(), who, is_feed: AtomicBool::new(false) }))
     }
 
     /// A request of a user, which is one of those under way until what this gives is dropped.
@@ -250,15 +269,29 @@ impl Drop for UnderWay {
 pub(crate) struct FromAddress {
     of: Arc<Admission>,
     who: Who,
+    /// One of those that are not counted with all others.
+    is_feed: AtomicBool,
+}
+
+impl FromAddress {
+    /// It is a feed that goes on for as long as its client likes.
+    pub(crate) fn follows(&self) {
+        if !self.is_feed.swap(true, Ordering::Relaxed) {
+            self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner).all -= 1;
+        }
+    }
 }
 
 impl Drop for FromAddress {
     fn drop(&mut self) {
         let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = under_way.get_mut(&self.who) {
+        if !self.is_feed.load(Ordering::Relaxed) {
+            under_way.all -= 1;
+        }
+        if let Some(count) = under_way.of.get_mut(&self.who) {
             *count -= 1;
             if *count == 0 {
-                under_way.remove(&self.who);
+                under_way.of.remove(&self.who);
             }
         }
     }
@@ -307,7 +340,29 @@ mod tests {
         let other = admission.ask(&peer("192.0.2.2")).unwrap();
         drop((one, other));
         assert!(admission.ask(&peer("192.0.2.1")).is_ok());
-        assert_eq!(admission.under_way_by_address.lock().unwrap().len(), 1);
+        let under_way = admission.under_way_by_address.lock().unwrap();
+        assert_eq!((under_way.of.len(), under_way.all), (1, 1));
+    }
+
+    #[test]
+    fn addresses_have_equal_parts_of_what_is_under_way() {
+        let admission = admission(Limits { under_way: 8, ..Limits::default() });
+        let ask = |address: &str| admission.ask(&peer(address)).map(Option::unwrap);
+        let mut held: Vec<_> = (0..8).map(|_| ask("192.0.2.1").unwrap()).collect();
+        assert_eq!(ask("192.0.2.1").unwrap_err().status.as_u16(), 429);
+        // Others find room all the same: as many as each would have, and one at least.
+        held.extend((0..4).map(|_| ask("192.0.2.2").unwrap()));
+        assert!(ask("192.0.2.2").is_err() && ask("192.0.2.1").is_err());
+        for n in 3..100 {
+            held.push(ask(&format!("192.0.2.{n}")).unwrap());
+        }
+        // Feeds have a bound of their own.
+        held.iter().for_each(FromAddress::follows);
+        held.extend((0..8).map(|_| ask("192.0.2.1").unwrap()));
+        assert!(ask("192.0.2.1").is_err());
+        drop(held);
+        let under_way = admission.under_way_by_address.lock().unwrap();
+        assert_eq!((under_way.of.len(), under_way.all), (0, 0));
     }
 
     #[test]
@@ -324,9 +379,11 @@ mod tests {
             unfinished_by_address: 77,
             requests_by_address: rate,
             under_way_by_address: 77,
+            under_way: 77,
             requests_by_user: rate,
             under_way_by_user: 77,
             memory_percent_by_address: 77,
+            anonymous_feeds_percent: 77,
             handshake_max: second,
             head_max: second,
             body_pause_max: second,

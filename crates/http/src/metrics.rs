@@ -79,6 +79,8 @@ flatbed_metrics::labels! {
         RequestsByAddress = "requests_by_address",
         RequestsByUser = "requests_by_user",
         MemoryByAddress = "memory_by_address",
+        /// Somebody without a name follows, and as many do as may.
+        AnonymousFeeds = "anonymous_feeds",
         /// A page of another origin.
         Origin = "origin",
     }

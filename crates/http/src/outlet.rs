@@ -338,6 +338,13 @@ impl Outlet {
         let _ = self.address.set(address);
     }
 
+    /// It goes on for as long as its client likes, and is no longer one of the requests that are under way.
+    pub(crate) fn follows(&self) {
+        if let Some(address) = self.address.get() {
+            address.follows();
+        }
+    }
+
     /// It takes its room of an address' share.
     pub(crate) fn shares(&self, share: Arc<Share>) {
         let _ = self.share.set(share);

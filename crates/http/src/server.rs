@@ -1,7 +1,7 @@
 //! Listening, connections and their limits, and the end of it all.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,17 +15,19 @@ use crate::body_memory::BodyMemory;
 use crate::connection::{self, Accepted};
 use crate::cors::Cors;
 use crate::doorway::Doorway;
+use crate::following::{Followers, Following};
 use crate::inside::{self, Inside};
-use crate::limits::{Admission, Limits};
+use crate::limits::{Admission, Limits, who};
 use crate::listen::{Listen, Listener};
 use crate::metrics::{Bound, Requests, Traffic, Usage};
 use crate::outlet::Outlets;
 use crate::peer::Peer;
 use crate::places::{Found, Places};
 use crate::proxied::Proxies;
+use crate::refused::Refused;
 use crate::reply::STALL_MAX;
 use crate::surface::Surface;
-use crate::tracked::ContinueTrace;
+use crate::tracked::{self, ContinueTrace};
 use crate::turns::Turns;
 
 /// How many connections are closed at once where the system has no more for others, and how long it waits for that.
@@ -115,6 +117,7 @@ pub struct Shell<L> {
     pub(crate) continue_trace: Option<ContinueTrace>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) doorway: Arc<Doorway>,
+    followers: Arc<Followers>,
     pub(crate) greetings: Arc<Turns>,
     pub(crate) proxies: Proxies,
     connections_max: usize,
@@ -132,6 +135,7 @@ impl<L: Label> Shell<L> {
             outlets: Outlets::new(options.body_memory_bytes / 2, options.document_bytes_max),
             requests: Requests::new(),
             admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
+            followers: Followers::new(traffic.clone()),
             doorway: Doorway::new(options.connections_max, traffic.clone()),
             // Half of the processors at most.
             greetings: Turns::new(processors().div_ceil(2), options.connections_max),
@@ -177,6 +181,23 @@ impl<L: Label> Shell<L> {
 
     fn is_proxy(&self, peer: &Peer) -> bool {
         self.proxies.begins(peer) || self.proxies.forwards(peer)
+    }
+
+    /// The request at hand is answered with a feed that goes on for as long as its client likes, who comes from there;
+    /// `None`: it is not bounded, as where its client has a name. It is to end when it [gives way](Following::gives_way).
+    ///
+    /// # Errors
+    /// 429 where too many follow, most of them from the same address.
+    pub fn follow(&self, client: Option<IpAddr>, has_name: bool) -> Result<Option<Following>, Refused> {
+        let peer = Peer { address: client.map(|client| SocketAddr::new(client, 0)), is_secure: false };
+        if let Some(outlet) = tracked::outlet() {
+            outlet.follows();
+        }
+        if has_name || !self.admission.bounds(&peer) {
+            return Ok(None);
+        }
+        let percent = self.limits().anonymous_feeds_percent;
+        self.followers.follow(who(&peer), self.connections_max * percent / 100).map(Some)
     }
 
     /// What it has counted.

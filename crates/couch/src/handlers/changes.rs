@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use flatbed_http::{CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_http::{CHUNK_BYTES, Following, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
     ChangeRow, ChangesPage, DESIGN, Documents, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
@@ -96,11 +96,14 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
     shrink(&mut room, bytes_of(&first));
+    let principal = request.context.principal();
+    let has_name = principal.name.is_some() || principal.is_admin;
+    let following = if changes.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
     let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(feed.kind()));
     let lost = None;
     let mut writer =
-        Writer { database, changes, shown, seqs, sender, pages, rows: 0, heartbeats, lost, _memory: memory };
+        Writer { database, changes, shown, seqs, sender, pages, rows: 0, heartbeats, following, lost, _memory: memory };
     spawn(async move {
         let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
         feed.finish(writer.sender, done, writer.lost).await;
@@ -206,6 +209,8 @@ struct Writer {
     pages: Pages,
     rows: u64,
     heartbeats: Heartbeats,
+    /// Where it is one of those of strangers, which are bounded together.
+    following: Option<Following>,
     /// Why the reader may not read on.
     lost: Option<Failure>,
     _memory: Memory,
@@ -414,10 +419,19 @@ impl Writer {
                     Waited::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
+                // As at the end of its time: its client asks again, and may be refused then.
+                () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
             }
             self.sender.buffer.extend_from_slice(self.shown.feed.heartbeat());
             self.sender.flush().await?;
         }
+    }
+}
+
+async fn gives_way(following: Option<&Following>) {
+    match following {
+        Some(following) => following.gives_way().await,
+        None => std::future::pending().await,
     }
 }
 

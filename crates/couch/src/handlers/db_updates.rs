@@ -53,6 +53,10 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let pages = Pages::new(false);
     let room = first_room(&pages).await?;
     let first = updates.next_page().await?;
+    if feed != Feed::Normal {
+        // An administrator's: its place is not bounded.
+        let _ = state.shell.follow(request.peer, true)?;
+    }
     let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(FeedKind::DbUpdates));
     let (watch, lost) = (request.context.rights_watch(), None);
