@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_network::{Rate, Rates};
 use tokio::time::Instant;
 
 use crate::limits::Limits;
@@ -37,6 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// open several at once.
 const FAIR: usize = 16;
 
+/// An address of which more unfinished connections than that were closed, in a second and at once, gets no further ones
+/// for a while: to take one and throw it out costs more than to refuse it.
+const LEFT_MAX: Rate = Rate { per_second: 100, burst: 1_000 };
+
+/// So many addresses are known for it at once.
+const LEFT_BY: usize = 16_384;
+
 /// What a /48 of IPv6 may have, as a multiple of what an address may: whoever has one has 65,536 addresses.
 const SITE: usize = 4;
 
@@ -51,19 +59,19 @@ pub(crate) struct Doorway {
 
 /// Whose connections are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Group {
+pub(crate) enum Group {
     Address(Who),
     /// A /48 of IPv6.
     Site(u64),
 }
 
 impl Group {
-    fn of(who: Who) -> impl Iterator<Item = Group> {
+    pub(crate) fn of(who: Who) -> impl Iterator<Item = Group> {
         [Some(Group::Address(who)), who.and_then(|who| who.site()).map(Group::Site)].into_iter().flatten()
     }
 
     /// As many as an address would have to have.
-    fn weight(self, count: usize) -> usize {
+    pub(crate) fn weight(self, count: usize) -> usize {
         match self {
             Group::Address(_) => count,
             Group::Site(_) => count / SITE,
@@ -71,7 +79,7 @@ impl Group {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     next: u64,
     open: HashMap<u64, Open>,
@@ -82,6 +90,24 @@ struct State {
     unfinished: BTreeMap<u64, (u64, Instant)>,
     /// When there was nothing to be closed.
     in_vain: Option<Instant>,
+    /// Of each address, the unfinished ones that were closed.
+    left: Rates,
+    began: Instant,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            next: 0,
+            open: HashMap::new(),
+            of: HashMap::new(),
+            most: BTreeSet::new(),
+            unfinished: BTreeMap::new(),
+            in_vain: None,
+            left: Rates::new(LEFT_BY),
+            began: Instant::now(),
+        }
+    }
 }
 
 /// A connection.
@@ -147,6 +173,15 @@ impl State {
         self.change(who, |of| of.unfinished.remove(&turn));
     }
 
+    /// Closes one on which nothing was asked for.
+    fn cut_unfinished_one(&mut self, number: u64) {
+        if let Some(open) = self.open.get(&number) {
+            // Who has no more of these is refused beforehand.
+            let _ = self.left.take(open.who, 1, LEFT_MAX, self.began.elapsed());
+        }
+        self.cut(number);
+    }
+
     fn cut(&mut self, number: u64) {
         self.end_unfinished(number);
         let Some(open) = self.open.get_mut(&number) else { return };
@@ -160,7 +195,7 @@ impl State {
     fn cut_oldest_of(&mut self, group: Group) -> bool {
         let turn = self.of.get(&group).and_then(|of| of.unfinished.first());
         let oldest = turn.and_then(|turn| self.unfinished.get(turn)).map(|(number, _)| *number);
-        oldest.map(|oldest| self.cut(oldest)).is_some()
+        oldest.map(|oldest| self.cut_unfinished_one(oldest)).is_some()
     }
 
     /// Closes the unfinished one whose place another one needs most; whether there was one.
@@ -171,7 +206,7 @@ impl State {
             return true;
         }
         let oldest = self.unfinished.first_key_value().map(|(_, (number, _))| *number);
-        oldest.map(|oldest| self.cut(oldest)).is_some()
+        oldest.map(|oldest| self.cut_unfinished_one(oldest)).is_some()
     }
 
     /// Closes those that have been idle longest of a group; how many.
@@ -241,6 +276,12 @@ impl Doorway {
 
     fn refused(&self, bound: Bound, count: u64) {
         self.traffic.refused.of(bound).add(count);
+    }
+
+    /// Whether so many unfinished connections of an address were closed of late that no further one is to be taken.
+    pub(crate) fn leaves_many(&self, who: Who) -> bool {
+        let state = self.state();
+        state.left.is_spent(who, LEFT_MAX, state.began.elapsed())
     }
 
     /// A connection comes; `None`: its address has too many. `is_bounded`: bounds by address hold for it.
@@ -328,7 +369,7 @@ impl Doorway {
             let late = state.unfinished.values().filter(|(_, until)| *until <= now);
             let late: Vec<u64> = late.map(|(number, _)| *number).collect();
             for number in late {
-                state.cut(number);
+                state.cut_unfinished_one(number);
                 self.refused(Bound::Head, 1);
             }
         }
@@ -340,6 +381,10 @@ impl Entered {
     #[must_use]
     pub(crate) fn comes_from(&self, who: Who, is_bounded: bool, limits: &Limits) -> bool {
         let mut state = self.of.state();
+        if is_bounded && state.left.is_spent(who, LEFT_MAX, state.began.elapsed()) {
+            self.of.refused(Bound::LeftUnfinished, 1);
+            return false;
+        }
         if is_bounded && let Some(full) = state.full(who, limits) {
             self.of.refused(Bound::ConnectionsByAddress, 1);
             let idle = state.cut_idle_of(full);
@@ -444,6 +489,24 @@ mod tests {
         let last = world.enter(4).unwrap();
         assert!(!is_cut(&flood[3].1).await && !is_cut(&flood[4].1).await && !is_cut(&last.1).await);
         drop((innocent, flood, other, last));
+        assert!(world.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_many_unfinished_gets_no_further_ones_for_the_moment() {
+        let world = world(Limits { unfinished_by_address: 1, ..Limits::default() });
+        let burst = LEFT_MAX.burst as usize;
+        let proxied = world.enter(3).unwrap();
+        let mut flood: Vec<_> = (0..burst).map(|_| world.enter(1).unwrap()).collect();
+        // One of them has not been closed yet.
+        assert!(!world.doorway.leaves_many(who(1)));
+        flood.push(world.enter(1).unwrap());
+        assert!(world.doorway.leaves_many(who(1)) && !world.doorway.leaves_many(who(2)));
+        assert!(!proxied.0.comes_from(who(1), true, &world.limits));
+        assert!(proxied.0.comes_from(who(1), false, &world.limits));
+        tokio::time::advance(Duration::from_millis(20)).await;
+        assert!(!world.doorway.leaves_many(who(1)));
+        drop((proxied, flood));
         assert!(world.is_empty());
     }
 

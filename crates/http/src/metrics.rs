@@ -70,6 +70,8 @@ flatbed_metrics::labels! {
         Connections = "connections",
         /// Nothing was asked for on it, and another one came.
         Unfinished = "unfinished",
+        /// Many of its address were closed as nothing was asked for on them.
+        LeftUnfinished = "left_unfinished",
         /// Nothing was asked for on it any more, and another one came.
         Idle = "idle",
         /// Nothing was asked for on it in time.

@@ -367,6 +367,10 @@ async fn accept<S: Surface>(
             }
         };
         let peer = address.map_or(Peer { address: None, is_secure: false }, |address| Peer::new(address, false));
+        if shell.bounds(&peer) && shell.doorway.leaves_many(who(&peer)) {
+            shell.traffic.refused.of(Bound::LeftUnfinished).add(1);
+            continue;
+        }
         let (listener, watcher) = (listener.clone(), graceful.watcher());
         let (served, mut accepting) = (served.clone(), accepting.clone());
         match places.take(shell.is_reserved_for(&peer)) {

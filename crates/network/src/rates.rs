@@ -80,6 +80,23 @@ impl Rates {
             Some(wait) => Err(Duration::from_micros(wait)),
         }
     }
+
+    /// Whether a client has done too much to do anything that costs one, which is not counted.
+    pub fn is_spent(&self, who: impl Hash, rate: Rate, now: Duration) -> bool {
+        if rate.per_second == 0 {
+            return false;
+        }
+        let each = 1_000_000.0 / f64::from(rate.per_second);
+        let room = (each * f64::from(rate.burst.max(1))) as Micros;
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2).saturating_add(1);
+        let who = self.hasher.hash_one(who);
+        let Some(set) = usize::try_from(who % self.sets.len() as u64).ok().and_then(|at| self.sets.get(at)) else {
+            return false;
+        };
+        let set = set.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = set.iter().find(|bucket| bucket.who == who);
+        known.is_some_and(|bucket| bucket.full_at.max(now).saturating_add(each as Micros) > now + room)
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +118,10 @@ mod tests {
             assert_eq!(rates.take("anna", 1, RATE, at(0)), Ok(()));
         }
         assert_eq!(rates.take("anna", 1, RATE, at(0)), Err(at(100)));
+        assert!(rates.is_spent("anna", RATE, at(99)) && !rates.is_spent("anna", RATE, at(100)));
+        assert!(
+            !rates.is_spent("ben", RATE, at(0)) && !rates.is_spent("anna", Rate { per_second: 0, burst: 1 }, at(0))
+        );
         assert_eq!(rates.take("anna", 1, RATE, at(40)), Err(at(60)));
         assert_eq!(rates.take("ben", 5, RATE, at(40)), Ok(()));
         assert_eq!(rates.take("anna", 1, RATE, at(100)), Ok(()));
