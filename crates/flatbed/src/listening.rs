@@ -36,6 +36,8 @@ pub(crate) struct Listening {
     pub proxies: Proxies,
     /// Clients that are not bounded by address, if not those of this machine.
     pub unlimited: Option<Blocks>,
+    /// Connections at once, if not as many as by default.
+    pub connections: Option<usize>,
     /// What the others may do.
     pub limits: Limits,
 }
@@ -83,6 +85,13 @@ impl Listening {
             forwarding: blocks("forwarded_from")?.unwrap_or_default(),
             writes_forwarded,
         };
+        let connections = match first("connections") {
+            None => None,
+            Some(found) => match found.text.parse() {
+                Ok(connections) if (16..=1_000_000).contains(&connections) => Some(connections),
+                _ => return Err(found.is_not("a number from 16 to 1000000")),
+            },
+        };
         let mut limits = Limits::default();
         // One by one: a limit of the command line leaves those of the file.
         for found in layers.iter().rev().filter_map(|layer| layer.get("limits")) {
@@ -93,7 +102,7 @@ impl Listening {
                     .map_err(|error| SettingsError::Limit { origin: found.origin.clone(), error })?;
             }
         }
-        Ok(Listening { places, tls, proxies, unlimited: blocks("unlimited")?, limits })
+        Ok(Listening { places, tls, proxies, unlimited: blocks("unlimited")?, connections, limits })
     }
 
     /// Resolves names, and reads the certificate.
@@ -189,6 +198,7 @@ mod tests {
             ("forwarded_from", "unix"),
             ("forwarded_header", "Forwarded"),
             ("unlimited", ""),
+            ("connections", "50000"),
             ("limits", "head_seconds=7, requests_by_address = 9"),
         ];
         let found = resolve(&settings).unwrap();
@@ -196,6 +206,10 @@ mod tests {
         assert!(found.proxies.proxy_protocol.contains(address) && !found.proxies.forwarding.contains(address));
         assert!(found.proxies.forwarding.contains(None) && found.proxies.writes_forwarded);
         assert_eq!((found.unlimited, found.limits.requests_by_address.per_second), (Some(Blocks::default()), 9));
+        assert_eq!(found.connections, Some(50_000));
+        for text in ["0", "1000001", "x", ""] {
+            assert!(resolve(&[("connections", text)]).is_err(), "{text}");
+        }
         let of = |text: &str| Found { text: text.into(), origin: "x".into(), base: None };
         let layers = [("limits", of("head_seconds=1")), ("limits", of("head_seconds=2,body_seconds=3"))];
         let limits = Listening::resolve(&layers.map(|layer| Layer::from([layer]))).unwrap().limits;

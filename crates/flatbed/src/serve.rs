@@ -157,7 +157,7 @@ pub(crate) async fn serve(
     };
     let descriptors = process::raise_descriptors_max();
     let surfaces = 1 + usize::from(settings.syncstorage.is_some());
-    let wanted = ShellOptions::default().connections_max;
+    let wanted = listening.connections.unwrap_or(ShellOptions::default().connections_max);
     let connections_max = process::connections_max(surfaces * wanted, descriptors) / surfaces;
     let sync = match (&settings.syncstorage, secret) {
         (Some(sync), Some(secret)) => {

@@ -89,6 +89,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         storage: false,
     },
     Setting {
+        key: "connections",
+        value: "N",
+        help: "connections at once, up to 1000000, as far as there are file descriptors for them and 512 more [20000]",
+        storage: false,
+    },
+    Setting {
         key: "limits",
         value: "NAME=N,...",
         help: "what a client may do, such as requests_by_address=500,head_seconds=10",

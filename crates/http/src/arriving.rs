@@ -126,15 +126,17 @@ pub(crate) struct Gathering {
     coming: Arc<Coming>,
     memory: Memory,
     reserved: usize,
+    /// How long it is said to be, as far as that costs nothing.
+    expected: usize,
     bytes: BytesMut,
 }
 
 impl Gathering {
     /// `expected`: how long it is, if that is known.
     pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> Gathering {
-        let bytes = BytesMut::with_capacity(expected.unwrap_or(0).min(FREE_BYTES));
+        let expected = expected.unwrap_or(0).min(FREE_BYTES);
         let (of, coming) = (of.memory.clone(), of.coming.clone());
-        Gathering { of, coming, memory: Memory::default(), reserved: FREE_BYTES, bytes }
+        Gathering { of, coming, memory: Memory::default(), reserved: FREE_BYTES, expected, bytes: BytesMut::new() }
     }
 
     /// More of it.
@@ -148,6 +150,10 @@ impl Gathering {
         while self.bytes.len() + data.len() > self.reserved {
             self.of.grow_coming(&mut self.memory, self.reserved, &self.coming).await?;
             self.reserved += STEP_BYTES;
+        }
+        // Not for who says that much comes, and sends a little.
+        if self.bytes.is_empty() && data.len() >= self.expected / 4 {
+            self.bytes.reserve(self.expected);
         }
         self.bytes.extend_from_slice(data);
         Ok(())

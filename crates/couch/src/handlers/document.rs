@@ -267,7 +267,8 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let mut uploads = Uploads::new(&request.context.database(name, Write).await?);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
-    let reply = write_put(&request, name, &edit).await?;
+    // Boxed: thousands may wait for a body, and have no room for what follows it.
+    let reply = Box::pin(write_put(&request, name, &edit)).await?;
     if edit.history.is_none() {
         uploads.taken();
     }
