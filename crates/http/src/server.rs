@@ -43,7 +43,7 @@ pub struct ShellOptions {
     pub server: String,
     /// The largest body of a request, inflated, in bytes.
     pub body_bytes_max: usize,
-    /// Memory for all requests' bodies that are being read and worked on, in bytes; answers may take half as much
+    /// Memory for all requests' bodies that are being read and worked on, in bytes; answers may take three quarters as much
     /// again.
     pub body_memory_bytes: usize,
     /// The largest document that a page of an answer may have, in bytes.
@@ -132,7 +132,7 @@ impl<L: Label> Shell<L> {
             cors: RwLock::new(Arc::new(options.cors)),
             server_header: HeaderValue::from_str(&options.server).unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
-            outlets: Outlets::new(options.body_memory_bytes / 2, options.document_bytes_max),
+            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max),
             requests: Requests::new(),
             admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
             followers: Followers::new(traffic.clone()),

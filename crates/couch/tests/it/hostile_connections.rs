@@ -131,7 +131,7 @@ async fn who_reads_in_the_end_gets_all() {
 async fn all_get_their_turn_where_there_is_little_room() {
     let store = Store::new();
     with_documents(&store, Duration::from_secs(20)).await.stop().await;
-    let options = ServerOptions { body_memory_bytes: 3_000_000, ..ServerOptions::default() };
+    let options = ServerOptions { body_memory_bytes: 2_000_000, ..ServerOptions::default() };
     let server = store.serve(options).await;
     assert_eq!(metric(&server, "flatbed_memory_limit_bytes{part=\"answer_page\"}").await, 1_000_000);
     let wanted = json!({ "docs": [{ "id": "large0" }, { "id": "small1" }, { "id": "large1" }] }).to_string();
@@ -181,7 +181,7 @@ async fn dribbles(server: &Running, path: &str) -> JoinHandle<()> {
 async fn who_reads_a_little_is_cut_where_others_wait() {
     let store = Store::new();
     with_documents(&store, Duration::from_secs(20)).await.stop().await;
-    let options = ServerOptions { body_memory_bytes: 12_000_000, ..ServerOptions::default() };
+    let options = ServerOptions { body_memory_bytes: 8_000_000, ..ServerOptions::default() };
     let server = store.serve(options).await;
     for path in ["/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true"] {
         let mut slow = Vec::new();
