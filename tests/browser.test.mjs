@@ -70,7 +70,9 @@ for (const [name, html] of [['EventSource', eventSource], ['WebSocket', webSocke
     const database = newName('browser');
     await call('PUT', `/${database}`);
     await call('PUT', `/${database}/page/index.html`, html, 'text/html');
-    const tab = await browser.newPage();
+    // Attachments are served in a sandbox, as by CouchDB, in which nothing would run.
+    const context = await browser.newContext({ bypassCSP: true });
+    const tab = await context.newPage();
     const errors = [];
     tab.on('pageerror', (error) => errors.push(error));
     await tab.goto(`${server.url}/${database}/page/index.html`);
