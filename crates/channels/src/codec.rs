@@ -178,7 +178,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// A revision that has no generation is none of a document; it is kept as it is, with the generation 0.
+/// A revision without a generation is not one of a document; it is kept as it is, with the generation 0.
 fn put_rev(out: &mut Vec<u8>, rev: &str) {
     let parts = rev.split_once('-').and_then(|(generation, hash)| {
         let number: u64 = generation.parse().ok()?;

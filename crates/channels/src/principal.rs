@@ -200,7 +200,7 @@ impl PrincipalUpdate {
         if let Some(role) = self.admin_roles.iter().find(|role| !is_principal(role)) {
             return Err(InvalidPrincipal::Role(cut(role)));
         }
-        // As recorded: what is no address is passed over, and an empty role is none.
+        // As recorded: what is no address is passed over, and so is an empty role.
         let email = if is_email(&self.email) { self.email } else { String::new() };
         let admin_roles = self.admin_roles.into_iter().filter(|role| !role.is_empty()).collect();
         let PrincipalUpdate { password, disabled, admin_channels, .. } = self;

@@ -17,7 +17,7 @@ pub const MISSING_ACCESS: &str = "sg missing channel access";
 /// Why `requireAdmin` refuses everybody else.
 pub const NO_ADMINISTRATOR: &str = "sg admin required";
 
-/// Who writes, to a sync function. Of an administrator there is none.
+/// Who writes, to a sync function. An administrator is not described.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Writer {
     /// The name; the guest's is empty.

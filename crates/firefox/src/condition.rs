@@ -10,7 +10,7 @@ use crate::error::{Failure, Result};
 /// Reads the headers.
 ///
 /// # Errors
-/// 400 for both at once, and for a time that is none.
+/// 400 for both at once, and for what is not a time.
 pub(crate) fn precondition(headers: &HeaderMap) -> Result<Precondition> {
     let time = |name: &str| match headers.get(name) {
         None => Ok(None),

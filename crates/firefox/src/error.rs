@@ -1,6 +1,6 @@
 //! What is refused, and as what: the one place where failures get their status.
 //!
-//! A client is told a status and a number, as Mozilla's server tells it; the log is told the reason.
+//! A client gets a status and a number, as from Mozilla's server; the log has the reason.
 
 use flatbed_http::Refused;
 use flatbed_syncstorage::{Error, Timestamp};
@@ -14,7 +14,7 @@ const RETRY_AFTER_SECONDS: u32 = 10;
 pub(crate) enum Code {
     /// Anything else.
     Other = 0,
-    /// An object, or a list of them, that is none.
+    /// What should be an object, or a list of them, and is not.
     InvalidObject = 8,
     /// More than may be stored.
     OverQuota = 14,

@@ -53,7 +53,7 @@ pub struct Header<'h> {
     pub mac: &'h str,
 }
 
-/// Why a signature is not taken. The client is told nothing of it; the log is.
+/// Why a signature is not taken. The log says it, the client does not learn it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unsigned {
     /// No `Authorization`.

@@ -1,4 +1,4 @@
-//! What is told of a server and of a user's storage.
+//! What a server says of itself and of a user's storage.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{limits, reply};
 /// Whoever asks whether the storage answers waits no longer for it.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 
-/// In this unit usage is told.
+/// The unit of usage.
 const KB: f64 = 1_024.0;
 
 pub(crate) async fn info(state: &State, request: &Request, uid: Uid, what: Info) -> Result<Reply> {

@@ -28,7 +28,7 @@ pub enum Target {
         /// `1.5`
         version: String,
     },
-    /// A path below `/1.0` that is none.
+    /// A path below `/1.0` that leads nowhere.
     NoToken,
     /// What is a user's.
     Of(Uid, Of),
@@ -49,7 +49,7 @@ pub enum Of {
     Object(CollectionName, RecordId),
 }
 
-/// What is told of a user's storage.
+/// What is asked about a user's storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Info {
     /// When each collection changed.

@@ -1,4 +1,4 @@
-//! What requests are told apart by in metrics and traces: never by a user's or a collection's name.
+//! What requests are distinguished by in metrics and traces: never by a user's or a collection's name.
 
 flatbed_metrics::labels! {
     /// A family of paths.

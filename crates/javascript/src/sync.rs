@@ -89,7 +89,7 @@ impl SyncRefusal {
     }
 }
 
-/// Who writes, as a function is told.
+/// Who writes, as a function sees it.
 pub fn writer_text(writer: &Writer) -> String {
     let text = Object::text(|object| {
         object.string("name", &writer.name);

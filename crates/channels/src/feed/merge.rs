@@ -84,7 +84,7 @@ enum Phase {
 struct Stream {
     source: Source,
     phase: Phase,
-    /// The channel is held again, and what has gone since it was lost is told, too.
+    /// The channel is held again, and what has gone since it was lost has rows, too.
     is_again: bool,
     /// Read up to here.
     after: Stamp,

@@ -85,7 +85,7 @@ fn periods_are_kept_up_to_a_number() {
         (again.open(), again.lost(), again.all().len()),
         (Some(Stamp::of(99)), Some((Stamp::of(31), Stamp::of(95))), PERIODS_MAX)
     );
-    // A period that ends where it begins is none.
+    // A period that ends where it begins does not count.
     assert_eq!(periods(&[(3, 3), (5, 7), (6, 9)]), periods(&[(5, 9)]));
 }
 

@@ -68,7 +68,7 @@ async fn feeds_of_strangers_are_fair_by_address() {
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("retry-after: 1"), "{refused}");
     let body: Value = serde_json::from_str(refused.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!(body["error"], "too_many_requests");
-    // Who has a name, and who is of this machine, is none of them.
+    // Who has a name, and who is of this machine, does not count among them.
     let (named, _named) = follow(&server, 1, &format!("authorization: {ADMIN}\r\n")).await;
     assert!(named.starts_with("HTTP/1.1 200"), "{named}");
     assert_eq!(server.call("GET", "/db/_changes?feed=longpoll&timeout=1", "").await.status, 200);

@@ -397,7 +397,7 @@ pub fn moment() -> Span {
     Span { from: now, to: now }
 }
 
-/// What a JSON text says; null where it is none.
+/// What a JSON text says; null where it is no JSON.
 pub fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }

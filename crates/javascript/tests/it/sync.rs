@@ -168,7 +168,7 @@ async fn what_is_said_is_told_whole() {
     let expected: Vec<_> =
         expected.into_iter().map(|(to, what)| (to.to_owned(), what.into_iter().map(str::to_owned).collect())).collect();
     assert_eq!(access(&all).into_iter().collect::<Vec<(_, Vec<_>)>>(), expected);
-    // `*` leaves nothing beside it, and half a surrogate pair is none.
+    // `*` leaves nothing beside it, and half a surrogate pair is no name.
     let star = said("function () { channel('A', '*'); }", "{}").await.expect("an answer").expect("a routing");
     assert_eq!(star.channels.iter().collect::<Vec<_>>(), ["*"]);
     let half = said(r"function () { channel('\ud83d'); }", "{}").await.expect("an answer").expect("a routing");
