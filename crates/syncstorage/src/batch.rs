@@ -1,6 +1,6 @@
 //! Batches as they are uploaded: what is staged, and what it lies upon.
 
-use futures_util::future::try_join4;
+use futures_util::future::{try_join, try_join4};
 
 use crate::edit::Prepared;
 use crate::error::{Error, Result};
@@ -11,21 +11,23 @@ use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
-use crate::values::{Batch, Beneath, GivenPayload, Payload, StagedRow};
-use crate::write::seen;
+use crate::values::{Ahead, Batch, Beneath, GivenPayload, Payload, StagedRow};
+use crate::write::{batches, seen};
 
 /// Payloads that one transaction stages, beside what is written around them.
 const STAGED_BYTES_MAX: usize = 700_000;
 
 /// Changes that are added to a batch, a transaction of them.
-struct Append<'a> {
-    user: &'a UserKeys,
-    name: &'a CollectionName,
-    batch: BatchId,
+pub(crate) struct Append<'a> {
+    pub user: &'a UserKeys,
+    pub name: &'a CollectionName,
+    pub batch: BatchId,
     /// The batch is begun with them.
-    begins: bool,
-    changes: &'a [Prepared],
-    condition: Precondition,
+    pub begins: bool,
+    pub changes: &'a [Prepared],
+    pub condition: Precondition,
+    /// What no edit of it points at after this, if any was written ahead.
+    pub ahead: Option<Ahead>,
 }
 
 impl Inner {
@@ -40,15 +42,31 @@ impl Inner {
         condition: Precondition,
     ) -> Result<Staged> {
         let user = &self.keys.user(uid);
-        let changes = &mut self.prepare_batch(changes, batch)?;
-        let mut append = Append { user, name, batch, begins, changes: &[], condition };
-        if changes.iter().any(|change| change.parts.is_some()) {
-            self.append(&append).await?;
-            append.begins = false;
-            self.write_ahead(user, name, batch, changes).await?;
+        let (next, changes) = &mut self.prepare_batch(changes, batch)?;
+        let mut append = Append { user, name, batch, begins, changes: &[], condition, ahead: None };
+        let bytes = bytes_ahead(changes);
+        if bytes == 0 {
+            return self.append_all(append, changes).await;
         }
+        let ahead = Ahead { next: *next, bytes };
+        append.ahead = Some(ahead);
+        self.append(&append).await?;
+        append.begins = false;
+        let staged = async {
+            self.write_ahead(user, name, batch, ahead, changes).await?;
+            self.append_all(append, changes).await
+        };
+        let staged = staged.await;
+        if matches!(&staged, Err(error) if !matches!(error, Error::Storage(_))) {
+            // What is not known to be over, or fails here, goes with the batch, or when it is committed.
+            let _ = self.forget_ahead(user, name, batch, ahead).await;
+        }
+        staged
+    }
+
+    /// Adds changes whose large payloads are there, in as many transactions as they need.
+    async fn append_all(&self, mut append: Append<'_>, mut rest: &[Prepared]) -> Result<Staged> {
         let mut staged = None;
-        let mut rest = changes.as_slice();
         while !rest.is_empty() || staged.is_none() {
             let mut bytes = 0;
             let fits = rest.iter().take_while(|change| {
@@ -59,18 +77,22 @@ impl Inner {
                 bytes <= STAGED_BYTES_MAX
             });
             let (chunk, behind) = rest.split_at_checked(fits.count()).unwrap_or((rest, &[]));
+            if let Some(ahead) = &mut append.ahead {
+                *ahead = Ahead { next: ahead.next + chunk.len() as u64, bytes: bytes_ahead(behind) };
+            }
             staged = Some(self.append(&Append { changes: chunk, ..append }).await?);
             (append.begins, rest) = (false, behind);
         }
         staged.ok_or(Error::BatchNotFound)
     }
 
-    async fn append(&self, append: &Append<'_>) -> Result<Staged> {
+    /// Adds changes of one transaction.
+    pub(crate) async fn append(&self, append: &Append<'_>) -> Result<Staged> {
         self.runner.write(move |trx, attempt| async move { self.append_in(&trx, attempt, append).await }).await
     }
 
     async fn append_in(&self, trx: &Trx, attempt: Attempt, append: &Append<'_>) -> Result<Staged> {
-        let Append { user, name, batch, begins, changes, condition } = *append;
+        let Append { user, name, batch, begins, changes, condition, ahead } = *append;
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let ids: Vec<&RecordId> = changes.iter().map(|change| &change.id).collect();
         // A batch that is begun with them has nothing yet, unless an attempt of before has begun it.
@@ -81,18 +103,19 @@ impl Inner {
                 false => trx.get_all(ids.iter().map(|id| batch_keys.staged_record(id))).await,
             }
         };
-        let record = trx.get(batch_keys.record(), false);
-        let (seen, record, rows, staged) =
+        // What others stage at the same time is not seen: the bound is one of space, and need not be exact.
+        let record = try_join(trx.get(batch_keys.record(), false), batches(trx, user, true));
+        let (seen, (record, open), rows, staged) =
             try_join4(seen(trx, user, &keys), record, base_rows(trx, &keys, &ids), staged).await?;
         let (head, state) = (seen.0, seen.1.unwrap_or_default());
         let clock = self.clock.now();
         let now = head.now(clock);
         condition.judge(state.modified, now)?;
         let mut record = match record {
-            Some(record) => open(Batch::decode(&record)?, name, clock)?,
+            Some(record) => still_open(Batch::decode(&record)?, name, clock)?,
             None if begins => {
                 let record = Batch::new(name.clone(), clock);
-                self.open_batch(trx, user, batch, &record).await?;
+                self.open_batch(trx, user, batch, &record, &open)?;
                 record
             }
             None => return Err(Error::BatchNotFound),
@@ -111,13 +134,26 @@ impl Inner {
         if record.records > self.limits.max_total_records || record.bytes > u64::from(self.limits.max_total_bytes) {
             return Err(Error::BatchTooLarge);
         }
+        if let Some(ahead) = ahead {
+            record.note_ahead(ahead)?;
+        }
+        self.check_staged_bytes(batch, &record, &open)?;
         trx.set(batch_keys.record(), &record.encode());
         Ok(Staged { batch, modified: state.modified, now })
     }
 }
 
+/// Bytes of the large payloads of changes.
+fn bytes_ahead(changes: &[Prepared]) -> u32 {
+    let of = |change: &Prepared| match change.payload {
+        Some(Payload::Blob { len, .. }) => len,
+        _ => 0,
+    };
+    changes.iter().map(of).fold(0, u32::saturating_add)
+}
+
 /// A batch that may still be used in a collection.
-pub(crate) fn open(record: Batch, name: &CollectionName, clock: Timestamp) -> Result<Batch> {
+pub(crate) fn still_open(record: Batch, name: &CollectionName, clock: Timestamp) -> Result<Batch> {
     if record.collection != *name || record.deadline <= clock { Err(Error::BatchNotFound) } else { Ok(record) }
 }
 

@@ -144,7 +144,7 @@ impl Inner {
         self.runner
             .read(move |trx| async move {
                 let head = head(&trx, user, true).await?;
-                let (states, batches) = (all_states(&trx, user, true).await?, batches(&trx, user).await?);
+                let (states, batches) = (all_states(&trx, user, true).await?, batches(&trx, user, true).await?);
                 Ok(Known { user: user.clone(), head, states, batches })
             })
             .await
@@ -171,7 +171,8 @@ impl Inner {
                 Err(error) => return Err(error),
             }
             let now = self.known(uid).await;
-            let is_same = now.is_ok_and(|now| (now.head, now.states) == (known.head.clone(), known.states.clone()));
+            let is_same = now
+                .is_ok_and(|now| now.head == known.head && now.states == known.states && now.batches == known.batches);
             if is_same && (found.problems.is_empty() || look + 1 == LOOKS) || found.problems.is_empty() {
                 checked.users += 1;
                 checked.collections += known.states.len() as u64;

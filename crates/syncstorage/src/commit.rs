@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join3;
 
-use crate::batch::{beneath, count_deltas, open, put_entries};
+use crate::batch::{beneath, count_deltas, put_entries, still_open};
 use crate::edit::Edit;
 use crate::error::{Error, Result};
 use crate::fold::due_at;
@@ -16,6 +16,7 @@ use crate::once::Once;
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
+use crate::upload::clear_ahead;
 use crate::values::{Batch, Hold, Overlay, StagedRow};
 use crate::write::{head, seen, state};
 
@@ -120,7 +121,7 @@ impl Inner {
             return Ok(Tried::Committed(written));
         }
         let (clock, at) = self.times(user, &head);
-        let record = open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
+        let record = still_open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
         let mut edit = Edit::new(trx, user, name, state);
         edit.wait_for_hold(Some(batch), head.now(clock))?;
         condition.judge(edit.state.modified, head.now(clock))?;
@@ -138,6 +139,10 @@ impl Inner {
             self.check_quota(trx, user, head.now(clock), record.bytes_delta).await?;
             trx.set_quietly(&user.due(due_at(&overlay), &Due::Fold(name.clone())), &[])?;
             edit.state.overlays.push(overlay);
+        }
+        for ahead in &record.ahead {
+            // Of servers that died, and of appends that come too late.
+            clear_ahead(trx, edit.keys(), batch, *ahead)?;
         }
         trx.clear(batch_keys.record());
         trx.clear_quietly(&user.due(record.deadline, &Due::Batch(batch)))?;
@@ -199,7 +204,7 @@ impl Inner {
         let (seen, record, page) = try_join3(seen(trx, user, &keys), record, page).await?;
         let (head, state) = (seen.0, seen.1.unwrap_or_default());
         let clock = self.clock.now();
-        let mut record = open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
+        let mut record = still_open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
         let mut look =
             earlier.unwrap_or(Look { state: state.state, appends: record.appends, kept_earliest: Timestamp::MAX });
         if look.state != state.state || look.appends != record.appends {

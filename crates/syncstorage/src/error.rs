@@ -38,7 +38,7 @@ pub enum Error {
     /// The user has as many open batches or collections as there may be (400).
     #[error("too many {0}")]
     TooMany(&'static str),
-    /// The user's payloads would take more than the quota (403, 14).
+    /// The user's payloads would take more than the quota, or those of open batches more than they may (403, 14).
     #[error("over quota")]
     OverQuota,
     /// A batch is being committed, for longer than others wait for it (503).

@@ -403,6 +403,11 @@ impl CollectionKeys {
         KeyRange::under(with(&with(&with(&self.data, BLOBS), blob.writer), blob.number))
     }
 
+    /// All parts of payloads from one to another number of the same writer, both with it.
+    pub(crate) fn blobs_between(&self, first: BlobId, last: u64) -> KeyRange {
+        KeyRange { begin: self.blob(first).begin, end: self.blob(BlobId { number: last, ..first }).end }
+    }
+
     pub(crate) fn blob_part(&self, blob: BlobId, part: u64) -> Vec<u8> {
         with(&with(&with(&with(&self.data, BLOBS), blob.writer), blob.number), part)
     }

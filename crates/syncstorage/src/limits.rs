@@ -31,6 +31,14 @@ impl Limits {
     /// Collections of a user.
     pub const COLLECTIONS_MAX: u32 = 1_000;
 
+    /// Bytes of payloads in all of a user's batches and uploads that are open: twice the largest batch, or twice the quota
+    /// where that is less. So a device that was broken off in the largest one can send it again at once.
+    #[must_use]
+    pub fn staged_bytes_max(&self) -> u64 {
+        let largest = u64::from(self.max_total_bytes.max(self.max_post_bytes).max(self.max_record_payload_bytes));
+        largest.min(self.quota_bytes.unwrap_or(u64::MAX)).saturating_mul(2)
+    }
+
     /// The same, with what is beyond the store's bounds set to them.
     #[must_use]
     pub fn bounded(self) -> Limits {

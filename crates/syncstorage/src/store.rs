@@ -229,7 +229,8 @@ impl Store {
     /// `POST storage/{collection}?batch={batch}`: adds changes to it. The condition is on the collection.
     ///
     /// # Errors
-    /// [`BatchNotFound`](Error::BatchNotFound), [`BatchTooLarge`](Error::BatchTooLarge), [`OutOfBounds`](Error::OutOfBounds).
+    /// [`BatchNotFound`](Error::BatchNotFound), [`BatchTooLarge`](Error::BatchTooLarge), [`OutOfBounds`](Error::OutOfBounds);
+    /// [`OverQuota`](Error::OverQuota) where all open batches would take more than [`Limits::staged_bytes_max`].
     pub async fn append_batch(
         &self,
         uid: Uid,

@@ -1,5 +1,6 @@
 //! Tests on storage: the embedded engine, or the cluster named by `FLATBED_CLUSTER_FILE`.
 
+mod ahead;
 mod background;
 mod batches;
 mod concurrent;

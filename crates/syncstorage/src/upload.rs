@@ -1,7 +1,7 @@
 //! What is written ahead of the transaction that makes it visible: batches, and large payloads of single writes.
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
 use crate::edit::Prepared;
 use crate::error::{Error, Result};
@@ -12,7 +12,8 @@ use crate::names::{BatchId, CollectionName};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
-use crate::values::Batch;
+use crate::values::{Ahead, Batch};
+use crate::write::batches;
 
 /// What is not committed by then is removed.
 pub(crate) const BATCH_SECONDS: u32 = 2 * 60 * 60;
@@ -35,6 +36,7 @@ impl Batch {
             bytes_delta: 0,
             ttl_min: None,
             kept_earliest: Timestamp::MAX,
+            ahead: Vec::new(),
         }
     }
 }
@@ -49,36 +51,59 @@ impl Inner {
         changes: &mut [Prepared],
     ) -> Result<BatchId> {
         let batch = BatchId(number);
+        let bytes = changes.iter().filter_map(|change| change.parts.as_ref()).map(Bytes::len).sum::<usize>();
+        let ahead = Ahead { next: 0, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) };
         self.runner
             .write(move |trx, _| async move {
-                let found = trx.get(user.batch(batch).record(), false).await?;
+                let record = trx.get(user.batch(batch).record(), false);
+                let (found, open) = try_join(record, batches(&trx, user, true)).await?;
                 if found.is_some() {
                     // An earlier attempt's.
                     return Ok(());
                 }
-                self.open_batch(&trx, user, batch, &Batch::new(name.clone(), self.clock.now())).await
+                let mut record = Batch::new(name.clone(), self.clock.now());
+                record.note_ahead(ahead)?;
+                self.check_staged_bytes(batch, &record, &open)?;
+                self.open_batch(&trx, user, batch, &record, &open)
             })
             .await?;
-        self.write_ahead(user, name, batch, changes).await?;
+        self.write_ahead(user, name, batch, ahead, changes).await?;
         Ok(batch)
     }
 
-    /// Writes the record of a batch that is begun, where the user may have one more.
-    pub(crate) async fn open_batch(&self, trx: &Trx, user: &UserKeys, batch: BatchId, record: &Batch) -> Result<()> {
-        let open = trx.page(&user.batches(), Limits::OPEN_BATCHES_MAX, false).await?;
-        if open.rows.len() >= Limits::OPEN_BATCHES_MAX {
+    /// Writes the record of a batch that is begun, where the user may have one more beside those that are open.
+    pub(crate) fn open_batch(
+        &self,
+        trx: &Trx,
+        user: &UserKeys,
+        batch: BatchId,
+        record: &Batch,
+        open: &[(BatchId, Batch)],
+    ) -> Result<()> {
+        if open.len() >= Limits::OPEN_BATCHES_MAX {
             return Err(Error::TooMany("open batches"));
         }
         trx.set(user.batch(batch).record(), &record.encode());
         trx.set_quietly(&user.due(record.deadline, &Due::Batch(batch)), &[])
     }
 
-    /// Writes the parts of large payloads, as long as the batch is there.
+    /// Whether a batch, as it is about to be, takes too much together with the others that are open.
+    pub(crate) fn check_staged_bytes(&self, batch: BatchId, record: &Batch, open: &[(BatchId, Batch)]) -> Result<()> {
+        let others = open.iter().filter(|(other, _)| *other != batch).map(|(_, other)| other.staged_bytes());
+        let is_over = record.bytes > self.limits.quota_bytes.unwrap_or(u64::MAX);
+        if is_over || others.fold(record.staged_bytes(), u64::saturating_add) > self.limits.staged_bytes_max() {
+            return Err(Error::OverQuota);
+        }
+        Ok(())
+    }
+
+    /// Writes the parts of large payloads, as long as the batch is there and waits for them.
     pub(crate) async fn write_ahead(
         &self,
         user: &UserKeys,
         name: &CollectionName,
         batch: BatchId,
+        ahead: Ahead,
         changes: &mut [Prepared],
     ) -> Result<()> {
         let mut parts: Vec<(BlobId, u64, Bytes)> = Vec::new();
@@ -96,8 +121,11 @@ impl Inner {
             let written = chunks.iter().map(|parts| {
                 let parts = *parts;
                 self.runner.write(move |trx, _| async move {
-                    // With conflict: whoever removes the batch removes what it finds.
-                    trx.get(user.batch(batch).record(), false).await?.ok_or(Error::BatchNotFound)?;
+                    // With conflict: whoever removes the batch, or what is noted in it, removes what it finds.
+                    let record = trx.get(user.batch(batch).record(), false).await?.ok_or(Error::BatchNotFound)?;
+                    if !Batch::decode(&record)?.ahead.iter().any(|noted| noted.is_of(ahead.next)) {
+                        return Err(Error::BatchNotFound);
+                    }
                     for (blob, number, part) in parts {
                         trx.set_quietly(&keys.blob_part(*blob, *number), part)?;
                     }
@@ -107,6 +135,30 @@ impl Inner {
             try_join_all(written).await?;
         }
         Ok(())
+    }
+
+    /// Removes large payloads that no edit will point at, and what the batch notes of them.
+    pub(crate) async fn forget_ahead(
+        &self,
+        user: &UserKeys,
+        name: &CollectionName,
+        batch: BatchId,
+        ahead: Ahead,
+    ) -> Result<()> {
+        self.runner
+            .write(move |trx, _| async move {
+                let keys = user.batch(batch);
+                let Some(record) = trx.get(keys.record(), false).await? else { return Ok(()) };
+                let mut record = Batch::decode(&record)?;
+                let Some(noted) = record.ahead.iter().copied().find(|noted| noted.is_of(ahead.next)) else {
+                    return Ok(());
+                };
+                clear_ahead(&trx, &user.collection(name), batch, noted)?;
+                record.note_ahead(Ahead { bytes: 0, ..noted })?;
+                trx.set(keys.record(), &record.encode());
+                Ok(())
+            })
+            .await
     }
 
     /// Removes a batch or an upload that is not committed. Returns whether it was there.
@@ -124,4 +176,10 @@ impl Inner {
             })
             .await
     }
+}
+
+/// Clears large payloads that were written and that no edit points at.
+pub(crate) fn clear_ahead(trx: &Trx, keys: &CollectionKeys, batch: BatchId, ahead: Ahead) -> Result<()> {
+    let first = BlobId { writer: batch.0, number: ahead.next };
+    trx.clear_range_quietly(&keys.blobs_between(first, ahead.last()))
 }

@@ -11,7 +11,7 @@ pub(crate) use collection::{Collection, Hold, Overlay};
 pub(crate) use head::{Done, Head};
 pub(crate) use lease::LeaseValue;
 pub(crate) use record::{Payload, Row};
-pub(crate) use staged::{Batch, Beneath, GivenPayload, StagedRow};
+pub(crate) use staged::{APPEND_NUMBERS, Ahead, Batch, Beneath, GivenPayload, StagedRow};
 
 /// The format of all values.
 pub(crate) const FORMAT: u8 = 1;
@@ -71,11 +71,13 @@ mod tests {
 
     prop_compose! {
         fn batch()(name in "[a-z]{1,32}", times in (time(), time()), small in any::<[u32; 2]>(), bytes in any::<u64>(),
-            seen in option::of(any::<u64>()), deltas in any::<[i64; 2]>(), ttl_min in option::of(any::<u32>())) -> Batch {
+            seen in option::of(any::<u64>()), deltas in any::<[i64; 2]>(), ttl_min in option::of(any::<u32>()),
+            ahead in proptest::collection::vec(any::<(u64, u32)>(), 0..3)) -> Batch {
             let collection = CollectionName::new(&name).unwrap();
             let ([records, appends], [count_delta, bytes_delta]) = (small, deltas);
             let (deadline, kept_earliest) = times;
-            Batch { collection, deadline, records, bytes, seen, appends, count_delta, bytes_delta, ttl_min, kept_earliest }
+            let ahead = ahead.into_iter().map(|(next, bytes)| Ahead { next, bytes }).collect();
+            Batch { collection, deadline, records, bytes, seen, appends, count_delta, bytes_delta, ttl_min, kept_earliest, ahead }
         }
     }
 

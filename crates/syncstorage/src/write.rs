@@ -15,7 +15,7 @@ use crate::once::{Once, drawn};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
-use crate::values::{Batch, Collection, Head, Payload};
+use crate::values::{APPEND_NUMBERS, Batch, Collection, Head, Payload};
 
 /// Payloads of one transaction and what is written around them, beyond which large payloads are written ahead.
 const WRITE_BYTES_MAX: usize = 950_000;
@@ -166,11 +166,12 @@ impl Inner {
         Ok(())
     }
 
-    /// The same for the changes of a batch.
-    pub(crate) fn prepare_batch(&self, changes: Vec<Change>, batch: BatchId) -> Result<Vec<Prepared>> {
+    /// The same for the changes of a batch, with the first number that their large payloads may have.
+    pub(crate) fn prepare_batch(&self, changes: Vec<Change>, batch: BatchId) -> Result<(u64, Vec<Prepared>)> {
         self.check_changes(&changes)?;
         // Each append draws numbers of its own, of which there are enough.
-        Ok(prepare(changes, batch.0, drawn()? & !0xffff, INLINE_BYTES_MAX))
+        let first = drawn()? / APPEND_NUMBERS * APPEND_NUMBERS;
+        Ok((first, prepare(changes, batch.0, first, INLINE_BYTES_MAX)))
     }
 
     /// `DELETE` of a record.
@@ -263,7 +264,7 @@ impl Inner {
         self.runner
             .write(move |trx, attempt| async move {
                 let keys = user.collection(name);
-                let reads = try_join3(head(&trx, user, false), state(&trx, &keys, false), batches(&trx, user));
+                let reads = try_join3(head(&trx, user, false), state(&trx, &keys, false), batches(&trx, user, false));
                 let (mut head, state, batches) = reads.await?;
                 if let Some(deleted) = once.answered(attempt, &head)? {
                     return Ok(deleted);
@@ -288,7 +289,8 @@ impl Inner {
         let (user, once) = (&user, &once);
         self.runner
             .write(move |trx, attempt| async move {
-                let reads = try_join3(head(&trx, user, false), all_states(&trx, user, false), batches(&trx, user));
+                let reads =
+                    try_join3(head(&trx, user, false), all_states(&trx, user, false), batches(&trx, user, false));
                 let (mut head, states, batches) = reads.await?;
                 if let Some(deleted) = once.answered(attempt, &head)? {
                     return Ok(deleted);
@@ -328,7 +330,8 @@ impl Inner {
         let user = &self.keys.user(uid);
         self.runner
             .write(move |trx, _| async move {
-                let reads = try_join3(head(&trx, user, false), all_states(&trx, user, false), batches(&trx, user));
+                let reads =
+                    try_join3(head(&trx, user, false), all_states(&trx, user, false), batches(&trx, user, false));
                 let (_, states, batches) = reads.await?;
                 clear_dues(&trx, user, &states, &batches)?;
                 let all = user.all();
@@ -402,11 +405,11 @@ pub(crate) async fn all_states(
     }
 }
 
-/// Batches and uploads that are not committed. One that is begun meanwhile conflicts.
-pub(crate) async fn batches(trx: &Trx, user: &UserKeys) -> Result<Vec<(BatchId, Batch)>> {
+/// Batches and uploads that are not committed. One that is begun meanwhile conflicts, unless it is a snapshot.
+pub(crate) async fn batches(trx: &Trx, user: &UserKeys, is_snapshot: bool) -> Result<Vec<(BatchId, Batch)>> {
     let (mut range, mut out) = (user.batches(), Vec::new());
     loop {
-        let page = trx.page_with(&range, 1_000, false, false).await?;
+        let page = trx.page_with(&range, 1_000, false, is_snapshot).await?;
         for (key, value) in &page.rows {
             out.push((user.take_batch(key)?, Batch::decode(value)?));
         }

@@ -23,7 +23,7 @@ impl Inner {
         let state = state.map(|(_, state)| state.clone()).unwrap_or_default();
         let (keys, layers) = (user.batch(batch), Layers::new(user, user.collection(&record.collection), &state));
         let mut sums = Batch { records: 0, bytes: 0, count_delta: 0, bytes_delta: 0, ..record.clone() };
-        let mut range = keys.staged();
+        let (mut range, mut pointed_at) = (keys.staged(), 0);
         loop {
             let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
             let edits = staged(&keys, &rows)?;
@@ -35,6 +35,7 @@ impl Inner {
                     look.note(format!("{what}, {id}: what it keeps expires before the first one"));
                 }
                 if let Some(GivenPayload::Blob { id: blob, len }) = edit.payload {
+                    pointed_at += 1;
                     self.check_blob(&what, &layers.keys, id, blob, u64::from(len), look).await?;
                 }
             }
@@ -53,6 +54,17 @@ impl Inner {
                 _ => break,
             }
         }
+        let (mut blobs, mut last) = (0, None);
+        self.walk(layers.keys.blobs_of(batch.0), |key, _| {
+            let (blob, _) = layers.keys.take_blob(key)?;
+            let is_ahead = record.ahead.iter().any(|ahead| (ahead.next..=ahead.last()).contains(&blob.number));
+            if last.replace(blob) != Some(blob) && !is_ahead {
+                blobs += 1;
+            }
+            Ok(())
+        })
+        .await?;
+        look.same(format_args!("{what}: large payloads"), blobs, pointed_at);
         let of = |batch: &Batch| (batch.records, batch.bytes, batch.count_delta, batch.bytes_delta);
         look.same(format_args!("{what}: what it counts"), of(record), of(&sums));
         Ok(())

@@ -103,10 +103,10 @@ async fn what_is_beyond_a_bound_is_refused() {
     assert!(matches!(over, Err(Error::OverQuota)), "{over:?}");
     // In the place of what is there it fits, and what is smaller always does.
     store.put(UID, &tabs, change("a", &"x".repeat(1_000)), NONE).await.unwrap();
-    store.put(UID, &tabs, change("a", ""), NONE).await.unwrap();
+    store.put(UID, &tabs, change("a", "x"), NONE).await.unwrap();
     let quota = store.quota(UID, NONE).await.unwrap();
-    assert_eq!((quota.used_bytes, quota.limit_bytes), (0, Some(1_000)));
-    let staged = store.begin_batch(UID, &tabs, vec![change("c", &"x".repeat(1_001))], NONE).await.unwrap();
+    assert_eq!((quota.used_bytes, quota.limit_bytes), (1, Some(1_000)));
+    let staged = store.begin_batch(UID, &tabs, vec![change("c", &"x".repeat(1_000))], NONE).await.unwrap();
     let over = store.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await;
     assert!(matches!(over, Err(Error::OverQuota)), "{over:?}");
     assert_sound(&store).await;

@@ -26,16 +26,73 @@ pub(crate) struct Batch {
     pub ttl_min: Option<u32>,
     /// The first time at which a record expires of which something is kept; `Timestamp::MAX`: there is none.
     pub kept_earliest: Timestamp,
+    /// Large payloads that are written and that no edit points at yet, at most [`AHEAD_MAX`], one for each write of them.
+    pub ahead: Vec<Ahead>,
+}
+
+/// Writes of large payloads that a batch may wait for: those of appends that run at once, and of servers that died.
+const AHEAD_MAX: usize = 100;
+
+/// How many numbers an append has for its large payloads; the first one is a multiple of it.
+pub(crate) const APPEND_NUMBERS: u64 = 0x1_0000;
+
+/// Large payloads of one append, or of an upload, that no edit points at yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    /// Their first number; they may have all from there to the append's last one.
+    pub next: u64,
+    /// All of them together; 0: there are none left.
+    pub bytes: u32,
+}
+
+impl Ahead {
+    /// The last number that they may have.
+    pub(crate) fn last(self) -> u64 {
+        self.next | (APPEND_NUMBERS - 1)
+    }
+
+    /// Whether a number is one of the same append's.
+    pub(crate) fn is_of(self, number: u64) -> bool {
+        self.next / APPEND_NUMBERS == number / APPEND_NUMBERS
+    }
 }
 
 impl Batch {
+    /// Bytes of payloads that are stored for it.
+    pub(crate) fn staged_bytes(&self) -> u64 {
+        self.ahead.iter().fold(self.bytes, |bytes, ahead| bytes.saturating_add(ahead.bytes.into()))
+    }
+
+    /// Notes which large payloads of an append are written and not pointed at.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`].
+    pub(crate) fn note_ahead(&mut self, ahead: Ahead) -> Result<()> {
+        self.ahead.retain(|noted| !noted.is_of(ahead.next));
+        if ahead.bytes == 0 {
+            return Ok(());
+        }
+        if self.ahead.len() >= AHEAD_MAX {
+            return Err(Error::TooMany("large payloads that were not staged"));
+        }
+        self.ahead.push(ahead);
+        Ok(())
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         let name = self.collection.as_str().as_bytes();
         out.byte(name.len() as u8).bytes(name).time(self.deadline).u32(self.records).u64(self.bytes);
-        out.byte(u8::from(self.seen.is_some()) | u8::from(self.ttl_min.is_some()) << 1);
+        let has_ahead = u8::from(!self.ahead.is_empty());
+        out.byte(u8::from(self.seen.is_some()) | u8::from(self.ttl_min.is_some()) << 1 | has_ahead << 2);
         out.u64(self.seen.unwrap_or_default()).u32(self.ttl_min.unwrap_or_default()).u32(self.appends);
         out.i64(self.count_delta).i64(self.bytes_delta).time(self.kept_earliest);
+        if !self.ahead.is_empty() {
+            out.byte(self.ahead.len() as u8);
+        }
+        for ahead in &self.ahead {
+            out.u64(ahead.next).u32(ahead.bytes);
+        }
         out.finish()
     }
 
@@ -48,6 +105,9 @@ impl Batch {
         let (deadline, records, bytes, flags) = (from.time()?, from.u32()?, from.u64()?, from.byte()?);
         let (seen, ttl_min, appends) = (from.u64()?, from.u32()?, from.u32()?);
         let (count_delta, bytes_delta, kept_earliest) = (from.i64()?, from.i64()?, from.time()?);
+        let ahead_len = from.when(flags & 4 != 0, Reader::byte)?.unwrap_or_default();
+        let ahead = (0..ahead_len).map(|_| Ok(Ahead { next: from.u64()?, bytes: from.u32()? }));
+        let ahead = ahead.collect::<Result<_>>()?;
         from.end()?;
         let (seen, ttl_min) = ((flags & 1 != 0).then_some(seen), (flags & 2 != 0).then_some(ttl_min));
         Ok(Batch {
@@ -61,6 +121,7 @@ impl Batch {
             bytes_delta,
             ttl_min,
             kept_earliest,
+            ahead,
         })
     }
 }

@@ -115,14 +115,14 @@ impl Writer {
                 Write::Put(name, self.change(id))
             }
             5..=8 => Write::Post(name, self.changes()),
-            9..=10 if self.open.len() < 5 && self.lost < 80 => Write::Begin(name, self.staged_changes()),
+            9..=10 if self.open.len() < 5 && self.lost < 80 => Write::Begin(name, self.changes()),
             11..=12 if !self.open.is_empty() => {
                 let (batch, name) = self.batch();
-                Write::Append(name, batch, self.staged_changes())
+                Write::Append(name, batch, self.changes())
             }
             13..=14 if !self.open.is_empty() => {
                 let (batch, name) = self.batch();
-                Write::Commit(name, batch, self.staged_changes())
+                Write::Commit(name, batch, self.changes())
             }
             15..=16 => Write::DeleteOne(name, self.id()),
             17 => Write::DeleteIds(name, (0..1 + self.random.below(4)).map(|_| self.id()).collect()),
@@ -135,16 +135,6 @@ impl Writer {
         let near = self.model.subject(&write, self.model.last);
         let condition = self.condition(near);
         self.write(write, condition).await;
-    }
-
-    /// None of them is so large that it is written ahead: parts of a server that died before it had staged their record stay
-    /// when their batch is committed, which `Store::check` reports. That is known, and not mended yet.
-    fn staged_changes(&mut self) -> Vec<Change> {
-        let mut changes = self.changes();
-        for change in &mut changes {
-            change.payload = change.payload.take().filter(|payload| payload.len() <= 8_000);
-        }
-        changes
     }
 
     fn batch(&mut self) -> (String, String) {
