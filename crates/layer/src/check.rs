@@ -275,6 +275,11 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 0
             }
             Subspace::Partitions => self.partitions(instance.buckets.own(), found).await?,
+            Subspace::Channels | Subspace::Principals if instance.channels() == 0 => {
+                self.strays(keys.subspace(subspace)).await?;
+                0
+            }
+            Subspace::Channels | Subspace::Principals => self.plain(subspace).await?,
         })
     }
 

@@ -119,6 +119,12 @@ impl Instance {
         InstanceId::from(&self.record)
     }
 
+    /// The number of what says which channels a document is in: one more with each new sync function. 0: the database has no
+    /// channels.
+    pub(crate) fn channels(&self) -> u64 {
+        self.record.channels
+    }
+
     /// How many revisions of each branch are kept, its leaf included.
     pub(crate) fn revs_limit(&self) -> u64 {
         if self.record.revs_limit == 0 { REVS_LIMIT } else { self.record.revs_limit }

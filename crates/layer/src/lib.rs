@@ -70,7 +70,7 @@ pub use document::edit::{
 };
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
-pub use document::verdict::{Grant, Verdict};
+pub use document::verdict::Verdict;
 pub use error::{DesignFault, Error, IndexFailure, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
+
 use crate::error::Refusal;
 use crate::store::proto;
 
@@ -17,15 +19,9 @@ pub struct Verdict {
     pub grants: BTreeSet<Grant>,
     /// When the document goes, in milliseconds of Unix time.
     pub expires_at_ms: Option<u64>,
-}
-
-/// A channel that a document lets somebody into.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Grant {
-    /// A user's name, or a role with what whoever says so puts before roles.
-    pub to: String,
-    /// The channel.
-    pub channel: String,
+    /// The user who wrote the revision, by the name that the database's channels know. The guest, administrators and the server
+    /// have none.
+    pub writer: Option<String>,
 }
 
 /// Channels and grants of a revision. Each is a row of some index.
@@ -42,21 +38,23 @@ impl Verdict {
     pub(crate) fn and(mut self, other: Verdict) -> Verdict {
         self.channels.extend(other.channels);
         self.grants.extend(other.grants);
+        self.writer = self.writer.or(other.writer);
         self.expires_at_ms = self.expires_at_ms.into_iter().chain(other.expires_at_ms).min();
         self
     }
 
     /// Whether it says nothing: of such a revision nothing is stored.
     pub(crate) fn is_empty(&self) -> bool {
-        self.channels.is_empty() && self.grants.is_empty() && self.expires_at_ms.is_none()
+        self.channels.is_empty() && self.grants.is_empty() && self.expires_at_ms.is_none() && self.writer.is_none()
     }
 
     /// What it takes in a revision's record at most.
     pub(crate) fn bytes(&self) -> u64 {
         let channels = self.channels.iter().map(|channel| channel.len() + ENTRY_OVERHEAD);
-        let grants = self.grants.iter().map(|grant| grant.to.len() + grant.channel.len() + 2 * ENTRY_OVERHEAD);
+        let grants = self.grants.iter().map(grant_bytes);
         let end = self.expires_at_ms.map_or(0, |_| 2 * ENTRY_OVERHEAD);
-        (channels.chain(grants).sum::<usize>() + end) as u64
+        let writer = self.writer.as_ref().map_or(0, |writer| writer.len() + ENTRY_OVERHEAD);
+        (channels.chain(grants).sum::<usize>() + end + writer) as u64
     }
 
     /// Whether it can be stored.
@@ -71,23 +69,50 @@ impl Verdict {
     }
 
     pub(crate) fn encode(&self) -> Option<proto::Verdict> {
-        let grant = |grant: &Grant| proto::Grant { to: grant.to.clone(), channel: grant.channel.clone() };
         (!self.is_empty()).then(|| proto::Verdict {
             channels: self.channels.iter().cloned().collect(),
-            grants: self.grants.iter().map(grant).collect(),
+            grants: self.grants.iter().map(encode_grant).collect(),
             expires_at_ms: self.expires_at_ms.map_or(0, |at| at.max(1)),
+            writer: self.writer.clone().unwrap_or_default(),
         })
     }
 
     pub(crate) fn decode(stored: Option<proto::Verdict>) -> Verdict {
         let Some(stored) = stored else { return Verdict::default() };
-        let grant = |grant: proto::Grant| Grant { to: grant.to, channel: grant.channel };
         Verdict {
             channels: stored.channels.into_iter().collect(),
-            grants: stored.grants.into_iter().map(grant).collect(),
+            grants: stored.grants.into_iter().map(decode_grant).collect(),
             expires_at_ms: Some(stored.expires_at_ms).filter(|at| *at > 0),
+            writer: Some(stored.writer).filter(|writer| !writer.is_empty()),
         }
     }
+}
+
+/// To whom, as text: no user is called like a role behind its prefix, since users have no colon.
+fn encode_grant(grant: &Grant) -> proto::Grant {
+    let to = match &grant.to {
+        Grantee::User(name) => name.clone(),
+        Grantee::Role(name) => format!("{ROLE_PREFIX}{name}"),
+    };
+    let (Given::Channel(what) | Given::Role(what)) = &grant.what;
+    proto::Grant { to, channel: what.clone(), role: matches!(grant.what, Given::Role(_)) }
+}
+
+fn decode_grant(stored: proto::Grant) -> Grant {
+    let to = match stored.to.strip_prefix(ROLE_PREFIX) {
+        Some(role) => Grantee::Role(role.to_owned()),
+        None => Grantee::User(stored.to),
+    };
+    Grant { to, what: if stored.role { Given::Role(stored.channel) } else { Given::Channel(stored.channel) } }
+}
+
+fn grant_bytes(grant: &Grant) -> usize {
+    let to = match &grant.to {
+        Grantee::User(name) => name.len(),
+        Grantee::Role(name) => ROLE_PREFIX.len() + name.len(),
+    };
+    let (Given::Channel(what) | Given::Role(what)) = &grant.what;
+    to + what.len() + 2 * ENTRY_OVERHEAD
 }
 
 #[cfg(test)]
@@ -98,17 +123,21 @@ mod tests {
 
     fn verdict(entries: usize, name_bytes: usize) -> Verdict {
         let name = |number: usize| format!("{number:0name_bytes$}");
-        let grant = |number| Grant { to: name(number), channel: name(number) };
+        let grant = |number| Grant {
+            to: if number % 2 == 0 { Grantee::User(name(number)) } else { Grantee::Role(name(number)) },
+            what: if number % 3 == 0 { Given::Channel(name(number)) } else { Given::Role(name(number)) },
+        };
         Verdict {
             channels: (0..entries).map(name).collect(),
             grants: (0..entries).map(grant).collect(),
             expires_at_ms: Some(u64::MAX),
+            writer: Some(name(7)),
         }
     }
 
     #[test]
     fn what_is_stored_is_read() {
-        for (entries, name_bytes) in [(0, 0), (1, 5), (300, 30)] {
+        for (entries, name_bytes) in [(0, 1), (1, 5), (300, 30)] {
             let said = verdict(entries, name_bytes);
             let stored = said.encode().unwrap();
             assert!(stored.encoded_len() as u64 <= said.bytes(), "{entries} of {name_bytes} bytes");
@@ -124,7 +153,7 @@ mod tests {
     fn what_is_too_large_is_refused() {
         assert!(verdict(500, 5).check().is_ok());
         assert!(matches!(verdict(501, 5).check(), Err(Refusal::Forbidden(reason)) if reason.contains("1002 channels")));
-        assert!(verdict(100, 120).check().is_ok());
+        assert!(verdict(100, 110).check().is_ok());
         assert!(verdict(100, 130).check().is_err());
     }
 }

@@ -47,6 +47,8 @@ impl IndexMaintainer for BySeq {
             deleted: new.deleted,
             leaf_count: new.leaf_count,
             leaves,
+            channels: None,
+            left: None,
         };
         let key = instance.buckets.own().by_seq_stamped(instance.incarnation(), change.user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;

@@ -275,7 +275,7 @@ async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::verdict::Grant;
+    use flatbed_channels::{Given, Grant, Grantee};
 
     #[test]
     fn reasons_of_many_edits_are_short() {
@@ -307,12 +307,17 @@ mod tests {
         }
     }
 
+    fn anna_has(channel: &str) -> Grant {
+        Grant { to: Grantee::User("anna".into()), what: Given::Channel(channel.into()) }
+    }
+
     impl Rule for Channel {
         fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
             assert_eq!((write.user.name.as_deref(), write.database), (Some("anna"), "db"));
-            let grants = [Grant { to: "anna".into(), channel: self.0.clone() }].into();
+            let grants = [anna_has(&self.0)].into();
             let expires_at_ms = Some(self.0.len() as u64);
-            Box::pin(async move { Ok(Verdict { channels: [self.0.clone()].into(), grants, expires_at_ms }) })
+            let channels = [self.0.clone()].into();
+            Box::pin(async move { Ok(Verdict { channels, grants, expires_at_ms, ..Verdict::default() }) })
         }
     }
 
@@ -338,8 +343,9 @@ mod tests {
         let (document, design) = (edit("d"), edit("_design/a"));
         let said = judge(&anna, &instance, &[&document, &design], 2).await.unwrap();
         let channels = ["_design/a", "_design/long"].map(str::to_owned);
-        let grants = channels.clone().map(|channel| Grant { to: "anna".into(), channel });
-        let both = Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9) };
+        let grants = channels.clone().map(|channel| anna_has(&channel));
+        let both =
+            Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9), ..Verdict::default() };
         // Nobody judges a design document, nor the server.
         assert_eq!(said, [Ok(both), Ok(Verdict::default())]);
         assert_eq!(judge(&server, &instance, &[&document], 1).await.unwrap(), [Ok(Verdict::default())]);

@@ -16,6 +16,7 @@ use crate::store::records::check_format;
 
 /// The features that this program knows. Each kind of index is one.
 const KNOWN: &[&str] = &[
+    CHANNELS,
     PARTITIONED,
     SHARDS,
     VERDICTS,
@@ -25,6 +26,9 @@ const KNOWN: &[&str] = &[
     #[cfg(test)]
     "index:member",
 ];
+
+/// Documents are in channels: a program that does not know them would show them to everybody, and enter none.
+const CHANNELS: &str = "channels";
 
 /// By-seq, `last_seq` and counters lie in buckets.
 const SHARDS: &str = "shards";
@@ -91,10 +95,13 @@ pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<
     record.features.extend(features);
 }
 
-/// Names the features of a record's shards, partitions and indexes, beside others that it has, and gives it the format that this needs:
+/// Names the features of a record's shards, partitions, channels and indexes, beside others that it has, and gives it the format that this needs:
 /// the one from before features where there are none, so that an older program opens the database again.
 pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
-    record.features.retain(|feature| feature != SHARDS && feature != PARTITIONED && !feature.starts_with(INDEX));
+    let is_derived =
+        |feature: &String| [SHARDS, PARTITIONED, CHANNELS].contains(&feature.as_str()) || feature.starts_with(INDEX);
+    record.features.retain(|feature| !is_derived(feature));
+    record.features.extend((record.channels > 0).then(|| CHANNELS.to_owned()));
     record.features.extend(record.partitioned.then(|| PARTITIONED.to_owned()));
     record.features.extend((record.shards > 0).then(|| SHARDS.to_owned()));
     record.features.extend(record.indexes.iter().map(|index| format!("{INDEX}{}", index.kind)));
@@ -115,17 +122,22 @@ mod tests {
         name_features(&mut record);
         assert_eq!((record.format_version, record.features.as_slice()), (3, &["index:member".to_owned()][..]));
         assert!(check_record(&record, own_collation()).is_ok());
-        record.features.push("channels".to_owned());
+        record.features.push("rooms".to_owned());
         let refused = check_record(&record, own_collation()).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the database uses \"channels\", which this flatbed does not know: use a newer flatbed"
+            "the database uses \"rooms\", which this flatbed does not know: use a newer flatbed"
         );
         // Those of others stay.
         record.indexes.clear();
         name_features(&mut record);
-        assert_eq!((record.format_version, record.features.as_slice()), (3, &["channels".to_owned()][..]));
+        assert_eq!((record.format_version, record.features.as_slice()), (3, &["rooms".to_owned()][..]));
         record.features.clear();
+        record.channels = 1;
+        name_features(&mut record);
+        assert_eq!((record.format_version, record.features.as_slice()), (3, &["channels".to_owned()][..]));
+        assert!(check_record(&record, own_collation()).is_ok());
+        record.channels = 0;
         name_features(&mut record);
         assert_eq!(record.format_version, FORMAT_VERSION, "a program from before features opens it again");
         for format_version in [0, 4] {

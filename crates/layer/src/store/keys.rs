@@ -4,9 +4,11 @@
 #![warn(clippy::indexing_slicing)]
 
 mod bucket;
+mod channels;
 mod document;
 mod index;
 mod places;
+mod principals;
 mod root;
 mod stored;
 mod subspaces;
@@ -19,10 +21,14 @@ use crate::error::Result;
 use crate::store::seq::STAMP_BYTES;
 
 pub(crate) use bucket::BucketKeys;
+#[allow(unused_imports, reason = "what reads channels is being built")]
+pub(crate) use channels::ChannelPart;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
 pub(crate) use places::{Head, RowPlaces, Sorted};
+#[allow(unused_imports, reason = "likewise")]
+pub(crate) use principals::{PrincipalPart, SESSION_HASH_BYTES, pack_principal, unpack_principal};
 pub(crate) use root::RootKeys;
 pub(crate) use subspaces::Subspace;
 use tuple::{
@@ -61,6 +67,8 @@ const INDEXES: u64 = 13;
 const COMPACTED: u64 = 14;
 const SHARDED: u64 = 15;
 const PARTITIONS: u64 = 16;
+const CHANNELS: u64 = 17;
+const PRINCIPALS: u64 = 18;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;

@@ -98,6 +98,9 @@ pub struct DatabaseRecord {
     /// ids of documents begin with their partition's name and a colon
     #[prost(bool, tag = "17")]
     pub partitioned: bool,
+    /// 0: no channels; else the number of what says which ones a document is in
+    #[prost(uint64, tag = "18")]
+    pub channels: u64,
 }
 /// In a DatabaseRecord.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -180,6 +183,18 @@ pub struct DocumentInfo {
     /// which one its by-seq entry lies in
     #[prost(uint32, tag = "9")]
     pub bucket: u32,
+    /// of the winner; absent: it has not been entered in channels
+    #[prost(message, optional, tag = "10")]
+    pub channels: ::core::option::Option<ChannelNames>,
+    /// of the winner, Unix time; 0: never
+    #[prost(uint64, tag = "11")]
+    pub expires_at_ms: u64,
+    /// how many channels it has left: keys {NS}/CHANNELS/2/{docid}/...
+    #[prost(uint32, tag = "12")]
+    pub left: u32,
+    /// the winner gives channels or roles
+    #[prost(bool, tag = "13")]
+    pub gives: bool,
 }
 /// {NS}/DOC/{docid}/LEAVES/{not deleted}/{generation}/{hash}: the ancestors, newest first.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -231,6 +246,16 @@ pub struct RevisionInfo {
     #[prost(message, optional, tag = "8")]
     pub verdict: ::core::option::Option<Verdict>,
 }
+/// In a DocumentInfo and a SequenceEntry: names of channels, up to 16 of 200 bytes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelNames {
+    /// sorted
+    #[prost(string, repeated, tag = "1")]
+    pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// they are more, and names is empty
+    #[prost(bool, tag = "2")]
+    pub are_elsewhere: bool,
+}
 /// In a RevisionInfo: what was said of the revision when it was written.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Verdict {
@@ -241,14 +266,22 @@ pub struct Verdict {
     /// Unix time; 0: never
     #[prost(uint64, tag = "3")]
     pub expires_at_ms: u64,
+    /// the user who wrote the revision, by the name that the database's channels know; empty: none
+    #[prost(string, tag = "4")]
+    pub writer: ::prost::alloc::string::String,
 }
 /// In a Verdict.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Grant {
+    /// a user's name, or "role:" and a role's
     #[prost(string, tag = "1")]
     pub to: ::prost::alloc::string::String,
+    /// a channel's name, or a role's
     #[prost(string, tag = "2")]
     pub channel: ::prost::alloc::string::String,
+    /// it is a role that is given
+    #[prost(bool, tag = "3")]
+    pub role: bool,
 }
 /// {NS}/BY_SEQ/{incarnation}/{versionstamp}
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -264,6 +297,12 @@ pub struct SequenceEntry {
     /// all but the winner, of a document with 2 to 8 leaves
     #[prost(message, repeated, tag = "5")]
     pub leaves: ::prost::alloc::vec::Vec<Revision>,
+    /// of the winner; absent: it has not been entered in channels
+    #[prost(message, optional, tag = "6")]
+    pub channels: ::core::option::Option<ChannelNames>,
+    /// those that it left with this change; absent: none
+    #[prost(message, optional, tag = "7")]
+    pub left: ::core::option::Option<ChannelNames>,
 }
 /// {NS}/ALL_DOCS/{docid}, of documents that are not deleted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -620,4 +659,89 @@ pub struct SigningSecret {
     /// Unix time when another took its place; 0: it signs
     #[prost(uint64, tag = "2")]
     pub retired_at_ms: u64,
+}
+/// {NS}/CHANNELS/4: what says which channels a document is in.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SyncFunction {
+    /// at most 80,000 bytes
+    #[prost(string, tag = "1")]
+    pub source: ::prost::alloc::string::String,
+    /// the record's channels since then
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// Unix time
+    #[prost(uint64, tag = "3")]
+    pub since_ms: u64,
+}
+/// {NS}/CHANNELS/5: a new function has not reached all documents yet. No write of a document reads it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Resync {
+    /// of the function: a later one begins anew
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// documents up to this id are through
+    #[prost(string, tag = "2")]
+    pub done_until: ::prost::alloc::string::String,
+    /// how many they are
+    #[prost(uint64, tag = "3")]
+    pub documents: u64,
+    /// of these, such as are in other channels, give something else or end at another time than before
+    #[prost(uint64, tag = "4")]
+    pub changed: u64,
+    /// leaves that the function refused: they are where they were
+    #[prost(uint64, tag = "5")]
+    pub refused: u64,
+    /// Unix time
+    #[prost(uint64, tag = "6")]
+    pub begun_at_ms: u64,
+    /// users read nothing until it is through
+    #[prost(bool, tag = "7")]
+    pub exclusive: bool,
+    /// by an administrator, who may start it anew
+    #[prost(bool, tag = "8")]
+    pub stopped: bool,
+}
+/// {NS}/PRINCIPALS/0/{kind}/{name}: a user or role as an administrator made it. The stamp has a fixed length and is last, so that
+/// SET_VERSIONSTAMPED_VALUE can write it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Principal {
+    /// else it has been deleted, and nothing but generation and stamp means anything
+    #[prost(bool, tag = "1")]
+    pub exists: bool,
+    #[prost(string, tag = "2")]
+    pub email: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub disabled: bool,
+    /// JSON text of a password's hash, as in a document of _users; empty: none
+    #[prost(bytes = "vec", tag = "4")]
+    pub password: ::prost::alloc::vec::Vec<u8>,
+    /// it is whoever signs in by this name as an account of the server, or a token's subject
+    #[prost(bool, tag = "5")]
+    pub account: bool,
+    /// of its sessions: those of another one mean nothing
+    #[prost(uint64, tag = "6")]
+    pub generation: u64,
+    /// what an administrator gave it
+    #[prost(string, repeated, tag = "7")]
+    pub admin_channels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "8")]
+    pub admin_roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// 12 bytes: versionstamp of the last change
+    #[prost(bytes = "vec", tag = "15")]
+    pub changed: ::prost::alloc::vec::Vec<u8>,
+}
+/// {NS}/PRINCIPALS/5/{hash}: a session that was made for a user.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GatewaySession {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// of the user, then
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// Unix time
+    #[prost(uint64, tag = "3")]
+    pub ends_at_ms: u64,
+    /// from when it is used on: sessions that are used are prolonged
+    #[prost(uint64, tag = "4")]
+    pub lasts_ms: u64,
 }

@@ -50,6 +50,20 @@ pub(crate) struct Info {
     pub has_attachments: bool,
     /// Which bucket its by-seq entry lies in.
     pub bucket: u32,
+    pub routed: Routed,
+}
+
+/// What channels know of a document's winner, as its info says it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Routed {
+    /// Those that it is in; `None`: it has not been entered in channels.
+    pub channels: Option<proto::ChannelNames>,
+    /// When it ends, in milliseconds of Unix time.
+    pub expires_at_ms: Option<u64>,
+    /// How many channels the document has left.
+    pub left: u32,
+    /// Whether it gives channels or roles.
+    pub gives: bool,
 }
 
 impl Info {
@@ -65,6 +79,12 @@ impl Info {
             stored_bytes: message.stored_bytes,
             has_attachments: message.has_attachments,
             bucket: message.bucket,
+            routed: Routed {
+                channels: message.channels,
+                expires_at_ms: Some(message.expires_at_ms).filter(|at| *at > 0),
+                left: message.left,
+                gives: message.gives,
+            },
         })
     }
 
@@ -81,6 +101,10 @@ impl Info {
             stored_bytes: self.stored_bytes,
             has_attachments: self.has_attachments,
             bucket: self.bucket,
+            channels: self.routed.channels.clone(),
+            expires_at_ms: self.routed.expires_at_ms.unwrap_or(0),
+            left: self.routed.left,
+            gives: self.routed.gives,
         };
         let mut out = Vec::with_capacity(message.encoded_len() + 4);
         // A Vec grows: encoding into it cannot fail for want of room.
@@ -266,6 +290,12 @@ mod tests {
             stored_bytes: 8,
             has_attachments: true,
             bucket: 63,
+            routed: Routed {
+                channels: Some(proto::ChannelNames { names: vec!["A".into(), "B".into()], are_elsewhere: false }),
+                expires_at_ms: Some(9),
+                left: 2,
+                gives: true,
+            },
         };
         let mut operand = info.encode_stamped();
         assert_eq!(operand[2..14], [0xee; 12]);

@@ -8,7 +8,7 @@ use crate::document::tree::winner;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
+use crate::store::records::{BodyPlace, Info, RevisionRecord, Routed};
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Quiet, Transaction};
 
@@ -47,7 +47,19 @@ pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16,
     let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
     let Described { place, external_bytes, stored_bytes, has_attachments } = body;
     let (winner, deleted) = (winner.clone(), *deleted);
-    Ok(Info { stamp, winner, deleted, leaf_count, place, external_bytes, stored_bytes, has_attachments, bucket })
+    let routed = Routed::default();
+    Ok(Info {
+        stamp,
+        winner,
+        deleted,
+        leaf_count,
+        place,
+        external_bytes,
+        stored_bytes,
+        has_attachments,
+        bucket,
+        routed,
+    })
 }
 
 /// A document's bodies within a transaction.

@@ -4,8 +4,8 @@ use crate::error::Result;
 use crate::store::keys::bucket::take_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
-    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, COMPACTED, DOC, FIELDS, IDS, INDEXES, KeyRange, Keys,
-    LEASES, LOCAL, META, NAMES, NEXT_ID, PARTITIONS, PURGES, RELEASED, SHARDED, STAGED,
+    ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, CHANNELS, COMPACTED, DOC, FIELDS, IDS, INDEXES,
+    KeyRange, Keys, LEASES, LOCAL, META, NAMES, NEXT_ID, PARTITIONS, PRINCIPALS, PURGES, RELEASED, SHARDED, STAGED,
 };
 
 /// A subspace of {NS}.
@@ -28,12 +28,14 @@ pub(crate) enum Subspace {
     Compacted,
     Buckets,
     Partitions,
+    Channels,
+    Principals,
 }
 
 /// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
 /// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
 /// second meaning.
-const SUBSPACES: [(Subspace, u64, &str); 17] = [
+const SUBSPACES: [(Subspace, u64, &str); 19] = [
     (Subspace::Meta, META, "counters"),
     (Subspace::Fields, FIELDS, "fields"),
     (Subspace::Documents, DOC, "documents"),
@@ -51,6 +53,8 @@ const SUBSPACES: [(Subspace, u64, &str); 17] = [
     (Subspace::Compacted, COMPACTED, "compacted"),
     (Subspace::Buckets, SHARDED, "buckets"),
     (Subspace::Partitions, PARTITIONS, "partitions"),
+    (Subspace::Channels, CHANNELS, "channels"),
+    (Subspace::Principals, PRINCIPALS, "principals"),
 ];
 
 impl Subspace {
@@ -118,6 +122,8 @@ impl Keys {
             }
             Subspace::Buckets => self.split_bucket(key).map(drop),
             Subspace::Partitions => self.bucket(0, 0).partition_parse(key).map(drop),
+            Subspace::Channels => self.split_channels(key).map(drop),
+            Subspace::Principals => self.split_principals(key).map(drop),
         }
     }
 }
@@ -173,6 +179,11 @@ mod tests {
             (Subspace::Indexes, keys.index_entry(1, RowPlaces::default(), &[0], "d")),
             (Subspace::Indexes, keys.index_of_document(1, "d")),
             (Subspace::Indexes, keys.index_node(1, 2, &[0])),
+            (Subspace::Channels, keys.channel_document("c", "d")),
+            (Subspace::Channels, keys.sync_function()),
+            (Subspace::Channels, keys.resync()),
+            (Subspace::Principals, keys.principal(flatbed_channels::Kind::Role, "r")),
+            (Subspace::Principals, keys.gateway_session(&[0; 20])),
         ];
         for (subspace, key) in built {
             let range = keys.subspace(subspace);

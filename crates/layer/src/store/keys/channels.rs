@@ -1,0 +1,273 @@
+//! Keys of channels: which documents are in them, which have left them, and when documents end. What they are for:
+//! design/channels.md.
+#![allow(dead_code, reason = "what reads and writes them is being built")]
+
+use crate::error::Result;
+use crate::store::keys::tuple::{
+    TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_int, take_text, take_text_at,
+    under,
+};
+use crate::store::keys::{CHANNELS, KeyRange, Keys};
+use crate::store::seq::{STAMP_BYTES, Seq};
+
+// Under {NS}/CHANNELS.
+const ENTRIES: u64 = 0;
+const DOCUMENTS: u64 = 1;
+const LEFT: u64 = 2;
+const ENDS: u64 = 3;
+const FUNCTION: u64 = 4;
+const RESYNC: u64 = 5;
+
+/// What a key of channels is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ChannelPart {
+    /// A document that is or was in a channel, in the order of commits.
+    Entry { channel: String, seq: Seq },
+    /// A document that is in a channel, by its id.
+    Document { channel: String, id: String },
+    /// A channel that a document has left.
+    Left { id: String, channel: String },
+    /// At which second of Unix time a document ends.
+    End { second: u64, id: String },
+    /// The sync function.
+    Function,
+    /// How far a new function has come.
+    Resync,
+}
+
+impl Keys {
+    fn channel_part(&self, part: u64, first: &str) -> Vec<u8> {
+        let mut key = self.two(CHANNELS, part);
+        put_text(&mut key, TUPLE_STRING, first.as_bytes());
+        key
+    }
+
+    fn channel_text(&self, part: u64, first: &str, second: &str) -> Vec<u8> {
+        let mut key = self.channel_part(part, first);
+        put_text(&mut key, TUPLE_STRING, second.as_bytes());
+        key
+    }
+
+    fn channel_incarnation(&self, channel: &str, incarnation: u64) -> Vec<u8> {
+        let mut key = self.channel_part(ENTRIES, channel);
+        put_int(&mut key, incarnation);
+        key
+    }
+
+    /// A channel's entry at a sequence.
+    pub(crate) fn channel_entry(&self, channel: &str, seq: &Seq) -> Vec<u8> {
+        let mut key = self.channel_incarnation(channel, seq.incarnation());
+        key.push(TUPLE_VERSIONSTAMP);
+        key.extend_from_slice(seq.stamp());
+        key
+    }
+
+    /// The key of an entry for SET_VERSIONSTAMPED_KEY.
+    pub(crate) fn channel_entry_stamped(&self, channel: &str, incarnation: u64, user_version: u16) -> Vec<u8> {
+        stamped(self.channel_incarnation(channel, incarnation), user_version)
+    }
+
+    /// All entries of a channel in an incarnation.
+    pub(crate) fn channel_entries(&self, channel: &str, incarnation: u64) -> KeyRange {
+        under(&self.channel_incarnation(channel, incarnation))
+    }
+
+    /// Those behind a sequence.
+    pub(crate) fn channel_entries_after(&self, channel: &str, seq: &Seq) -> KeyRange {
+        let mut begin = self.channel_entry(channel, seq);
+        begin.push(0);
+        KeyRange { begin, end: self.channel_entries(channel, seq.incarnation()).end }
+    }
+
+    /// The sequence in a key of a channel's entry.
+    pub(crate) fn channel_entry_seq(&self, key: &[u8]) -> Result<Seq> {
+        match self.split_channels(key)? {
+            ChannelPart::Entry { seq, .. } => Ok(seq),
+            _ => Err(bad_key()),
+        }
+    }
+
+    /// All entries of all channels.
+    pub(crate) fn channel_entries_all(&self) -> KeyRange {
+        KeyRange { begin: self.two(CHANNELS, ENTRIES), end: self.two(CHANNELS, ENTRIES + 1) }
+    }
+
+    /// That a document is in a channel.
+    pub(crate) fn channel_document(&self, channel: &str, id: &str) -> Vec<u8> {
+        self.channel_text(DOCUMENTS, channel, id)
+    }
+
+    /// All documents that are in a channel.
+    pub(crate) fn channel_documents(&self, channel: &str) -> KeyRange {
+        under(&self.channel_part(DOCUMENTS, channel))
+    }
+
+    /// Those of all channels.
+    pub(crate) fn channel_documents_all(&self) -> KeyRange {
+        KeyRange { begin: self.two(CHANNELS, DOCUMENTS), end: self.two(CHANNELS, DOCUMENTS + 1) }
+    }
+
+    /// The document's id in a key of [`Keys::channel_documents`].
+    pub(crate) fn channel_document_id(&self, key: &[u8]) -> Result<String> {
+        match self.split_channels(key)? {
+            ChannelPart::Document { id, .. } => Ok(id),
+            _ => Err(bad_key()),
+        }
+    }
+
+    /// That a document has left a channel.
+    pub(crate) fn left(&self, id: &str, channel: &str) -> Vec<u8> {
+        self.channel_text(LEFT, id, channel)
+    }
+
+    /// All channels that a document has left.
+    pub(crate) fn left_of(&self, id: &str) -> KeyRange {
+        under(&self.channel_part(LEFT, id))
+    }
+
+    /// The channel in a key of [`Keys::left_of`].
+    pub(crate) fn left_channel(&self, key: &[u8]) -> Result<String> {
+        match self.split_channels(key)? {
+            ChannelPart::Left { channel, .. } => Ok(channel),
+            _ => Err(bad_key()),
+        }
+    }
+
+    /// Those of all documents.
+    pub(crate) fn left_all(&self) -> KeyRange {
+        KeyRange { begin: self.two(CHANNELS, LEFT), end: self.two(CHANNELS, LEFT + 1) }
+    }
+
+    /// That a document ends at a second of Unix time.
+    pub(crate) fn end_of_document(&self, second: u64, id: &str) -> Vec<u8> {
+        let mut key = self.two(CHANNELS, ENDS);
+        put_int(&mut key, second);
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// Documents that end at a second or before it.
+    pub(crate) fn ends_until(&self, second: u64) -> KeyRange {
+        let mut end = self.two(CHANNELS, ENDS);
+        put_int(&mut end, second.saturating_add(1));
+        KeyRange { begin: self.two(CHANNELS, ENDS), end }
+    }
+
+    /// All documents that end.
+    pub(crate) fn ends_all(&self) -> KeyRange {
+        KeyRange { begin: self.two(CHANNELS, ENDS), end: self.two(CHANNELS, ENDS + 1) }
+    }
+
+    /// The sync function.
+    pub(crate) fn sync_function(&self) -> Vec<u8> {
+        self.two(CHANNELS, FUNCTION)
+    }
+
+    /// How far a new function has come.
+    pub(crate) fn resync(&self) -> Vec<u8> {
+        self.two(CHANNELS, RESYNC)
+    }
+
+    /// What a key of channels is.
+    pub(crate) fn split_channels(&self, key: &[u8]) -> Result<ChannelPart> {
+        let (part, rest) = take_int(behind(key, &self.one(CHANNELS)))?;
+        Ok(match part {
+            ENTRIES => {
+                let (channel, rest) = take_text_at(rest)?;
+                let (incarnation, rest) = take_int(rest)?;
+                match rest.split_first() {
+                    Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => {
+                        ChannelPart::Entry { channel, seq: Seq::from_slice(incarnation, stamp)? }
+                    }
+                    _ => return Err(bad_key()),
+                }
+            }
+            DOCUMENTS => {
+                let (channel, rest) = take_text_at(rest)?;
+                ChannelPart::Document { channel, id: take_text(rest)? }
+            }
+            LEFT => {
+                let (id, rest) = take_text_at(rest)?;
+                ChannelPart::Left { id, channel: take_text(rest)? }
+            }
+            ENDS => {
+                let (second, rest) = take_int(rest)?;
+                ChannelPart::End { second, id: take_text(rest)? }
+            }
+            FUNCTION if rest.is_empty() => ChannelPart::Function,
+            RESYNC if rest.is_empty() => ChannelPart::Resync,
+            _ => return Err(bad_key()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::keys::{RootKeys, Subspace};
+
+    fn keys() -> Keys {
+        RootKeys::new(b"fb").namespace(1)
+    }
+
+    /// As design/channels.md draws them.
+    #[test]
+    fn keys_are_those_of_the_design() {
+        let seq = Seq::new(65_536, *b"0123456789ab");
+        let entry = b"\x01fb\0\x15\x03\x15\x01\x15\x11\x14\x02A\0\x17\x01\0\0\x330123456789ab";
+        assert_eq!(keys().channel_entry("A", &seq), entry);
+        assert_eq!(keys().channel_document("A", "d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x01\x02A\0\x02d\0");
+        assert_eq!(keys().left("d", "B"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x02\x02d\0\x02B\0");
+        assert_eq!(keys().end_of_document(256, "d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x03\x16\x01\0\x02d\0");
+        assert_eq!(keys().sync_function(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x04");
+        assert_eq!(keys().resync(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x05");
+        let stamped = keys().channel_entry_stamped("A", 65_536, 0x0102);
+        let place = entry.len() - STAMP_BYTES;
+        assert_eq!(stamped[..place], entry[..place]);
+        assert_eq!(stamped[place..], [&[0xff; 10][..], &[1, 2], &(place as u32).to_le_bytes()].concat());
+    }
+
+    #[test]
+    fn a_channel_is_a_range_of_its_own() {
+        let is_in = |range: &KeyRange, key: &Vec<u8>| range.begin <= *key && *key < range.end;
+        let [first, second] = [1, 2].map(|last| Seq::new(7, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
+        for other in ["A\0", "A\0B", "AB", "B", "", "@"] {
+            assert!(!is_in(&keys().channel_entries("A", 7), &keys().channel_entry(other, &first)), "{other:?}");
+            assert!(!is_in(&keys().channel_documents("A"), &keys().channel_document(other, "d")), "{other:?}");
+            assert!(!is_in(&keys().left_of("A"), &keys().left(other, "d")), "{other:?}");
+        }
+        assert!(!is_in(&keys().channel_entries("A", 8), &keys().channel_entry("A", &first)));
+        let after = keys().channel_entries_after("A", &first);
+        assert_eq!([first, second].map(|seq| is_in(&after, &keys().channel_entry("A", &seq))), [false, true]);
+        let until = keys().ends_until(255);
+        assert_eq!(
+            [0, 255, 256].map(|second| is_in(&until, &keys().end_of_document(second, "d"))),
+            [true, true, false]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_put_is_taken(channel in ".{0,40}", id in ".{0,40}", second: u64, stamp: [u8; 12]) {
+            let (keys, seq) = (keys(), Seq::new(second, stamp));
+            let (one, two) = (channel.clone(), id.clone());
+            let built = [
+                (keys.channel_entry(&one, &seq), ChannelPart::Entry { channel: one.clone(), seq }, keys.channel_entries_all()),
+                (keys.channel_document(&one, &two), ChannelPart::Document { channel: one.clone(), id: two.clone() }, keys.channel_documents_all()),
+                (keys.left(&two, &one), ChannelPart::Left { id: two.clone(), channel: one }, keys.left_all()),
+                (keys.end_of_document(second, &two), ChannelPart::End { second, id: two }, keys.ends_all()),
+            ];
+            for (key, part, all) in built {
+                prop_assert!(all.begin <= key && key < all.end && keys.check(Subspace::Channels, &key).is_ok());
+                prop_assert_eq!(keys.split_channels(&key).unwrap(), part);
+                // Nor are longer ones keys of this layer.
+                prop_assert!(keys.split_channels(&[&key[..], &[0x14]].concat()).is_err());
+            }
+            prop_assert_eq!(keys.channel_entry_seq(&keys.channel_entry(&channel, &seq)).unwrap(), seq);
+            prop_assert_eq!(keys.channel_document_id(&keys.channel_document(&channel, &id)).unwrap(), id.clone());
+            prop_assert_eq!(keys.left_channel(&keys.left(&id, &channel)).unwrap(), channel);
+        }
+    }
+}
