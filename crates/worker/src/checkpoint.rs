@@ -1,0 +1,262 @@
+//! Where a job stands in its source's feed, as it is kept at the source, beside it and in a target's tables.
+//!
+//! Seed 003 knows two forms. At the source its worker writes `remote` as the sequence; in its own store `SGs_Seq` is the
+//! sequence and `remote` a counter. Both are read, and the first is written, with what Flatbed adds under `flatbed`.
+
+use flatbed_flatten::json::{Limits, Object, Value, parse};
+use sha1::{Digest, Sha1};
+
+use crate::transform::json_of;
+
+/// The longest sequence, in bytes: CouchDB's grow by some 40 for each shard.
+pub const SEQ_BYTES_MAX: usize = 8 << 10;
+
+/// The longest checkpoint that is read.
+pub const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
+
+/// A place in a source's feed: what `since` is given to go on behind it. What it means the source alone knows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Seq(String);
+
+impl Default for Seq {
+    /// The beginning.
+    fn default() -> Seq {
+        Seq("0".to_owned())
+    }
+}
+
+impl Seq {
+    /// From a text. `None`: it is empty, too long, or has control characters.
+    pub fn parse(text: &str) -> Option<Seq> {
+        let is_seq = !text.is_empty() && text.len() <= SEQ_BYTES_MAX && !text.contains(char::is_control);
+        is_seq.then(|| Seq(text.to_owned()))
+    }
+
+    /// From a row's `seq`: a text, a number, or an array as old clusters have it.
+    pub fn of(value: &Value<'_>) -> Option<Seq> {
+        match value {
+            Value::String(text) | Value::Number(text) => Seq::parse(text),
+            Value::Array(_) => Seq::parse(&json_of(value)),
+            _ => None,
+        }
+    }
+
+    /// As `since` has it, before it is percent-encoded.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The number in it that grows, for lag and for whether a source has gone back: of `1500`, of CouchDB's `1500-g1AA...`, and
+    /// the last of Sync Gateway's `12:34`. `None`: it has none.
+    pub fn number(&self) -> Option<u64> {
+        let head = self.0.split('-').next().unwrap_or_default();
+        head.rsplit(':').next()?.parse().ok()
+    }
+}
+
+/// What tells whether a source is still the one that a checkpoint was made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourceIdentity {
+    /// `instance_start_time` of the database: when it was created, for CouchDB from 3.0 on and Flatbed; `0` says nothing.
+    pub instance: Option<String>,
+    /// `uuid` of the server, where it tells.
+    pub server: Option<String>,
+}
+
+/// A job's place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Everything up to here is delivered or in the queue.
+    pub seq: Seq,
+    /// Whose it is, as seed 003 names workers.
+    pub client_id: String,
+    /// When it was written, in seconds of Unix time.
+    pub time: u64,
+    /// Whether everything that was there at the beginning has been read once.
+    pub is_initial_sync_done: bool,
+    /// The epoch of the process that wrote it: who takes a job over raises it. 0 for seed 003's.
+    pub epoch: u64,
+    /// Of what source.
+    pub source: SourceIdentity,
+}
+
+/// Why a source and a checkpoint do not belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Strange {
+    /// The database is another one of that name.
+    #[error("the source's database was made again since the checkpoint")]
+    MadeAgain,
+    /// It has less than it had.
+    #[error("the source stands before the checkpoint: it was restored, or is another one")]
+    Behind,
+}
+
+impl Checkpoint {
+    /// Reads either of seed 003's forms, or Flatbed's. `None`: it is no checkpoint, and the job asks what to do rather than begin
+    /// anew.
+    pub fn read(text: &[u8]) -> Option<Checkpoint> {
+        if text.len() > CHECKPOINT_BYTES_MAX {
+            return None;
+        }
+        let value = parse(text, &Limits { depth_max: 16 }).ok()?;
+        // `remote` is a counter where `SGs_Seq` stands; `last_seq` is what seed 003's oldest files have.
+        let seq = ["SGs_Seq", "remote", "last_seq"].iter().find_map(|name| value.get(name)).and_then(Seq::of)?;
+        let text = |of: Option<&Value<'_>>| {
+            let text = of.and_then(Value::as_str).filter(|text| text.len() <= 1_000);
+            text.map(str::to_owned)
+        };
+        let number = |of: Option<&Value<'_>>| match of {
+            Some(Value::Number(text)) => text.parse().unwrap_or(0),
+            _ => 0,
+        };
+        let own = value.get("flatbed");
+        let of_own = |name| own.and_then(|own| own.get(name));
+        let is_initial_sync_done = match value.get("initial_sync_done") {
+            Some(Value::Bool(is_done)) => *is_done,
+            _ => seq != Seq::default(),
+        };
+        Some(Checkpoint {
+            seq,
+            client_id: text(value.get("client_id")).unwrap_or_default(),
+            time: number(value.get("time")),
+            is_initial_sync_done,
+            epoch: number(of_own("epoch")),
+            source: SourceIdentity { instance: text(of_own("instance")), server: text(of_own("server")) },
+        })
+    }
+
+    /// As it is written; `rev` is that of the local document that it replaces.
+    pub fn write(&self, rev: Option<&str>) -> Vec<u8> {
+        Object::text(|object| {
+            if let Some(rev) = rev {
+                object.string("_rev", rev);
+            }
+            object.string("client_id", &self.client_id).number("time", self.time).string("remote", self.seq.as_str());
+            object.bool("initial_sync_done", self.is_initial_sync_done);
+            let mut own = object.object("flatbed");
+            own.number("epoch", self.epoch);
+            own.string_or_null("instance", self.source.instance.as_deref());
+            own.string_or_null("server", self.source.server.as_deref());
+            own.end();
+        })
+    }
+
+    /// Whether a source that now stands at `update_seq` is the one that this checkpoint is of.
+    ///
+    /// # Errors
+    /// [`Strange`]: the job stops with that, and goes on only when somebody has reset it.
+    pub fn check(&self, source: &SourceIdentity, update_seq: &Seq) -> Result<(), Strange> {
+        let differs = |before: &Option<String>, now: &Option<String>| match (before, now) {
+            (Some(before), Some(now)) => before != now && before != "0" && now != "0",
+            _ => false,
+        };
+        if differs(&self.source.instance, &source.instance) {
+            return Err(Strange::MadeAgain);
+        }
+        match (self.seq.number(), update_seq.number()) {
+            (Some(before), Some(now)) if now < before => Err(Strange::Behind),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The id of the local document at the source, as seed 003's worker derives it: so a job that takes its place finds it. `job` is
+/// empty for a worker with a single job.
+pub fn local_id(client_id: &str, url: &str, channels: &[String], job: &str) -> String {
+    let mut channels: Vec<&str> = channels.iter().map(String::as_str).collect();
+    channels.sort_unstable();
+    let hash = Sha1::digest(format!("{client_id}{url}{}{job}", channels.join(",")));
+    hash.iter().fold("checkpoint-".to_owned(), |id, byte| format!("{id}{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_of_seed_003() {
+        let at_the_source =
+            Checkpoint::read(br#"{"client_id":"changes_worker","time":1768521600,"remote":"12:34"}"#).unwrap();
+        assert_eq!(at_the_source.seq.as_str(), "12:34");
+        assert_eq!(
+            (at_the_source.time, at_the_source.epoch, at_the_source.is_initial_sync_done),
+            (1_768_521_600, 0, true)
+        );
+        let in_its_store =
+            br#"{"type":"checkpoint","client_id":"changes_worker","SGs_Seq":"1500","time":1768521600,"remote":42}"#;
+        let in_its_store = Checkpoint::read(in_its_store).unwrap();
+        assert_eq!((in_its_store.seq.as_str(), in_its_store.client_id.as_str()), ("1500", "changes_worker"));
+        for (text, seq, is_done) in [
+            (&br#"{"remote":1500,"initial_sync_done":false}"#[..], "1500", false),
+            (br#"{"last_seq":"7"}"#, "7", true),
+            (br#"{"remote":"0"}"#, "0", false),
+            (br#"{"remote":[5,"g1"]}"#, "[5,\"g1\"]", true),
+        ] {
+            let read = Checkpoint::read(text).unwrap();
+            assert_eq!((read.seq.as_str(), read.is_initial_sync_done), (seq, is_done));
+        }
+        for text in [
+            &b""[..],
+            b"{}",
+            b"[]",
+            b"{\"remote\":null}",
+            b"{\"remote\":\"\"}",
+            b"{\"remote\":{}}",
+            b"{\"remote\":\"a\\u0000\"}",
+        ] {
+            assert_eq!(Checkpoint::read(text), None);
+        }
+        assert_eq!(Checkpoint::read(format!("{{\"remote\":\"{}\"}}", "1".repeat(SEQ_BYTES_MAX + 1)).as_bytes()), None);
+    }
+
+    #[test]
+    fn the_local_document_is_where_seed_003_has_it() {
+        // printf '%s' 'changes_workerhttp://localhost:4984/dba,b' | sha1sum
+        assert_eq!(
+            local_id("changes_worker", "http://localhost:4984/db", &["b".to_owned(), "a".to_owned()], ""),
+            "checkpoint-9918bb981c6fdae122018ca2826a4b0300c8ad78"
+        );
+        assert_ne!(local_id("w", "u", &[], ""), local_id("w", "u", &[], "job"));
+    }
+
+    #[test]
+    fn numbers_of_sequences() {
+        let number = |text: &str| Seq::parse(text).unwrap().number();
+        assert_eq!(
+            [number("1500"), number("1500-g1AAAA"), number("12:34"), number("1::34")],
+            [Some(1_500), Some(1_500), Some(34), Some(34)]
+        );
+        assert_eq!([number("[5,\"x\"]"), number("now")], [None, None]);
+    }
+
+    #[test]
+    fn sources_that_are_others() {
+        let identity = |instance: &str| SourceIdentity { instance: Some(instance.to_owned()), server: None };
+        let checkpoint = Checkpoint { seq: Seq("100-x".to_owned()), source: identity("17"), ..Checkpoint::default() };
+        let at = |text: &str| Seq(text.to_owned());
+        assert_eq!(checkpoint.check(&identity("17"), &at("100-y")), Ok(()));
+        assert_eq!(checkpoint.check(&identity("0"), &at("200-y")), Ok(()));
+        assert_eq!(checkpoint.check(&SourceIdentity::default(), &at("what")), Ok(()));
+        assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
+        assert_eq!(checkpoint.check(&identity("17"), &at("99-y")), Err(Strange::Behind));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            seq in "[ -~]{1,30}", client_id in "\\PC{0,20}", time in any::<u64>(), is_initial_sync_done in any::<bool>(),
+            epoch in any::<u64>(), instance in proptest::option::of("[ -~]{1,20}"), server in proptest::option::of("[ -~]{1,20}"),
+        ) {
+            let source = SourceIdentity { instance, server };
+            let checkpoint = Checkpoint { seq: Seq(seq), client_id, time, is_initial_sync_done, epoch, source };
+            prop_assert_eq!(Checkpoint::read(&checkpoint.write(Some("0-1"))), Some(checkpoint));
+        }
+
+        #[test]
+        fn anything_is_read_or_refused(text in "[{}\\[\\]\":,a-zA-Z_0-9]{0,60}") {
+            let _ = Checkpoint::read(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Poison or outage: whether a document alone is to blame that a target does not take it, or the target's state.
+//!
+//! Poison goes to the queue of failed documents and its neighbours go on. An outage is waited for, with the checkpoint held:
+//! no document goes to the queue for it.
+
+use crate::rows::Unmappable;
+
+/// Why something was not delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The mapping makes nothing of the document.
+    Unmappable(Unmappable),
+    /// An HTTP target's status that says so.
+    Http(u16),
+    /// An SQL target's error, by the five characters of its SQLSTATE.
+    Sql([u8; 5]),
+    /// No connection, or one that broke: refused, reset, no name, no TLS, no answer in time.
+    Connection,
+    /// What the document makes is larger than the target's protocol or the worker takes.
+    TooLarge,
+    /// A disk that is full, a file that cannot be written.
+    Storage,
+}
+
+/// Whom it is laid to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// The document.
+    Poison,
+    /// The target.
+    Outage,
+}
+
+impl Class {
+    /// As an entry of the queue has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Poison => "poison",
+            Class::Outage => "outage",
+        }
+    }
+}
+
+impl Failure {
+    /// The failure that SQLite's extended result code means, by the SQLSTATE that others would give.
+    pub fn of_sqlite(code: i32) -> Failure {
+        let state = match code & 0xff {
+            // SQLITE_CONSTRAINT; of a data type (SQLITE_CONSTRAINT_DATATYPE) it is a value's fault.
+            19 if code >> 8 == 12 => b"22000",
+            19 => b"23000",
+            // SQLITE_TOOBIG, SQLITE_MISMATCH, SQLITE_RANGE.
+            18 | 20 | 25 => b"22000",
+            // SQLITE_PERM, SQLITE_READONLY, SQLITE_AUTH.
+            3 | 8 | 23 => b"42501",
+            // SQLITE_BUSY, SQLITE_LOCKED.
+            5 | 6 => b"40001",
+            // SQLITE_ERROR, SQLITE_SCHEMA: a table or column that is not there.
+            1 | 17 => b"42000",
+            // SQLITE_NOMEM, SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_FULL, SQLITE_CANTOPEN and all others.
+            _ => b"53000",
+        };
+        Failure::Sql(*state)
+    }
+
+    /// Whom it is laid to. What is not known is the target's: waiting loses nothing.
+    pub fn class(&self) -> Class {
+        let is_poison = match self {
+            Failure::Unmappable(_) | Failure::TooLarge => true,
+            Failure::Http(status) => matches!(status, 400 | 409 | 413 | 415 | 422),
+            Failure::Sql(state) => matches!(state.get(..2), Some(b"22" | b"23")),
+            Failure::Connection | Failure::Storage => false,
+        };
+        if is_poison { Class::Poison } else { Class::Outage }
+    }
+
+    /// Seed 003's word for it, for `reason`.
+    pub fn reason(&self) -> String {
+        match self {
+            Failure::Unmappable(Unmappable::TwoOfOneKey(_) | Unmappable::Null(..)) => {
+                "data_error:constraint".to_owned()
+            }
+            Failure::Unmappable(Unmappable::Mismatch { .. }) => "data_error:data_type".to_owned(),
+            Failure::Unmappable(Unmappable::TooMany | Unmappable::TooLarge) | Failure::TooLarge => {
+                "data_error:too_large".to_owned()
+            }
+            Failure::Http(status @ 300..=399) => format!("redirect:{status}"),
+            Failure::Http(status @ 400..=499) => format!("client_error:{status}"),
+            Failure::Http(status) => format!("server_error:{status}"),
+            Failure::Sql(state) => match state.get(..2) {
+                Some(b"22") => "data_error:data_type".to_owned(),
+                Some(b"23") => "data_error:constraint".to_owned(),
+                Some(b"28") => "data_error:permission".to_owned(),
+                _ if state == b"42501" => "data_error:permission".to_owned(),
+                Some(b"08") => "connection_failure".to_owned(),
+                _ => format!("server_error:{}", String::from_utf8_lossy(state)),
+            },
+            Failure::Connection => "connection_failure".to_owned(),
+            Failure::Storage => "server_error:storage".to_owned(),
+        }
+    }
+
+    /// The status of an entry: HTTP's, or 0.
+    pub fn status(&self) -> u16 {
+        match self {
+            Failure::Http(status) => *status,
+            _ => 0,
+        }
+    }
+}
+
+/// Failures in a row that halt a job, whatever their class.
+pub const IN_A_ROW_MAX: u32 = 100;
+
+/// Documents of which the guard remembers whether they failed.
+pub const WINDOW: usize = 10_000;
+
+/// So many of the window's halt a job: a tenth.
+pub const IN_WINDOW_MAX: usize = WINDOW / 10;
+
+/// Halts a job whose documents fail too often, whatever the class: a mapping or a target that is wrong for all of them must not
+/// fill the queue.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    /// A bit for each of the newest documents.
+    failed: Vec<u64>,
+    at: usize,
+    count: usize,
+    in_a_row: u32,
+}
+
+impl Default for Guard {
+    fn default() -> Guard {
+        Guard { failed: vec![0; WINDOW.div_ceil(64)], at: 0, count: 0, in_a_row: 0 }
+    }
+}
+
+/// Why a guard halts its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Halt {
+    /// As many in a row as there may be.
+    #[error("100 documents in a row failed")]
+    InARow,
+    /// As many among the newest as there may be.
+    #[error("1,000 of the last 10,000 documents failed")]
+    TooMany,
+}
+
+impl Guard {
+    /// Notes what became of a document.
+    ///
+    /// # Errors
+    /// [`Halt`], where the job is to halt. Who starts it again starts with a new guard.
+    pub fn note(&mut self, is_failure: bool) -> Result<(), Halt> {
+        let (word, bit) = (self.at / 64, 1_u64 << (self.at % 64));
+        if let Some(word) = self.failed.get_mut(word) {
+            self.count -= usize::from(*word & bit != 0);
+            self.count += usize::from(is_failure);
+            *word = if is_failure { *word | bit } else { *word & !bit };
+        }
+        self.at = (self.at + 1) % WINDOW;
+        self.in_a_row = if is_failure { self.in_a_row + 1 } else { 0 };
+        if self.in_a_row >= IN_A_ROW_MAX {
+            Err(Halt::InARow)
+        } else if self.count >= IN_WINDOW_MAX {
+            Err(Halt::TooMany)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn poison_and_outages() {
+        for (failure, class, reason) in [
+            (Failure::Http(400), Class::Poison, "client_error:400"),
+            (Failure::Http(401), Class::Outage, "client_error:401"),
+            (Failure::Http(403), Class::Outage, "client_error:403"),
+            (Failure::Http(404), Class::Outage, "client_error:404"),
+            (Failure::Http(409), Class::Poison, "client_error:409"),
+            (Failure::Http(413), Class::Poison, "client_error:413"),
+            (Failure::Http(415), Class::Poison, "client_error:415"),
+            (Failure::Http(422), Class::Poison, "client_error:422"),
+            (Failure::Http(429), Class::Outage, "client_error:429"),
+            (Failure::Http(301), Class::Outage, "redirect:301"),
+            (Failure::Http(500), Class::Outage, "server_error:500"),
+            (Failure::Sql(*b"22003"), Class::Poison, "data_error:data_type"),
+            (Failure::Sql(*b"23505"), Class::Poison, "data_error:constraint"),
+            (Failure::Sql(*b"08006"), Class::Outage, "connection_failure"),
+            (Failure::Sql(*b"28P01"), Class::Outage, "data_error:permission"),
+            (Failure::Sql(*b"40001"), Class::Outage, "server_error:40001"),
+            (Failure::Sql(*b"42P01"), Class::Outage, "server_error:42P01"),
+            (Failure::Sql(*b"42501"), Class::Outage, "data_error:permission"),
+            (Failure::Sql(*b"53100"), Class::Outage, "server_error:53100"),
+            (Failure::Sql(*b"57P01"), Class::Outage, "server_error:57P01"),
+            (Failure::Sql(*b"XX000"), Class::Outage, "server_error:XX000"),
+            (Failure::Connection, Class::Outage, "connection_failure"),
+            (Failure::Storage, Class::Outage, "server_error:storage"),
+            (Failure::TooLarge, Class::Poison, "data_error:too_large"),
+            (Failure::Unmappable(Unmappable::TooMany), Class::Poison, "data_error:too_large"),
+            (Failure::Unmappable(Unmappable::TwoOfOneKey("t".into())), Class::Poison, "data_error:constraint"),
+        ] {
+            assert_eq!((failure.class(), failure.reason().as_str()), (class, reason), "{failure:?}");
+        }
+        assert_eq!([Failure::Http(422).status(), Failure::Connection.status()], [422, 0]);
+    }
+
+    #[test]
+    fn sqlites_codes() {
+        // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_DATATYPE, SQLITE_TOOBIG, SQLITE_BUSY, SQLITE_FULL, SQLITE_ERROR, SQLITE_READONLY.
+        for (code, state) in [
+            (2067, b"23000"),
+            (3091, b"22000"),
+            (18, b"22000"),
+            (5, b"40001"),
+            (13, b"53000"),
+            (1, b"42000"),
+            (8, b"42501"),
+        ] {
+            assert_eq!(Failure::of_sqlite(code), Failure::Sql(*state), "{code}");
+        }
+    }
+
+    #[test]
+    fn guards_halt() {
+        let mut guard = Guard::default();
+        for _ in 1..IN_A_ROW_MAX {
+            assert_eq!(guard.note(true), Ok(()));
+        }
+        assert_eq!(guard.note(true), Err(Halt::InARow));
+        let mut guard = Guard::default();
+        for at in 0..IN_WINDOW_MAX * 2 - 2 {
+            assert_eq!(guard.note(at % 2 == 0), Ok(()), "{at}");
+        }
+        assert_eq!(guard.note(true), Err(Halt::TooMany));
+    }
+
+    proptest! {
+        #[test]
+        fn guards_count_what_they_remember(runs in proptest::collection::vec((any::<bool>(), 1_usize..300), 0..120)) {
+            let mut guard = Guard::default();
+            let mut window: VecDeque<bool> = VecDeque::new();
+            for (is_failure, length) in runs {
+                for _ in 0..length {
+                    let halt = guard.note(is_failure);
+                    window.push_back(is_failure);
+                    if window.len() > WINDOW {
+                        window.pop_front();
+                    }
+                    let in_a_row = window.iter().rev().take_while(|failed| **failed).count();
+                    if in_a_row >= 100 {
+                        prop_assert_eq!(halt, Err(Halt::InARow));
+                        return Ok(());
+                    }
+                    prop_assert_eq!(halt.is_err(), guard.count >= IN_WINDOW_MAX);
+                }
+                prop_assert_eq!(guard.count, window.iter().filter(|failed| **failed).count());
+            }
+        }
+    }
+}

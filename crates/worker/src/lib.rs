@@ -1,0 +1,28 @@
+//! The changes worker: it follows a database's changes and delivers each document's newest state to another system. What it
+//! is and is to be: design/worker.md.
+//!
+//! So far this is what needs no I/O, lowest first:
+//!
+//! - [`path`], [`transform`], [`datum`]: values of a document, what is made of them, and the types of columns;
+//! - [`mapping`]: which documents a job is about, and what their rows are; [`rows`]: the rows of one document;
+//! - [`difference`]: what is to be done to a target that has what the document produced before;
+//! - [`plan`]: which change is delivered next, and how far the [`checkpoint`] may go;
+//! - [`failure`], [`retry`]: whom a failure is laid to, and when it is tried again; [`queue`]: what becomes of what failed;
+//! - [`secret`]: what nobody sees.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+pub mod checkpoint;
+pub mod datum;
+pub mod decimal;
+pub mod difference;
+pub mod failure;
+pub mod mapping;
+pub mod path;
+pub mod plan;
+pub mod queue;
+pub mod retry;
+pub mod rows;
+pub mod secret;
+pub mod time;
+pub mod transform;

@@ -1,0 +1,97 @@
+//! When something that failed is tried again.
+
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// No target makes a job wait longer, whatever its `Retry-After` says.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+
+/// Pauses between tries: twice as long after each, up to a longest, and spread so that many jobs do not come at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schedule {
+    /// After the first failure.
+    pub first: Duration,
+    /// No pause of the schedule's own is longer.
+    pub max: Duration,
+    /// Tries after the first until the job halts or, of a replay, until it is left; `None`: no end.
+    pub tries_max: Option<u32>,
+}
+
+impl Default for Schedule {
+    /// One second up to a minute, without an end.
+    fn default() -> Schedule {
+        Schedule { first: Duration::from_secs(1), max: Duration::from_secs(60), tries_max: None }
+    }
+}
+
+impl Schedule {
+    /// The pause after so many failures in a row, `None` where it is not tried again. `chance` is any number, as random as may
+    /// be: the pause lies between half of the schedule's and all of it. What the target asked for comes on top where it is
+    /// longer, and does not end the tries any sooner.
+    pub fn pause(&self, failures: u32, asked: Option<Duration>, chance: u32) -> Option<Duration> {
+        if self.tries_max.is_some_and(|max| failures > max) {
+            return None;
+        }
+        let doublings = failures.saturating_sub(1).min(20);
+        let whole = self.first.saturating_mul(1 << doublings).min(self.max);
+        let pause = whole / 2 + (whole / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX));
+        Some(pause.max(asked.unwrap_or_default().min(RETRY_AFTER_MAX)))
+    }
+}
+
+/// What a header `Retry-After` asks for (RFC 9110, 10.2.3): seconds, or a date. `now` is Unix time in seconds. `None`: neither.
+pub fn retry_after(header: &str, now: u64) -> Option<Duration> {
+    let header = header.trim();
+    if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {
+        let seconds = header.parse().unwrap_or(u64::MAX);
+        return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    }
+    let until = u64::try_from(Moment::parse_http(header)?.seconds).ok()?;
+    Some(Duration::from_secs(until.saturating_sub(now)).min(RETRY_AFTER_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_end() {
+        let schedule = Schedule { first: Duration::from_secs(1), max: Duration::from_secs(10), tries_max: Some(5) };
+        let longest = |failures| schedule.pause(failures, None, u32::MAX).map(|pause| pause.as_millis());
+        assert_eq!(
+            [1, 2, 3, 4, 5, 6].map(longest),
+            [Some(1_000), Some(2_000), Some(4_000), Some(8_000), Some(10_000), None]
+        );
+        assert_eq!(schedule.pause(1, None, 0), Some(Duration::from_millis(500)));
+        assert_eq!(Schedule::default().pause(u32::MAX, None, u32::MAX), Some(Duration::from_secs(60)));
+        assert_eq!(schedule.pause(1, Some(Duration::from_secs(30)), 0), Some(Duration::from_secs(30)));
+        assert_eq!(schedule.pause(5, Some(Duration::from_millis(1)), u32::MAX), Some(Duration::from_secs(10)));
+        assert_eq!(schedule.pause(1, Some(Duration::MAX), 0), Some(RETRY_AFTER_MAX));
+    }
+
+    #[test]
+    fn what_targets_ask_for() {
+        let asked = |header| retry_after(header, 784_111_700).map(|pause| pause.as_secs());
+        assert_eq!(asked("120"), Some(120));
+        assert_eq!(asked(" 0 "), Some(0));
+        assert_eq!(asked("99999999999999999999999"), Some(3_600));
+        assert_eq!(asked("Sun, 06 Nov 1994 08:49:37 GMT"), Some(77));
+        assert_eq!(asked("Sun, 06 Nov 1993 08:49:37 GMT"), Some(0));
+        assert_eq!(asked("Sun, 06 Nov 1995 08:49:37 GMT"), Some(3_600));
+        assert_eq!([asked(""), asked("-1"), asked("soon"), asked("1.5")], [None; 4]);
+    }
+
+    proptest! {
+        #[test]
+        fn pauses_stay_within_bounds(first in 0_u64..100_000, max in 0_u64..100_000, failures in any::<u32>(), asked in proptest::option::of(any::<u64>()), chance in any::<u32>()) {
+            let schedule = Schedule { first: Duration::from_millis(first), max: Duration::from_millis(max), tries_max: None };
+            let asked = asked.map(Duration::from_millis);
+            let pause = schedule.pause(failures, asked, chance).unwrap();
+            let least = schedule.first.min(schedule.max) / 2;
+            prop_assert!(pause >= least && pause <= schedule.max.max(asked.unwrap_or_default().min(RETRY_AFTER_MAX)));
+        }
+    }
+}

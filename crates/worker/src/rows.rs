@@ -1,0 +1,280 @@
+//! What a document produces by a mapping.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use flatbed_flatten::json::{Object, Value, write_string};
+
+use crate::datum::{Datum, Mismatch, key_text};
+use crate::mapping::{Column, Mapping, Shape, Table};
+use crate::path::Scope;
+use crate::transform::{TooLarge, json_of};
+
+/// Rows that one document may produce, of all tables.
+pub const ROWS_MAX: usize = 10_000;
+
+/// What they may take together, in bytes.
+pub const ROWS_BYTES_MAX: usize = 64 << 20;
+
+/// A row of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The place of its table in the mapping.
+    pub table: usize,
+    /// As [`key_text`] writes it.
+    pub key: String,
+    /// In the order of the table's columns.
+    pub values: Vec<Datum>,
+}
+
+/// What a document makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Product {
+    /// Nothing: the mapping is not about it.
+    Nothing,
+    /// Rows, parents before their children.
+    Rows(Vec<Row>),
+    /// A JSON text.
+    Json(String),
+}
+
+/// Why a document produces nothing that could be delivered: it alone is to blame. No message has a value of the document.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unmappable {
+    /// A value that is not of its column's declared type.
+    #[error("{table}.{column}: {mismatch}")]
+    Mismatch {
+        /// The table; empty where a JSON object is made.
+        table: String,
+        /// The column or member.
+        column: String,
+        /// What is wrong.
+        mismatch: Mismatch,
+    },
+    /// Nothing where something must be.
+    #[error("{0}.{1} is null")]
+    Null(String, String),
+    /// Two rows of one table with one key.
+    #[error("the document has two rows of {0} with one key")]
+    TwoOfOneKey(String),
+    /// More than 10,000 rows.
+    #[error("the document has more than 10,000 rows")]
+    TooMany,
+    /// More than 64 MB of rows, or a text of more than 16 MB.
+    #[error("what the document produces is too large")]
+    TooLarge,
+}
+
+impl From<TooLarge> for Unmappable {
+    fn from(_: TooLarge) -> Unmappable {
+        Unmappable::TooLarge
+    }
+}
+
+/// What a document makes, which has its `_id` and `_rev` as members.
+///
+/// # Errors
+/// [`Unmappable`].
+pub fn produce(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmappable> {
+    if !mapping.matches(document)? {
+        return Ok(Product::Nothing);
+    }
+    match mapping.shape() {
+        Shape::Document => Ok(Product::Json(json_of(document))),
+        Shape::Object(columns) => {
+            let mut out = Vec::new();
+            let mut object = Object::new(&mut out);
+            for column in columns {
+                let datum = value_of("", column, Scope::of(document))?;
+                let place = object.place(column.name.as_str());
+                datum.write(place);
+                if place.len() > ROWS_BYTES_MAX {
+                    return Err(Unmappable::TooLarge);
+                }
+            }
+            object.end();
+            Ok(Product::Json(String::from_utf8(out).unwrap_or_default()))
+        }
+        Shape::Tables(tables) => rows(tables, document).map(Product::Rows),
+    }
+}
+
+fn rows(tables: &[Table], document: &Value<'_>) -> Result<Vec<Row>, Unmappable> {
+    let mut rows: Vec<Row> = Vec::new();
+    // The first row of each table, for foreign keys without a path: such a parent has one row.
+    let mut firsts: Vec<Option<usize>> = Vec::with_capacity(tables.len());
+    let mut bytes = 0_usize;
+    for (at, table) in tables.iter().enumerate() {
+        let begin = rows.len();
+        let mut seen = HashSet::new();
+        let scopes: Vec<Scope<'_, '_>> = match &table.source_array {
+            None => vec![Scope::of(document)],
+            Some(path) => {
+                let elements = path.elements(Scope::of(document), ROWS_MAX);
+                let scope = |(position, element)| Scope { document, element: Some((element, position)) };
+                elements.into_iter().enumerate().map(scope).collect()
+            }
+        };
+        if rows.len() + scopes.len() > ROWS_MAX {
+            return Err(Unmappable::TooMany);
+        }
+        for scope in scopes {
+            let mut values = Vec::with_capacity(table.columns.len());
+            for (place, column) in table.columns.iter().enumerate() {
+                let foreign =
+                    table.foreign_key.as_ref().filter(|foreign| foreign.column == place && column.path.is_none());
+                let parents = |foreign: &crate::mapping::ForeignKey| {
+                    let row = rows.get((*firsts.get(foreign.parent)?)?)?;
+                    row.values.get(foreign.references).cloned()
+                };
+                let datum = match foreign {
+                    Some(foreign) => parents(foreign).unwrap_or(Datum::Null),
+                    None => value_of(&table.name, column, scope)?,
+                };
+                if datum == Datum::Null && (!column.is_nullable || table.key.contains(&place)) {
+                    return Err(Unmappable::Null(table.name.clone(), column.name.clone()));
+                }
+                bytes += datum.bytes();
+                values.push(datum);
+            }
+            if bytes > ROWS_BYTES_MAX {
+                return Err(Unmappable::TooLarge);
+            }
+            let named = |place: &usize| Some((table.columns.get(*place)?.name.as_str(), values.get(*place)?));
+            let key = key_text(table.key.iter().filter_map(named));
+            if !seen.insert(key.clone()) {
+                return Err(Unmappable::TwoOfOneKey(table.name.clone()));
+            }
+            rows.push(Row { table: at, key, values });
+        }
+        firsts.push((rows.len() > begin).then_some(begin));
+    }
+    Ok(rows)
+}
+
+fn value_of(table: &str, column: &Column, scope: Scope<'_, '_>) -> Result<Datum, Unmappable> {
+    let found = column.path.as_ref().and_then(|path| path.resolve(scope));
+    let value = match &column.transform {
+        None => found,
+        Some(transform) => transform.apply(found.map(Cow::into_owned))?.map(Cow::Owned),
+    };
+    let value = value.unwrap_or(Cow::Owned(Value::Null));
+    match column.kind {
+        None => Ok(Datum::of(&value)),
+        Some(kind) => kind.convert(&value).map_err(|mismatch| Unmappable::Mismatch {
+            table: table.to_owned(),
+            column: column.name.clone(),
+            mismatch,
+        }),
+    }
+}
+
+/// Rows as JSON, for targets that have no tables: an object with an array of objects for each table.
+pub fn rows_json(tables: &[Table], rows: &[Row]) -> String {
+    let mut out = vec![b'{'];
+    for (at, table) in tables.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_string(&table.name, &mut out);
+        out.extend_from_slice(b":[");
+        for (number, row) in rows.iter().filter(|row| row.table == at).enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            let mut object = Object::new(&mut out);
+            for (column, value) in table.columns.iter().zip(&row.values) {
+                value.write(object.place(column.name.as_str()));
+            }
+        }
+        out.push(b']');
+    }
+    out.push(b'}');
+    String::from_utf8(out).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use serde_json::json;
+
+    use super::*;
+
+    fn made(mapping: serde_json::Value, document: serde_json::Value) -> Result<String, String> {
+        let mapping = Mapping::from_value(mapping).unwrap();
+        let text = document.to_string();
+        let document = parse(text.as_bytes(), &Limits::default()).unwrap();
+        match produce(&mapping, &document) {
+            Ok(Product::Nothing) => Ok("nothing".to_owned()),
+            Ok(Product::Json(text)) => Ok(text),
+            Ok(Product::Rows(rows)) => Ok(rows_json(mapping.tables(), &rows)),
+            Err(unmappable) => Err(unmappable.to_string()),
+        }
+    }
+
+    fn orders() -> serde_json::Value {
+        json!({
+            "source": {"match": {"type": "order"}},
+            "tables": [
+                {"name": "orders", "primary_key": "id", "columns": {"id": "$._id", "total": {"path": "$.total", "type": "numeric(6,2)"}}},
+                {"name": "items", "parent": "orders", "foreign_key": {"column": "order_id", "references": "id"},
+                 "source_array": "$.items", "columns": {"sku": {"path": "$.sku", "nullable": false}, "kind": "$$.type"}},
+                {"name": "tags", "parent": "orders", "foreign_key": {"column": "order_id", "references": "id"},
+                 "primary_key": ["order_id", "tag"], "source_array": "$.tags", "columns": {"tag": "$"}}]
+        })
+    }
+
+    #[test]
+    fn one_document_and_three_tables() {
+        let order = json!({"_id": "o1", "type": "order", "total": 7.555, "items": [{"sku": "a"}, {"sku": "b", "type": "x"}], "tags": ["x", "y"]});
+        let rows = made(orders(), order).unwrap();
+        assert_eq!(
+            rows,
+            concat!(
+                r#"{"orders":[{"id":"o1","total":7.56}],"#,
+                r#""items":[{"kind":"order","sku":"a","order_id":"o1","flatbed_position":0},"#,
+                r#"{"kind":"order","sku":"b","order_id":"o1","flatbed_position":1}],"#,
+                r#""tags":[{"tag":"x","order_id":"o1"},{"tag":"y","order_id":"o1"}]}"#
+            )
+        );
+        assert_eq!(made(orders(), json!({"_id": "o1", "type": "x"})).unwrap(), "nothing");
+        // No arrays, no rows of them.
+        let bare = made(orders(), json!({"_id": "o1", "type": "order", "items": 7})).unwrap();
+        assert_eq!(bare, r#"{"orders":[{"id":"o1","total":null}],"items":[],"tags":[]}"#);
+    }
+
+    #[test]
+    fn documents_that_are_to_blame() {
+        let of = |members: serde_json::Value| {
+            let mut document = json!({"_id": "o1", "type": "order"});
+            for (name, value) in members.as_object().unwrap() {
+                document[name] = value.clone();
+            }
+            made(orders(), document).unwrap_err()
+        };
+        assert_eq!(of(json!({"total": "much"})), "orders.total: this text is not numeric(6,2)");
+        assert_eq!(of(json!({"items": [{}]})), "items.sku is null");
+        assert_eq!(of(json!({"tags": [null]})), "tags.tag is null");
+        assert_eq!(of(json!({"tags": ["x", "x"]})), "the document has two rows of tags with one key");
+        assert_eq!(of(json!({"tags": [1, 1.0]})), "the document has two rows of tags with one key");
+        assert_eq!(of(json!({"tags": vec![0; ROWS_MAX]})), "the document has more than 10,000 rows");
+        // Each of many rows with the whole document.
+        let wide = json!({"tables": [{"name": "t", "primary_key": ["n"], "source_array": "$.items", "columns": {"n": "$#", "d": "$$"}}]});
+        let document = json!({"_id": "a", "items": vec![0; 9_000], "text": "x".repeat(20_000)});
+        assert_eq!(made(wide, document).unwrap_err(), "what the document produces is too large");
+    }
+
+    #[test]
+    fn objects_and_documents() {
+        let document = json!({"_id": "o1", "a": {"b": [1]}, "n": 1});
+        let mapping = json!({"output_format": "json", "mapping": {"id": "$._id", "first": "$.a.b[0]", "gone": "$.x", "all": "$.a",
+            "up": {"path": "$._id", "transform": "upper()"}}});
+        assert_eq!(
+            made(mapping, document.clone()).unwrap(),
+            r#"{"all":{"b":[1]},"first":1,"gone":null,"id":"o1","up":"O1"}"#
+        );
+        assert_eq!(made(json!({}), document.clone()).unwrap(), document.to_string());
+        let typed = json!({"mapping": {"n": {"path": "$.a", "type": "integer"}}});
+        assert_eq!(made(typed, document).unwrap_err(), ".n: an object is not integer");
+    }
+}
