@@ -26,7 +26,7 @@ const PASSWORD_BYTES_MAX: usize = 1_000;
 const EMAIL_BYTES_MAX: usize = 254;
 
 /// What is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A user.
     User,

@@ -56,7 +56,7 @@ impl RangeSize {
 
 /// Which instance of a database is meant: one that was deleted and created again, or restored, is another one, and nothing
 /// that was prepared for one is written into another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct InstanceId {
     pub namespace: u64,
     incarnation: u64,

@@ -18,6 +18,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
 use crate::feed::watches::Watches;
+use crate::held::HeldCache;
 use crate::index::definitions::reorder;
 use crate::index_builds::{IndexBuild, IndexBuilds};
 use crate::index_waits::{IndexWait, IndexWaits};
@@ -193,6 +194,8 @@ pub(crate) struct Inner {
     /// Chooses which of a database's buckets this process writes to.
     pub writer: Writer,
     pub databases: DashMap<String, Cached>,
+    /// What principals of databases have.
+    pub held: HeldCache,
     /// Up to when `databases` is known to be as it is stored.
     pub confirmed: Confirmed,
     /// What is to be noted as due.
@@ -251,6 +254,7 @@ impl Layer {
             uuid,
             writer,
             databases,
+            held: HeldCache::default(),
             confirmed: Confirmed::default(),
             due: Noted::default(),
             epoch: Mutex::new(epoch),

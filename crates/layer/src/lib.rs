@@ -13,9 +13,11 @@
 
 mod actor;
 mod admission;
+mod asker;
 mod at_once;
 mod background;
 mod builder;
+pub mod channels;
 pub mod check;
 mod compactions;
 mod confirmed;
@@ -31,6 +33,7 @@ mod format_one;
 mod gauges;
 mod group;
 mod handle;
+mod held;
 mod index;
 mod index_builds;
 mod index_waits;
@@ -126,7 +129,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 42] = [
+    let table: [(&str, &[&str]); 45] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("turns", &[]),
@@ -146,6 +149,8 @@ fn folders_know_only_those_below_them() {
         ("confirmed", &["error"]),
         ("actor", &["confirmed", "error"]),
         ("instance", &["confirmed", "error", "store"]),
+        ("held", &["error", "store", "instance"]),
+        ("asker", &["held"]),
         ("lanes", &["instance"]),
         (
             "layer",
@@ -154,6 +159,7 @@ fn folders_know_only_those_below_them() {
                 "compactions",
                 "confirmed",
                 "error",
+                "held",
                 "index_builds",
                 "index_waits",
                 "metrics",
@@ -171,6 +177,7 @@ fn folders_know_only_those_below_them() {
         ("handle", &["actor", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["actor", "admission", "error", "store", "instance", "layer", "handle"]),
+        ("channels", &["asker", "error", "held", "store", "instance", "layer", "handle", "document"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
         ("read", &["actor", "admission", "error", "store", "instance", "layer", "handle", "document"]),
         ("find", &["error", "index_waits", "store", "instance", "layer", "handle", "document", "index", "read"]),

@@ -1,0 +1,17 @@
+//! Who sees what in a database that has channels: users and roles, what they have, and what documents give them. What lies where, and
+//! who conflicts with whom: design/channels.md.
+//!
+//! - [`Asker`], [`HeldAt`]: on whose behalf one reads, and what they have as of the transaction that reads.
+//! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles, as administrators make them.
+
+#[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
+pub(crate) mod grants;
+#[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
+pub(crate) mod holding;
+mod principals;
+
+pub use crate::asker::Asker;
+pub use crate::held::HeldAt;
+pub use principals::{ADMIN_NAMES_BYTES_MAX, Principal, PrincipalFound, PrincipalWrite, PrincipalWritten, SignsIn};
+
+mod tests;

@@ -1,0 +1,283 @@
+//! What somebody has, as of the transaction that reads on their behalf.
+//!
+//! It is remembered with the versions of the user and of each of their roles, and those are read with whatever else the transaction
+//! reads: where they are the same, nothing else is. So what somebody gains or loses holds at once, at every process.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flatbed_channels::{Given, Held, Kind, OwnRow, Periods, RoleRows, Stamp};
+use foundationdb::FdbResult;
+use foundationdb::future::FdbValues;
+use futures_util::future::try_join;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use prost::Message;
+
+use crate::asker::Asker;
+use crate::error::{Error, Result};
+use crate::held::{As, Fencing, HeldAt, HeldBy, Reading};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::{KeyRange, Keys, PrincipalPart};
+use crate::store::proto;
+use crate::store::transaction::{Transaction, page_of};
+
+/// What a user and the user's roles have and had, in rows, that is looked at at most: what is behind it, by name, does not count.
+const ROWS_MAX: usize = 100_000;
+
+/// Of a user, or of one of many roles, at least.
+const ROWS_MIN: usize = 100;
+
+/// Rows that are asked for at once.
+const PAGE_ROWS: usize = 5_000;
+
+/// Roles that are looked at at once.
+const ROLES_AT_ONCE: usize = 64;
+
+/// A page of rows under way.
+type PageReading = Pin<Box<dyn Future<Output = FdbResult<FdbValues>> + Send + Sync>>;
+
+/// What somebody has, being read.
+pub(crate) struct Holding<'a> {
+    inner: &'a Inner,
+    trx: &'a Transaction,
+    instance: &'a Instance,
+    state: State,
+}
+
+enum State {
+    /// There is nothing to be read.
+    Found(Arc<HeldAt>),
+    /// It was read before, by these versions.
+    Remembered(HeldBy, Arc<HeldAt>, Fencing),
+    Unknown(HeldBy, UserReading),
+}
+
+/// A user's own rows, under way.
+struct UserReading {
+    record: Reading,
+    version: Reading,
+    periods: RowsReading,
+}
+
+/// Rows of what somebody has, under way.
+struct RowsReading {
+    range: KeyRange,
+    page: PageReading,
+}
+
+impl<'a> Holding<'a> {
+    /// Asks for what is needed to know what somebody has: as snapshots, and nothing where it is plain.
+    pub(crate) fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &Asker) -> Holding<'a> {
+        let found = |held| State::Found(Arc::new(held));
+        let state = match (asker, asker.principal()) {
+            // Of a database without channels everybody sees all who sees any.
+            _ if instance.channels() == 0 => found(HeldAt::all()),
+            (Asker::All, _) => found(HeldAt::all()),
+            (Asker::Account { is_member: true, .. }, None) => found(HeldAt::everybody()),
+            (_, None) => found(HeldAt::default()),
+            (_, Some((name, found_as))) => {
+                let by = (instance.id(), name, found_as);
+                match inner.held.get(&by) {
+                    Some(held) => {
+                        let versions = held.begin_fence(trx);
+                        State::Remembered(by, held, versions)
+                    }
+                    None => {
+                        let user = UserReading::begin(trx, &instance.keys, &by.1);
+                        State::Unknown(by, user)
+                    }
+                }
+            }
+        };
+        Holding { inner, trx, instance, state }
+    }
+
+    /// What is remembered of somebody, as it was found last: whoever relies on it looks at its versions again.
+    pub(crate) fn cached(inner: &Inner, instance: &Instance, asker: &Asker) -> Option<Arc<HeldAt>> {
+        let (name, found_as) = asker.principal()?;
+        inner.held.get(&(instance.id(), name, found_as))
+    }
+
+    /// Waits for it: once where it is remembered and still so, else once more for what roles have.
+    pub(crate) async fn held(self) -> Result<Arc<HeldAt>> {
+        let Holding { inner, trx, instance, state } = self;
+        let (by, user) = match state {
+            State::Found(held) => return Ok(held),
+            State::Remembered(by, held, versions) => {
+                if versions.holds().await? {
+                    return Ok(held);
+                }
+                let user = UserReading::begin(trx, &instance.keys, &by.1);
+                (by, user)
+            }
+            State::Unknown(by, user) => (by, user),
+        };
+        let held = Arc::new(read(trx, &instance.keys, &by, user).await?);
+        // What reads the past would be asked for in vain.
+        if !trx.is_pinned() {
+            inner.held.insert(by, &held);
+        }
+        Ok(held)
+    }
+}
+
+/// A version as it is stored.
+pub(crate) fn stamp_of(found: Option<&[u8]>) -> Result<Option<Stamp>> {
+    let stamp = |bytes: &[u8]| bytes.try_into().map(Stamp);
+    found.map(stamp).transpose().map_err(|_| Error::Corrupt("the version of a principal is not 12 bytes".into()))
+}
+
+impl UserReading {
+    fn begin(trx: &Transaction, keys: &Keys, name: &str) -> UserReading {
+        UserReading {
+            record: Box::pin(trx.get(&keys.principal(Kind::User, name), true)),
+            version: Box::pin(trx.get(&keys.principal_version(Kind::User, name), true)),
+            periods: RowsReading::begin(trx, keys.periods_of(Kind::User, name)),
+        }
+    }
+}
+
+impl RowsReading {
+    fn begin(trx: &Transaction, range: KeyRange) -> RowsReading {
+        let page = Box::pin(trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, true));
+        RowsReading { range, page }
+    }
+
+    /// The rows, so many at most.
+    async fn rows(self, trx: &Transaction, keys: &Keys, max: usize) -> Result<Vec<OwnRow>> {
+        let RowsReading { mut range, mut page } = self;
+        let mut rows = Vec::new();
+        loop {
+            let found = page.await?;
+            for row in &found {
+                rows.push(row_of(keys, row.key(), row.value())?);
+            }
+            match found.last().filter(|_| found.more() && rows.len() < max) {
+                Some(last) => range.begin = [last.key(), &[0]].concat(),
+                None => break,
+            }
+            page = Box::pin(trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, true));
+        }
+        rows.truncate(max);
+        Ok(rows)
+    }
+}
+
+/// What somebody has, whatever is remembered.
+#[cfg(test)]
+pub(super) async fn read_anew(trx: &Transaction, instance: &Instance, asker: &Asker) -> HeldAt {
+    let (name, found_as) = asker.principal().unwrap();
+    let user = UserReading::begin(trx, &instance.keys, &name);
+    read(trx, &instance.keys, &(instance.id(), name, found_as), user).await.unwrap()
+}
+
+/// What a row of periods says.
+pub(crate) fn row_of(keys: &Keys, key: &[u8], value: &[u8]) -> Result<OwnRow> {
+    let PrincipalPart::Periods { what, .. } = keys.split_principals(key)? else {
+        return Err(Error::Corrupt("a row of what a principal has is another one".into()));
+    };
+    Ok(OwnRow { what, periods: periods_of(value)? })
+}
+
+/// Periods as they are stored.
+pub(crate) fn periods_of(value: &[u8]) -> Result<Periods> {
+    Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+/// Reads all that a user has.
+async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) -> Result<HeldAt> {
+    let (_, name, found_as) = by;
+    let (record, version) = try_join(user.record, user.version).await?;
+    let version = stamp_of(version.as_deref())?;
+    let mut found = HeldAt {
+        versions: vec![(Kind::User, Arc::clone(name), version)],
+        keys: vec![keys.principal_version(Kind::User, name)],
+        ..HeldAt::default()
+    };
+    let record = record.map(|record| proto::Principal::decode(&*record)).transpose()?;
+    let record = record.filter(|record| record.exists && (*found_as == As::Principal || record.account));
+    let Some(record) = record else {
+        if *found_as == (As::Account { is_member: true }) {
+            found.held = Held::everybody();
+        }
+        return Ok(found);
+    };
+    found.user_at = stamp_of(Some(&record.changed))?;
+    if record.disabled {
+        return Ok(found);
+    }
+    found.is_there = true;
+    let (held, of_roles) = held_of_user(trx, keys, user.periods).await?;
+    found.held = held;
+    for (role, version) in of_roles {
+        found.keys.push(keys.principal_version(Kind::Role, &role));
+        found.versions.push((Kind::Role, role, version));
+    }
+    Ok(found)
+}
+
+/// What a user has, and the versions of the user's roles.
+async fn held_of_user(
+    trx: &Transaction,
+    keys: &Keys,
+    periods: RowsReading,
+) -> Result<(Held, Vec<(Arc<str>, Option<Stamp>)>)> {
+    let rows = periods.rows(trx, keys, ROWS_MAX).await?;
+    let names: Vec<Arc<str>> = rows.iter().filter_map(|row| role_of(&row.what).map(Arc::from)).collect();
+    let max = (ROWS_MAX / names.len().max(1)).max(ROWS_MIN);
+    let of_roles = stream::iter(names.into_iter().map(|role| read_role(trx, keys, role, max)));
+    let of_roles: Vec<_> = of_roles.buffered(ROLES_AT_ONCE).try_collect().await?;
+    let mut versions = Vec::with_capacity(of_roles.len());
+    let mut by_role = HashMap::with_capacity(of_roles.len());
+    for (role, version, rows) in of_roles {
+        versions.push((Arc::clone(&role), version));
+        by_role.insert(role, rows);
+    }
+    Ok((Held::of(rows, |role| by_role.get(role).cloned()), versions))
+}
+
+fn role_of(what: &Given) -> Option<&str> {
+    match what {
+        Given::Role(role) => Some(role),
+        Given::Channel(_) => None,
+    }
+}
+
+/// A role's version, and what it gives.
+async fn read_role(
+    trx: &Transaction,
+    keys: &Keys,
+    role: Arc<str>,
+    max: usize,
+) -> Result<(Arc<str>, Option<Stamp>, RoleRows)> {
+    let version = trx.get(&keys.principal_version(Kind::Role, &role), true);
+    let rows = RowsReading::begin(trx, keys.periods_of(Kind::Role, &role));
+    let (version, rows) = try_join(async { Ok(version.await?) }, rows.rows(trx, keys, max)).await?;
+    Ok((role, stamp_of(version.as_deref())?, role_rows(rows)))
+}
+
+/// What a role gives, by its rows: that it is there is one of them, that it has itself.
+pub(crate) fn role_rows(rows: Vec<OwnRow>) -> RoleRows {
+    let mut of_role = RoleRows::default();
+    for OwnRow { what, periods } in rows {
+        match what {
+            Given::Role(_) => of_role.exists = periods,
+            Given::Channel(name) => of_role.channels.push((name, periods)),
+        }
+    }
+    of_role
+}
+
+/// What a user has, for an administrator: whether they are disabled or not.
+pub(crate) async fn held_by_user(trx: &Transaction, keys: &Keys, name: &str) -> Result<Held> {
+    let periods = RowsReading::begin(trx, keys.periods_of(Kind::User, name));
+    Ok(held_of_user(trx, keys, periods).await?.0)
+}
+
+/// What a role has, for who looks at the role itself.
+pub(crate) async fn held_by_role(trx: &Transaction, keys: &Keys, role: &str) -> Result<Held> {
+    let rows = RowsReading::begin(trx, keys.periods_of(Kind::Role, role)).rows(trx, keys, ROWS_MAX).await?;
+    Ok(Held::of(rows.into_iter().filter(|row| role_of(&row.what).is_none()), |_| None))
+}

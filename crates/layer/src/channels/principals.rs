@@ -1,0 +1,432 @@
+//! Users and roles of a database as administrators make them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use flatbed_channels::{ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, Given, Held, Kind, Stamp, check_channel, is_principal};
+use foundationdb::options::MutationType;
+use prost::Message;
+
+use crate::channels::grants::Shared;
+use crate::channels::holding::{held_by_role, held_by_user, stamp_of};
+use crate::error::{Error, Refusal, Result};
+use crate::handle::{Database, Reader};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::{Keys, PrincipalPart};
+use crate::store::once::Once;
+use crate::store::proto;
+use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::updated::touch_last_seq;
+
+/// Names of channels and roles that an administrator gives one user or role, in bytes together: they stand in one record, and all may
+/// change in one transaction.
+pub const ADMIN_NAMES_BYTES_MAX: usize = 50_000;
+
+/// An address and a password's hash, in bytes.
+const TEXT_BYTES_MAX: usize = 4_000;
+
+/// The place of a transaction's versionstamp.
+const OWN_STAMP: [u8; STAMP_BYTES] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
+
+/// Periods that are over of a user who is deleted, which go with them, at most.
+const FORGOTTEN_MAX: usize = 2_000;
+
+/// Names of a page of a list, at most.
+const PAGE_NAMES_MAX: usize = 1_000;
+
+/// A user or role as an administrator made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// Without a prefix; of the guest it is empty.
+    pub name: String,
+    /// An address; empty: none.
+    pub email: String,
+    /// Whether they are kept out.
+    pub is_disabled: bool,
+    /// What an administrator gave.
+    pub admin_channels: BTreeSet<String>,
+    /// Roles that an administrator put them in.
+    pub admin_roles: BTreeSet<String>,
+    /// How they sign in.
+    pub signs_in: SignsIn,
+    /// Of sessions: those of another generation mean nothing.
+    pub generation: u64,
+    /// With which commit an administrator has changed it last.
+    pub changed: Stamp,
+}
+
+/// How a user signs in to a database.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SignsIn {
+    /// Not at all, as a role or the guest does.
+    #[default]
+    Not,
+    /// With a password of this database: the text that says its hash, which the layer does not read.
+    Password(Vec<u8>),
+    /// As an account of the server of the same name, or with a token of this subject.
+    Account,
+}
+
+/// A user or role as an administrator wants it: it replaces all that was said before, but how they sign in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrincipalWrite {
+    /// Which.
+    pub kind: Kind,
+    /// Without a prefix; the guest's is empty.
+    pub name: String,
+    /// An address; empty: none.
+    pub email: String,
+    /// Whether they are kept out.
+    pub is_disabled: bool,
+    /// Channels.
+    pub admin_channels: BTreeSet<String>,
+    /// Roles, of a user.
+    pub admin_roles: BTreeSet<String>,
+    /// How they sign in from now on; `None`: as before.
+    pub signs_in: Option<SignsIn>,
+    /// There must be none of the name.
+    pub is_new: bool,
+}
+
+/// What became of a [`PrincipalWrite`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrincipalWritten {
+    /// There was none of the name.
+    Created,
+    /// There was, whether it is another one now or not.
+    Changed,
+    /// Nothing was written: there is one.
+    Exists,
+    /// Nothing was written: a new user, and nothing says how they sign in.
+    NoPassword,
+}
+
+/// A user or role, and what it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrincipalFound {
+    /// As an administrator made it.
+    pub principal: Principal,
+    /// What it has, in whatever ways; of a user with what roles give, whether they are disabled or not.
+    pub held: Held,
+}
+
+impl Principal {
+    /// `None`: it has been deleted.
+    pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Option<Principal>> {
+        let record = proto::Principal::decode(bytes)?;
+        if !record.exists {
+            return Ok(None);
+        }
+        let changed = stamp_of(Some(&record.changed))?.unwrap_or_default();
+        let signs_in = match (record.account, record.password.is_empty()) {
+            (true, _) => SignsIn::Account,
+            (false, true) => SignsIn::Not,
+            (false, false) => SignsIn::Password(record.password),
+        };
+        Ok(Some(Principal {
+            name: name.to_owned(),
+            email: record.email,
+            is_disabled: record.disabled,
+            admin_channels: record.admin_channels.into_iter().collect(),
+            admin_roles: record.admin_roles.into_iter().collect(),
+            signs_in,
+            generation: record.generation,
+            changed,
+        }))
+    }
+}
+
+impl PrincipalWrite {
+    /// Whether it can be stored, and nothing in it is what a hostile client would have it be.
+    fn check(&self) -> std::result::Result<(), Refusal> {
+        let refused = |reason: &str| Err(Refusal::InvalidSetting(reason.to_owned()));
+        let is_role = self.kind == Kind::Role;
+        let is_name = is_principal(&self.name) && !(is_role && self.name.is_empty());
+        let are_roles = self.admin_roles.iter().all(|role| !role.is_empty() && is_principal(role));
+        if !is_name || !are_roles || self.admin_channels.iter().any(|channel| check_channel(channel).is_err()) {
+            return refused("a name of a user, role or channel is none");
+        }
+        if is_role && !(self.admin_roles.is_empty() && self.signs_in.is_none()) {
+            return refused("roles have no roles and do not sign in");
+        }
+        let password = match &self.signs_in {
+            Some(SignsIn::Password(hash)) => hash.len(),
+            _ => 0,
+        };
+        let names: usize = self.admin_channels.iter().chain(&self.admin_roles).map(String::len).sum();
+        let are_few = self.admin_channels.len() <= ADMIN_CHANNELS_MAX && self.admin_roles.len() <= ADMIN_ROLES_MAX;
+        if !are_few || names > ADMIN_NAMES_BYTES_MAX || password > TEXT_BYTES_MAX || self.email.len() > TEXT_BYTES_MAX {
+            return refused("too many channels or roles, or too long names");
+        }
+        Ok(())
+    }
+
+    fn things(&self) -> BTreeSet<Given> {
+        things(self.kind, &self.name, &self.admin_channels, &self.admin_roles)
+    }
+}
+
+/// What an administrator gives somebody. A role is given itself: that it is there.
+fn things<'a>(
+    kind: Kind,
+    name: &str,
+    channels: impl IntoIterator<Item = &'a String>,
+    roles: impl IntoIterator<Item = &'a String>,
+) -> BTreeSet<Given> {
+    let itself = (kind == Kind::Role).then(|| Given::Role(name.to_owned()));
+    let channels = channels.into_iter().cloned().map(Given::Channel);
+    channels.chain(roles.into_iter().cloned().map(Given::Role)).chain(itself).collect()
+}
+
+/// What an administrator gave by a record.
+fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<Given> {
+    match record.exists {
+        true => things(kind, name, &record.admin_channels, &record.admin_roles),
+        false => BTreeSet::new(),
+    }
+}
+
+impl Database {
+    /// Makes a user or role, or changes it. What they gain and lose by it holds at once, at every process. All sessions end where
+    /// another password is given, and where the user is disabled.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`]: names that are none, more than may be kept, or the database has no channels; the gate's.
+    pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
+        write.check()?;
+        let once = self.inner.once()?;
+        let mut put = Put { database: self, write, once, created: Vec::new() };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
+    }
+
+    /// Deletes a user or role: what an administrator gave it goes, and all sessions end. What documents give by the name stays, and
+    /// holds for whoever is called so next. Whether there was one.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`]: the database has no channels; the gate's.
+    pub async fn delete_principal(&self, kind: Kind, name: &str) -> Result<bool> {
+        let mut delete = Delete { database: self, kind, name, once: self.inner.once()? };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await
+    }
+}
+
+impl Reader {
+    /// A user or role, and what it has; `None`: there is none of the name.
+    pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalFound>> {
+        self.read(&mut Find { inner: &self.inner, database: &self.name, kind, name }).await
+    }
+
+    /// Names of users or roles in bytewise order, behind one of them: a page of them, the whole where it is empty.
+    pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
+        self.read(&mut List { inner: &self.inner, database: &self.name, kind, behind }).await
+    }
+}
+
+/// The database has to have channels: programs that know of none would not see to what is written here.
+pub(crate) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
+    if instance.channels() == 0 {
+        return Err(Refusal::InvalidSetting("the database has no channels".to_owned()).into());
+    }
+    Ok(instance)
+}
+
+/// Writes a record with the transaction's stamp, which stands last in it.
+fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal) {
+    let mut operand = proto::Principal { changed: OWN_STAMP.to_vec(), ..record }.encode_to_vec();
+    let offset = operand.len().saturating_sub(STAMP_BYTES) as u32;
+    operand.extend_from_slice(&offset.to_le_bytes());
+    trx.atomic_op(key, &operand, MutationType::SetVersionstampedValue);
+}
+
+pub(super) struct Put<'a> {
+    pub database: &'a Database,
+    pub write: &'a PrincipalWrite,
+    pub once: Once,
+    /// Of each attempt that would have written, by the number of its mark.
+    pub created: Vec<PrincipalWritten>,
+}
+
+impl Operation for Put<'_> {
+    type Output = PrincipalWritten;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PrincipalWritten> {
+        // Others may have changed it since.
+        if let Some(number) = self.once.happened(trx, attempt).await? {
+            let written = self.created.get(number as usize).copied();
+            return written.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
+        }
+        let (inner, write) = (&self.database.inner, self.write);
+        let PrincipalWrite { kind, name, .. } = write;
+        let (instance, writer) = inner.resolve_for(trx, &self.database.name, &self.database.actor).await?;
+        writer.admitted(trx, &instance).await?;
+        let (instance, kind) = (with_channels(instance)?, *kind);
+        let key = instance.keys.principal(kind, name);
+        let before = match trx.get(&key, false).await? {
+            Some(bytes) => proto::Principal::decode(&*bytes)?,
+            None => proto::Principal::default(),
+        };
+        if write.is_new && before.exists {
+            return Ok(PrincipalWritten::Exists);
+        }
+        if !before.exists && kind == Kind::User && !name.is_empty() && write.signs_in.is_none() {
+            return Ok(PrincipalWritten::NoPassword);
+        }
+        let (password, account) = match &write.signs_in {
+            None => (before.password.clone(), before.account),
+            // The guest signs in with nothing.
+            Some(_) if name.is_empty() => (Vec::new(), false),
+            Some(SignsIn::Not) => (Vec::new(), false),
+            Some(SignsIn::Password(hash)) => (hash.clone(), false),
+            Some(SignsIn::Account) => (Vec::new(), true),
+        };
+        let are_over = (&password, account) != (&before.password, before.account)
+            || write.is_disabled && !before.disabled
+            || !before.exists;
+        let after = proto::Principal {
+            changed: before.changed.clone(),
+            exists: true,
+            email: write.email.clone(),
+            disabled: write.is_disabled,
+            password,
+            account,
+            generation: before.generation + u64::from(are_over),
+            admin_channels: write.admin_channels.iter().cloned().collect(),
+            admin_roles: write.admin_roles.iter().cloned().collect(),
+        };
+        let written = if before.exists { PrincipalWritten::Changed } else { PrincipalWritten::Created };
+        if after == before {
+            return Ok(written);
+        }
+        let (old, new) = (things_of(kind, name, &before), write.things());
+        let mut shared = Shared::default();
+        for what in old.difference(&new) {
+            shared.take(trx, &instance.keys, (kind, name.clone(), what.clone()), None);
+        }
+        for what in new.difference(&old) {
+            shared.give(trx, &instance.keys, (kind, name.clone(), what.clone()), None);
+        }
+        shared.touch(kind, name);
+        shared.finish(trx, &instance).await?;
+        set_record(trx, &key, after);
+        touch_last_seq(trx, instance.buckets.own(), 0)?;
+        self.once.mark(trx);
+        self.created.push(written);
+        Ok(written)
+    }
+}
+
+pub(super) struct Delete<'a> {
+    pub database: &'a Database,
+    pub kind: Kind,
+    pub name: &'a str,
+    pub once: Once,
+}
+
+impl Operation for Delete<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
+        // Others may have made another one since.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(true);
+        }
+        let (inner, kind, name) = (&self.database.inner, self.kind, self.name);
+        let (instance, writer) = inner.resolve_for(trx, &self.database.name, &self.database.actor).await?;
+        writer.admitted(trx, &instance).await?;
+        let instance = with_channels(instance)?;
+        let key = instance.keys.principal(kind, name);
+        let before = trx.get(&key, false).await?.map(|bytes| proto::Principal::decode(&*bytes)).transpose()?;
+        let Some(before) = before.filter(|before| before.exists) else { return Ok(false) };
+        // What a user had is nothing to whoever is called so next; of a role it was its users'.
+        let mut shared = match kind {
+            Kind::User => Shared::forgetting(),
+            Kind::Role => Shared::default(),
+        };
+        if kind == Kind::User {
+            forget(trx, &instance.keys, name).await?;
+        }
+        for what in things_of(kind, name, &before) {
+            shared.take(trx, &instance.keys, (kind, name.to_owned(), what), None);
+        }
+        shared.touch(kind, name);
+        shared.finish(trx, &instance).await?;
+        let generation = before.generation + 1;
+        set_record(trx, &key, proto::Principal { generation, ..proto::Principal::default() });
+        touch_last_seq(trx, instance.buckets.own(), 0)?;
+        self.once.mark(trx);
+        Ok(true)
+    }
+}
+
+/// Clears what a user had and has no more, as far as it is little.
+async fn forget(trx: &Transaction, keys: &Keys, name: &str) -> Result<()> {
+    let range = keys.periods_of(Kind::User, name);
+    let rows = trx.get_range(&page_of(&range, FORGOTTEN_MAX, false), 1, false).await?;
+    for row in &rows {
+        if crate::channels::holding::periods_of(row.value())?.open().is_none() {
+            trx.clear(row.key());
+        }
+    }
+    Ok(())
+}
+
+struct Find<'a> {
+    inner: &'a Inner,
+    database: &'a str,
+    kind: Kind,
+    name: &'a str,
+}
+
+impl Operation for Find<'_> {
+    type Output = Option<PrincipalFound>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalFound>> {
+        let Find { inner, database, kind, name } = *self;
+        let instance = inner.resolve(trx, database).await?;
+        let Some(bytes) = trx.get(&instance.keys.principal(kind, name), true).await? else { return Ok(None) };
+        let Some(principal) = Principal::decode(name, &bytes)? else { return Ok(None) };
+        let held = match kind {
+            Kind::User => held_by_user(trx, &instance.keys, name).await?,
+            Kind::Role => held_by_role(trx, &instance.keys, name).await?,
+        };
+        Ok(Some(PrincipalFound { principal, held }))
+    }
+}
+
+struct List<'a> {
+    inner: &'a Inner,
+    database: &'a str,
+    kind: Kind,
+    behind: Option<&'a str>,
+}
+
+impl Operation for List<'_> {
+    type Output = Vec<String>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
+        let List { inner, database, kind, behind } = *self;
+        let instance = inner.resolve(trx, database).await?;
+        let mut range = instance.keys.principals(kind);
+        if let Some(behind) = behind {
+            range.begin = [&instance.keys.principal(kind, behind)[..], &[0]].concat();
+        }
+        let mut names = Vec::new();
+        // Those that are gone are passed over, so that what is empty is the end.
+        loop {
+            let page = trx.get_range(&page_of(&range, PAGE_NAMES_MAX, false), 1, true).await?;
+            for row in &page {
+                if let PrincipalPart::Record { name, .. } = instance.keys.split_principals(row.key())?
+                    && proto::Principal::decode(row.value())?.exists
+                {
+                    names.push(name);
+                }
+            }
+            match page.last().filter(|_| page.more() && names.is_empty()) {
+                Some(last) => range.begin = [last.key(), &[0]].concat(),
+                None => return Ok(names),
+            }
+        }
+    }
+}
