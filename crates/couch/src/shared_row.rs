@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flatbed_layer::json::{Object, name};
-use flatbed_layer::{ChangeRow, Document, Documents, RevId, RowKind, Seq, TEXTS, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, Documents, Place, RevId, RowKind, TEXTS, TailDocument, TailRow};
 
 use crate::json_out;
 
@@ -30,11 +30,15 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
     let write = || {
         let mut out = Vec::with_capacity(256);
         let leaves = if form.all_leaves { &row.row.leaves[..] } else { std::slice::from_ref(&row.row.rev) };
-        open(&row.row, Some(&row.row.seq), leaves, &mut out);
+        open(&row.row, Some(&row.row.place()), leaves, &mut out);
         let document = match (row.row.kind, form.documents, &row.document) {
-            (RowKind::Lost, _, _) | (RowKind::Changed, Documents::No, _) => None,
-            (RowKind::Changed, _, TailDocument::Read { document, .. }) => Some(document),
-            (RowKind::Changed, _, TailDocument::NotRead) => None,
+            (RowKind::Changed, Documents::Yes | Documents::WithConflicts | Documents::WithAllLeaves, read) => {
+                match read {
+                    TailDocument::Read { document, .. } => Some(document),
+                    TailDocument::NotRead => None,
+                }
+            }
+            (RowKind::Changed | RowKind::Lost | RowKind::Revoked | RowKind::User, _, _) => None,
         };
         if let Some(document) = document {
             out.extend_from_slice(b",\"doc\":");
@@ -58,10 +62,10 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
 }
 
 /// A row up to its document, left open. Without its sequence it says `null` there.
-pub(crate) fn open(row: &ChangeRow, seq: Option<&Seq>, leaves: &[RevId], out: &mut Vec<u8>) {
+pub(crate) fn open(row: &ChangeRow, place: Option<&Place>, leaves: &[RevId], out: &mut Vec<u8>) {
     let mut open = Object::new(out);
-    match seq {
-        Some(seq) => json_out::seq(seq, open.place(name!("seq"))),
+    match place {
+        Some(place) => json_out::place(place, open.place(name!("seq"))),
         None => {
             open.null(name!("seq"));
         }
@@ -74,6 +78,12 @@ pub(crate) fn open(row: &ChangeRow, seq: Option<&Seq>, leaves: &[RevId], out: &m
     changes.end();
     if row.deleted {
         open.bool(name!("deleted"), true);
+    }
+    if row.kind == RowKind::Revoked {
+        open.bool(name!("revoked"), true);
+    }
+    if !row.removed.is_empty() {
+        open.array(name!("removed")).strings(row.removed.iter().map(String::as_str));
     }
     open.leave_open();
 }
@@ -88,7 +98,8 @@ mod tests {
         let rev: RevId = "2-b".parse().unwrap();
         let leaves = vec![rev.clone(), "1-a".parse().unwrap()];
         let (seq, id) = (SEQ.parse().unwrap(), "d".to_owned());
-        ChangeRow { kind: RowKind::Changed, seq, id, rev, leaves, leaf_count: 2, deleted: true, doc: None }
+        let (kind, because, removed) = (RowKind::Changed, None, Vec::new());
+        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count: 2, deleted: true, removed, doc: None }
     }
 
     fn document() -> TailDocument {
@@ -117,6 +128,18 @@ mod tests {
                 let text = |row| String::from_utf8(line(&TailRow::new(row, document()), form).to_vec()).unwrap();
                 let lost = text(changed().lost());
                 assert_eq!(lost, format!("{{\"seq\":\"{SEQ}\",\"id\":\"d\",\"changes\":[{{\"rev\":\"2-b\"}}]}}\n"));
+                let revoked = ChangeRow {
+                    kind: RowKind::Revoked,
+                    because: Some("0000000000000006-000000000000000700000000".parse().unwrap()),
+                    removed: vec!["A".to_owned(), "\"".to_owned()],
+                    deleted: false,
+                    ..changed().lost()
+                };
+                let place = format!("0000000000000006-000000000000000700000000:{SEQ}");
+                let members = format!(
+                    "\"id\":\"d\",\"changes\":[{{\"rev\":\"2-b\"}}],\"revoked\":true,\"removed\":[\"A\",\"\\\"\"]"
+                );
+                assert_eq!(text(revoked), format!("{{\"seq\":\"{place}\",{members}}}\n"));
                 let changed = text(changed());
                 assert_eq!(changed.contains("secret"), documents != Documents::No, "{changed}");
                 assert_eq!(changed.contains("1-a"), all_leaves, "{changed}");

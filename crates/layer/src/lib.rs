@@ -77,6 +77,7 @@ pub use document::verdict::Verdict;
 pub use error::{DesignFault, Error, IndexFailure, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
 pub use feed::changes::{Changes, Followed, Wait};
 pub use feed::hub::Followers;
+pub use feed::place::Place;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 pub use feed::row::{ChangeRow, ChangesPage, RowKind};
 pub use feed::tail::{TEXTS, TailDocument, TailRow};

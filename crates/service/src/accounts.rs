@@ -544,7 +544,7 @@ impl Accounts {
         if before.update_seq == now.update_seq {
             return Ok(Some(Vec::new()));
         }
-        let since = Since::After(before.update_seq);
+        let since = Since::after(before.update_seq);
         let query = ChangesQuery { since, limit: Some(CHANGED_MAX + 1), ..ChangesQuery::default() };
         let (mut changes, mut names) = (self.layer.reader(USERS).changes(query), Vec::new());
         loop {

@@ -17,8 +17,8 @@ use std::time::Duration;
 use flatbed_auth::Refused;
 use flatbed_javascript::{Error as FunctionError, Runner};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Reader, Scope,
-    Seq, Since, TailRow,
+    ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Place, Reader,
+    Scope, Since, TailRow,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -287,7 +287,7 @@ impl Feed {
     }
 
     /// Where it stands; `None` before the first page.
-    pub fn last_seq(&self) -> Option<Seq> {
+    pub fn last_seq(&self) -> Option<Place> {
         self.rows.changes.last_seq()
     }
 }
@@ -304,7 +304,7 @@ struct Rows {
     /// What was taken and is being filtered.
     filtering: Option<JoinHandle<Result<Passed>>>,
     /// Where the feed stood before that.
-    before: Option<Seq>,
+    before: Option<Place>,
     follow: Follow,
     timeout: Duration,
     /// Until when it waits for the first row.
@@ -328,11 +328,11 @@ impl Rows {
             Passing::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
             Passing::Function(function) => {
                 page.rows = function.pass(page.rows).await?;
-                page.at_end |= self.cut(&mut page.rows, |row| row.seq);
+                page.at_end |= self.cut(&mut page.rows, |row| row.place());
             }
             Passing::Selector(selecting) => {
                 page.rows = selecting.pass(page.rows).await?;
-                page.at_end |= self.cut(&mut page.rows, |row| row.seq);
+                page.at_end |= self.cut(&mut page.rows, |row| row.place());
             }
         }
         self.is_empty &= page.rows.is_empty();
@@ -383,12 +383,12 @@ impl Rows {
     }
 
     /// Drops rows beyond the limit, and says whether it is reached: then the feed stands at the last row.
-    fn cut<R>(&mut self, rows: &mut Vec<R>, seq: impl Fn(&R) -> Seq) -> bool {
+    fn cut<R>(&mut self, rows: &mut Vec<R>, place: impl Fn(&R) -> Place) -> bool {
         let is_full = rows.len() as u64 >= self.left;
         rows.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.left -= rows.len() as u64;
         if let (true, Some(last)) = (is_full, rows.last()) {
-            self.changes.stand_at(seq(last));
+            self.changes.stand_at(place(last));
         }
         is_full
     }
@@ -397,11 +397,11 @@ impl Rows {
     fn came(&mut self, passed: Passed) -> Option<Waited> {
         let came = match passed {
             Passed::Rows(mut rows) => {
-                self.cut(&mut rows, |row| row.seq);
+                self.cut(&mut rows, |row| row.place());
                 (!rows.is_empty()).then_some(Waited::Passed(rows))
             }
             Passed::Shared(mut rows) => {
-                self.cut(&mut rows, |row| row.row.seq);
+                self.cut(&mut rows, |row| row.row.place());
                 (!rows.is_empty()).then_some(Waited::Shared(rows))
             }
         };

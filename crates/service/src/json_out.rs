@@ -5,7 +5,7 @@ use flatbed_layer::json::{Object, name, write_string};
 pub use flatbed_layer::text::{
     attachment, attachment_head, begin_document, digest, document, go_on_with_document, history, rev, revs,
 };
-use flatbed_layer::{RevId, Seq};
+use flatbed_layer::{Place, RevId, Seq};
 
 /// `"name":"text"`, for a text that is written piece by piece.
 pub fn member(name: &str, text: &str, out: &mut Vec<u8>) {
@@ -25,6 +25,13 @@ pub fn comma(at: usize, out: &mut Vec<u8>) {
 pub fn seq(seq: &Seq, out: &mut Vec<u8>) {
     out.push(b'"');
     seq.write(out);
+    out.push(b'"');
+}
+
+/// A place with quotes. It has no character that needs an escape, either.
+pub fn place(place: &Place, out: &mut Vec<u8>) {
+    out.push(b'"');
+    place.write(out);
     out.push(b'"');
 }
 

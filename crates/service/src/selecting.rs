@@ -282,7 +282,7 @@ fn pass<R: Row, P>(
     for row in rows {
         match row.kind() {
             RowKind::Changed => {}
-            RowKind::Lost => {
+            RowKind::Lost | RowKind::Revoked | RowKind::User => {
                 passed.push(row);
                 continue;
             }
@@ -350,7 +350,8 @@ mod tests {
         });
         let leaves = vec![rev.clone()];
         let (kind, id) = (RowKind::Changed, "d".into());
-        ChangeRow { kind, seq, id, rev, leaves, leaf_count: 1, deleted: false, doc: document }
+        let (because, removed) = (None, Vec::new());
+        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count: 1, deleted: false, removed, doc: document }
     }
 
     #[test]

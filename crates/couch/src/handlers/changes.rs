@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_http::{CHUNK_BYTES, Following, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, DESIGN, Documents, Reader, RevId, RowKind, Scope, Seq, TailDocument, TailRow,
+    ChangeRow, ChangesPage, DESIGN, Documents, Place, Reader, RevId, RowKind, Scope, TailDocument, TailRow,
 };
 use flatbed_service::{Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
 use hyper::Method;
@@ -333,9 +333,10 @@ impl Writer {
             self.rows += 1;
             self.sender.count_row();
             self.begin_row();
-            let seq = self.seqs.shows().then_some(&row.seq);
-            write_row(&self.database, row, seq, self.shown.shows(), &mut self.sender).await?;
-            self.end_row(&row.seq);
+            let place = row.place();
+            let shown = self.seqs.shows().then_some(&place);
+            write_row(&self.database, row, shown, self.shown.shows(), &mut self.sender).await?;
+            self.end_row(&place);
             self.sender.send_if_full().await?;
         }
         Ok(())
@@ -354,9 +355,10 @@ impl Writer {
             if !shows_seq || (self.shown.include_docs && has_attachments && shows_data) {
                 let row = self.changes.shown(&row);
                 self.begin_row();
-                let seq = shows_seq.then_some(&row.seq);
-                write_row(&self.database, &row, seq, self.shown.shows(), &mut self.sender).await?;
-                self.end_row(&row.seq);
+                let place = row.place();
+                let shown = shows_seq.then_some(&place);
+                write_row(&self.database, &row, shown, self.shown.shows(), &mut self.sender).await?;
+                self.end_row(&place);
                 continue;
             }
             let line = shared_row::line(&row, self.shown.form);
@@ -368,7 +370,7 @@ impl Writer {
             }
             self.begin_row();
             self.sender.buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
-            self.end_row(&row.row.seq);
+            self.end_row(&row.row.place());
         }
         if self.shown.feed != Feed::Longpoll {
             self.sender.flush().await?;
@@ -387,18 +389,18 @@ impl Writer {
     }
 
     /// What stands behind a row.
-    fn end_row(&mut self, seq: &Seq) {
+    fn end_row(&mut self, place: &Place) {
         let out = &mut self.sender.buffer;
         match self.shown.feed {
             Feed::Normal | Feed::Longpoll => {}
             Feed::Continuous | Feed::WebSocket => out.push(b'\n'),
-            Feed::EventSource => out.extend_from_slice(format!("\nid: \"{seq}\"\n\n").as_bytes()),
+            Feed::EventSource => out.extend_from_slice(format!("\nid: \"{place}\"\n\n").as_bytes()),
         }
     }
 
     /// `"last_seq":...,"pending":...`
     fn tail(&mut self, pending: u64) {
-        let last_seq = self.changes.last_seq().map_or_else(|| "0".to_owned(), |seq| seq.to_string());
+        let last_seq = self.changes.last_seq().map_or_else(|| "0".to_owned(), |place| place.to_string());
         let out = &mut self.sender.buffer;
         json_out::member("last_seq", &last_seq, out);
         out.extend_from_slice(b",\"pending\":");
@@ -446,12 +448,17 @@ fn noted(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
 async fn write_row(
     database: &Reader,
     row: &ChangeRow,
-    seq: Option<&Seq>,
+    place: Option<&Place>,
     show: Option<&Show>,
     sender: &mut Sender,
 ) -> Written {
-    shared_row::open(row, seq, &row.leaves, &mut sender.buffer);
+    shared_row::open(row, place, &row.leaves, &mut sender.buffer);
     match (row.kind, show) {
+        // Of one that is lost at most that it is.
+        (RowKind::Lost | RowKind::Revoked, Some(_)) if let Some(document) = &row.doc => {
+            sender.buffer.extend_from_slice(b",\"doc\":");
+            json_out::document(document, &mut sender.buffer);
+        }
         (RowKind::Changed, Some(show)) => {
             sender.buffer.extend_from_slice(b",\"doc\":");
             match &row.doc {
@@ -461,8 +468,7 @@ async fn write_row(
                 document => Box::pin(attached::send_or_null(database, document.as_ref(), show, sender)).await?,
             }
         }
-        // Which document is lost is all that there is to say.
-        (RowKind::Changed, None) | (RowKind::Lost, _) => {}
+        (RowKind::Changed, None) | (RowKind::Lost | RowKind::Revoked | RowKind::User, _) => {}
     }
     sender.buffer.push(b'}');
     Ok(())

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use crate::error::Result;
 use crate::feed::hub::{Following, Taken};
+use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::{AnySource, Page, Seen, Source};
@@ -13,7 +14,6 @@ use crate::feed::tail::{Part, TailRow};
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
 
 /// Why a wait ended.
@@ -44,7 +44,7 @@ pub struct Changes {
     query: ChangesQuery,
     source: AnySource,
     /// Read up to here; `None` at first.
-    cursor: Option<Seq>,
+    cursor: Option<Place>,
     limit: u64,
     following: Option<Following>,
     instance: Option<Arc<Instance>>,
@@ -120,8 +120,8 @@ impl Changes {
             return None;
         }
         self.cursor = Some(match self.query.since {
-            Since::After(seq) => seq,
-            _ => following.drained()?,
+            Since::After(place) => place,
+            _ => following.drained()?.into(),
         });
         (self.following, self.instance) = (Some(following), Some(instance));
         let (rows, at_end) = match self.take() {
@@ -201,7 +201,7 @@ impl Changes {
             Some(following) if following.is_at(instance) => following,
             _ => Following::new(&self.database.inner, instance, self.query.extras.and(self.source.needs())),
         };
-        let taken = self.following.insert(following).take(cursor);
+        let taken = self.following.insert(following).take(cursor.seq());
         if let Some(Taken::Ended) = taken {
             self.following = None;
         }
@@ -217,7 +217,7 @@ impl Changes {
         let is_behind = matches!(step, Step::ReadOn);
         let metrics = &self.database.inner.metrics;
         if let Some(following) = &self.following {
-            following.stands_at(self.cursor.filter(|_| !is_behind));
+            following.stands_at(self.cursor.filter(|_| !is_behind).map(|cursor| cursor.seq()));
             metrics.tail_misses.add(u64::from(is_behind));
         }
         if let Step::Rows(rows, _) = &step {
@@ -232,7 +232,7 @@ impl Changes {
         let was_empty = part.rows.is_empty();
         let needs = self.source.needs();
         for row in part.rows {
-            let seq = row.row.seq;
+            let place = row.row.place();
             let seen = if needs.are_in(&row) { Some(self.source.sees(&row)) } else { None };
             let shown = match seen {
                 Some(Seen::Other) => None,
@@ -246,12 +246,12 @@ impl Changes {
                 self.limit = self.limit.saturating_sub(1);
                 rows.push(shown);
             }
-            self.cursor = Some(seq);
+            self.cursor = Some(place);
             if self.limit == 0 {
                 return Step::Rows(rows, true);
             }
         }
-        self.cursor = part.last_seq.or(self.cursor);
+        self.cursor = part.last_seq.map(Place::from).or(self.cursor);
         self.ended_as_of = part.version;
         match (rows.is_empty(), was_empty) {
             (false, _) => Step::Rows(rows, part.is_all),
@@ -269,8 +269,8 @@ impl Changes {
     }
 
     /// Goes back to a row of what came last: what stood behind it has not been taken.
-    pub fn stand_at(&mut self, seq: Seq) {
-        self.cursor = Some(seq);
+    pub fn stand_at(&mut self, place: impl Into<Place>) {
+        self.cursor = Some(place.into());
     }
 
     /// A shared row as this feed shows it.
@@ -279,7 +279,7 @@ impl Changes {
     }
 
     /// Where the feed stands; `None` before the first page.
-    pub fn last_seq(&self) -> Option<Seq> {
+    pub fn last_seq(&self) -> Option<Place> {
         self.cursor
     }
 }
@@ -322,7 +322,7 @@ struct Pending<'a> {
     inner: &'a Inner,
     name: &'a str,
     source: &'a AnySource,
-    cursor: Seq,
+    cursor: Place,
 }
 
 impl Operation for Pending<'_> {

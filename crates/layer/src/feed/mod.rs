@@ -3,6 +3,7 @@
 mod armed;
 pub(crate) mod changes;
 pub(crate) mod hub;
+pub(crate) mod place;
 pub(crate) mod query;
 pub(crate) mod row;
 mod source;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use flatbed_revtree::DocumentId;
 
 use crate::document::edit::{Conflicts, Document};
+use crate::feed::place::Place;
 use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
-use crate::store::seq::Seq;
 
 /// Where a feed begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,8 +18,15 @@ pub enum Since {
     Beginning,
     /// After the newest one that is there at the first read.
     Now,
-    /// After this one. A sequence of another incarnation means the beginning.
-    After(Seq),
+    /// After this one. A place of another incarnation means the beginning.
+    After(Place),
+}
+
+impl Since {
+    /// After this one.
+    pub fn after(place: impl Into<Place>) -> Since {
+        Since::After(place.into())
+    }
 }
 
 /// Which documents a feed is about.

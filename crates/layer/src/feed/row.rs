@@ -6,6 +6,7 @@ use prost::Message;
 use crate::document::edit::Document;
 use crate::document::tree::Leaves;
 use crate::error::Result;
+use crate::feed::place::Place;
 use crate::instance::Instance;
 use crate::read::get::ShowsDocument;
 use crate::store::proto;
@@ -21,6 +22,10 @@ pub enum RowKind {
     /// It is no longer one of the feed's documents: it has left them, or the reader has lost the right to it. Such a row
     /// names the document and the revision with which that was so. It says nothing else of it, and filters let it pass.
     Lost,
+    /// The same, where it is the reader who has lost it, and not the document that has left.
+    Revoked,
+    /// What the reader has has changed, or their own record: `_user/` and their name in the place of an id, and no revision.
+    User,
 }
 
 /// A document's newest change.
@@ -28,29 +33,46 @@ pub enum RowKind {
 pub struct ChangeRow {
     /// Whether the document is still one of the feed's.
     pub kind: RowKind,
-    /// Where it stands.
+    /// Its own sequence.
     pub seq: Seq,
+    /// The change because of which it comes, where that is another one: a grant of a channel, or its loss.
+    pub because: Option<Seq>,
     /// The document's id.
     pub id: String,
-    /// The winner.
+    /// The winner; of [`RowKind::User`] it says nothing.
     pub rev: RevId,
-    /// The winner; where asked for all leaves, each better than the next.
+    /// The winner; of [`RowKind::User`] none; where asked for all leaves, each better than the next.
     pub leaves: Vec<RevId>,
     /// How many leaves there are.
     pub leaf_count: usize,
-    /// Whether the winner is a tombstone; `false` of a document that is lost.
+    /// Whether the winner is a tombstone; `false` of a document that is lost, but where the revision with which that was so is one.
     pub deleted: bool,
+    /// Channels of the reader's that the document has left with this change, sorted.
+    pub removed: Vec<String>,
     /// When asked for.
     pub doc: Option<Document>,
 }
 
 impl ChangeRow {
+    /// A document that has changed and is not deleted; its winner is its only leaf.
+    pub(crate) fn changed(seq: Seq, id: String, rev: RevId, leaves: Vec<RevId>) -> ChangeRow {
+        let (kind, removed) = (RowKind::Changed, Vec::new());
+        ChangeRow { kind, seq, because: None, id, rev, leaves, leaf_count: 1, deleted: false, removed, doc: None }
+    }
+
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        match self.because {
+            None => self.seq.into(),
+            Some(because) => Place::within(because, self.seq),
+        }
+    }
+
     /// The row that says of the same change that the document has left the feed.
     #[must_use]
     pub fn lost(&self) -> ChangeRow {
-        let (seq, id, rev) = (self.seq, self.id.clone(), self.rev.clone());
-        let leaves = vec![rev.clone()];
-        ChangeRow { kind: RowKind::Lost, seq, id, rev, leaves, leaf_count: 1, deleted: false, doc: None }
+        let leaves = vec![self.rev.clone()];
+        ChangeRow { kind: RowKind::Lost, ..ChangeRow::changed(self.seq, self.id.clone(), self.rev.clone(), leaves) }
     }
 
     /// Whether there are more leaves than the by-seq entry names.
@@ -75,7 +97,7 @@ pub struct ChangesPage {
     /// All is read that was there, or the limit is reached.
     pub at_end: bool,
     /// Where the feed stands after this page.
-    pub last_seq: Seq,
+    pub last_seq: Place,
 }
 
 impl ShowsDocument for ChangeRow {
@@ -99,6 +121,6 @@ pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
         }
     }
     let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
-    let (kind, id) = (RowKind::Changed, entry.document_id);
-    Ok(ChangeRow { kind, seq, id, rev, leaves, leaf_count, deleted: entry.deleted, doc: None })
+    let deleted = entry.deleted;
+    Ok(ChangeRow { leaf_count, deleted, ..ChangeRow::changed(seq, entry.document_id, rev, leaves) })
 }

@@ -14,6 +14,7 @@ mod words;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::feed::place::Place;
 use crate::feed::query::{Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
@@ -52,7 +53,12 @@ pub(super) trait Source {
     fn sees(&self, row: &TailRow) -> Seen;
 
     /// How many rows lie behind a place: exact as far as that is cheap, beyond it an estimate.
-    fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> impl Future<Output = Result<u64>> + Send;
+    fn pending(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        cursor: Place,
+    ) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// What a row of by-seq is in a feed.
@@ -110,7 +116,7 @@ impl Source for AnySource {
         of_any!(self, source => source.sees(row))
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
         of_any!(self, source => source.pending(trx, instance, cursor).await)
     }
 }
@@ -124,7 +130,7 @@ pub(super) struct Page<'a> {
     /// What the rows are to carry.
     pub(super) extras: Extras,
     /// Read up to here; `None` at first.
-    pub(super) cursor: Option<Seq>,
+    pub(super) cursor: Option<Place>,
     /// How many rows at most; reached, the page is the last one.
     pub(super) limit: u64,
 }
@@ -135,12 +141,17 @@ impl Page<'_> {
         if self.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
     }
 
+    /// Up to where all changes have been read; `None` at first.
+    fn cursor(&self) -> Option<Seq> {
+        self.cursor.as_ref().map(Place::seq)
+    }
+
     /// After what the whole feed begins; `None`: after the newest sequence, behind which there is nothing yet.
     fn since(&self, incarnation: u64) -> Option<Seq> {
         match self.since {
             Since::Beginning => Some(Seq::zero(incarnation)),
             Since::Now => None,
-            Since::After(seq) => Some(of_incarnation(incarnation, seq)),
+            Since::After(place) => Some(of_incarnation(incarnation, place.seq())),
         }
     }
 
@@ -167,7 +178,7 @@ impl Page<'_> {
             at_end = false;
             last_seq = rows.last().map_or(last_seq, |row| row.seq);
         }
-        Ok(ChangesPage { rows, at_end, last_seq })
+        Ok(ChangesPage { rows, at_end, last_seq: last_seq.into() })
     }
 }
 

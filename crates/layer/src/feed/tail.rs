@@ -203,7 +203,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::feed::row::RowKind;
 
     fn seq(at: u64) -> Seq {
         let mut stamp = [0; 12];
@@ -214,16 +213,7 @@ mod tests {
     fn row(at: u64, id: u8) -> TailRow {
         let rev: RevId = "1-a".parse().unwrap();
         let (id, leaves) = (id.to_string(), vec![rev.clone()]);
-        let row = ChangeRow {
-            kind: RowKind::Changed,
-            seq: seq(at),
-            id,
-            rev,
-            leaves,
-            leaf_count: 1,
-            deleted: false,
-            doc: None,
-        };
+        let row = ChangeRow::changed(seq(at), id, rev, leaves);
         TailRow::new(row, TailDocument::NotRead)
     }
 

@@ -157,7 +157,7 @@ impl DatabaseUpdates {
         let since = match self.query.since {
             Since::Beginning => [0; STAMP_BYTES],
             Since::Now => newest,
-            Since::After(seq) => of_this(seq),
+            Since::After(place) => of_this(place.seq()),
         };
         let (after, until) = match (self.query.descending, self.cursor) {
             (false, cursor) => (cursor.map_or(since, of_this), newest),

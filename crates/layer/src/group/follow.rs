@@ -100,7 +100,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
     };
     let mut place = place_of(&progress)?;
     loop {
-        let query = ChangesQuery { since: Since::After(place), extras: EXTRAS, ..ChangesQuery::default() };
+        let query = ChangesQuery { since: Since::after(place), extras: EXTRAS, ..ChangesQuery::default() };
         let mut feed = Feed { changes: Changes::new(job.reader.clone(), query).asking_version(), is_at_end: false };
         let mut ahead = None;
         let purged = loop {
@@ -202,7 +202,7 @@ impl Feed {
     }
 
     async fn map(&self, job: &Job, run: Run) -> Result<MappedRun> {
-        let (last_seq, ended_as_of) = (self.changes.last_seq(), self.changes.ended_as_of());
+        let (last_seq, ended_as_of) = (self.changes.last_seq().map(|place| place.seq()), self.changes.ended_as_of());
         if !run.documents.is_empty() {
             job.state.is_behind();
         }

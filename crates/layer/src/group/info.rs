@@ -90,7 +90,7 @@ impl Reader {
         };
         let since = if info.is_built { place } else { Seq::zero(standing.instance.incarnation()) };
         info.update_seq = Some(since);
-        let query = ChangesQuery { since: Since::After(since), ..ChangesQuery::default() };
+        let query = ChangesQuery { since: Since::after(since), ..ChangesQuery::default() };
         let mut changes = Changes::new(self.clone(), query);
         changes.stand_at(since);
         info.pending = changes.pending().await?;

@@ -112,7 +112,7 @@ async fn follower(db: Database, until: tokio::sync::watch::Receiver<Option<Seq>>
             view.insert(row.id, (row.seq, row.rev));
         }
         if page.at_end {
-            if until.borrow().is_some_and(|until| page.last_seq >= until) {
+            if until.borrow().is_some_and(|until| page.last_seq >= until.into()) {
                 return view;
             }
             tokio::select! {

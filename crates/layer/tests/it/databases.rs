@@ -52,7 +52,7 @@ async fn two_servers_see_one_another() {
     assert!(matches!(put(&at_two, "d", Some(&rev), "{}").await, Err(Error::Refused(Refusal::Conflict))));
     assert_eq!(get(&at_one, "d").await.unwrap(), r#"{"x":1,"from":"new"}"#);
     // A sequence of the old one means the beginning.
-    let mut changes = at_two.changes(ChangesQuery { since: Since::After(old_seq), ..ChangesQuery::default() });
+    let mut changes = at_two.changes(ChangesQuery { since: Since::after(old_seq), ..ChangesQuery::default() });
     assert_eq!(changes.next_page().await.unwrap().rows.len(), 1);
     assert_clean(&one, &at_one).await;
 }

@@ -288,7 +288,7 @@ async fn is_never_behind(store: &Store, what: What) {
             written += count;
         }
         assert!(by_bob.iter().all(|(count, refusal)| *count > 0 && refusal.is_none()), "{by_bob:?}");
-        let mut behind = db.changes(ChangesQuery { since: Since::After(changed), ..ChangesQuery::default() });
+        let mut behind = db.changes(ChangesQuery { since: Since::after(changed), ..ChangesQuery::default() });
         loop {
             let page = behind.next_page().await.unwrap();
             let annas = page.rows.iter().find(|row| row.id.starts_with("anna"));

@@ -127,11 +127,11 @@ async fn a_feed_that_begins_sees_all_that_was_there() {
     for number in 0..30 {
         let id = number.to_string();
         put(&db, &id, None, "{}").await.unwrap();
-        let mut changes = at_reader.changes(ChangesQuery { since: Since::After(since), ..ChangesQuery::default() });
+        let mut changes = at_reader.changes(ChangesQuery { since: Since::after(since), ..ChangesQuery::default() });
         let page = soon(changes.next_page()).await.unwrap();
         assert_eq!(page.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), [id.as_str()]);
         assert!(page.at_end);
-        since = page.last_seq;
+        since = page.last_seq.seq();
         let mut now = at_reader.changes(ChangesQuery { since: Since::Now, ..ChangesQuery::default() });
         assert_eq!(soon(now.next_page()).await.unwrap().last_seq, since);
     }
@@ -139,7 +139,7 @@ async fn a_feed_that_begins_sees_all_that_was_there() {
     assert_eq!((metric(&reader, "tail_rows"), metric(&reader, "tail_misses")), (60, 0), "a feed has read for itself");
     let rev = put(&db, "purged", None, "{}").await.unwrap();
     assert_eq!(db.purge("purged", &[rev]).await.unwrap().len(), 1);
-    let mut changes = at_reader.changes(ChangesQuery { since: Since::After(since), ..ChangesQuery::default() });
+    let mut changes = at_reader.changes(ChangesQuery { since: Since::after(since), ..ChangesQuery::default() });
     assert!(soon(changes.next_page()).await.unwrap().rows.is_empty());
     drop(follower);
 }
@@ -212,7 +212,7 @@ struct View {
 async fn follower(database: Database, number: u64, until: watch::Receiver<Option<Seq>>) -> View {
     let mut view = View::default();
     loop {
-        let since = view.last.map_or(Since::Beginning, Since::After);
+        let since = view.last.map_or(Since::Beginning, Since::after);
         let with_documents = number.is_multiple_of(3) || number.is_multiple_of(5);
         let documents = if with_documents { Documents::Yes } else { Documents::No };
         let extras = Extras { leaves: number.is_multiple_of(2), documents };
@@ -223,7 +223,7 @@ async fn follower(database: Database, number: u64, until: watch::Receiver<Option
             let rows = tokio::select! {
                 rows = next(&mut changes, &mut is_following) => rows,
                 () = tokio::time::sleep(Duration::from_millis(3 + number)) => {
-                    if until.borrow().is_some_and(|until| changes.last_seq() >= Some(until)) {
+                    if until.borrow().is_some_and(|until| changes.last_seq() >= Some(until.into())) {
                         return view;
                     }
                     continue;

@@ -49,7 +49,7 @@ async fn pending_is_exact_near_the_end_and_never_too_little() {
     let corners = [0, 1, 799, 800, 801, 1_298, 1_299];
     let places = corners.into_iter().chain((0..30).map(|_| random.below(1_300) as usize));
     for at in places {
-        let since = Since::After(seqs[at]);
+        let since = Since::after(seqs[at]);
         let mut changes = db.changes(ChangesQuery { since, limit: Some(0), ..ChangesQuery::default() });
         changes.next_page().await.unwrap();
         let (pending, counted) = waits::count(changes.pending()).await;

@@ -13,7 +13,7 @@ async fn follow(db: &Database, since: Since) -> (Seq, usize) {
         let page = changes.next_page().await.expect("a page");
         rows += page.rows.len();
         if page.at_end {
-            return (page.last_seq, rows);
+            return (page.last_seq.seq(), rows);
         }
     }
 }
@@ -64,10 +64,10 @@ async fn followers_begin_anew() {
         };
         assert_eq!(rows(&after), rows(&before), "the same changes in the same order");
         assert!(after.iter().zip(&before).all(|(after, before)| after.seq != before.seq));
-        assert_eq!(follow(&db, Since::After(seen)).await.1, before.len(), "an old sequence means the beginning");
-        let (last, _) = follow(&db, Since::After(before[4_000].seq)).await;
+        assert_eq!(follow(&db, Since::after(seen)).await.1, before.len(), "an old sequence means the beginning");
+        let (last, _) = follow(&db, Since::after(before[4_000].seq)).await;
         assert_eq!(last, db.update_seq().await.unwrap());
-        assert_eq!(follow(&db, Since::After(after[4_000].seq)).await.1, before.len() - 4_001);
+        assert_eq!(follow(&db, Since::after(after[4_000].seq)).await.1, before.len() - 4_001);
         assert_ne!(empty.update_seq().await.unwrap(), seen_empty);
         let now = db.info().await.unwrap();
         assert_eq!((now.doc_count, now.doc_del_count), (info.doc_count, info.doc_del_count));
@@ -77,7 +77,7 @@ async fn followers_begin_anew() {
     assert_eq!(get(&db, "first").await.unwrap(), r#"{"n":2}"#);
     let (last, _) = follow(&db, Since::Beginning).await;
     put(&db, "later", None, "{}").await.unwrap();
-    assert_eq!(follow(&db, Since::After(last)).await.1, 1);
+    assert_eq!(follow(&db, Since::after(last)).await.1, 1);
     assert_clean(&layer, &db).await;
 }
 
@@ -117,11 +117,11 @@ async fn what_was_interrupted_is_done_again() {
     let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
     assert_eq!(renewed, Renewed { databases: 1, entries: 20 });
     assert_clean(&layer, &db).await;
-    let (once, rows) = follow(&db, Since::After(seen)).await;
+    let (once, rows) = follow(&db, Since::after(seen)).await;
     assert_eq!(rows, 20);
     // Each restore is another one.
     renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
-    assert_eq!(follow(&db, Since::After(once)).await.1, 20);
+    assert_eq!(follow(&db, Since::after(once)).await.1, 20);
     assert_clean(&layer, &db).await;
 }
 
@@ -143,7 +143,7 @@ async fn faults_lose_no_entry() {
     for _ in 0..20 {
         let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
         assert_eq!(renewed, Renewed { databases: 1, entries: 100 }, "what was moved is counted once");
-        assert_eq!(follow(&db, Since::After(seen)).await.1, 100);
+        assert_eq!(follow(&db, Since::after(seen)).await.1, 100);
     }
     assert_clean(&layer, &db).await;
 }

@@ -44,7 +44,7 @@ fn ids(rows: &[flatbed_layer::ChangeRow]) -> Vec<String> {
 
 /// How many rows a feed gives that begins after a sequence.
 async fn after(db: &Database, seq: Seq) -> usize {
-    let mut changes = db.changes(ChangesQuery { since: Since::After(seq), ..ChangesQuery::default() });
+    let mut changes = db.changes(ChangesQuery { since: Since::after(seq), ..ChangesQuery::default() });
     let mut rows = 0;
     loop {
         let page = changes.next_page().await.expect("a page");

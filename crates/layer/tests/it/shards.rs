@@ -115,13 +115,13 @@ async fn walk(database: &Database, query: ChangesQuery) -> (Vec<String>, Seq, us
         // Where a filter passes nothing, the place alone moves.
         assert!(page.at_end || last.is_none_or(|last| query_descends || last < page.last_seq), "a page gets on");
         for row in page.rows {
-            last = Some(row.seq);
+            last = Some(row.place());
             ids.push(row.id);
         }
         pages += 1;
         if page.at_end {
             assert!(last.is_none_or(|last| last <= page.last_seq) || changes.last_seq() == last);
-            return (ids, page.last_seq, pages);
+            return (ids, page.last_seq.seq(), pages);
         }
     }
 }
@@ -150,7 +150,7 @@ async fn feeds_have_the_order_of_commits_and_every_parameter_its_meaning() {
     let limited = ChangesQuery { limit: Some(700), extras, ..ChangesQuery::default() };
     let (ids, at, _) = walk(&db, limited).await;
     assert_eq!(ids, order[..700]);
-    let since = Since::After(at);
+    let since = Since::after(at);
     let (ids, ..) = walk(&db, ChangesQuery { since, ..ChangesQuery::default() }).await;
     assert_eq!(ids, order[700..]);
     let (ids, ..) = walk(&db, ChangesQuery { since, descending: true, ..ChangesQuery::default() }).await;
@@ -194,7 +194,7 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
         let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
         assert_eq!(renewed.entries, order.len() as u64 + 1);
         assert_clean(&layers[2], &second).await;
-        let (ids, last, _) = walk(&second, ChangesQuery { since: Since::After(seen), ..ChangesQuery::default() }).await;
+        let (ids, last, _) = walk(&second, ChangesQuery { since: Since::after(seen), ..ChangesQuery::default() }).await;
         assert_eq!((&ids[..order.len()], ids[order.len()].as_str()), (&order[..], "moved"));
         assert_eq!(last, first.update_seq().await.unwrap());
         assert_eq!(keys(&store, META).await.1[3], 3, "no last_seq where there is no entry, but counters");
@@ -262,7 +262,7 @@ async fn each_shard_says_when_it_was_changed() {
         assert_eq!(told, [("db", Created), ("other", Created), ("db", Updated)]);
         assert_eq!(stamp(all[2].2), stamp(first.update_seq().await.unwrap()));
         // What is newer in one shard hides what is older in another, whichever page either is in.
-        let since = Since::After(all[1].2);
+        let since = Since::after(all[1].2);
         let later = updates(&one, DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() }).await;
         assert_eq!(later, all[2..]);
     }

@@ -67,11 +67,11 @@ async fn changes_of_a_database_are_one_row() {
     assert_eq!(layer.newest_database_update().await.unwrap(), last);
     // From each row on, there is what follows it.
     for (at, row) in rows.iter().enumerate() {
-        assert_eq!(all(&layer, Since::After(row.seq)).await, (rows[at + 1..].to_vec(), last));
+        assert_eq!(all(&layer, Since::after(row.seq)).await, (rows[at + 1..].to_vec(), last));
     }
     assert_eq!(all(&layer, Since::Now).await, (Vec::new(), last));
     put(&a, "again", None, "{}").await.unwrap();
-    let (after, end) = all(&layer, Since::After(last)).await;
+    let (after, end) = all(&layer, Since::after(last)).await;
     assert_eq!(told(&after), [("a", Updated)]);
     assert!(end > last);
     layer.delete_database("a").await.unwrap();
@@ -97,7 +97,7 @@ async fn pages_and_the_other_direction() {
     let (rows, last) = all(&layer, Since::Beginning).await;
     assert_eq!(rows.len(), 1_100);
     assert!(rows.is_sorted_by(|a, b| a.seq < b.seq));
-    for since in [Since::Beginning, Since::After(rows[99].seq)] {
+    for since in [Since::Beginning, Since::after(rows[99].seq)] {
         let query = DatabaseUpdatesQuery { since, descending: true, limit: None };
         let mut updates = layer.database_updates(query);
         let mut down = Vec::new();
@@ -117,11 +117,11 @@ async fn pages_and_the_other_direction() {
     };
     let page = limited(Since::Beginning, false, 7).await;
     assert_eq!((page.rows.as_slice(), page.at_end, page.last_seq), (&rows[..7], true, rows[6].seq));
-    let page = limited(Since::After(page.last_seq), false, 2_000).await;
+    let page = limited(Since::after(page.last_seq), false, 2_000).await;
     assert_eq!(page.rows.as_slice(), &rows[7..1_007]);
     let page = limited(Since::Beginning, true, 2).await;
     assert_eq!(page.rows, [rows[1_099].clone(), rows[1_098].clone()]);
-    let page = limited(Since::After(rows[3].seq), false, 0).await;
+    let page = limited(Since::after(rows[3].seq), false, 0).await;
     assert_eq!((page.rows.len(), page.at_end, page.last_seq), (0, true, rows[3].seq));
     assert_eq!(limited(Since::Now, true, 5).await.last_seq, last);
 }
@@ -252,7 +252,7 @@ async fn chains(store: &Store, rounds: usize) {
         })
         .collect();
     let follower = {
-        let mut updates = follow(&there, Since::After(begin));
+        let mut updates = follow(&there, Since::after(begin));
         tokio::spawn(async move {
             let mut rows = Vec::new();
             until(&mut updates, &mut rows, |rows| rows.iter().any(|row| &*row.name == "end")).await;
@@ -264,7 +264,7 @@ async fn chains(store: &Store, rounds: usize) {
     let mut listings = 0;
     loop {
         let is_over = writers.iter().all(tokio::task::JoinHandle::is_finished);
-        let (some, end) = all(&there, Since::After(cursor)).await;
+        let (some, end) = all(&there, Since::after(cursor)).await;
         assert!(some.iter().all(|row| cursor < row.seq && row.seq <= end) && some.is_sorted_by(|a, b| a.seq < b.seq));
         let shown: HashMap<&str, Seq> = some.iter().map(|row| (&*row.name, row.seq)).collect();
         assert_eq!(shown.len(), some.len(), "a database twice");
@@ -296,7 +296,7 @@ async fn chains(store: &Store, rounds: usize) {
     assert!(followed.is_sorted_by(|a, b| a.seq < b.seq));
     // Whatever was overwritten in between, what came last is there, and at the same place.
     let last = |rows: &[DatabaseUpdate], name: &str| rows.iter().rfind(|row| *row.name == *name).map(|row| row.seq);
-    let (listed, _) = all(&here, Since::After(begin)).await;
+    let (listed, _) = all(&here, Since::after(begin)).await;
     for name in chains.iter().flatten() {
         let at = last(&listed, name);
         assert!(at.is_some() && last(&rows, name) == at && last(&followed, name) == at, "{name}");
@@ -383,8 +383,8 @@ async fn a_restored_copy_has_other_sequences() {
     put(&db, "x", None, "{}").await.unwrap();
     let (before, seen) = all(&layer, Since::Beginning).await;
     renew(&store.fdb, &store.root, false, |_| ()).await.unwrap();
-    let (after, last) = all(&layer, Since::After(seen)).await;
+    let (after, last) = all(&layer, Since::after(seen)).await;
     assert_eq!(told(&after), told(&before), "an old sequence means the beginning");
-    assert_eq!(all(&layer, Since::After(last)).await.0, []);
+    assert_eq!(all(&layer, Since::after(last)).await.0, []);
     assert_clean(&layer, &layer.database("db")).await;
 }

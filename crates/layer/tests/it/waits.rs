@@ -286,7 +286,7 @@ async fn shards(store: &Store, table: &mut Table) {
         let mut changes = here.changes(ChangesQuery { limit: Some(10), ..ChangesQuery::default() });
         let row = format!("`_changes?limit=10` of 1,000, {shards} shards");
         table.row(&row, changes.next_page()).await.unwrap();
-        let since = Since::After(layers[3].newest_database_update().await.unwrap());
+        let since = Since::after(layers[3].newest_database_update().await.unwrap());
         for layer in &layers {
             let db = layer.database(&name);
             put(&db, &format!("later{}", db.update_seq().await.unwrap()), None, &body(3)).await.unwrap();

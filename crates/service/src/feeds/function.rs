@@ -130,7 +130,7 @@ impl Function {
             match row.kind {
                 RowKind::Changed => self.documents(&row, &mut texts).await?,
                 // It has none, and passes.
-                RowKind::Lost => {}
+                RowKind::Lost | RowKind::Revoked | RowKind::User => {}
             }
             bytes += texts.iter().skip(begin).map(Vec::len).sum::<usize>();
             waiting.push((row, texts.len() - begin));
@@ -207,7 +207,7 @@ impl Function {
                     row.leaves = leaves;
                     passed.push(row);
                 }
-                RowKind::Lost => passed.push(row),
+                RowKind::Lost | RowKind::Revoked | RowKind::User => passed.push(row),
             }
         }
         Ok(())

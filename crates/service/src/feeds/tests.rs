@@ -94,7 +94,7 @@ async fn feeds_wait_as_long_as_they_are_to() {
     let mut once = store.feed(query(Follow::No)).await.unwrap();
     assert_eq!(ids(&once.next_page().await.unwrap().rows), ["a"]);
     assert!(!once.goes_on());
-    let since = Since::After(once.last_seq().unwrap());
+    let since = Since::after(once.last_seq().unwrap());
 
     // What is there ends a feed that waits for something.
     let mut first = store.feed(query(Follow::UntilFirst)).await.unwrap();
@@ -152,7 +152,7 @@ async fn filters_pass_rows_up_to_the_limit() {
         store.feed(FeedQuery { filter: function("even"), limit: Some(2), ..query(Follow::On) }).await.unwrap();
     let page = limited.next_page().await.unwrap();
     assert_eq!((ids(&page.rows), page.at_end, limited.goes_on()), (vec!["d0", "d2"], true, false));
-    assert_eq!(limited.last_seq(), Some(page.rows[1].seq));
+    assert_eq!(limited.last_seq(), Some(page.rows[1].place()));
     // Missing ones are named as CouchDB names them.
     for (name, missing) in [("odd", "odd"), ("even", "")] {
         let found = store.feed(FeedQuery { filter: function(name), ..query(Follow::No) }).await;
@@ -190,7 +190,7 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let slow = "function (doc) { var end = Date.now() + 1000; while (Date.now() < end) {} return !!doc.n; }";
     store.put("_design/d", &format!(r#"{{"filters":{{"slow":"{slow}"}}}}"#)).await;
     let since = store.feed(query(Follow::No)).await.unwrap().next_page().await.unwrap().last_seq;
-    let follower = FeedQuery { since: Since::After(since), filter: function("slow"), ..query(Follow::On) };
+    let follower = FeedQuery { since: Since::after(since), filter: function("slow"), ..query(Follow::On) };
     let mut feed = store.feed(follower).await.unwrap();
     assert!(feed.next_page().await.unwrap().at_end);
     // Now it follows what is shared.
@@ -199,7 +199,7 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let waited = feed.wait(&mut Heartbeats::new(None)).await.unwrap();
     assert!(matches!(waited, Waited::Over), "{waited:?}");
     let last_seq = feed.last_seq().unwrap();
-    let next = FeedQuery { since: Since::After(last_seq), filter: function("slow"), ..query(Follow::No) };
+    let next = FeedQuery { since: Since::after(last_seq), filter: function("slow"), ..query(Follow::No) };
     assert_eq!(ids(&store.feed(next).await.unwrap().next_page().await.unwrap().rows), ["a"]);
 }
 

@@ -12,8 +12,9 @@ use futures_util::future::try_join;
 
 use crate::document::edit::check_document_id;
 use crate::error::Result;
+use crate::feed::place::Place;
 use crate::feed::query::Since;
-use crate::feed::row::{ChangeRow, ChangesPage, RowKind};
+use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::{Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
@@ -117,7 +118,7 @@ impl ByIds {
         page: &Page<'_>,
     ) -> Result<Option<(Vec<ChangeRow>, Left)>> {
         let incarnation = instance.incarnation();
-        let (descending, cursor) = (page.descending, page.cursor);
+        let (descending, cursor) = (page.descending, page.cursor());
         if descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
             // It is in by-seq.
             return Ok(None);
@@ -158,10 +159,10 @@ impl Source for ByIds {
             (true, Some(last)) => last.seq,
             // At the end the feed stands at the newest sequence, whatever was not asked for.
             _ if is_last && !page.descending => left.until,
-            _ => passed.or(page.cursor).unwrap_or(left.until),
+            _ => passed.or(page.cursor()).unwrap_or(left.until),
         };
         let read = page.complete(trx, instance, rows, is_last || is_full, stands).await?;
-        left.pass(read.last_seq, page.descending);
+        left.pass(read.last_seq.seq(), page.descending);
         (self.left, self.is_behind) = ((!read.at_end).then_some(left), !read.at_end);
         Ok(read)
     }
@@ -170,7 +171,7 @@ impl Source for ByIds {
         self.walk.sees(row)
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
         self.walk.pending(trx, instance, cursor).await
     }
 }
@@ -203,16 +204,8 @@ async fn infos<'i>(
             let seq = Seq::new(instance.incarnation(), info.stamp);
             let leaf_count = usize::try_from(info.leaf_count).unwrap_or(usize::MAX);
             let (rev, leaves) = (info.winner.clone(), vec![info.winner]);
-            rows.push(ChangeRow {
-                kind: RowKind::Changed,
-                seq,
-                id: (*id).to_owned(),
-                rev,
-                leaves,
-                leaf_count,
-                deleted: info.deleted,
-                doc: None,
-            });
+            let (id, deleted) = ((*id).to_owned(), info.deleted);
+            rows.push(ChangeRow { deleted, leaf_count, ..ChangeRow::changed(seq, id, rev, leaves) });
         }
     }
     Ok(rows)

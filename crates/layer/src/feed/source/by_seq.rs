@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::error::{Error, Result};
+use crate::feed::place::Place;
 use crate::feed::query::Scope;
 use crate::feed::row::{ChangesPage, change_row};
 use crate::feed::source::{Page, Seen, Source, of_incarnation};
@@ -13,7 +14,6 @@ use crate::instance::Instance;
 use crate::store::by_seq;
 use crate::store::keys::{BucketKeys, Counter, KeyRange};
 use crate::store::merge::Shares;
-use crate::store::seq::Seq;
 use crate::store::transaction::{Transaction, page_of};
 
 /// Up to here `pending` is counted: one answer of the storage.
@@ -37,7 +37,8 @@ impl BySeq {
 impl Source for BySeq {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
         let incarnation = instance.incarnation();
-        if page.descending && page.cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
+        let cursor = page.cursor();
+        if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
             // What is left of the old one is gone: this must not end as if all had been read.
             return Err(Error::DatabaseNotFound);
         }
@@ -45,13 +46,13 @@ impl Source for BySeq {
         // in whatever order it asks, and each commit writes its entries and its bucket's `last_seq` together: so no entry
         // of the page lies behind the newest sequence, and none that is not of the page, where that was all, before it.
         let newest = instance.buckets.begin_last_seq(trx, incarnation);
-        let cursor = page.cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
-        let Some(after) = cursor.or(page.since(incarnation)) else {
-            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: newest.await? });
+        let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
+        let Some(after) = begin.or(page.since(incarnation)) else {
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: newest.await?.into() });
         };
         let range = |bucket: &BucketKeys| {
             let mut range = bucket.by_seq_after(&after);
-            if let Some(cursor) = page.cursor.filter(|_| page.descending) {
+            if let Some(cursor) = cursor.filter(|_| page.descending) {
                 range.end = bucket.by_seq(&cursor);
             }
             range
@@ -59,10 +60,10 @@ impl Source for BySeq {
         let ranges: Vec<_> = instance.buckets.all().iter().map(range).collect();
         if page.limit == 0 || ranges.iter().all(|range| range.begin >= range.end) {
             let last_seq = match page.descending {
-                true => page.cursor.unwrap_or(newest.await?),
+                true => cursor.unwrap_or(newest.await?),
                 false => after,
             };
-            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq });
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: last_seq.into() });
         }
         let most = page.rows_max();
         let is_filtered = self.scope != Scope::All;
@@ -73,7 +74,7 @@ impl Source for BySeq {
         let read_all = read.is_all;
         self.shares = read.shares;
         let mut rows = read.rows;
-        let stands = if page.descending { page.cursor.unwrap_or(newest) } else { after };
+        let stands = if page.descending { cursor.unwrap_or(newest) } else { after };
         let mut last_read = rows.last().map_or(stands, |row| row.seq);
         if is_filtered {
             rows.retain(|row| self.scope.has(&row.id));
@@ -92,9 +93,9 @@ impl Source for BySeq {
         if self.scope.has(&row.row.id) { Seen::Changed } else { Seen::Other }
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
         // Of another incarnation all is left.
-        let cursor = of_incarnation(instance.incarnation(), cursor);
+        let cursor = of_incarnation(instance.incarnation(), cursor.seq());
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
         let (counted, bytes) = count(trx, &ranges, PENDING_EXACT_MAX + 1).await?;
         if counted <= PENDING_EXACT_MAX as u64 {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use crate::document::edit::Document;
 use crate::error::Result;
+use crate::feed::place::Place;
 use crate::feed::query::{Extras, Scope};
 use crate::feed::row::ChangesPage;
 use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::{AnySource, Page, Seen, Source};
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::instance::Instance;
-use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
 /// A document with this is in the feed.
@@ -57,7 +57,7 @@ impl Source for Words {
         read.rows = shown.collect();
         let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
         if let Some(last) = limit.checked_sub(1).and_then(|last| read.rows.get(last)) {
-            (read.at_end, read.last_seq) = (true, last.seq);
+            (read.at_end, read.last_seq) = (true, last.place());
             read.rows.truncate(limit);
         }
         Ok(read)
@@ -68,7 +68,7 @@ impl Source for Words {
         of(Some(document))
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Seq) -> Result<u64> {
+    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
         self.walk.pending(trx, instance, cursor).await
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     async fn followers_get_the_same_from_what_others_share() {
         let (db, _directory) = crate::fenced::database().await;
         put(&db, "a", OURS).await;
-        let since = Since::After(db.update_seq().await.unwrap());
+        let since = Since::after(db.update_seq().await.unwrap());
         // One sees neither documents nor that any are lost, the other is by the source and shows none.
         let (mut plain, mut ours) =
             (db.changes(ChangesQuery::default()), feed(&db, ChangesQuery { since, ..ChangesQuery::default() }));
