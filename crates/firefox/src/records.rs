@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use flatbed_flatten::json::{self, Object};
-use flatbed_http::{CHUNK_BYTES, Pages, Reply, Request, Sender, first_room, shrink, spawn};
+use flatbed_http::{CHUNK_BYTES, LITTLE_MAX, PagePermit, Pages, Reply, Request, Sender, first_room, shrink, spawn};
 use flatbed_syncstorage::{CollectionName, List, Record, RecordId, Timestamp, Uid};
 use hyper::{StatusCode, header};
 
@@ -29,9 +29,17 @@ pub(crate) async fn get(
     id: &RecordId,
 ) -> Result<Reply> {
     let condition = precondition(&request.headers)?;
-    let pages = Pages::new(true);
-    let mut room = first_room(&pages).await?;
-    let got = state.store.get(uid, collection, id, condition).await?;
+    let mut room = first_room(&Pages::of_little()).await?;
+    let little = state.store.get_if_small(uid, collection, id, condition, LITTLE_MAX).await?;
+    let got = match little {
+        Some(got) => got,
+        None => {
+            // One after the other: who has room waits for no other.
+            drop(room);
+            room = first_room(&Pages::new(true)).await?;
+            state.store.get(uid, collection, id, condition).await?
+        }
+    };
     let record = got.record;
     let modified = record.modified;
     shrink(&mut room, record.payload.len() + CHUNK_BYTES);
@@ -152,11 +160,12 @@ fn stream(form: Form) -> (Reply, Sender) {
     (reply, sender)
 }
 
-/// Sends all records of a list, of which some were read before the answer began, and holds no more than a page of them.
+/// Sends all records of a list, of which some were read before the answer began. It holds a page of them, and where there is
+/// room at once reads the next one meanwhile.
 async fn send_all(
     mut list: List,
     first: Vec<Record>,
-    room: flatbed_http::PagePermit,
+    room: PagePermit,
     pages: &Pages,
     form: Form,
     sender: &mut Sender,
@@ -164,20 +173,41 @@ async fn send_all(
     let mut rows = Rows::new(form);
     let mut page = Some((first, room));
     while let Some((records, room)) = page.take() {
-        for record in records {
-            rows.before(&mut sender.buffer);
-            reply::send_record(&record, sender).await?;
-            rows.after(&mut sender.buffer);
-        }
-        drop(room);
-        let mut room = sender.page_room(pages).await?;
-        if let Some(records) = list.next().await.map_err(crate::error::Failure::from)? {
-            shrink(&mut room, records.iter().map(|record| record.payload.len()).sum::<usize>() + CHUNK_BYTES);
-            page = Some((records, room));
-        }
+        let ahead = if list.has_more() { pages.try_room() } else { None };
+        let sending = async {
+            for record in records {
+                rows.before(&mut sender.buffer);
+                reply::send_record(&record, sender).await?;
+                rows.after(&mut sender.buffer);
+            }
+            drop(room);
+            Ok::<_, Ended>(())
+        };
+        let reading = async {
+            match ahead {
+                Some(room) => Ok::<_, Ended>(Some(next_page(&mut list, room).await)),
+                None => Ok(None),
+            }
+        };
+        // What fails to be read fails behind what was read before it.
+        page = match tokio::try_join!(sending, reading)? {
+            (_, Some(next)) => next?,
+            _ if list.has_more() => {
+                let room = sender.page_room(pages).await?;
+                next_page(&mut list, room).await?
+            }
+            _ => None,
+        };
     }
     rows.end(&mut sender.buffer);
     Ok(())
+}
+
+/// Reads a list's next page in the room for the largest.
+async fn next_page(list: &mut List, mut room: PagePermit) -> Result<Option<(Vec<Record>, PagePermit)>> {
+    let Some(records) = list.next().await? else { return Ok(None) };
+    shrink(&mut room, records.iter().map(|record| record.payload.len()).sum::<usize>() + CHUNK_BYTES);
+    Ok(Some((records, room)))
 }
 
 /// Ends a stream: one that has failed is cut, and its text stays without an end.

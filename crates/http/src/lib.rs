@@ -51,7 +51,7 @@ pub use inside::{Inside, OnBehalf, inside};
 pub use limits::{LimitError, Limits};
 pub use listen::Listen;
 pub use metrics::{Counts, Usage};
-pub use outlet::{Outgoing, Room};
+pub use outlet::{LITTLE_MAX, Outgoing, Room};
 pub use proxied::Proxies;
 pub use refused::{Refused, Result};
 pub use reply::{

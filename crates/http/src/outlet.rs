@@ -46,6 +46,12 @@ const ROWS_PART: usize = 4;
 /// What such a page takes at most.
 const ROWS_BYTES: usize = 4 * 1024 * 1024;
 
+/// What an object takes that is known not to be large, and what is read to put it together.
+const LITTLE_BYTES: usize = 2 * LITTLE_MAX + 4 * 1024;
+
+/// The largest of these.
+pub const LITTLE_MAX: usize = 64 * 1024;
+
 /// What is read at once of an attachment, while it is put together.
 const ATTACHMENT_BYTES: usize = 1_536 * 1024;
 
@@ -78,6 +84,8 @@ pub(crate) enum PageKind {
     Documents,
     /// Rows without.
     Rows,
+    /// One object of at most [`LITTLE_MAX`].
+    Little,
     /// A part of an attachment.
     Attachment,
 }
@@ -389,26 +397,45 @@ impl Outlet {
 
     /// Waits for the room that a page may take while it is read.
     pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> Room {
-        let all = &self.connection.of;
-        let (budget, bytes) = match kind {
-            PageKind::Documents => (&all.documents, all.page_bytes_max),
-            PageKind::Rows => (&all.rows, all.page_bytes_max.min(ROWS_BYTES)),
-            PageKind::Attachment => (&all.documents, ATTACHMENT_BYTES),
-        };
+        let (budget, of_share, bytes) = self.page_budgets(kind);
         let of_connection = self.connection.pages.take(bytes).await;
-        let of_address = match (self.share.get(), kind) {
-            (Some(share), PageKind::Documents | PageKind::Attachment) => share.documents.take(bytes).await,
-            (Some(share), PageKind::Rows) => share.rows.take(bytes).await,
-            (None, _) => None,
+        let of_address = match of_share {
+            Some(share) => share.take(bytes).await,
+            None => None,
         };
         let of_all = budget.take(bytes).await;
         Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) }
     }
 
+    /// The same room, if it is there and nobody waits for it: for who has another page, and must wait for none.
+    pub(crate) fn try_page_room(self: &Arc<Self>, kind: PageKind) -> Option<Room> {
+        let (budget, of_share, bytes) = self.page_budgets(kind);
+        let of_connection = Some(self.connection.pages.try_take(bytes)?);
+        let of_address = match of_share {
+            Some(share) => Some(share.try_take(bytes)?),
+            None => None,
+        };
+        let of_all = Some(budget.try_take(bytes)?);
+        Some(Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) })
+    }
+
+    /// Whose room a page takes beside its connection's: of all, and of its address; and how much it takes at most.
+    fn page_budgets(&self, kind: PageKind) -> (&Budget, Option<&Budget>, usize) {
+        let (all, share) = (&self.connection.of, self.share.get());
+        let rows = |bytes| (&all.rows, share.map(|share| &share.rows), bytes);
+        let documents = |bytes| (&all.documents, share.map(|share| &share.documents), bytes);
+        match kind {
+            PageKind::Documents => documents(all.page_bytes_max),
+            PageKind::Attachment => documents(ATTACHMENT_BYTES),
+            PageKind::Rows => rows(all.page_bytes_max.min(ROWS_BYTES)),
+            PageKind::Little => rows(all.page_bytes_max.min(LITTLE_BYTES)),
+        }
+    }
+
     fn pages(&self, kind: PageKind) -> &AtomicUsize {
         match kind {
             PageKind::Documents | PageKind::Attachment => &self.documents,
-            PageKind::Rows => &self.rows,
+            PageKind::Rows | PageKind::Little => &self.rows,
         }
     }
 
@@ -588,6 +615,24 @@ mod tests {
         }
         drop((held, of_one, of_other));
         assert!(outlets.shares.is_empty() && outlets.piece_usage().used == 0 && outlets.page_usage().used == 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_more_is_read_where_there_is_room_at_once() {
+        const MB: usize = 1_000_000;
+        let outlets = Outlets::new(90 * MB, 3 * MB);
+        // 45 MB for pages with documents, which take 13 MB while they are read; half of them for each address.
+        let (one, other) = (answer(&outlets, 1), answer(&outlets, 2));
+        let mut held = one.page_room(PageKind::Documents).await;
+        assert!(one.try_page_room(PageKind::Documents).is_some());
+        let others = [other.page_room(PageKind::Documents).await, other.page_room(PageKind::Documents).await];
+        assert!(one.try_page_room(PageKind::Documents).is_none());
+        // What is little waits for none of them.
+        assert!(one.try_page_room(PageKind::Little).is_some());
+        held.shrink(MB);
+        assert!(one.try_page_room(PageKind::Documents).is_none_or(|_| outlets.page_usage().used < 45 * MB));
+        drop((others, held));
+        assert!(one.try_page_room(PageKind::Documents).is_some() && outlets.page_usage().used == 0);
     }
 
     /// Nothing has been sent of any of the answers, and so for as long as the server is there.

@@ -53,6 +53,20 @@ impl Pages {
         Pages { outlet: tracked::outlet(), kind: PageKind::Attachment }
     }
 
+    /// What is read of one object that has at most [`LITTLE_MAX`](crate::LITTLE_MAX) bytes.
+    pub fn of_little() -> Pages {
+        Pages { outlet: tracked::outlet(), kind: PageKind::Little }
+    }
+
+    /// Room for one more page, to be read while another one is sent, if it is there at once: who holds a page waits for no
+    /// other. `None`: there is none.
+    pub fn try_room(&self) -> Option<PagePermit> {
+        match &self.outlet {
+            Some(outlet) => outlet.try_page_room(self.kind).map(Some),
+            None => Some(None),
+        }
+    }
+
     /// Waits for room for the page that takes most; what it does not take is to be given back once it is read.
     async fn room(&self) -> PagePermit {
         match &self.outlet {

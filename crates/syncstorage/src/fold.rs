@@ -3,12 +3,12 @@
 //! Nobody sees it: what lies over a record is the record already. What was written since has taken the edit away
 //! ([`crate::edit`]), so nothing newer is overwritten, and a page that was folded is empty when it is folded again.
 
-use futures_util::future::{try_join, try_join_all};
+use futures_util::future::try_join;
 
 use crate::edit::{note_earliest, put_row};
 use crate::error::{Error, Result};
 use crate::keys::{Due, KeyRange, SortKey, UserKeys};
-use crate::layers::{Found, Layers, PayloadAt, base_rows};
+use crate::layers::{Found, Layers, PayloadAt};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
@@ -116,17 +116,17 @@ async fn fold_in(
         return Ok((Folded::Overlay(state.overlays.len()), 0));
     }
     let ids: Vec<&RecordId> = edits.iter().map(|(id, _)| id).collect();
-    let beside = edits.iter().map(|(id, staged)| async {
-        match staged.payload {
-            Some(GivenPayload::Beside { .. }) => trx.get(&batch.payload(id), true).await,
-            _ => Ok(None),
-        }
-    });
-    let (rows, beside) = try_join(base_rows(trx, &keys, &ids), try_join_all(beside)).await?;
+    let is_beside = |staged: &StagedRow| matches!(staged.payload, Some(GivenPayload::Beside { .. }));
+    let wanted = edits.iter().filter(|(_, staged)| is_beside(staged)).map(|(id, _)| batch.payload(id));
+    let rows = trx.get_near(ids.iter().map(|id| keys.record(id)).collect());
+    let (rows, beside) = try_join(rows, trx.get_near(wanted.collect())).await?;
+    let rows = rows.iter().map(|row| row.as_ref().map(Row::decode).transpose()).collect::<Result<Vec<_>>>()?;
+    let mut beside = beside.into_iter();
     let oldest = Collection { overlays: vec![overlay], ..Collection::default() };
     let layers = Layers::new(user, keys, &oldest);
     let earliest = state.earliest;
-    for (((id, staged), base), beside) in edits.iter().zip(rows).zip(beside) {
+    for ((id, staged), base) in edits.iter().zip(rows) {
+        let beside = if is_beside(staged) { beside.next().flatten() } else { None };
         let found = Found { base, staged: vec![(0, staged.clone())] };
         let view = layers.view(&found).ok_or(Error::Corrupt("an overlay"))?;
         let payload = match view.payload {

@@ -1,7 +1,9 @@
 //! A collection as it is seen: what lies in it, and over it the batches that are committed and not folded.
 
+use std::collections::HashMap;
+
 use bytes::{Bytes, BytesMut};
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
 use crate::error::{Error, Result};
 use crate::keys::{BatchKeys, BlobId, CollectionKeys, UserKeys};
@@ -11,6 +13,7 @@ use crate::transaction::Trx;
 use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
 
 /// Keys of a collection, and of what lies over it.
+#[derive(Debug, Clone)]
 pub(crate) struct Layers {
     pub keys: CollectionKeys,
     /// Oldest first.
@@ -43,17 +46,49 @@ pub(crate) enum PayloadAt {
     Beside(usize),
 }
 
+const MISSING: Error = Error::Corrupt("a staged payload is missing");
+
 impl Layers {
     pub(crate) fn new(user: &UserKeys, keys: CollectionKeys, state: &Collection) -> Layers {
         let overlays = state.overlays.iter().map(|overlay| (*overlay, user.batch(overlay.batch))).collect();
         Layers { keys, overlays }
     }
 
+    /// What lies in all layers at ids, asked for at once.
+    pub(crate) async fn all_found(&self, trx: &Trx, ids: &[&RecordId]) -> Result<Vec<Found>> {
+        let rows = trx.get_near(ids.iter().map(|id| self.keys.record(id)).collect());
+        let over = self.overlays.iter();
+        let over = over.map(|(_, keys)| trx.get_near(ids.iter().map(|id| keys.staged_record(id)).collect()));
+        let (rows, over) = try_join(rows, try_join_all(over)).await?;
+        let rows = rows.iter().map(|row| row.as_ref().map(Row::decode).transpose());
+        self.put_together(rows.collect::<Result<_>>()?, over)
+    }
+
+    /// Payloads that lie beside edits of the same ids: one for each that has one there, by its place among them.
+    pub(crate) async fn beside(&self, trx: &Trx, views: &[(&RecordId, View)]) -> Result<HashMap<usize, Bytes>> {
+        let mut out = HashMap::new();
+        for (layer, (_, keys)) in self.overlays.iter().enumerate() {
+            let of_layer = views.iter().enumerate().filter(|(_, (_, view))| match view.payload {
+                PayloadAt::Beside(of) => of == layer,
+                PayloadAt::Here(_) => false,
+            });
+            let (places, wanted): (Vec<_>, Vec<_>) = of_layer.map(|(at, (id, _))| (at, keys.payload(id))).unzip();
+            for (place, found) in places.into_iter().zip(trx.get_near(wanted).await?) {
+                out.insert(place, found.ok_or(MISSING)?);
+            }
+        }
+        Ok(out)
+    }
+
     /// What lies in all layers at ids; `rows` is what lies in the collection itself.
     pub(crate) async fn found(&self, trx: &Trx, ids: &[&RecordId], rows: Vec<Option<Row>>) -> Result<Vec<Found>> {
-        let mut found: Vec<Found> = rows.into_iter().map(|base| Found { base, staged: Vec::new() }).collect();
         let layers = self.overlays.iter().map(|(_, keys)| trx.get_all(ids.iter().map(|id| keys.staged_record(id))));
-        for (layer, staged) in try_join_all(layers).await?.into_iter().enumerate() {
+        self.put_together(rows, try_join_all(layers).await?)
+    }
+
+    fn put_together(&self, rows: Vec<Option<Row>>, over: Vec<Vec<Option<Bytes>>>) -> Result<Vec<Found>> {
+        let mut found: Vec<Found> = rows.into_iter().map(|base| Found { base, staged: Vec::new() }).collect();
+        for (layer, staged) in over.into_iter().enumerate() {
             for (found, staged) in found.iter_mut().zip(staged) {
                 if let Some(staged) = staged {
                     found.staged.push((layer, StagedRow::decode(&staged)?));
@@ -67,7 +102,7 @@ impl Layers {
     pub(crate) async fn are_covered(&self, trx: &Trx, layer: usize, ids: &[RecordId]) -> Result<Vec<bool>> {
         let mut are = vec![false; ids.len()];
         let over = self.overlays.iter().skip(layer);
-        let over = over.map(|(_, keys)| trx.get_all(ids.iter().map(|id| keys.staged_record(id))));
+        let over = over.map(|(_, keys)| trx.get_near(ids.iter().map(|id| keys.staged_record(id)).collect()));
         for layer in try_join_all(over).await? {
             are.iter_mut().zip(layer).for_each(|(is, found)| *is |= found.is_some());
         }
@@ -117,7 +152,7 @@ impl Layers {
         };
         let (_, keys) = self.overlays.get(layer).ok_or(Error::Corrupt("an overlay"))?;
         let payload = trx.get(&keys.payload(id), true).await?;
-        payload.map(Payload::Inline).ok_or(Error::Corrupt("a staged payload is missing"))
+        payload.map(Payload::Inline).ok_or(MISSING)
     }
 
     /// A payload's bytes.

@@ -10,7 +10,7 @@ use futures_util::future::{try_join_all, try_join3};
 
 use crate::error::{Error, Result};
 use crate::keys::UserKeys;
-use crate::layers::{Found, Layers, View, base_rows};
+use crate::layers::{Found, Layers, View};
 use crate::model::{ListQuery, Precondition, Record};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::offset::Offset;
@@ -51,7 +51,8 @@ pub struct List {
     read: usize,
     is_full: bool,
     pinned: Option<(i64, Instant)>,
-    /// The collection's state when it was found.
+    /// What lay over the collection when it was found, and its state.
+    layers: Layers,
     state: u64,
 }
 
@@ -70,6 +71,7 @@ struct Listed {
     first: Vec<Record>,
     read: usize,
     version: Option<i64>,
+    layers: Layers,
     state: u64,
 }
 
@@ -92,11 +94,11 @@ impl Inner {
             .runner
             .read(move |trx| async move { self.list_in(&trx, keys, name, wanted, query.full, condition).await })
             .await?;
-        let Listed { modified, now, ids, next_offset, first, read, version, state } = found;
+        let Listed { modified, now, ids, next_offset, first, read, version, layers, state } = found;
         let pinned = version.map(|version| (version, begun));
         let (inner, name, is_full) = (self.clone(), name.clone(), query.full);
         let first = Some(first).filter(|first| !first.is_empty());
-        Ok(List { inner, user, name, modified, now, ids, next_offset, first, read, is_full, pinned, state })
+        Ok(List { inner, user, name, modified, now, ids, next_offset, first, read, is_full, pinned, layers, state })
     }
 
     async fn list_in(
@@ -137,7 +139,7 @@ impl Inner {
             let (first, read) = records(trx, &layers, views.collect()).await?;
             let version = if read < ids.len() { Some(trx.version().await?) } else { None };
             let (modified, state) = (state.modified, state.state);
-            return Ok(Listed { modified, now, ids, next_offset, first, read, version, state });
+            return Ok(Listed { modified, now, ids, next_offset, first, read, version, layers, state });
         }
         let ahead = match ahead {
             Some(ahead) => ahead,
@@ -151,7 +153,8 @@ impl Inner {
                 version = Some(trx.version().await?);
             }
         }
-        Ok(Listed { modified: state.modified, now, ids, next_offset, first, read, version, state: state.state })
+        let (modified, state) = (state.modified, state.state);
+        Ok(Listed { modified, now, ids, next_offset, first, read, version, layers, state })
     }
 }
 
@@ -174,6 +177,11 @@ impl List {
     /// Where the next list goes on, if there are more: X-Weave-Next-Offset.
     pub fn next_offset(&self) -> Option<&Offset> {
         self.next_offset.as_ref()
+    }
+
+    /// Whether there may be further records.
+    pub fn has_more(&self) -> bool {
+        self.first.is_some() || self.is_full && self.read < self.ids.len()
     }
 
     /// The next records, about 1 MB of them or a single larger one; `None` at the end, and where only ids were asked for.
@@ -204,13 +212,10 @@ impl List {
     async fn read_pinned(&self, ids: &[RecordId]) -> Result<Option<(Vec<Record>, usize)>> {
         let Some((version, since)) = self.pinned else { return Ok(None) };
         while since.elapsed() < PINNED_FOR {
-            let (user, name, now) = (&self.user, &self.name, self.now);
+            let (layers, now) = (&self.layers, self.now);
             let read = self.inner.runner.read_once(move |trx| async move {
                 trx.pin(version);
-                let keys = user.collection(name);
-                let (_, state) = seen(&trx, user, &keys).await?;
-                let layers = Layers::new(user, keys, &state.unwrap_or_default());
-                chunk(&trx, &layers, now, ids).await
+                chunk(&trx, layers, now, ids).await
             });
             match read.await {
                 Ok(found) => return Ok(Some(found)),
@@ -243,8 +248,7 @@ impl List {
 /// Records of the first of some ids, and of how many of these: as many as a chunk holds.
 async fn chunk(trx: &Trx, layers: &Layers, now: Timestamp, ids: &[RecordId]) -> Result<(Vec<Record>, usize)> {
     let ids: Vec<&RecordId> = ids.iter().take(CHUNK_RECORDS).collect();
-    let rows = base_rows(trx, &layers.keys, &ids).await?;
-    let found = layers.found(trx, &ids, rows).await?;
+    let found = layers.all_found(trx, &ids).await?;
     let views = ids.iter().zip(&found).map(|(id, found)| (*id, layers.live_view(found, now))).collect();
     records(trx, layers, views).await
 }
@@ -260,9 +264,14 @@ async fn records(trx: &Trx, layers: &Layers, views: Vec<(&RecordId, Option<View>
         read += 1;
     }
     // Payloads that lie elsewhere are read at once.
-    let records = views.into_iter().take(read).filter_map(|(id, view)| Some((id, view?)));
-    let records = records.map(|(id, view)| async move {
-        let payload = layers.bytes(trx, id, view.payload).await?;
+    let views: Vec<_> = views.into_iter().take(read).filter_map(|(id, view)| Some((id, view?))).collect();
+    let mut beside = layers.beside(trx, &views).await?;
+    let records = views.into_iter().enumerate().map(|(at, (id, view))| (beside.remove(&at), id, view));
+    let records = records.map(|(beside, id, view)| async move {
+        let payload = match beside {
+            Some(payload) => payload,
+            None => layers.bytes(trx, id, view.payload).await?,
+        };
         let (modified, sortindex, expires) = (view.modified, view.sortindex, view.expires);
         Ok::<_, Error>(Record { id: id.clone(), modified, payload, sortindex, expires })
     });

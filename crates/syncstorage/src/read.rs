@@ -105,14 +105,15 @@ impl Inner {
         Ok((found.unwrap_or_default(), states))
     }
 
-    /// `GET` of a record.
+    /// `GET` of a record; `None` where its payload is larger than so many bytes, and then it is not read.
     pub(crate) async fn get_one(
         &self,
         uid: Uid,
         name: &CollectionName,
         id: &RecordId,
         condition: Precondition,
-    ) -> Result<Got> {
+        bytes_max: u64,
+    ) -> Result<Option<Got>> {
         let user = &self.keys.user(uid);
         self.runner
             .read(move |trx| async move {
@@ -126,9 +127,12 @@ impl Inner {
                 let view = layers.live_view(&found, now);
                 condition.judge(view.as_ref().map_or(Timestamp::ZERO, |view| view.modified), now)?;
                 let view = view.ok_or(Error::NotFound { now })?;
+                if view.len > bytes_max {
+                    return Ok(None);
+                }
                 let payload = layers.bytes(&trx, id, view.payload).await?;
                 let (modified, sortindex, expires) = (view.modified, view.sortindex, view.expires);
-                Ok(Got { now, record: Record { id: id.clone(), modified, payload, sortindex, expires } })
+                Ok(Some(Got { now, record: Record { id: id.clone(), modified, payload, sortindex, expires } }))
             })
             .await
     }

@@ -168,7 +168,23 @@ impl Store {
         id: &RecordId,
         condition: Precondition,
     ) -> Result<Got> {
-        self.inner.get_one(uid, collection, id, condition).await
+        let got = self.inner.get_one(uid, collection, id, condition, u64::MAX).await?;
+        got.ok_or(Error::Corrupt("a payload's length"))
+    }
+
+    /// The same; `None` where the payload has more than so many bytes, and then no part of it is read.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_if_small(
+        &self,
+        uid: Uid,
+        collection: &CollectionName,
+        id: &RecordId,
+        condition: Precondition,
+        bytes_max: usize,
+    ) -> Result<Option<Got>> {
+        self.inner.get_one(uid, collection, id, condition, bytes_max as u64).await
     }
 
     /// `PUT storage/{collection}/{id}`. The condition is on the record.

@@ -79,6 +79,16 @@ async fn measure(store: &Store, clock: &VirtualClock) -> String {
     t.measure("GET tabs of one device, newer than a time", store.list(UID, &tabs, &newer, NONE)).await.unwrap();
     let by_sort = ListQuery { sort: Sort::Index, ..newer };
     t.measure("GET what is newer, by sortindex", store.list(UID, &tabs, &by_sort, NONE)).await.unwrap();
+    let forms = name("forms");
+    for from in (0..1_000).step_by(100) {
+        let posted = (from..from + 100).map(|at| change(&format!("r{at}"), &"x".repeat(1_000)));
+        store.post(UID, &forms, posted.collect(), NONE).await.unwrap();
+    }
+    let read_all = async {
+        let mut list = store.list(UID, &forms, &full, NONE).await.unwrap();
+        while list.next().await.unwrap().is_some() {}
+    };
+    t.measure("GET 1,000 records of 1 kB", read_all).await;
     t.measure("POST of 1 new record", store.post(UID, &bookmarks, vec![change("a", "1")], NONE)).await.unwrap();
     t.measure("POST of 1 record again", store.post(UID, &tabs, records(1, 2_000), NONE)).await.unwrap();
     t.measure("POST of 10 records of 500 bytes again", store.post(UID, &history, records(10, 500), NONE))

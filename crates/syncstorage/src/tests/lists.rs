@@ -1,7 +1,7 @@
 //! Lists.
 
-use crate::tests::support::{Storage, UID, change, id, ids, name};
-use crate::{Change, Error, ListQuery, Offset, Precondition, Sort, Timestamp};
+use crate::tests::support::{Random, Storage, UID, change, id, ids, name};
+use crate::{Change, Error, ListQuery, Offset, Precondition, RecordId, Sort, Timestamp};
 
 const NONE: Precondition = Precondition::None;
 
@@ -87,4 +87,42 @@ async fn conditions_are_judged_on_what_is_asked_for() {
     assert!(matches!(list(&none).await, Err(Error::NotModified { .. })));
     let info = store.info_collections(UID, Precondition::UnmodifiedSince(first)).await;
     assert!(matches!(info, Err(Error::Modified { modified, .. }) if modified == second));
+}
+
+#[tokio::test]
+async fn what_lies_near_is_read_as_one_by_one() {
+    let storage = Storage::new();
+    let (store, history) = (storage.store().await, name("history"));
+    let mut random = Random(11);
+    let mut sized = |from: usize, to: usize, step: usize| -> Vec<Change> {
+        let bytes = |random: &mut Random| "x".repeat(random.below(8_000) as usize);
+        (from..to).step_by(step).map(|at| change(&format!("r{at:04}"), &bytes(&mut random))).collect()
+    };
+    store.post(UID, &history, sized(0, 200, 3), NONE).await.unwrap();
+    let batch = store.begin_batch(UID, &history, sized(0, 100, 1), NONE).await.unwrap().batch;
+    store.append_batch(UID, &history, batch, sized(100, 200, 1), NONE).await.unwrap();
+    store.commit_batch(UID, &history, batch, sized(500, 501, 1), NONE).await.unwrap();
+    let user = &store.inner.keys.user(UID);
+    let (collection, batch) = (&user.collection(&history), &user.batch(batch));
+    for step in [1, 2, 5, 7] {
+        let up: Vec<_> = (0..250).step_by(step).map(|at| id(&format!("r{at:04}"))).collect();
+        let down = up.iter().rev().cloned().collect();
+        let mixed = up.iter().skip(9).chain(up.iter().take(9)).cloned().collect();
+        for ids in [up, down, mixed] {
+            let ids = &ids;
+            let keys = |of: &dyn Fn(&RecordId) -> Vec<u8>| ids.iter().map(of).collect::<Vec<_>>();
+            for keys in [
+                &keys(&|id| collection.record(id)),
+                &keys(&|id| batch.staged_record(id)),
+                &keys(&|id| batch.payload(id)),
+            ] {
+                let read = store.inner.runner.read(move |trx| async move {
+                    Ok((trx.get_near(keys.clone()).await?, trx.get_all(keys.iter().cloned()).await?))
+                });
+                let (near, one_by_one) = read.await.unwrap();
+                assert_eq!(near, one_by_one, "{step}");
+                assert!(near.iter().flatten().count() > 5, "{step}");
+            }
+        }
+    }
 }
