@@ -44,6 +44,7 @@ MODULES = [
     "replicator",
     "gate",
     "guesses",
+    "sync",
 ]
 
 
