@@ -45,6 +45,18 @@ impl Datum {
         }
     }
 
+    /// As a part of a key: numbers that are the same have the same text, whatever zeros they are written with. Those of a declared
+    /// scale have it already.
+    #[must_use]
+    pub fn in_key(self, kind: Option<Type>) -> Datum {
+        match (self, kind) {
+            (Datum::Number(text), kind) if !matches!(kind, Some(Type::Numeric(Some(_)))) => {
+                Datum::Number(normal(&text))
+            }
+            (other, _) => other,
+        }
+    }
+
     /// How large it is in memory and on the wire, about.
     pub fn bytes(&self) -> usize {
         match self {
@@ -55,17 +67,14 @@ impl Datum {
 }
 
 /// A key's text: a JSON object of its columns and their values. It says by itself which row is meant, whatever becomes of the
-/// mapping. Numbers that are the same have the same text, whatever zeros they are written with.
+/// mapping.
 pub fn key_text<'k>(key: impl IntoIterator<Item = (&'k str, &'k Datum)>) -> String {
     let mut out = Vec::with_capacity(64);
     for (name, datum) in key {
         out.push(if out.is_empty() { b'{' } else { b',' });
         write_string(name, &mut out);
         out.push(b':');
-        match datum {
-            Datum::Number(text) => out.extend_from_slice(normal(text).as_bytes()),
-            other => other.write(&mut out),
-        }
+        datum.write(&mut out);
     }
     out.push(b'}');
     // Written from texts.
@@ -326,11 +335,14 @@ mod tests {
 
     #[test]
     fn keys_that_are_the_same_have_the_same_text() {
-        let text = |number: &str| key_text([("n", &Datum::Number(number.to_owned()))]);
+        let normal = |number: &str, kind: Option<Type>| Datum::Number(number.to_owned()).in_key(kind);
         for number in ["1", "1.0", "1e0", "10e-1", "1.00"] {
-            assert_eq!(text(number), r#"{"n":1}"#);
+            assert_eq!(normal(number, None), Datum::Number("1".to_owned()));
         }
-        assert_eq!([text("-0"), text("0.00"), text("1.50")], [r#"{"n":0}"#, r#"{"n":0}"#, r#"{"n":1.5}"#]);
+        for (number, same) in [("-0", "0"), ("0.00", "0"), ("1.50", "1.5"), ("100", "100")] {
+            assert_eq!(normal(number, Some(Type::Numeric(None))), Datum::Number(same.to_owned()));
+        }
+        assert_eq!(normal("1.50", Some(Type::Numeric(Some((4, 2))))), Datum::Number("1.50".to_owned()));
         let key =
             [("a\"b", Datum::Text("a\"b".to_owned())), ("c", Datum::Bool(true)), ("d", Datum::Json("{}".to_owned()))];
         let text = key_text(key.iter().map(|(name, datum)| (*name, datum)));

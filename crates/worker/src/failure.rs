@@ -243,6 +243,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
         #[test]
         fn guards_count_what_they_remember(runs in proptest::collection::vec((any::<bool>(), 1_usize..300), 0..120)) {
             let mut guard = Guard::default();

@@ -3,12 +3,13 @@
 //!
 //! So far this is what needs no I/O, lowest first:
 //!
+//! - [`documents`]: jobs and what they name, by the schemas under `json_schema/`;
 //! - [`path`], [`transform`], [`datum`]: values of a document, what is made of them, and the types of columns;
 //! - [`mapping`]: which documents a job is about, and what their rows are; [`rows`]: the rows of one document;
 //! - [`difference`]: what is to be done to a target that has what the document produced before;
 //! - [`plan`]: which change is delivered next, and how far the [`checkpoint`] may go;
 //! - [`failure`], [`retry`]: whom a failure is laid to, and when it is tried again; [`queue`]: what becomes of what failed;
-//! - [`secret`]: what nobody sees.
+//! - [`secret`]: what nobody sees; [`import`]: what seed 003's worker has left.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -16,7 +17,9 @@ pub mod checkpoint;
 pub mod datum;
 pub mod decimal;
 pub mod difference;
+pub mod documents;
 pub mod failure;
+pub mod import;
 pub mod mapping;
 pub mod path;
 pub mod plan;

@@ -134,6 +134,7 @@ fn rows(tables: &[Table], document: &Value<'_>) -> Result<Vec<Row>, Unmappable> 
                 if datum == Datum::Null && (!column.is_nullable || table.key.contains(&place)) {
                     return Err(Unmappable::Null(table.name.clone(), column.name.clone()));
                 }
+                let datum = if table.key.contains(&place) { datum.in_key(column.kind) } else { datum };
                 bytes += datum.bytes();
                 values.push(datum);
             }

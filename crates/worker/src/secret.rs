@@ -23,7 +23,8 @@ const NAME_BYTES_MAX: usize = 200;
 pub const HIDDEN: &str = "***";
 
 /// Where a secret lies.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub enum SecretRef {
     /// In an environment variable, named in full.
     Env(String),
@@ -70,6 +71,14 @@ impl FromStr for SecretRef {
             && name.len() <= NAME_BYTES_MAX
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
         if is_name { Ok(SecretRef::File(name.to_owned())) } else { Err(SecretError::File) }
+    }
+}
+
+impl TryFrom<String> for SecretRef {
+    type Error = SecretError;
+
+    fn try_from(text: String) -> Result<SecretRef, SecretError> {
+        text.parse()
     }
 }
 

@@ -1,0 +1,402 @@
+//! Documents of `_worker`: jobs, what they name, checkpoints and entries. Each is judged by its type's schema and then read
+//! into a type of its own; what only the whole can say (a mapping, a reference to a secret, the name of a header) is looked at
+//! after that.
+
+mod parts;
+mod schema;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flatbed_client::Url;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::checkpoint::Checkpoint;
+use crate::mapping::{Mapping, MappingError};
+use crate::queue::Entry;
+use crate::secret::{SecretRef, is_secret_name};
+pub use parts::*;
+pub use schema::texts;
+
+/// The longest document: an entry with a document in it, escaped.
+pub const DOCUMENT_BYTES_MAX: usize = 32 << 20;
+
+/// Why a document of `_worker` is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// Longer than 32 MB.
+    #[error("the document is longer than 32 MB")]
+    TooLong,
+    /// No JSON, or no object.
+    #[error("the document is no JSON object")]
+    Json,
+    /// No `type`, or one that there is not.
+    #[error(
+        "`type` must be inputs_changes, outputs_rdbms, outputs_http, outputs_cloud, tables_rdbms, job, checkpoint, mapping or dlq"
+    )]
+    Type,
+    /// What the schema says.
+    #[error("{0}")]
+    Schema(String),
+    /// What the schema cannot see.
+    #[error("{0}: {1}")]
+    Member(&'static str, String),
+    /// The mapping.
+    #[error("the mapping: {0}")]
+    Mapping(#[from] MappingError),
+}
+
+/// One of several that have an id.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Named<T> {
+    /// What another document has under this id.
+    Id(String),
+    /// Itself.
+    Full(Box<T>),
+}
+
+/// Where a job's rows go.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Tables.
+    Rdbms(RdbmsOutput),
+    /// An endpoint.
+    Http(HttpOutput),
+    /// Objects or lines.
+    Cloud(CloudOutput),
+}
+
+/// The kind of an output, as `output_type` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputType {
+    /// Of `outputs_rdbms`.
+    Rdbms,
+    /// Of `outputs_http`.
+    Http,
+    /// Of `outputs_cloud`.
+    Cloud,
+}
+
+/// What a job says of its mapping.
+#[derive(Debug, Clone)]
+pub enum MappingOf {
+    /// Nothing: documents as they are.
+    None,
+    /// The name of a document.
+    Named(String),
+    /// Itself.
+    Own(Mapping),
+}
+
+/// A job, as it is written.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Its id.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// Whether it is to run.
+    pub is_enabled: bool,
+    /// Where changes come from.
+    pub input: Named<Input>,
+    /// Where they go.
+    pub output: Named<Output>,
+    /// What kind of output.
+    pub output_type: OutputType,
+    /// What is made of them.
+    pub mapping: MappingOf,
+    /// How.
+    pub system: System,
+}
+
+/// A document of `_worker`.
+#[derive(Debug, Clone)]
+pub enum Document {
+    /// Sources.
+    Inputs(Vec<Input>),
+    /// Targets.
+    Outputs(OutputType, Vec<Output>),
+    /// Definitions of tables.
+    Tables(Value),
+    /// A job.
+    Job(Box<Job>),
+    /// A checkpoint's copy.
+    Checkpoint(Checkpoint),
+    /// A mapping, by name.
+    Mapping(String, Box<Mapping>),
+    /// An entry of the queue.
+    Entry(Box<Entry>),
+}
+
+#[derive(Deserialize)]
+struct JobDocument {
+    id: String,
+    name: Option<String>,
+    #[serde(default = "yes")]
+    enabled: bool,
+    inputs: Vec<Value>,
+    outputs: Vec<Value>,
+    output_type: OutputType,
+    mapping: Option<Value>,
+    #[serde(default)]
+    system: System,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Reads a document; members that begin with an underscore are CouchDB's and not looked at.
+///
+/// # Errors
+/// [`DocumentError`] with what is wrong. It has nothing of what stands where a secret belongs.
+pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
+    if text.len() > DOCUMENT_BYTES_MAX {
+        return Err(DocumentError::TooLong);
+    }
+    let Ok(Value::Object(mut members)) = serde_json::from_slice(text) else { return Err(DocumentError::Json) };
+    members.retain(|name, _| !name.starts_with('_'));
+    let kind = members.get("type").and_then(Value::as_str).map(str::to_owned).ok_or(DocumentError::Type)?;
+    let value = Value::Object(members);
+    schema::check(&kind, &value).map_err(|refused| match refused {
+        schema::Refused::Type => DocumentError::Type,
+        schema::Refused::Faults(faults) => DocumentError::Schema(faults),
+    })?;
+    match kind.as_str() {
+        "inputs_changes" => Ok(Document::Inputs(unique(list(&value, input)?, |input| &input.id)?)),
+        "outputs_rdbms" => outputs(OutputType::Rdbms, &value),
+        "outputs_http" => outputs(OutputType::Http, &value),
+        "outputs_cloud" => outputs(OutputType::Cloud, &value),
+        "tables_rdbms" => Ok(Document::Tables(value)),
+        "job" => job(value).map(|job| Document::Job(Box::new(job))),
+        "checkpoint" => {
+            let text = value.to_string();
+            Checkpoint::read(text.as_bytes()).map(Document::Checkpoint).ok_or(DocumentError::Json)
+        }
+        "mapping" => {
+            let of = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+            Ok(Document::Mapping(of("name").to_owned(), Box::new(Mapping::from_yaml(of("content"))?)))
+        }
+        _ => typed(value).map(|entry| Document::Entry(Box::new(entry))),
+    }
+}
+
+fn typed<T: for<'d> Deserialize<'d>>(value: Value) -> Result<T, DocumentError> {
+    serde_json::from_value(value).map_err(|error| DocumentError::Schema(error.to_string()))
+}
+
+fn list<T>(value: &Value, of: impl Fn(&Value) -> Result<T, DocumentError>) -> Result<Vec<T>, DocumentError> {
+    value.get("src").and_then(Value::as_array).into_iter().flatten().map(of).collect()
+}
+
+fn unique<T>(all: Vec<T>, id: impl Fn(&T) -> &String) -> Result<Vec<T>, DocumentError> {
+    let mut seen = BTreeSet::new();
+    match all.iter().find(|one| !seen.insert(id(one))) {
+        Some(one) => Err(DocumentError::Member("src", format!("the id {:?} stands twice", id(one)))),
+        None => Ok(all),
+    }
+}
+
+fn outputs(kind: OutputType, value: &Value) -> Result<Document, DocumentError> {
+    let all = list(value, |value| output(kind, value))?;
+    Ok(Document::Outputs(kind, unique(all, Output::id)?))
+}
+
+impl Output {
+    /// What jobs call it.
+    pub fn id(&self) -> &String {
+        match self {
+            Output::Rdbms(output) => &output.id,
+            Output::Http(output) => &output.id,
+            Output::Cloud(output) => &output.id,
+        }
+    }
+}
+
+fn input(value: &Value) -> Result<Input, DocumentError> {
+    let input: Input = typed(value.clone())?;
+    if let Some(url) = &input.url {
+        address(url, "url")?;
+    }
+    headers(&input.headers)?;
+    signed_in(&input.auth)?;
+    Ok(input)
+}
+
+fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
+    Ok(match kind {
+        OutputType::Rdbms => Output::Rdbms(typed(value.clone())?),
+        OutputType::Cloud => Output::Cloud(typed(value.clone())?),
+        OutputType::Http => {
+            let output: HttpOutput = typed(value.clone())?;
+            // The server is none that a document may choose.
+            let end = output.url.get(8..).and_then(|rest| rest.find('/')).map_or(output.url.len(), |at| at + 8);
+            let server = output.url.get(..end).unwrap_or_default();
+            if server.contains(['{', '}']) {
+                return Err(DocumentError::Member("url", "a template begins behind the server's name".to_owned()));
+            }
+            address(server, "url")?;
+            headers(&output.headers)?;
+            signed_in(&output.auth)?;
+            Output::Http(output)
+        }
+    })
+}
+
+fn address(url: &str, member: &'static str) -> Result<(), DocumentError> {
+    let parsed = Url::parse_either(url).map_err(|error| DocumentError::Member(member, error.to_string()))?;
+    if parsed.authorization().is_some() || url.split('/').nth(2).is_some_and(|authority| authority.contains('@')) {
+        return Err(DocumentError::Member(member, "names and passwords stand in `auth`".to_owned()));
+    }
+    Ok(())
+}
+
+fn headers(headers: &BTreeMap<String, String>) -> Result<(), DocumentError> {
+    let wrong = |what: String| DocumentError::Member("headers", what);
+    for (name, value) in headers {
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_token) {
+            return Err(wrong(format!("{name:?} is no name of a header")));
+        }
+        if ["host", "content-length", "transfer-encoding", "connection"].contains(&name.to_ascii_lowercase().as_str()) {
+            return Err(wrong(format!("{name} is the worker's own")));
+        }
+        let reference = value.parse::<SecretRef>();
+        let is_reference = value.starts_with("env:") || value.starts_with("file:");
+        match reference {
+            Err(error) if is_reference || is_secret_name(name) => return Err(wrong(format!("{name}: {error}"))),
+            Err(_) if value.bytes().any(|byte| byte.is_ascii_control()) => {
+                return Err(wrong(format!("{name} has control characters")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn signed_in(auth: &Auth) -> Result<(), DocumentError> {
+    let is_whole = match auth.method {
+        AuthMethod::None => true,
+        AuthMethod::Basic => auth.username.is_some() && auth.password.is_some(),
+        AuthMethod::Bearer | AuthMethod::Session => auth.token.is_some(),
+    };
+    let message = "`basic` needs `username` and `password`, `bearer` and `session` a `token`";
+    if is_whole { Ok(()) } else { Err(DocumentError::Member("auth", message.to_owned())) }
+}
+
+/// What stands in a list of one: an id alone, or all of it.
+fn one<T>(list: &[Value], of: impl Fn(&Value) -> Result<T, DocumentError>) -> Result<Named<T>, DocumentError> {
+    let first = list.first().ok_or(DocumentError::Json)?;
+    match first.as_object() {
+        Some(members) if members.len() == 1 => {
+            let id = members.get("id").and_then(Value::as_str).ok_or(DocumentError::Json)?;
+            Ok(Named::Id(id.to_owned()))
+        }
+        _ => of(first).map(|full| Named::Full(Box::new(full))),
+    }
+}
+
+fn job(value: Value) -> Result<Job, DocumentError> {
+    let document: JobDocument = typed(value)?;
+    let kind = document.output_type;
+    let mapping = match document.mapping {
+        None | Some(Value::Null) => MappingOf::None,
+        Some(Value::String(name)) => MappingOf::Named(name),
+        Some(own) => MappingOf::Own(Mapping::from_value(own)?),
+    };
+    Ok(Job {
+        name: document.name.unwrap_or_else(|| document.id.clone()),
+        id: document.id,
+        is_enabled: document.enabled,
+        input: one(&document.inputs, input)?,
+        output: one(&document.outputs, |value| output(kind, value))?,
+        output_type: kind,
+        mapping,
+        system: document.system,
+    })
+}
+
+/// What jobs name, as far as it is there.
+#[derive(Debug, Clone, Default)]
+pub struct Connections {
+    inputs: BTreeMap<String, Input>,
+    outputs: Vec<(OutputType, Output)>,
+    mappings: BTreeMap<String, Mapping>,
+}
+
+/// All that a run of a job needs.
+#[derive(Debug, Clone)]
+pub struct Description {
+    /// The job's id.
+    pub id: String,
+    /// Where changes come from.
+    pub input: Input,
+    /// Where they go.
+    pub output: Output,
+    /// What is made of them.
+    pub mapping: Mapping,
+    /// How.
+    pub system: System,
+}
+
+/// Why a job cannot run as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// What it names is in no document.
+    #[error("there is no {0} {1:?}")]
+    Missing(&'static str, String),
+    /// Tables without a mapping to tables, or the other way round.
+    #[error("{0}")]
+    Unfit(&'static str),
+}
+
+impl Connections {
+    /// Takes in what a document has. Jobs, checkpoints and entries have none.
+    pub fn add(&mut self, document: Document) {
+        match document {
+            Document::Inputs(inputs) => {
+                self.inputs = inputs.into_iter().map(|input| (input.id.clone(), input)).collect()
+            }
+            Document::Outputs(kind, outputs) => {
+                self.outputs.retain(|(other, _)| *other != kind);
+                self.outputs.extend(outputs.into_iter().map(|output| (kind, output)));
+            }
+            Document::Mapping(name, mapping) => {
+                self.mappings.insert(name, *mapping);
+            }
+            Document::Tables(_) | Document::Job(_) | Document::Checkpoint(_) | Document::Entry(_) => {}
+        }
+    }
+
+    /// A job with all that it names.
+    ///
+    /// # Errors
+    /// [`Unresolved`].
+    pub fn resolve(&self, job: &Job) -> Result<Description, Unresolved> {
+        let missing = |what, id: &str| Unresolved::Missing(what, id.to_owned());
+        let input = match &job.input {
+            Named::Full(input) => (**input).clone(),
+            Named::Id(id) => self.inputs.get(id).cloned().ok_or_else(|| missing("input", id))?,
+        };
+        let output = match &job.output {
+            Named::Full(output) => (**output).clone(),
+            Named::Id(id) => {
+                let of = |(kind, output): &&(OutputType, Output)| *kind == job.output_type && output.id() == id;
+                self.outputs.iter().find(of).map(|(_, output)| output.clone()).ok_or_else(|| missing("output", id))?
+            }
+        };
+        let mapping = match &job.mapping {
+            MappingOf::None => Mapping::identity(),
+            MappingOf::Own(mapping) => mapping.clone(),
+            MappingOf::Named(name) => self.mappings.get(name).cloned().ok_or_else(|| missing("mapping", name))?,
+        };
+        if matches!(output, Output::Rdbms(_)) && mapping.tables().is_empty() {
+            return Err(Unresolved::Unfit("an SQL target needs a mapping with tables"));
+        }
+        Ok(Description { id: job.id.clone(), input, output, mapping, system: job.system.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! What documents of `_worker` are made of. The schemas say what is required and how large it may be; defaults are here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::queue::REPLAYS_MAX;
+use crate::retry::Schedule;
+use crate::secret::SecretRef;
+
+/// What a source is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceType {
+    /// Flatbed.
+    Flatbed,
+    /// CouchDB, and what answers as it does.
+    Couchdb,
+    /// Sync Gateway.
+    SyncGateway,
+    /// Capella App Services.
+    AppServices,
+    /// Couchbase Edge Server.
+    EdgeServer,
+}
+
+/// How the worker signs in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthMethod {
+    /// As nobody.
+    #[default]
+    None,
+    /// With a name and a password.
+    Basic,
+    /// With a token.
+    Bearer,
+    /// With a session's cookie, which is `token`.
+    Session,
+}
+
+/// As whom the worker speaks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Auth {
+    /// How.
+    #[serde(default)]
+    pub method: AuthMethod,
+    /// A name.
+    pub username: Option<String>,
+    /// Its password.
+    pub password: Option<SecretRef>,
+    /// A token or cookie.
+    pub token: Option<SecretRef>,
+}
+
+/// How a feed is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeedType {
+    /// Page by page, with pauses.
+    Normal,
+    /// Page by page, waiting for changes.
+    #[default]
+    Longpoll,
+    /// As one long answer.
+    Continuous,
+}
+
+/// What is asked of a feed.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct ChangesFeed {
+    /// How it is read.
+    #[serde(default)]
+    pub feed_type: FeedType,
+    /// Where a job without a checkpoint begins: `0`, `now`, a sequence.
+    pub since: Option<serde_json::Value>,
+    /// Of these channels alone, with Sync Gateway.
+    #[serde(default)]
+    pub channels: Vec<String>,
+    /// Without deletions, until all that was there has been read once.
+    #[serde(default)]
+    pub active_only: bool,
+    /// Whether rows carry documents; else they are read in bulk.
+    pub include_docs: Option<bool>,
+    /// Between two signs of life.
+    pub heartbeat_ms: Option<u64>,
+    /// Until a feed ends on which nothing happens.
+    pub timeout_ms: Option<u64>,
+    /// Rows of a page; 0 is 1,000.
+    #[serde(default)]
+    pub limit: u64,
+    /// A filter function.
+    pub filter: Option<String>,
+    /// Of these documents alone.
+    #[serde(default)]
+    pub doc_ids: Vec<String>,
+    /// Of what a selector matches alone.
+    pub selector: Option<serde_json::Value>,
+    /// With `normal`.
+    pub poll_interval_seconds: Option<f64>,
+}
+
+/// A source.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Input {
+    /// What jobs call it.
+    pub id: String,
+    /// What it is.
+    pub source_type: SourceType,
+    /// Its database's address.
+    pub url: Option<String>,
+    /// A database of this server.
+    pub local: Option<String>,
+    /// Sync Gateway's.
+    pub scope: Option<String>,
+    /// Sync Gateway's.
+    pub collection: Option<String>,
+    /// As whom.
+    #[serde(default)]
+    pub auth: Auth,
+    /// Headers beside it; values may be references.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// What is asked of its feed.
+    #[serde(default)]
+    pub changes_feed: ChangesFeed,
+}
+
+/// An SQL server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatabaseType {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL, MariaDB.
+    Mysql,
+    /// SQLite, in a file.
+    Sqlite,
+}
+
+/// An SQL target.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct RdbmsOutput {
+    /// What jobs call it.
+    pub id: String,
+    /// What it is.
+    pub database_type: DatabaseType,
+    /// Where.
+    pub host: Option<String>,
+    /// Its port, if not the usual one.
+    pub port: Option<u16>,
+    /// The database; for SQLite a file's name.
+    pub database: String,
+    /// PostgreSQL's.
+    pub schema: Option<String>,
+    /// As whom.
+    pub username: Option<String>,
+    /// With which password.
+    pub password: Option<SecretRef>,
+    /// Whether by TLS alone.
+    #[serde(default)]
+    pub ssl: bool,
+    /// Whether tables that are missing are made.
+    #[serde(default)]
+    pub create_tables: bool,
+    /// For a statement.
+    pub timeout_seconds: Option<f64>,
+    /// Connections.
+    pub pool_max: Option<u32>,
+}
+
+/// An HTTP target.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct HttpOutput {
+    /// What jobs call it.
+    pub id: String,
+    /// Where a document goes: a template.
+    pub url: String,
+    /// How it is sent; `PUT` where nothing stands.
+    pub method: Option<String>,
+    /// How a deletion is sent; `DELETE` where nothing stands.
+    pub delete_method: Option<String>,
+    /// Whether a deletion has a body.
+    #[serde(default)]
+    pub send_delete_body: bool,
+    /// Headers; values may be references.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// As whom.
+    #[serde(default)]
+    pub auth: Auth,
+    /// For an answer.
+    pub timeout_seconds: Option<f64>,
+}
+
+/// What a store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CloudProvider {
+    /// S3, or what answers as it does.
+    S3,
+    /// A file of JSON Lines.
+    File,
+    /// The standard output.
+    Stdout,
+}
+
+/// A store of objects, a file, or the standard output.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct CloudOutput {
+    /// What jobs call it.
+    pub id: String,
+    /// What it is.
+    pub provider: CloudProvider,
+    /// A file's name.
+    pub file: Option<String>,
+    /// S3's.
+    pub bucket: Option<String>,
+    /// S3's.
+    pub key_template: Option<String>,
+}
+
+/// The order of delivery.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Processing {
+    /// One change at a time.
+    #[serde(default)]
+    pub sequential: bool,
+    /// Requests at once.
+    pub max_concurrent: Option<usize>,
+    /// Changes in a transaction.
+    pub batch: Option<usize>,
+    /// Deletions do nothing.
+    #[serde(default)]
+    pub ignore_delete: bool,
+    /// Nor does what the job may no longer see.
+    #[serde(default)]
+    pub ignore_remove: bool,
+    /// All but the delivery.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl Processing {
+    /// Requests that are under way at once.
+    pub fn at_once(&self) -> usize {
+        if self.sequential { 1 } else { self.max_concurrent.unwrap_or(20).max(1) }
+    }
+
+    /// Changes in a transaction.
+    pub fn batch(&self) -> usize {
+        if self.sequential { 1 } else { self.batch.unwrap_or(1_000).max(1) }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub(super) struct RetryPart {
+    pub(super) max_retries: Option<u32>,
+    pub(super) backoff_base_seconds: Option<f64>,
+    pub(super) backoff_max_seconds: Option<f64>,
+}
+
+/// When a checkpoint is written to a source.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct CheckpointPart {
+    /// What a worker is called there.
+    pub client_id: Option<String>,
+    /// After so many changes.
+    pub every_n_docs: Option<u64>,
+    /// After such a time.
+    pub every_seconds: Option<f64>,
+}
+
+/// What becomes of entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct QueuePart {
+    /// Until one goes that may go; 0: never.
+    pub retention_seconds: Option<u64>,
+    /// Failed replays until one is exhausted.
+    pub max_replay_attempts: Option<u32>,
+    /// Whether those go too that wait.
+    #[serde(default)]
+    pub drop_waiting: bool,
+    /// So many halt the job.
+    pub entries_max: Option<u64>,
+}
+
+impl QueuePart {
+    /// Failed replays until an entry is exhausted.
+    pub fn replays_max(&self) -> u32 {
+        self.max_replay_attempts.unwrap_or(REPLAYS_MAX)
+    }
+
+    /// In seconds: a day where nothing is said, as in seed 003.
+    pub fn retention_seconds(&self) -> u64 {
+        self.retention_seconds.unwrap_or(86_400)
+    }
+}
+
+/// A job's settings.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct System {
+    /// The order of delivery.
+    #[serde(default)]
+    pub processing: Processing,
+    #[serde(default)]
+    pub(super) retry: RetryPart,
+    /// Whether the job halts after so many retries.
+    #[serde(default)]
+    pub halt_on_failure: bool,
+    /// Checkpoints at the source.
+    #[serde(default)]
+    pub checkpoint: CheckpointPart,
+    /// Entries of the queue.
+    #[serde(default)]
+    pub dlq: QueuePart,
+}
+
+impl System {
+    /// When deliveries that failed by the target's state are tried again.
+    pub fn schedule(&self) -> Schedule {
+        let default = Schedule::default();
+        // The schema bounds them to a day.
+        let seconds = |of: Option<f64>, other| of.map_or(other, |of| Duration::try_from_secs_f64(of).unwrap_or(other));
+        Schedule {
+            first: seconds(self.retry.backoff_base_seconds, default.first),
+            max: seconds(self.retry.backoff_max_seconds, default.max),
+            tries_max: self.halt_on_failure.then_some(self.retry.max_retries.unwrap_or(5)),
+        }
+    }
+}

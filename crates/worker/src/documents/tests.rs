@@ -1,0 +1,211 @@
+use serde_json::json;
+
+use super::*;
+
+fn input_of(members: Value) -> Value {
+    let mut input = json!({"id": "src", "source_type": "couchdb", "url": "http://localhost:5984/db"});
+    merge(&mut input, members);
+    input
+}
+
+fn merge(into: &mut Value, members: Value) {
+    let Value::Object(members) = members else { panic!() };
+    for (name, value) in members {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(&name);
+        } else {
+            into[name] = value;
+        }
+    }
+}
+
+fn job_of(members: Value) -> Value {
+    let mut job = json!({
+        "_id": "job::a", "_rev": "1-x", "type": "job", "id": "a", "inputs": [{"id": "src"}], "outputs": [{"id": "out"}],
+        "output_type": "rdbms",
+        "mapping": {"tables": [{"name": "t", "primary_key": "id", "columns": {"id": "$._id"}}]}});
+    merge(&mut job, members);
+    job
+}
+
+fn read_of(value: &Value) -> Result<Document, DocumentError> {
+    read(value.to_string().as_bytes())
+}
+
+fn refused(value: &Value) -> String {
+    read_of(value).map(|_| ()).unwrap_err().to_string()
+}
+
+fn sqlite() -> Value {
+    json!({"id": "out", "database_type": "sqlite", "database": "orders.sqlite", "create_tables": true})
+}
+
+#[test]
+fn schemas_are_schemas() {
+    let names: Vec<_> = texts().map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        [
+            "inputs_changes",
+            "outputs_rdbms",
+            "outputs_http",
+            "outputs_cloud",
+            "tables_rdbms",
+            "jobs",
+            "checkpoints",
+            "mappings",
+            "dlq"
+        ]
+    );
+    assert!(schema::check("job", &json!(7)).is_err());
+    assert_eq!(schema::check("gone", &json!({})), Err(schema::Refused::Type));
+}
+
+#[test]
+fn jobs_and_what_they_name() {
+    let mut connections = Connections::default();
+    let inputs = json!({"type": "inputs_changes", "src": [input_of(json!({"auth": {"method": "basic", "username": "anna", "password": "file:couch"}}))]});
+    let outputs = json!({"type": "outputs_rdbms", "src": [sqlite()]});
+    let mapping = json!({"type": "mapping", "name": "order.yaml",
+        "content": "tables:\n  - name: orders\n    primary_key: id\n    columns:\n      id: $._id\n"});
+    let Document::Job(job) = read_of(&job_of(json!({"mapping": "order.yaml", "enabled": false}))).unwrap() else {
+        panic!()
+    };
+    assert!(!job.is_enabled);
+    let missing = |connections: &Connections| connections.resolve(&job).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(missing(&connections), "there is no input \"src\"");
+    connections.add(read_of(&inputs).unwrap());
+    assert_eq!(missing(&connections), "there is no output \"out\"");
+    connections.add(read_of(&outputs).unwrap());
+    assert_eq!(missing(&connections), "there is no mapping \"order.yaml\"");
+    connections.add(read_of(&mapping).unwrap());
+    let description = connections.resolve(&job).unwrap();
+    assert_eq!(description.mapping.tables()[0].name, "orders");
+    assert_eq!(description.input.auth.password, Some(SecretRef::File("couch".to_owned())));
+    // Their own, and without tables.
+    let whole = job_of(json!({"inputs": [input_of(json!({}))], "outputs": [sqlite()]}));
+    let Document::Job(job) = read_of(&whole).unwrap() else { panic!() };
+    assert!(Connections::default().resolve(&job).is_ok() && job.is_enabled);
+    let Document::Job(job) = read_of(&job_of(json!({"mapping": {}}))).unwrap() else { panic!() };
+    assert_eq!(
+        connections.resolve(&job).map(|_| ()),
+        Err(Unresolved::Unfit("an SQL target needs a mapping with tables"))
+    );
+}
+
+#[test]
+fn settings_have_defaults_and_bounds() {
+    let Document::Job(job) = read_of(&job_of(json!({}))).unwrap() else { panic!() };
+    assert_eq!((job.system.processing.at_once(), job.system.processing.batch()), (20, 1_000));
+    assert_eq!((job.system.dlq.replays_max(), job.system.dlq.retention_seconds()), (10, 86_400));
+    assert_eq!(job.system.schedule(), crate::retry::Schedule::default());
+    let system = json!({"processing": {"sequential": true, "max_concurrent": 50}, "halt_on_failure": true,
+        "retry": {"max_retries": 3, "backoff_base_seconds": 0.5, "backoff_max_seconds": 10, "retry_on_status": [500]}});
+    let Document::Job(job) = read_of(&job_of(json!({"system": system}))).unwrap() else { panic!() };
+    assert_eq!((job.system.processing.at_once(), job.system.processing.batch()), (1, 1));
+    let schedule = job.system.schedule();
+    assert_eq!((schedule.first.as_millis(), schedule.max.as_secs(), schedule.tries_max), (500, 10, Some(3)));
+    for system in [
+        json!({"processing": {"max_concurrent": 0}}),
+        json!({"processing": {"batch": 10_001}}),
+        json!({"retry": {"backoff_max_seconds": 86_401}}),
+        json!({"retry": {"backoff_base_seconds": -1}}),
+        json!({"data_error_action": "skip"}),
+        json!({"unknown": 1}),
+    ] {
+        assert!(refused(&job_of(json!({"system": system}))).starts_with("/system"), "{system}");
+    }
+}
+
+#[test]
+fn secrets_are_in_no_document_and_in_no_message() {
+    let of = |input: Value| refused(&json!({"type": "inputs_changes", "src": [input]}));
+    for input in [
+        input_of(json!({"auth": {"method": "basic", "username": "anna", "password": "hunter2"}})),
+        input_of(json!({"auth": {"method": "bearer", "token": "hunter2"}})),
+        input_of(json!({"url": "http://anna:hunter2@localhost/db"})),
+        input_of(json!({"url": "http://hunter2@localhost/db"})),
+        input_of(json!({"headers": {"Authorization": "Bearer hunter2"}})),
+        input_of(json!({"headers": {"X-Api-Key": "hunter2"}})),
+        input_of(json!({"headers": {"x": "env:hunter2"}})),
+        input_of(json!({"password": "hunter2"})),
+        input_of(json!({"auth": {"method": "hunter2"}})),
+    ] {
+        let message = of(input.clone());
+        assert!(!message.contains("hunter2"), "{input}: {message}");
+    }
+    let output = json!({"type": "outputs_rdbms", "src": [{"id": "pg", "database_type": "postgres", "host": "h", "database": "d",
+        "username": "u", "password": "hunter2"}]});
+    assert_eq!(refused(&output), "/src/0/password: is not of the form that it must have");
+}
+
+#[test]
+fn what_is_refused() {
+    for (document, says) in [
+        (json!([]), "no JSON object"),
+        (json!({"_id": "a"}), "`type` must be"),
+        (json!({"type": "config"}), "`type` must be"),
+        (job_of(json!({"id": "a/b"})), "/id: is not of the form"),
+        (job_of(json!({"inputs": []})), "/inputs"),
+        (job_of(json!({"outputs": [{"id": "a", "url": "http://x/"}]})), "/outputs/0"),
+        (job_of(json!({"mapping": {"tables": [{"name": "t", "columns": {}}]}})), "no `primary_key`"),
+        (job_of(json!({"mapping": 7})), "/mapping"),
+        (job_of(json!({"more": 7})), "more"),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({"url": null}))]}), "/src/0"),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({"local": "db"}))]}), "/src/0"),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({})), input_of(json!({}))]}), "stands twice"),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({"url": "ftp://x/y"}))]}), "must start with http"),
+        (
+            json!({"type": "inputs_changes", "src": [input_of(json!({"auth": {"method": "basic"}}))]}),
+            "needs `username`",
+        ),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({"headers": {"a b": "c"}}))]}), "no name of a header"),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({"headers": {"Host": "c"}}))]}), "the worker's own"),
+        (
+            json!({"type": "inputs_changes", "src": [input_of(json!({"headers": {"x": "a\r\nb"}}))]}),
+            "control characters",
+        ),
+        (
+            json!({"type": "inputs_changes", "src": [input_of(json!({"accept_self_signed_certs": true}))]}),
+            "/src/0/accept_self_signed_certs",
+        ),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://{host}/x"}]}), "behind the server's name"),
+        (
+            json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}", "method": "GET"}]}),
+            "/src/0/method",
+        ),
+        (
+            json!({"type": "outputs_rdbms", "src": [{"id": "a", "database_type": "sqlite", "database": "../x"}]}),
+            "/src/0/database",
+        ),
+        (
+            json!({"type": "outputs_rdbms", "src": [{"id": "a", "database_type": "postgres", "database": "x"}]}),
+            "/src/0",
+        ),
+        (json!({"type": "outputs_cloud", "src": [{"id": "a", "provider": "file"}]}), "/src/0"),
+        (
+            json!({"type": "outputs_cloud", "src": [{"id": "a", "provider": "file", "file": "/etc/passwd"}]}),
+            "/src/0/file",
+        ),
+        (json!({"type": "mapping", "name": "a", "content": "a: &x 1"}), "an anchor"),
+        (json!({"type": "checkpoint", "client_id": "a", "time": 1}), "the document: "),
+    ] {
+        let message = refused(&document);
+        assert!(message.contains(says), "{document}: {message}");
+    }
+    assert_eq!(read(&vec![b' '; DOCUMENT_BYTES_MAX + 1]).map(|_| ()), Err(DocumentError::TooLong));
+    // Nested deeper than serde_json goes.
+    assert_eq!(read("[".repeat(100_000).as_bytes()).map(|_| ()), Err(DocumentError::Json));
+}
+
+#[test]
+fn the_others() {
+    let http = json!({"type": "outputs_http", "src": [{"id": "a", "url": "https://h:8443/in/{id}", "headers": {"Authorization": "env:FLATBED_WORKER_H"}}]});
+    assert!(matches!(read_of(&http), Ok(Document::Outputs(OutputType::Http, all)) if all.len() == 1));
+    let seeds = json!({"type": "checkpoint", "client_id": "changes_worker", "SGs_Seq": "1500", "time": 1_768_521_600, "remote": 42});
+    assert!(matches!(read_of(&seeds), Ok(Document::Checkpoint(checkpoint)) if checkpoint.seq.as_str() == "1500"));
+    let entry = json!({"type": "dlq", "doc_id_original": "a", "seq": "1", "method": "PUT", "status": 500, "error": "", "time": 1, "doc_data": ""});
+    assert!(matches!(read_of(&entry), Ok(Document::Entry(entry)) if entry.doc_id_original == "a"));
+    let tables = json!({"type": "tables_rdbms", "tables": [{"id": "tbl-orders", "name": "orders", "columns": [{"name": "id", "type": "TEXT"}]}]});
+    assert!(matches!(read_of(&tables), Ok(Document::Tables(_))));
+}
