@@ -2,16 +2,20 @@
 //! who conflicts with whom: design/channels.md.
 //!
 //! - [`Asker`], [`HeldAt`]: on whose behalf one reads, and what they have as of the transaction that reads.
-//! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles, as administrators make them.
+//! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles, as administrators make them;
+//!   [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: how users sign in.
 
 #[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
 pub(crate) mod grants;
 #[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
 pub(crate) mod holding;
 mod principals;
+mod sessions;
 
 pub use crate::asker::Asker;
 pub use crate::held::HeldAt;
+pub use flatbed_channels::{Kind, is_principal};
 pub use principals::{ADMIN_NAMES_BYTES_MAX, Principal, PrincipalFound, PrincipalWrite, PrincipalWritten, SignsIn};
+pub use sessions::{PrincipalAt, PrincipalSession, SessionHash};
 
 mod tests;

@@ -225,7 +225,7 @@ impl Reader {
 }
 
 /// The database has to have channels: programs that know of none would not see to what is written here.
-pub(crate) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
+pub(super) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
     if instance.channels() == 0 {
         return Err(Refusal::InvalidSetting("the database has no channels".to_owned()).into());
     }
@@ -233,7 +233,7 @@ pub(crate) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
 }
 
 /// Writes a record with the transaction's stamp, which stands last in it.
-fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal) {
+pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal) {
     let mut operand = proto::Principal { changed: OWN_STAMP.to_vec(), ..record }.encode_to_vec();
     let offset = operand.len().saturating_sub(STAMP_BYTES) as u32;
     operand.extend_from_slice(&offset.to_le_bytes());
@@ -346,6 +346,11 @@ impl Operation for Delete<'_> {
         };
         if kind == Kind::User {
             forget(trx, &instance.keys, name).await?;
+            // Of whoever was the user as an account, too.
+            for whose in [name, &format!(":{name}")] {
+                let locals = instance.keys.principal_locals(whose);
+                trx.clear_range(&locals.begin, &locals.end);
+            }
         }
         for what in things_of(kind, name, &before) {
             shared.take(trx, &instance.keys, (kind, name.to_owned(), what), None);

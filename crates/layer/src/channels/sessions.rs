@@ -1,0 +1,227 @@
+//! Who signs in to a database by itself: a user's record, and the sessions that were made for users.
+//!
+//! A session lies under the hash of its id, in the database that it was made in: in another one it is nobody's. It holds as long as the
+//! user's generation is the one that it was made with.
+
+use std::sync::Arc;
+
+use flatbed_channels::Kind;
+use prost::Message;
+
+use crate::channels::grants::Shared;
+use crate::channels::principals::{Principal, set_record, with_channels};
+use crate::error::Result;
+use crate::handle::{Database, Reader};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::SESSION_HASH_BYTES;
+use crate::store::once::Once;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::updated::touch_last_seq;
+
+/// What a session is kept under: 20 bytes of the SHA-256 of its id.
+pub type SessionHash = [u8; SESSION_HASH_BYTES];
+
+/// A user as they sign in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrincipalAt {
+    /// As an administrator made it.
+    pub principal: Principal,
+    /// Tells the database from others that had its name.
+    pub incarnation: u64,
+}
+
+/// A session of a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrincipalSession {
+    /// The user's name.
+    pub name: String,
+    /// The user's generation, when it was made.
+    pub generation: u64,
+    /// When it ends, in milliseconds of Unix time.
+    pub ends_at_ms: u64,
+    /// For how long it goes on from when it is used.
+    pub lasts_ms: u64,
+}
+
+impl Reader {
+    /// A user as they sign in; `None`: there is none of the name, or the database has no channels.
+    ///
+    /// # Errors
+    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
+    pub async fn user_at(&self, name: &str) -> Result<Option<PrincipalAt>> {
+        self.read_about(&mut User { inner: &self.inner, database: &self.name, name }).await
+    }
+
+    /// The session of a hash, whether it still counts or not.
+    ///
+    /// # Errors
+    /// As of [`Reader::user_at`].
+    pub async fn principal_session(&self, hash: &SessionHash) -> Result<Option<PrincipalSession>> {
+        self.read_about(&mut Find { inner: &self.inner, database: &self.name, hash }).await
+    }
+}
+
+impl Database {
+    /// Keeps a session, if there is a user of this name and generation who is not disabled.
+    ///
+    /// # Errors
+    /// As of [`Database::put_principal`].
+    pub async fn begin_principal_session(&self, hash: &SessionHash, session: &PrincipalSession) -> Result<bool> {
+        let mut begin = Begin { database: self, hash, session };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut begin).await
+    }
+
+    /// A session goes on until then, if it is there. Whether it is.
+    ///
+    /// # Errors
+    /// As of [`Database::put_principal`].
+    pub async fn prolong_principal_session(&self, hash: &SessionHash, ends_at_ms: u64) -> Result<bool> {
+        let mut change = Change { database: self, hash, ends_at_ms: Some(ends_at_ms) };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// As of [`Database::put_principal`].
+    pub async fn end_principal_session(&self, hash: &SessionHash) -> Result<()> {
+        let mut change = Change { database: self, hash, ends_at_ms: None };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await.map(drop)
+    }
+
+    /// Ends all sessions of a user. Whether there is one.
+    ///
+    /// # Errors
+    /// As of [`Database::put_principal`].
+    pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
+        let mut end = EndAll { database: self, name, once: self.inner.once()? };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut end).await
+    }
+}
+
+struct User<'a> {
+    inner: &'a Inner,
+    database: &'a str,
+    name: &'a str,
+}
+
+impl Operation for User<'_> {
+    type Output = Option<PrincipalAt>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalAt>> {
+        let instance = self.inner.resolve(trx, self.database).await?;
+        if instance.channels() == 0 {
+            return Ok(None);
+        }
+        let key = instance.keys.principal(Kind::User, self.name);
+        let Some(bytes) = trx.get(&key, true).await? else { return Ok(None) };
+        let principal = Principal::decode(self.name, &bytes)?;
+        Ok(principal.map(|principal| PrincipalAt { principal, incarnation: instance.incarnation() }))
+    }
+}
+
+struct Find<'a> {
+    inner: &'a Inner,
+    database: &'a str,
+    hash: &'a SessionHash,
+}
+
+impl Operation for Find<'_> {
+    type Output = Option<PrincipalSession>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalSession>> {
+        let instance = self.inner.resolve(trx, self.database).await?;
+        let found = trx.get(&instance.keys.gateway_session(self.hash), true).await?;
+        let session = |record: proto::GatewaySession| {
+            let proto::GatewaySession { name, generation, ends_at_ms, lasts_ms } = record;
+            PrincipalSession { name, generation, ends_at_ms, lasts_ms }
+        };
+        Ok(found.map(|bytes| proto::GatewaySession::decode(&*bytes)).transpose()?.map(session))
+    }
+}
+
+/// The database to write to, for who may.
+async fn admitted(database: &Database, trx: &Transaction) -> Result<Arc<Instance>> {
+    let (instance, writer) = database.inner.resolve_for(trx, &database.name, &database.actor).await?;
+    writer.admitted(trx, &instance).await?;
+    with_channels(instance)
+}
+
+struct Begin<'a> {
+    database: &'a Database,
+    hash: &'a SessionHash,
+    session: &'a PrincipalSession,
+}
+
+impl Operation for Begin<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let instance = admitted(self.database, trx).await?;
+        let PrincipalSession { name, generation, ends_at_ms, lasts_ms } = self.session.clone();
+        let key = instance.keys.principal(Kind::User, &name);
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
+        let is_same = |user: &Principal| user.generation == generation && !user.is_disabled;
+        if !Principal::decode(&name, &bytes)?.as_ref().is_some_and(is_same) {
+            return Ok(false);
+        }
+        let record = proto::GatewaySession { name, generation, ends_at_ms, lasts_ms };
+        trx.set(&instance.keys.gateway_session(self.hash), &record.encode_to_vec());
+        Ok(true)
+    }
+}
+
+struct Change<'a> {
+    database: &'a Database,
+    hash: &'a SessionHash,
+    /// `None`: it goes.
+    ends_at_ms: Option<u64>,
+}
+
+impl Operation for Change<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let instance = admitted(self.database, trx).await?;
+        let key = instance.keys.gateway_session(self.hash);
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
+        match self.ends_at_ms {
+            None => trx.clear(&key),
+            Some(ends_at_ms) => {
+                let record = proto::GatewaySession { ends_at_ms, ..proto::GatewaySession::decode(&*bytes)? };
+                trx.set(&key, &record.encode_to_vec());
+            }
+        }
+        Ok(true)
+    }
+}
+
+struct EndAll<'a> {
+    database: &'a Database,
+    name: &'a str,
+    once: Once,
+}
+
+impl Operation for EndAll<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(true);
+        }
+        let instance = admitted(self.database, trx).await?;
+        let key = instance.keys.principal(Kind::User, self.name);
+        let record = trx.get(&key, false).await?.map(|bytes| proto::Principal::decode(&*bytes)).transpose()?;
+        let Some(record) = record.filter(|record| record.exists) else { return Ok(false) };
+        let mut shared = Shared::default();
+        shared.touch(Kind::User, self.name);
+        shared.finish(trx, &instance).await?;
+        let generation = record.generation + 1;
+        set_record(trx, &key, proto::Principal { generation, ..record });
+        touch_last_seq(trx, instance.buckets.own(), 0)?;
+        self.once.mark(trx);
+        Ok(true)
+    }
+}
