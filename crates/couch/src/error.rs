@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use flatbed_documents::DocumentError;
 use flatbed_http::Refused;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::{Error as FunctionError, InvalidResponse};
@@ -94,6 +95,22 @@ impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         let Refused { status, error, reason, .. } = refused;
         Failure::new(status, error, reason)
+    }
+}
+
+impl From<DocumentError> for Failure {
+    fn from(error: DocumentError) -> Self {
+        match error {
+            DocumentError::Malformed(reason) => Failure::bad_request(reason),
+            DocumentError::WrongDigest => {
+                Failure::new(StatusCode::BAD_REQUEST, "content_md5_mismatch", error.to_string())
+            }
+            DocumentError::Unsatisfiable => {
+                Failure::new(StatusCode::RANGE_NOT_SATISFIABLE, "requested_range_not_satisfiable", error.to_string())
+            }
+            DocumentError::Refused(refused) => refused.into(),
+            DocumentError::Layer(error) => error.into(),
+        }
     }
 }
 

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
-mod attached;
 mod error;
 mod handlers;
 mod health;
@@ -15,7 +14,6 @@ mod metrics;
 mod multipart;
 mod path;
 mod query;
-mod related;
 mod reply;
 mod request;
 mod request_object;
@@ -25,6 +23,7 @@ mod route;
 mod router;
 mod rows_text;
 mod shared_row;
+mod shown;
 mod state;
 mod term;
 mod uploading;

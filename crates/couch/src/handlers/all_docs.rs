@@ -6,7 +6,6 @@ use flatbed_layer::{AllDocsQuery, AllDocsRow, DESIGN_IDS, DocumentId, Reader, Se
 use flatbed_service::Read;
 use hyper::Method;
 
-use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
 use crate::handlers::local;
@@ -17,6 +16,8 @@ use crate::path::Listed;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Memory, Request};
+use crate::shown::show_of;
+use flatbed_documents::{self as attached, Show};
 
 /// Documents that are looked up at once by their ids; the layer gives back as many as fit.
 const KEYS_AT_ONCE: usize = 100;
@@ -205,7 +206,7 @@ impl Selection {
             Some(Value::Array(keys)) => Some(keys),
             _ => None,
         };
-        let mut show = Show::new(query)?;
+        let mut show = show_of(query)?;
         show.data |= parameters.attachments;
         show.encoding |= parameters.att_encoding_info;
         Ok(Selection { walk, keys, update_seq: parameters.update_seq, nothing, documents, show, is_of_list: false })

@@ -8,7 +8,6 @@ use flatbed_service::{Read, Uploads, Write};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 
-use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::database::info_text;
 use crate::handlers::document::edit_of;
@@ -19,6 +18,7 @@ use crate::request::{Body, Request};
 use crate::request_object::{Told, ToldBody, request_object};
 use crate::response;
 use crate::state::State;
+use flatbed_documents::attachment_edits;
 
 /// Revisions of a document that functions see, as in CouchDB.
 const REVISIONS_MAX: usize = 20;

@@ -1,19 +1,17 @@
 //! `/{db}/{doc}/{attachment}`
 
-use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, shrink, spawn};
+use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AttachmentEdit, AttachmentReader, Edit, Error as LayerError, GetOptions, Reader, Refusal, RevId};
+use flatbed_layer::{AttachmentEdit, Edit, Error as LayerError, GetOptions, Reader, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write, Writer};
-use hyper::{Method, StatusCode, header};
+use hyper::{StatusCode, header};
 
-use crate::attached::{DEFAULT_TYPE, Plain, check_name, wrong_digest};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::document::named_rev;
 use crate::json_out;
 use crate::query::encode;
-use crate::reply::Interrupted;
 use crate::request::Request;
-use crate::uploading::Uploading;
+use flatbed_documents::{DEFAULT_TYPE, DocumentError, Uploading, base64, check_name};
 
 /// `name` may have slashes.
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
@@ -29,115 +27,10 @@ pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str)
     }
 }
 
-/// Whether an `Accept-Encoding` has gzip, and not to say that it is unwanted.
-fn accepts_gzip(accepted: &str) -> bool {
-    accepted.split(',').any(|entry| {
-        let (coding, quality) = entry.split_once(';').unwrap_or((entry, ""));
-        let is_zero = quality.trim().strip_prefix("q=").is_some_and(|quality| quality.trim().parse() == Ok(0.0));
-        coding.trim().eq_ignore_ascii_case("gzip") && !is_zero
-    })
-}
-
-/// The range of an attachment's bytes that is asked for, the last one included; `None`: all of it. As in CouchDB a range
-/// of all from the first byte on is no range, and one that ends before it begins cannot be satisfied.
-fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
-    let Some(spec) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else { return Ok(None) };
-    // Several ranges are answered with all of it.
-    let Some((from, to)) = spec.split_once('-').filter(|_| !spec.contains(',')) else { return Ok(None) };
-    let (from, to) = (from.trim(), to.trim());
-    let end = length.saturating_sub(1);
-    let (first, last) = match (from.parse::<u64>(), to.parse::<u64>()) {
-        (Ok(from), Ok(to)) => (from, to.min(end)),
-        (Ok(0), Err(_)) if to.is_empty() => return Ok(None),
-        (Ok(from), Err(_)) if to.is_empty() => (from, end),
-        (Err(_), Ok(count)) if from.is_empty() => (length.saturating_sub(count), end),
-        _ => return Ok(None),
-    };
-    if first > last || first >= length {
-        let reason = "Requested range not satisfiable";
-        return Err(Failure::new(StatusCode::RANGE_NOT_SATISFIABLE, "requested_range_not_satisfiable", reason));
-    }
-    Ok(Some((first, last)))
-}
-
 async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result<Reply> {
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     let reader = database.attachment(id, rev.as_ref(), name).await?;
-    let attachment = reader.attachment().clone();
-    let etag = format!("\"{}\"", json_out::digest(&attachment).trim_start_matches("md5-"));
-    if request.accepts_cached(&etag) {
-        return Ok(Reply::not_modified(&etag));
-    }
-    let sends_gzip = attachment.gzip && request.header(header::ACCEPT_ENCODING).is_some_and(accepts_gzip);
-    let wanted = range(request.header(header::RANGE), attachment.length)?.filter(|_| !attachment.gzip);
-    let (mut reply, sender) = Reply::stream();
-    reply.header(header::CONTENT_TYPE, &attachment.content_type);
-    reply.header(header::ETAG, &etag);
-    reply.header(header::ACCEPT_RANGES, if attachment.gzip { "none" } else { "bytes" });
-    // Whoever may write an attachment must not have its scripts run as this server's own, with its readers' credentials.
-    reply.header(header::CONTENT_SECURITY_POLICY, "sandbox");
-    reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    let mut length = attachment.length;
-    if sends_gzip {
-        reply.header(header::CONTENT_ENCODING, "gzip");
-        length = attachment.stored_length;
-    }
-    if let Some((first, last)) = wanted {
-        reply.status = StatusCode::PARTIAL_CONTENT;
-        reply.header(header::CONTENT_RANGE, &format!("bytes {first}-{last}/{length}"));
-        length = last - first + 1;
-    }
-    reply.header(header::CONTENT_LENGTH, &length.to_string());
-    if request.method == Method::HEAD {
-        return Ok(reply);
-    }
-    let plain = Plain::new(attachment.gzip && !sends_gzip);
-    let (skip, take) = wanted.map_or((0, u64::MAX), |(first, last)| (first, last - first + 1));
-    spawn(async move {
-        let mut sender = sender;
-        if send(reader, plain, skip, take, &mut sender).await.is_ok() {
-            let _ = sender.finish().await;
-        }
-    });
-    Ok(reply)
-}
-
-async fn send(
-    mut reader: AttachmentReader,
-    mut plain: Plain,
-    mut skip: u64,
-    mut take: u64,
-    sender: &mut Sender,
-) -> std::result::Result<(), Interrupted> {
-    let mut pass = |bytes: &[u8], sender: &mut Sender| {
-        let passed = usize::try_from(skip).unwrap_or(usize::MAX).min(bytes.len());
-        skip -= passed as u64;
-        let bytes = bytes.get(passed..).unwrap_or_default();
-        let bytes = bytes.get(..usize::try_from(take).unwrap_or(usize::MAX).min(bytes.len())).unwrap_or_default();
-        take -= bytes.len() as u64;
-        sender.buffer.extend_from_slice(bytes);
-        take > 0
-    };
-    let pages = Pages::of_attachment();
-    let mut out = Vec::new();
-    loop {
-        let mut room = sender.page_room(&pages).await?;
-        let stored = reader.next().await?;
-        let is_complete = stored.is_none();
-        shrink(&mut room, CHUNK_BYTES + stored.as_ref().map_or(0, Vec::len));
-        plain.add(stored);
-        while plain.write_to(&mut out)? {
-            let is_more = pass(&out, sender);
-            out.clear();
-            sender.send_if_full().await?;
-            if !is_more {
-                return Ok(());
-            }
-        }
-        if is_complete {
-            return Ok(());
-        }
-    }
+    Ok(flatbed_documents::attachment(reader, &request)?)
 }
 
 /// The revision that an attachment is put to or taken from, and what else it has.
@@ -197,8 +90,8 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
         uploading.add(piece, &request.body, &uploads).await?;
     }
     let data = uploading.finish(&mut uploads).await?;
-    if expected_md5.is_some_and(|expected| expected.trim() != crate::attached::base64(&data.sent_md5)) {
-        return Err(wrong_digest());
+    if expected_md5.is_some_and(|expected| expected.trim() != base64(&data.sent_md5)) {
+        return Err(DocumentError::WrongDigest.into());
     }
     let mut attachments = vec![(name.to_owned(), AttachmentEdit::Data { content_type, revpos: None, data })];
     let others = base.names.iter().filter(|other| *other != name);
@@ -237,24 +130,4 @@ fn written(status: StatusCode, id: &str, rev: &RevId) -> Reply {
     let mut out = Vec::new();
     json_out::written(id, rev, &mut out);
     Reply::json(status, out)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Whatever is asked for, it lies within the attachment.
-        #[test]
-        fn ranges_lie_within(
-            text in prop_oneof!["bytes=[0-9]{0,21}-[0-9]{0,21}", "[bytes=0-9, -]{0,20}"],
-            length in prop_oneof![0..20_u64, any::<u64>()],
-        ) {
-            if let Ok(Some((first, last))) = range(Some(&text), length) {
-                prop_assert!(first <= last && last < length, "{first}-{last} of {length}");
-            }
-        }
-    }
 }

@@ -6,13 +6,13 @@ use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, Updated, check_partition
 use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
 
-use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
 use crate::handlers::local;
 use crate::json_out;
 use crate::request::{Body, Request};
 use crate::state::State;
+use flatbed_documents::attachment_edits;
 
 pub(crate) async fn json_body(request: &mut Request) -> Result<Body> {
     if request.method != Method::POST {

@@ -9,14 +9,14 @@ use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, Refus
 use flatbed_service::Read;
 use hyper::{StatusCode, header};
 
-use crate::attached::{self, ATTS_SINCE_MAX, Part, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
 use crate::json_out;
 use crate::multipart::{accepts, new_boundary};
-use crate::related::{header_text, related};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Request};
+use crate::shown::show_of;
+use flatbed_documents::{self as attached, ATTS_SINCE_MAX, Part, Show, header_text, related};
 
 /// Documents that are asked for at once; the layer gives back as many as fit.
 const READ_AT_ONCE: usize = 100;
@@ -91,7 +91,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
         }
     }
     let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
-    let show = Show::new(&request.query)?;
+    let show = show_of(&request.query)?;
     if docs.len() > ENTRIES_MAX {
         return Err(too_many("docs"));
     }

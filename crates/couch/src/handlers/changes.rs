@@ -11,7 +11,6 @@ use flatbed_layer::{
 use flatbed_service::{Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
 use hyper::Method;
 
-use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{object, take};
 use crate::handlers::feed::{self, Feed, SeqInterval};
@@ -21,7 +20,9 @@ use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
 use crate::request_object::{Told, request_object};
 use crate::shared_row::{self, Form};
+use crate::shown::show_of;
 use crate::state::State;
+use flatbed_documents::{self as attached, Show};
 
 /// How a feed is shown.
 struct Shown {
@@ -68,7 +69,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { filtered } else { Documents::No };
-    let show = Show::new(query)?;
+    let show = show_of(query)?;
     let all_leaves = all_leaves(query)?;
     let shown = Shown { feed, include_docs, show, form: Form { all_leaves, documents } };
     let descending = query.flag("descending")?;

@@ -6,7 +6,6 @@ use flatbed_layer::{CreateOptions, DatabaseInfo, DocumentId};
 use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::attachment_edits;
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
 use crate::path::METRICS;
@@ -14,6 +13,7 @@ use crate::query::encode;
 use crate::reply::ok;
 use crate::request::Request;
 use crate::state::State;
+use flatbed_documents::attachment_edits;
 
 pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     match request.method {

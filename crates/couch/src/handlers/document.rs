@@ -9,16 +9,16 @@ use flatbed_layer::{
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::{self, Show, Written, attachment_edits};
 use crate::error::{Failure, Result, parse_rev};
-use crate::handlers::open_revs::{self, Form, Shown};
+use crate::handlers::open_revs;
 use crate::handlers::{post_form, put_related};
 use crate::json_out;
 use crate::multipart::{self, accepts, is_kind};
 use crate::query::{Query, encode};
-use crate::related::{Related, related};
 use crate::reply::page_bytes;
 use crate::request::Request;
+use crate::shown::show_of;
+use flatbed_documents::{self as attached, Form, Related, Shown, Written, attachment_edits, related};
 
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each boxed by itself: what is between the shell and here would copy the largest for every request.
@@ -67,12 +67,12 @@ async fn found<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -
 async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let database = request.context.database(name, Read).await?;
-    let show = Show::new(query)?;
+    let show = show_of(query)?;
     let mut options = options_of(query)?;
     let with_revisions = options.revs;
     options.revs |= show.since.is_some();
     if let Some(open_revs) = query.get("open_revs") {
-        let form = if accepts(&request.headers, "multipart/mixed") { Form::mixed()? } else { Form::Json };
+        let form = if accepts(&request.headers, "multipart/mixed") { open_revs::mixed()? } else { Form::Json };
         let wanted = open_revs::Wanted { id, revs: open_revs, options };
         let shown = Shown { show, with_revisions, form };
         return Box::pin(open_revs::open_revs(database, wanted, shown)).await;

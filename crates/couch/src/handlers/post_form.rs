@@ -9,12 +9,12 @@ use flatbed_layer::{AttachmentEdit, Edit, GetOptions, Reader, Uploaded};
 use flatbed_service::{Uploads, Write};
 use hyper::{StatusCode, header};
 
-use crate::attached::{DEFAULT_TYPE, attachment_edits, check_name};
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::document::{edit_of_client, name_parent, write_one};
 use crate::multipart::is_kind;
 use crate::request::{Body, Request};
 use crate::uploading::upload_part;
+use flatbed_documents::{DEFAULT_TYPE, attachment_edits, check_name};
 
 const KIND: &str = "multipart/form-data";
 
@@ -137,7 +137,7 @@ impl Form {
         if name.is_empty() {
             // What a browser sends of a field in which no file was chosen.
             let is_empty = parts.data().await?.is_none();
-            return if is_empty { Ok(()) } else { check_name(&name) };
+            return if is_empty { Ok(()) } else { Ok(check_name(&name)?) };
         }
         check_name(&name)?;
         if self.has_file(&name) {

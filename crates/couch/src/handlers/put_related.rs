@@ -8,12 +8,12 @@ use flatbed_layer::Uploaded;
 use flatbed_service::{Uploads, Write};
 use hyper::StatusCode;
 
-use crate::attached::{Source, Written, attachment_edits};
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, name_parent, write_put};
 use crate::multipart::is_kind;
 use crate::request::Request;
 use crate::uploading::upload_part;
+use flatbed_documents::{Source, Written, attachment_edits};
 
 pub(crate) async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = put_parts(&mut request, name, id).await;

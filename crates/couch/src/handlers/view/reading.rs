@@ -11,10 +11,10 @@ use flatbed_layer::{
 };
 use hyper::StatusCode;
 
-use crate::attached::{self, Show};
 use crate::error::{Failure, Result};
 use crate::handlers::view::parameters::{Grouping, Parameters, Rows};
 use crate::reply::{Interrupted, page_bytes};
+use flatbed_documents::{self as attached, Show};
 
 /// CouchDB's word for a reduction that grows: a row of the answer says so, where other failures are the whole answer's.
 const OVERFLOW: &str = "reduce_overflow_error";

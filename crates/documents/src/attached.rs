@@ -9,19 +9,16 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_http::{CHUNK_BYTES, Sender};
 use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Uploaded};
-use flatbed_service::Uploads;
-use hyper::StatusCode;
+use flatbed_service::{Uploads, json_out};
 
-use crate::error::{Failure, Result, parse_rev};
-use crate::json_out;
-use crate::query::Query;
-use crate::reply::Interrupted;
+use crate::error::{DocumentError, Result};
+use crate::interrupted::Interrupted;
 
 /// What an attachment is where nobody says.
-pub(crate) const DEFAULT_TYPE: &str = "application/octet-stream";
+pub const DEFAULT_TYPE: &str = "application/octet-stream";
 
 /// Bytes as base64.
-pub(crate) fn base64(bytes: &[u8]) -> String {
+pub fn base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
@@ -29,9 +26,12 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 const BASE64_PIECE: usize = 64 * 1024;
 
 /// An attachment as a document in JSON has it.
-pub(crate) struct Written<'v> {
+pub struct Written<'v> {
+    /// Its name.
     pub name: String,
+    /// Its media type.
     pub content_type: String,
+    /// The generation with which it came, if the client says so.
     pub revpos: Option<u64>,
     /// `md5-...`, if the client says what it must be.
     pub digest: Option<String>,
@@ -39,10 +39,13 @@ pub(crate) struct Written<'v> {
     pub length: Option<u64>,
     /// The bytes come compressed.
     pub is_gzip: bool,
+    /// Where its data is.
     pub source: Source<'v>,
 }
 
-pub(crate) enum Source<'v> {
+/// Where the data of an attachment is.
+pub enum Source<'v> {
+    /// With the revision that is edited.
     Stub,
     /// Base64.
     Inline(std::borrow::Cow<'v, str>),
@@ -51,19 +54,25 @@ pub(crate) enum Source<'v> {
 }
 
 /// CouchDB keeps names that begin with an underscore for itself.
-pub(crate) fn check_name(name: &str) -> Result<()> {
+///
+/// # Errors
+/// [`DocumentError::Malformed`].
+pub fn check_name(name: &str) -> Result<()> {
     if name.is_empty() {
-        return Err(Failure::bad_request("Attachment name can't be empty"));
+        return Err(DocumentError::malformed("Attachment name can't be empty"));
     }
     if name.starts_with('_') {
         let reason = format!("Attachment name '{name}' starts with prohibited character '_'");
-        return Err(Failure::bad_request(reason));
+        return Err(DocumentError::malformed(reason));
     }
     Ok(())
 }
 
 /// Takes `_attachments` apart.
-pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
+///
+/// # Errors
+/// [`DocumentError`].
+pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
     let Some(Value::Object(members)) = attachments else { return Ok(Vec::new()) };
     // Before anything is done for each of what may be a million.
     let kind = |value: &Value<'_>| value.get("content_type").and_then(Value::as_str).map_or(0, str::len);
@@ -71,7 +80,7 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
     let mut list: Vec<Written<'_>> = Vec::with_capacity(members.len());
     for (name, value) in members {
         check_name(&name)?;
-        let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
+        let invalid = || DocumentError::malformed(format!("Invalid attachment data for {name}"));
         let text = |member: &str| value.get(member).and_then(Value::as_str).map(str::to_owned);
         let number = |member: &str| match value.get(member) {
             Some(Value::Number(number)) => number.parse().ok(),
@@ -87,7 +96,7 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
         } else if is_set("follows") {
             Source::Follows
         } else {
-            match crate::handlers::bulk::take(value, "data") {
+            match take(value, "data") {
                 Some(Value::String(data)) => Source::Inline(data),
                 _ => return Err(invalid()),
             }
@@ -100,8 +109,19 @@ pub(crate) fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>
     Ok(list)
 }
 
+/// Takes a member out of an object.
+fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
+    match value {
+        Value::Object(members) => members.into_iter().find(|(found, _)| found == name).map(|(_, value)| value),
+        _ => None,
+    }
+}
+
 /// Uploads what is inline, and makes the edit's list. What follows was uploaded by the caller.
-pub(crate) async fn attachment_edits(
+///
+/// # Errors
+/// [`DocumentError`].
+pub async fn attachment_edits(
     uploads: &mut Uploads,
     written: Vec<Written<'_>>,
     mut followed: impl FnMut(&str) -> Option<Uploaded>,
@@ -115,7 +135,7 @@ pub(crate) async fn attachment_edits(
                 AttachmentEdit::Data { content_type, revpos, data }
             }
             Source::Follows => {
-                let missing = || Failure::bad_request(format!("The data of attachment {name} does not follow"));
+                let missing = || DocumentError::malformed(format!("The data of attachment {name} does not follow"));
                 let data = followed(&name).ok_or_else(missing)?;
                 check(&name, &data, digest.as_deref(), length)?;
                 AttachmentEdit::Data { content_type, revpos, data }
@@ -127,7 +147,7 @@ pub(crate) async fn attachment_edits(
 }
 
 async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
-    let invalid = || Failure::bad_request(format!("Invalid attachment data for {name}"));
+    let invalid = || DocumentError::malformed(format!("Invalid attachment data for {name}"));
     // Some write base64 in lines.
     let clean: String;
     let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
@@ -143,32 +163,27 @@ async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, te
     Ok(uploads.finish(upload).await?)
 }
 
-/// CouchDB's answer to data that has another digest than was said.
-pub(crate) fn wrong_digest() -> Failure {
-    Failure::new(StatusCode::BAD_REQUEST, "content_md5_mismatch", "Possible message corruption.")
-}
-
 /// Whether data is what the client said.
 fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>) -> Result<()> {
     if let Some(expected) = digest.and_then(|digest| digest.strip_prefix("md5-")) {
         let digests = [BASE64.encode(data.md5), BASE64.encode(data.sent_md5)];
         if !digests.iter().any(|digest| digest == expected) {
-            return Err(wrong_digest());
+            return Err(DocumentError::WrongDigest);
         }
     }
     if let Some(expected) = length.filter(|length| ![data.length, data.sent_length()].contains(length)) {
         let reason = format!("Attachment {name} is {} bytes long, not {expected}", data.sent_length());
-        return Err(Failure::bad_request(reason));
+        return Err(DocumentError::malformed(reason));
     }
     Ok(())
 }
 
 /// Revisions that one `atts_since` may name, as one `open_revs` may.
-pub(crate) const ATTS_SINCE_MAX: usize = 1_000;
+pub const ATTS_SINCE_MAX: usize = 1_000;
 
 /// How attachments are shown in documents.
 #[derive(Debug, Default)]
-pub(crate) struct Show {
+pub struct Show {
     /// With their data.
     pub data: bool,
     /// Only of those that came after these revisions.
@@ -178,24 +193,8 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub(crate) fn new(query: &Query) -> Result<Show> {
-        let since = match query.json(&["atts_since"])? {
-            None => None,
-            Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
-                return Err(Failure::bad_request(format!("atts_since has at most {ATTS_SINCE_MAX} revisions")));
-            }
-            Some(Value::Array(revs)) => {
-                let invalid = || Failure::bad_request("atts_since is a list of revisions");
-                Some(revs.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?)).collect::<Result<_>>()?)
-            }
-            Some(_) => return Err(Failure::bad_request("atts_since is a list of revisions")),
-        };
-        let data = query.flag("attachments")? || since.is_some();
-        Ok(Show { data, since, encoding: query.flag("att_encoding_info")? })
-    }
-
     /// The generation that the client has the attachments up to, as the document's revisions tell.
-    pub(crate) fn known_to(&self, document: &Document) -> u64 {
+    pub fn known_to(&self, document: &Document) -> u64 {
         if document.attachments.is_empty() {
             return 0;
         }
@@ -204,13 +203,14 @@ impl Show {
     }
 
     /// Whether the data of an attachment is shown.
-    pub(crate) fn shows(&self, attachment: &Attachment, known_to: u64) -> bool {
+    pub fn shows(&self, attachment: &Attachment, known_to: u64) -> bool {
         self.data && attachment.revpos > known_to
     }
 }
 
 /// A part of a document's text.
-pub(crate) enum Part {
+pub enum Part {
+    /// As it stands.
     Text(Vec<u8>),
     /// The document's body, which is not copied.
     Body,
@@ -230,7 +230,7 @@ pub(crate) fn open(document: &Document, with_revisions: bool, parts: &mut Vec<Pa
 }
 
 /// A document's text with its attachments, whose data is read when it is sent.
-pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
+pub fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
     let known_to = show.known_to(document);
     let (mut out, mut parts) = (Vec::new(), Vec::new());
     open(document, with_revisions, &mut parts, &mut out);
@@ -256,7 +256,7 @@ pub(crate) fn parts(document: &Document, show: &Show, with_revisions: bool) -> V
 }
 
 /// How long the text is.
-pub(crate) fn length(document: &Document, parts: &[Part]) -> u64 {
+pub fn length(document: &Document, parts: &[Part]) -> u64 {
     let attachment = |at: &usize| document.attachments.get(*at);
     let of = |part: &Part| match part {
         Part::Text(text) => text.len() as u64,
@@ -269,7 +269,7 @@ pub(crate) fn length(document: &Document, parts: &[Part]) -> u64 {
 
 /// Sends a document's text; what it takes in memory beside the document does not depend on its size, nor on that of its
 /// attachments.
-pub(crate) async fn send(
+pub async fn send(
     database: &Reader,
     document: &Document,
     parts: Vec<Part>,
@@ -296,7 +296,7 @@ pub(crate) async fn send(
 }
 
 /// Sends a row's document; `null` where there is none.
-pub(crate) async fn send_or_null(
+pub async fn send_or_null(
     database: &Reader,
     document: Option<&Document>,
     show: &Show,
@@ -363,7 +363,9 @@ async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(),
 
 /// Stored bytes without their encoding, in pieces of [`CHUNK_BYTES`] at most, however much is to come of what is stored.
 pub(crate) enum Plain {
+    /// They have none.
     Identity(Stored),
+    /// They are compressed.
     Gzip(Box<flate2::bufread::MultiGzDecoder<Stored>>),
 }
 
@@ -398,6 +400,7 @@ impl BufRead for Stored {
 }
 
 impl Plain {
+    /// Nothing of them has come.
     pub(crate) fn new(is_gzip: bool) -> Plain {
         match is_gzip {
             true => Plain::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(Stored::default()))),

@@ -2,12 +2,12 @@
 
 use flatbed_layer::Document;
 use flatbed_layer::json::{Object, name};
+use flatbed_service::json_out;
 
 use crate::attached::{Part, Show, open};
-use crate::json_out;
 
 /// A document with what of its attachments goes with it.
-pub(crate) struct Related {
+pub struct Related {
     /// What is to be sent, in order. Only the JSON, with no boundary around it, if no data goes with it.
     pub parts: Vec<Part>,
     /// Whether there is data, and the whole is `multipart/related`.
@@ -16,7 +16,7 @@ pub(crate) struct Related {
 
 /// Puts a document into CouchDB's form: `boundary` parts it, and attachments that `show` leaves out are stubs in its JSON.
 /// Whether `show` wants data at all is not asked.
-pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
+pub fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
     let known_to = show.known_to(document);
     let goes = |attachment: &&flatbed_layer::Attachment| attachment.revpos > known_to;
     let has_data = document.attachments.iter().any(|attachment| goes(&attachment));
@@ -56,7 +56,7 @@ pub(crate) fn related(document: &Document, show: &Show, with_revisions: bool, bo
 }
 
 /// Text that cannot end a header or a quoted parameter before its time; as browsers write file names in forms.
-pub(crate) fn header_text(text: &str) -> String {
+pub fn header_text(text: &str) -> String {
     text.chars()
         .map(|char| match char {
             '"' => "%22".to_owned(),

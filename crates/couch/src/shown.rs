@@ -1,0 +1,24 @@
+//! How attachments are to be shown, as a query says.
+
+use flatbed_documents::{ATTS_SINCE_MAX, Show};
+use flatbed_layer::json::Value;
+
+use crate::error::{Failure, Result, parse_rev};
+use crate::query::Query;
+
+/// Reads `attachments`, `atts_since` and `att_encoding_info`.
+pub(crate) fn show_of(query: &Query) -> Result<Show> {
+    let since = match query.json(&["atts_since"])? {
+        None => None,
+        Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
+            return Err(Failure::bad_request(format!("atts_since has at most {ATTS_SINCE_MAX} revisions")));
+        }
+        Some(Value::Array(revs)) => {
+            let invalid = || Failure::bad_request("atts_since is a list of revisions");
+            Some(revs.iter().map(|rev| parse_rev(rev.as_str().ok_or_else(invalid)?)).collect::<Result<_>>()?)
+        }
+        Some(_) => return Err(Failure::bad_request("atts_since is a list of revisions")),
+    };
+    let data = query.flag("attachments")? || since.is_some();
+    Ok(Show { data, since, encoding: query.flag("att_encoding_info")? })
+}

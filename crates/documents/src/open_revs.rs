@@ -1,0 +1,156 @@
+//! Several revisions of a document, as JSON or as `multipart/mixed`.
+
+use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_layer::json::{Object, name};
+use flatbed_layer::{Document, GetOptions, NotFound, OpenRevs, Reader, Refusal, RevId};
+use flatbed_service::json_out;
+use hyper::header;
+
+use crate::attached::{Show, parts, send};
+use crate::error::Result;
+use crate::interrupted::{Interrupted, page_bytes};
+use crate::related::related;
+
+/// How documents of a list are shown.
+pub struct Shown {
+    /// Their attachments.
+    pub show: Show,
+    /// Whether they tell their ancestors.
+    pub with_revisions: bool,
+    /// The form of the list.
+    pub form: Form,
+}
+
+/// The form of the list.
+pub enum Form {
+    /// A list in JSON.
+    Json,
+    /// `multipart/mixed`, whose documents with attachments are `multipart/related`.
+    Mixed {
+        /// What parts the documents; nobody can have put it into one.
+        outer: String,
+        /// What parts a document and its attachments.
+        inner: String,
+    },
+}
+
+impl Form {
+    /// How the list begins.
+    fn begin(&self) -> Vec<u8> {
+        match self {
+            Form::Json => b"[".to_vec(),
+            Form::Mixed { outer, .. } => format!("--{outer}").into_bytes(),
+        }
+    }
+
+    /// How it ends.
+    fn end(&self) -> &'static [u8] {
+        match self {
+            Form::Json => b"]\n",
+            Form::Mixed { .. } => b"--",
+        }
+    }
+}
+
+/// Several revisions of a document.
+///
+/// # Errors
+/// That there is no such document, where all are asked for; 503 where there is no room; those of the layer.
+pub async fn open_revs(database: Reader, id: &str, revs: OpenRevs, options: GetOptions, shown: Shown) -> Result<Reply> {
+    let options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, rev: None, ..options };
+    let pages = Pages::new(true);
+    let mut room = first_room(&pages).await?;
+    let (mut found, mut count) = database.open_revs(id, &revs, 0, false, &options).await?;
+    shrink(&mut room, bytes_of(&found));
+    if count == 0 && revs == OpenRevs::All {
+        return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
+    }
+    let (mut reply, mut sender) = Reply::stream();
+    if let Form::Mixed { outer, .. } = &shown.form {
+        reply.header(header::CONTENT_TYPE, &format!("multipart/mixed; boundary=\"{outer}\""));
+        reply.headers.remove(header::CACHE_CONTROL);
+    }
+    let id = id.to_owned();
+    spawn(async move {
+        let mut room = room;
+        sender.buffer.extend(shown.form.begin());
+        let mut written = 0;
+        loop {
+            for revision in &found {
+                if one(&database, written, revision, &shown, &mut sender).await.is_err() {
+                    return;
+                }
+                written += 1;
+            }
+            if written >= count || found.is_empty() {
+                break;
+            }
+            found.clear();
+            drop(room);
+            room = match sender.page_room(&pages).await {
+                Ok(room) => room,
+                Err(Gone) => return,
+            };
+            (found, count) = match database.open_revs(&id, &revs, written, false, &options).await {
+                Ok(more) => more,
+                Err(error) => {
+                    tracing::warn!(%error, "a list of revisions broke off");
+                    return;
+                }
+            };
+            shrink(&mut room, bytes_of(&found));
+        }
+        sender.buffer.extend_from_slice(shown.form.end());
+        let _ = sender.finish().await;
+    });
+    Ok(reply)
+}
+
+fn bytes_of(found: &[std::result::Result<Document, RevId>]) -> usize {
+    page_bytes(found.len(), found.iter().flatten())
+}
+
+/// The revision at this place of the list.
+async fn one(
+    database: &Reader,
+    at: usize,
+    revision: &std::result::Result<Document, RevId>,
+    shown: &Shown,
+    sender: &mut Sender,
+) -> std::result::Result<(), Interrupted> {
+    let out = &mut sender.buffer;
+    match (&shown.form, revision) {
+        (Form::Json, Ok(document)) => {
+            json_out::comma(at, out);
+            out.extend_from_slice(b"{\"ok\":");
+            let parts = parts(document, &shown.show, shown.with_revisions);
+            send(database, document, parts, sender).await?;
+            sender.buffer.push(b'}');
+        }
+        (Form::Json, Err(rev)) => {
+            json_out::comma(at, out);
+            missing(rev, out);
+        }
+        (Form::Mixed { outer, inner }, Ok(document)) => {
+            let related = related(document, &shown.show, shown.with_revisions, inner);
+            let head = match related.has_data {
+                true => format!("\r\nContent-Type: multipart/related; boundary=\"{inner}\"\r\n\r\n"),
+                false => "\r\nContent-Type: application/json\r\n\r\n".to_owned(),
+            };
+            out.extend_from_slice(head.as_bytes());
+            send(database, document, related.parts, sender).await?;
+            sender.buffer.extend_from_slice(format!("\r\n--{outer}").as_bytes());
+        }
+        (Form::Mixed { outer, .. }, Err(rev)) => {
+            out.extend_from_slice(b"\r\nContent-Type: application/json; error=\"true\"\r\n\r\n");
+            missing(rev, out);
+            out.extend_from_slice(format!("\r\n--{outer}").as_bytes());
+        }
+    }
+    Ok(sender.send_if_full().await?)
+}
+
+/// `{"missing":"..."}`
+fn missing(rev: &RevId, out: &mut Vec<u8>) {
+    json_out::rev(rev, Object::new(out).place(name!("missing")));
+}

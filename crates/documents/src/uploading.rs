@@ -1,0 +1,58 @@
+//! Attachments on their way from a request into the storage.
+
+use bytes::Bytes;
+use flatbed_http::{Arriving, FREE_BYTES, UploadRoom};
+use flatbed_layer::{Upload, Uploaded, is_compressible};
+use flatbed_service::Uploads;
+
+use crate::error::Result;
+
+/// An upload of what arrives. What is no longer than every body may be is kept until it is complete, and takes no room.
+pub struct Uploading {
+    content_type: String,
+    is_gzip: bool,
+    beginning: Vec<u8>,
+    under_way: Option<(Upload, UploadRoom)>,
+}
+
+impl Uploading {
+    /// Nothing of it has come.
+    pub fn new(content_type: &str, is_gzip: bool) -> Uploading {
+        Uploading { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
+    }
+
+    /// Takes more of it, waiting for room where it becomes long.
+    ///
+    /// # Errors
+    /// 503 where there is no room; those of the layer.
+    pub async fn add(&mut self, piece: Bytes, arriving: &Arriving, uploads: &Uploads) -> Result<()> {
+        if let Some((upload, _)) = &mut self.under_way {
+            return Ok(upload.write(&piece).await?);
+        }
+        self.beginning.extend_from_slice(&piece);
+        drop(piece);
+        if self.beginning.len() > FREE_BYTES {
+            let room = arriving.upload_room(self.is_gzip || is_compressible(&self.content_type)).await?;
+            let mut upload = uploads.begin(&self.content_type, self.is_gzip).await?;
+            upload.write(&std::mem::take(&mut self.beginning)).await?;
+            self.under_way = Some((upload, room));
+        }
+        Ok(())
+    }
+
+    /// It is complete.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn finish(self, uploads: &mut Uploads) -> Result<Uploaded> {
+        let (upload, _room) = match self.under_way {
+            Some((upload, room)) => (upload, Some(room)),
+            None => {
+                let mut upload = uploads.begin(&self.content_type, self.is_gzip).await?;
+                upload.write(&self.beginning).await?;
+                (upload, None)
+            }
+        };
+        Ok(uploads.finish(upload).await?)
+    }
+}
