@@ -18,7 +18,8 @@ export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 
 /**
  * Starts a server: `{ url, secure, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives
  * it no time to end, `restart` gives a server on the same storage and port. `again.env` is what its environment has besides. With
- * `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`.
+ * `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`. With `again.gateway` it serves Sync
+ * Gateway's API at `publicUrl` and `adminUrl`.
  */
 export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
@@ -35,12 +36,13 @@ export async function startServer(again) {
     env.FLATBED_TLS_CERTIFICATE = again.tls.certificate;
     env.FLATBED_TLS_KEY = again.tls.key;
   }
+  const ports = again?.gateway ? ['--gateway-listen', '127.0.0.1:0', '--admin-listen', '127.0.0.1:0'] : [];
   if (process.env.FLATBED_TEST_FAULTS) {
     const [probability, seed = randomBytes(4).readUInt32LE()] = process.env.FLATBED_TEST_FAULTS.split(',');
     env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
     console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
   }
-  const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...storage], {
+  const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...ports, ...storage], {
     env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -58,10 +60,11 @@ export async function startServer(again) {
   const urls = [];
   for await (const line of createInterface(server.stdout)) {
     urls.push(...line.match(/https?:\/\/\S+/) ?? []);
-    if (urls.length === listen.length) {
-      const [url, secure] = urls;
+    if (urls.length === listen.length + ports.length / 2) {
+      const [url, secure] = again?.tls ? urls : [urls[0]];
+      const [publicUrl, adminUrl] = again?.gateway ? urls.slice(-2) : [];
       const restart = () => startServer({ ...again, directory, root, port: new URL(url).port });
-      return { url, secure, pid: server.pid, stop, kill, restart };
+      return { url, secure, publicUrl, adminUrl, pid: server.pid, stop, kill, restart };
     }
   }
   rmSync(directory, { recursive: true, force: true });

@@ -7,6 +7,7 @@ mod check;
 mod cli;
 mod config_file;
 mod dump;
+mod gateway;
 mod jwks;
 mod limits;
 mod listening;

@@ -20,6 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config_file::{ConfigError, ConfigFile},
+    gateway::{GatewayServer, GatewaySettings},
     listening::Listening,
     process, renew,
     settings::Settings,
@@ -91,6 +92,14 @@ pub(crate) enum ServeError {
     /// Firefox Sync's storage does not open.
     #[error("Firefox Sync's storage cannot be used: {0}")]
     Sync(#[from] flatbed_syncstorage::Error),
+    /// Whoever can connect there is an administrator.
+    #[error(
+        "admin_listen: whoever can connect to {listen} would be an administrator. Listen on 127.0.0.1 or unix:PATH, or say admin_listen_anywhere = true if something else keeps strangers out"
+    )]
+    Administrators {
+        /// Where it would listen.
+        listen: String,
+    },
     /// The server's own certificate cannot be used.
     #[error("tls_certificate and tls_key: {0}")]
     Tls(#[from] TlsError),
@@ -156,7 +165,8 @@ pub(crate) async fn serve(
         layer => layer?,
     };
     let descriptors = process::raise_descriptors_max();
-    let surfaces = 1 + usize::from(settings.syncstorage.is_some());
+    let surfaces =
+        1 + usize::from(settings.syncstorage.is_some()) + settings.gateway.as_ref().map_or(0, GatewaySettings::servers);
     let wanted = listening.connections.unwrap_or(ShellOptions::default().connections_max);
     let connections_max = process::connections_max(surfaces * wanted, descriptors) / surfaces;
     let sync = match (&settings.syncstorage, secret) {
@@ -165,11 +175,6 @@ pub(crate) async fn serve(
         }
         _ => None,
     };
-    let mut figures = storage.figures().and(process::figures);
-    if let Some(sync) = &sync {
-        figures = figures.and(sync.figures());
-    }
-    let couch = CouchOptions { version: env!("CARGO_PKG_VERSION").to_owned(), health: storage.health(), figures };
     let background = Background::new(&layer, authority.for_job("background"), BackgroundOptions::default())?;
     let may_be_open = values.section(ADMINS).next().is_none();
     let configuration = Configuration::open(layer.clone(), values, ignores_stored).await?;
@@ -179,6 +184,21 @@ pub(crate) async fn serve(
     }
     configuration.on_change(move |settings| set_log_level(&settings.log.level));
     let service = Service::new(layer.clone(), functions, configuration);
+    let gateway = match &settings.gateway {
+        Some(gateway) => {
+            let document_bytes_max = usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX);
+            GatewayServer::open((settings, gateway), &service, document_bytes_max, connections_max).await?
+        }
+        None => Vec::new(),
+    };
+    let mut figures = storage.figures().and(process::figures);
+    if let Some(sync) = &sync {
+        figures = figures.and(sync.figures());
+    }
+    for server in &gateway {
+        figures = figures.and(server.figures());
+    }
+    let couch = CouchOptions { version: env!("CARGO_PKG_VERSION").to_owned(), health: storage.health(), figures };
     let (server, replicator) =
         put_together((&listen, listening, connections_max), cors, couch, replicator, service, (&layer, &authority))
             .await?;
@@ -195,8 +215,15 @@ pub(crate) async fn serve(
         let _ = writeln!(io::stdout(), "Flatbed {} serves Firefox Sync on {listen}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%listen, %storage, "serving Firefox Sync");
     }
+    for server in &gateway {
+        for listen in server.listening() {
+            let _ = writeln!(io::stdout(), "Flatbed {} serves {} on {listen}", env!("CARGO_PKG_VERSION"), server.name);
+            tracing::info!(%listen, %storage, "serving {}", server.name);
+        }
+    }
 
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (stop, stopped) = tokio::sync::watch::channel(());
+    let stopped = Stopped(stopped);
     let shutdown = async move {
         signals.next().await;
         drop(stop);
@@ -214,10 +241,17 @@ pub(crate) async fn serve(
     };
     let sync = async {
         if let Some(sync) = sync {
-            sync.serve(async { drop(stopped.await) }).await;
+            sync.serve(stopped.stop()).await;
         }
     };
-    tokio::join!(server.serve(shutdown, beside), sync);
+    let gateway = async {
+        let mut serving = tokio::task::JoinSet::new();
+        for server in gateway {
+            serving.spawn(server.serve(stopped.stop()));
+        }
+        while serving.join_next().await.is_some() {}
+    };
+    tokio::join!(server.serve(shutdown, beside), sync, gateway);
     drop(replicator);
     layer.shutdown();
     drop(layer);
@@ -329,6 +363,18 @@ fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool),
             getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
             Ok((PasswordHash::new(text, &random), true))
         }
+    }
+}
+
+/// What the servers beside the first one learn that it stops from.
+struct Stopped(tokio::sync::watch::Receiver<()>);
+
+impl Stopped {
+    /// Resolves when they are to stop.
+    fn stop(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut stopped = self.0.clone();
+        // Its sender says nothing, and goes.
+        async move { while stopped.changed().await.is_ok() {} }
     }
 }
 

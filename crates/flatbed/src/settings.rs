@@ -14,6 +14,7 @@ use flatbed_layer::{LayerOptions, ViewBounds};
 use flatbed_replicator::Allowed;
 use flatbed_service::configuration::Source;
 
+use crate::gateway::GatewaySettings;
 use crate::listening::Listening;
 use crate::syncstorage::SyncSettings;
 
@@ -196,6 +197,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "what devices may send, such as max_post_records=100,quota_bytes=1000000000",
         storage: false,
     },
+    Setting {
+        key: "gateway_listen",
+        value: "ADDR",
+        help: "where to serve Sync Gateway's API to users, as in --listen; without it, it is not served",
+        storage: false,
+    },
+    Setting {
+        key: "admin_listen",
+        value: "ADDR",
+        help: "where to serve it to administrators: whoever can connect is one, so loopback addresses and unix sockets alone",
+        storage: false,
+    },
+    Setting {
+        key: "admin_listen_anywhere",
+        value: "true",
+        help: "take other addresses there, too, behind what keeps strangers out [false]",
+        storage: false,
+    },
     Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
     Setting {
         key: "log_level",
@@ -310,6 +329,8 @@ pub(crate) struct Settings {
     pub replication_allow: Allowed,
     /// Firefox Sync, if it is served.
     pub syncstorage: Option<SyncSettings>,
+    /// Sync Gateway's API, if it is served.
+    pub gateway: Option<GatewaySettings>,
     /// Text or JSON.
     pub log_format: LogFormat,
     /// A level, or targets with levels.
@@ -364,6 +385,7 @@ impl Settings {
                 .transpose()?
                 .unwrap_or_default(),
             syncstorage: SyncSettings::resolve(layers)?,
+            gateway: GatewaySettings::resolve(layers)?,
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
             log_level_source: source("log_level"),

@@ -1,0 +1,91 @@
+//! Documents as they come in.
+
+use flatbed_documents::Written;
+use flatbed_layer::json::Value;
+use flatbed_layer::{DocumentId, Edit, EditParts, REVS_LIMIT_MAX, RevId};
+use hyper::StatusCode;
+
+use crate::error::{Failure, Result};
+
+/// Ancestors that are read of a `_revisions` member; older ones are beyond any limit.
+const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
+
+/// An edit from a document, with its attachments, which are still to be uploaded; `id`: from the path, then what it says itself does
+/// not count.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn edit_of<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    if value.get("_removed").is_some_and(|removed| *removed != Value::Bool(false)) {
+        return Err(Failure::not_found("Document revision is not accessible"));
+    }
+    if value.get("_exp").is_some() {
+        return Err(Failure::not_implemented("_exp"));
+    }
+    let is_revisions = |value: &Value<'_>| matches!(value, Value::Object(_));
+    if !new_edits && !value.get("_revisions").is_none_or(is_revisions) {
+        return Err(bad_revisions());
+    }
+    let mut parts = EditParts::from_json(value)?;
+    let written = flatbed_documents::written(parts.attachments.take())?;
+    let history = if new_edits { None } else { Some(history_of(&parts)?) };
+    let parent = parts.rev.filter(|_| new_edits);
+    let id = match (id, parts.id) {
+        (Some(id), _) => id.to_owned().into(),
+        (None, Some(id)) if !id.is_empty() => id,
+        _ => "".into(),
+    };
+    let edit = Edit { id, parent, history, deleted: parts.deleted, attachments: Vec::new(), body: parts.body };
+    Ok((edit, written))
+}
+
+/// Checks the id of a document that did not come by its path.
+///
+/// # Errors
+/// 400.
+pub(crate) fn check_id(id: &str) -> Result<()> {
+    match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
+        Some(local) => flatbed_layer::check_local_id(local)?,
+        None => flatbed_layer::check_document_id(id)?,
+    }
+    Ok(())
+}
+
+fn bad_revisions() -> Failure {
+    Failure::bad_request("Bad _revisions")
+}
+
+/// The revision of a document from another replica, and its ancestors, newest first.
+fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
+    match (&parts.revisions, &parts.rev) {
+        (Some(revisions), _) => line_of(revisions),
+        (None, Some(rev)) => Ok(vec![rev.clone()]),
+        (None, None) => Err(bad_revisions()),
+    }
+}
+
+/// The revisions of a `_revisions` member, newest first.
+fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
+    let start: u64 = match revisions.get("start") {
+        Some(Value::Number(start)) => start.parse().map_err(|_| bad_revisions())?,
+        _ => return Err(bad_revisions()),
+    };
+    let Some(Value::Array(ids)) = revisions.get("ids") else { return Err(bad_revisions()) };
+    let rev = |(at, id): (u64, &Value<'_>)| {
+        let generation = start.checked_sub(at).filter(|generation| *generation > 0).ok_or_else(bad_revisions)?;
+        RevId::from_parts(generation, id.as_str().ok_or_else(bad_revisions)?).map_err(|_| bad_revisions())
+    };
+    let line: Vec<RevId> = (0..).zip(ids).take(REVISIONS_MAX).map(rev).collect::<Result<_>>()?;
+    if line.is_empty() { Err(bad_revisions()) } else { Ok(line) }
+}
+
+/// 32 random hexadecimal digits, for a document that comes without an id.
+///
+/// # Errors
+/// 503 where there is no randomness.
+pub(crate) fn new_id() -> Result<String> {
+    let mut bytes = [0; 16];
+    let failed = |_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "no randomness");
+    getrandom::fill(&mut bytes).map_err(failed)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,228 @@
+//! Many documents in one request.
+
+use std::borrow::Cow;
+
+use flatbed_documents::{DocumentError, Written, attachment_edits};
+use flatbed_http::Reply;
+use flatbed_layer::json::{Array, Object, Value};
+use flatbed_layer::{DocumentId, Edit, Refusal, RevId};
+use flatbed_service::{Purge, Read, Uploads, Write, json_out};
+use hyper::{StatusCode, header};
+
+use crate::body::{check_id, edit_of, new_id};
+use crate::error::{Failure, Result};
+use crate::local;
+use crate::reply::{json, uncached};
+use crate::request::{Request, object, take};
+
+/// Entries of a list that a request may have.
+const ENTRIES_MAX: usize = 100_000;
+
+/// Documents that are looked up together.
+const DOCUMENTS_AT_ONCE: usize = 100;
+
+/// What a document of a request is to become.
+enum Wanted<'e> {
+    Edit(Box<(Edit<'e>, Vec<Written<'e>>)>),
+    Local(Box<Edit<'e>>),
+    Nothing { id: Option<String>, failure: Failure },
+}
+
+fn too_many() -> Failure {
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("at most {ENTRIES_MAX} entries in a request"))
+}
+
+fn wanted(doc: Value<'_>, new_edits: bool) -> Result<Wanted<'_>> {
+    if !matches!(doc, Value::Object(_)) {
+        return Err(Failure::bad_request("Document body must be JSON"));
+    }
+    let id = doc.get("_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
+    let made = edit_of(doc, None, new_edits).and_then(|(mut edit, written)| {
+        if edit.id.is_empty() {
+            if !new_edits {
+                return Err(Failure::bad_request("Invalid doc ID"));
+            }
+            edit.id = new_id()?.into();
+        }
+        check_id(&edit.id)?;
+        Ok((edit, written))
+    });
+    Ok(match made {
+        Ok((edit, _)) if DocumentId::of(&edit.id).is_local() => Wanted::Local(Box::new(edit)),
+        Ok(made) => Wanted::Edit(Box::new(made)),
+        Err(failure) => Wanted::Nothing { id, failure },
+    })
+}
+
+pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply> {
+    let body = request.json().await?;
+    let value = object(&body.bytes)?;
+    let new_edits = value.get("new_edits") != Some(&Value::Bool(false));
+    let Some(Value::Array(docs)) = take(value, "docs") else {
+        return Err(Failure::bad_request("missing 'docs' property"));
+    };
+    if docs.len() > ENTRIES_MAX {
+        return Err(too_many());
+    }
+    let wanted: Vec<Wanted<'_>> = docs.into_iter().map(|doc| wanted(doc, new_edits)).collect::<Result<_>>()?;
+    let database = request.context.database(name, Write).await?;
+    let mut uploads = Uploads::new(&database);
+    let (mut edits, mut rest) = (Vec::new(), Vec::with_capacity(wanted.len()));
+    for wanted in wanted {
+        rest.push(match wanted {
+            Wanted::Edit(made) => {
+                let (mut edit, written) = *made;
+                match attachment_edits(&mut uploads, written, |_| None).await {
+                    Ok(attachments) => {
+                        edit.attachments = attachments;
+                        edits.push(edit);
+                        None
+                    }
+                    Err(error @ DocumentError::Malformed(_)) => {
+                        Some(Wanted::Nothing { id: Some(edit.id.into_owned()), failure: error.into() })
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            other => Some(other),
+        });
+    }
+    uploads.stage().await?;
+    database.enter(edits.iter().map(|edit| &edit.id))?;
+    let outcomes = database.bulk_update(&edits).await?;
+    // What another replica sends may be known already, and its data with it.
+    if new_edits && outcomes.iter().all(|outcome| outcome.is_ok()) {
+        uploads.taken();
+    }
+    let mut done = edits.iter().zip(outcomes);
+    let mut out = Vec::with_capacity(100 * rest.len() + 2);
+    let mut rows = Array::new(&mut out);
+    for other in rest {
+        let (id, outcome) = match other {
+            None => match done.next() {
+                Some((edit, outcome)) => {
+                    let names_parent = edit.parent.is_some() || edit.history.is_some();
+                    let outcome = outcome.map(|updated| updated.rev.to_string());
+                    let outcome = outcome.map_err(|refusal| Failure::of_refused_write(refusal, names_parent));
+                    (Some(edit.id.to_string()), outcome)
+                }
+                None => break,
+            },
+            Some(Wanted::Local(edit)) => {
+                let Edit { id, parent, body, .. } = *edit;
+                let short = DocumentId::of(&id).local_name().unwrap_or_default().to_owned();
+                let written = Box::pin(local::write(&request, name, &short, parent, body)).await;
+                (Some(id.into_owned()), written.map(|document| format!("0-{}", document.revision)))
+            }
+            Some(Wanted::Nothing { id, failure }) => (id, Err(failure)),
+            Some(Wanted::Edit(_)) => continue,
+        };
+        let mut row = rows.object();
+        match outcome {
+            Ok(rev) => {
+                row.string("id", &id.unwrap_or_default()).string("rev", &rev);
+            }
+            Err(failure) => {
+                row.string("error", &failure.row_error());
+                if let Some(id) = &id {
+                    row.string("id", id);
+                }
+                row.string("reason", &failure.reason).number("status", failure.status.as_u16().into());
+            }
+        }
+    }
+    rows.end();
+    Ok(json(StatusCode::CREATED, out))
+}
+
+/// A document and revisions as a request names them; what is no revision's name is none that there is.
+fn named((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)> {
+    let invalid = || Failure::bad_request("Bad JSON: the body must be an object of lists of revisions");
+    let Value::Array(list) = list else { return Err(invalid()) };
+    let rev = |rev: &Value<'_>| -> Result<RevId> {
+        Ok(rev.as_str().ok_or_else(invalid)?.parse::<RevId>().map_err(|_| Refusal::InvalidRevision)?)
+    };
+    Ok((id.into_owned(), list.iter().map(rev).collect::<Result<_>>()?))
+}
+
+pub(crate) async fn revs_diff(mut request: Request, name: &str) -> Result<Reply> {
+    let body = request.json().await?;
+    let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::bad_request("Bad JSON")) };
+    let count = |list: &Value<'_>| if let Value::Array(list) = list { list.len().max(1) } else { 1 };
+    if members.iter().map(|(_, list)| count(list)).sum::<usize>() > ENTRIES_MAX {
+        return Err(too_many());
+    }
+    let database = request.context.database(name, Read).await?;
+    if members.is_empty() {
+        database.exists().await?;
+    }
+    let mut out = Vec::new();
+    let mut answer = Object::new(&mut out);
+    let mut members = members.into_iter();
+    loop {
+        let part = members.by_ref().take(DOCUMENTS_AT_ONCE).map(named).collect::<Result<Vec<_>>>()?;
+        if part.is_empty() {
+            break;
+        }
+        let missing = database.missing_revs(&part).await?;
+        for ((id, _), (revs, ancestors)) in part.iter().zip(missing).filter(|(_, (revs, _))| !revs.is_empty()) {
+            let mut document = answer.object(id.as_str());
+            json_out::revs(&revs, document.place("missing"));
+            if !ancestors.is_empty() {
+                json_out::revs(&ancestors, document.place("possible_ancestors"));
+            }
+        }
+    }
+    answer.end();
+    let mut reply = json(StatusCode::OK, out);
+    reply.header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
+    Ok(reply)
+}
+
+/// Removes documents, all revisions of each, without a trace: `{"id":["*"],...}`. What asks for less than all of a document is passed
+/// over.
+pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
+    let body = request.body().await?;
+    let Ok(Value::Object(members)) = object(&body.bytes) else {
+        return Err(Failure::bad_request("_purge document ID's must be passed as a JSON"));
+    };
+    if members.len() > ENTRIES_MAX {
+        return Err(too_many());
+    }
+    let database = request.context.database(name, Purge).await?;
+    if members.is_empty() {
+        database.exists().await?;
+    }
+    let mut out = Vec::new();
+    let mut answer = Object::new(&mut out);
+    let mut purged = answer.object("purged");
+    for (id, revs) in &members {
+        let is_all = matches!(revs, Value::Array(revs) if matches!(&revs[..], [Value::String(rev)] if rev == "*"));
+        if !is_all || flatbed_layer::check_document_id(id).is_err() || !purge_all(&database, id).await? {
+            continue;
+        }
+        purged.array(&**id).string("*");
+    }
+    purged.end();
+    answer.end();
+    Ok(uncached(json(StatusCode::OK, out)))
+}
+
+/// How often leaves that came meanwhile are purged, too.
+const PURGES_MAX: usize = 10;
+
+/// Whether there was such a document.
+async fn purge_all(database: &flatbed_service::Purging, id: &str) -> Result<bool> {
+    let mut was_there = false;
+    for _ in 0..PURGES_MAX {
+        let options = flatbed_layer::GetOptions { no_body: true, ..Default::default() };
+        let (leaves, _) = database.open_revs(id, &flatbed_layer::OpenRevs::All, 0, true, &options).await?;
+        let revs: Vec<RevId> = leaves.into_iter().flatten().map(|leaf| leaf.rev).collect();
+        if revs.is_empty() {
+            return Ok(was_there);
+        }
+        database.purge(id, &revs).await?;
+        was_there = true;
+    }
+    Ok(was_there)
+}

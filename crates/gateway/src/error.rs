@@ -1,0 +1,258 @@
+//! The one place where what went wrong becomes a status and Sync Gateway's `{"error","reason"}`.
+
+use flatbed_documents::DocumentError;
+use flatbed_http::Refused;
+use flatbed_layer::json::Object;
+use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal};
+use flatbed_service::{Denied, FeedError, SignInError};
+use hyper::StatusCode;
+
+/// FoundationDB's `transaction_too_large`.
+const TRANSACTION_TOO_LARGE: i32 = 2101;
+
+/// What a handler answers instead of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{status}: {reason}")]
+pub(crate) struct Failure {
+    /// 4xx or 5xx.
+    pub status: StatusCode,
+    /// For people.
+    pub reason: String,
+    /// The methods of an `allow` header, with 405.
+    pub allow: Option<&'static str>,
+    /// Whether it asks for a name and a password.
+    pub asks: bool,
+    /// When to ask again, where that is known.
+    pub retry_after_seconds: Option<u32>,
+}
+
+/// Result of a handler.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// Any failure.
+    pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Failure {
+        Failure { status, reason: reason.into(), allow: None, asks: false, retry_after_seconds: None }
+    }
+
+    /// 400
+    pub(crate) fn bad_request(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, reason)
+    }
+
+    /// 404
+    pub(crate) fn not_found(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::NOT_FOUND, reason)
+    }
+
+    /// 404 for a path that is nothing.
+    pub(crate) fn unknown() -> Failure {
+        Failure::not_found("unknown URL")
+    }
+
+    /// 404 for a database.
+    pub(crate) fn no_database(name: &str) -> Failure {
+        Failure::not_found(format!("no such database \"{name}\""))
+    }
+
+    /// 405 with the methods that there are, such as `GET, HEAD`.
+    pub(crate) fn method(allow: &'static str) -> Failure {
+        Failure { allow: Some(allow), ..Failure::new(StatusCode::METHOD_NOT_ALLOWED, "") }
+    }
+
+    /// 409
+    pub(crate) fn conflict(reason: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::CONFLICT, reason)
+    }
+
+    /// 401 for who has not said who they are and must.
+    pub(crate) fn login_required() -> Failure {
+        Failure { asks: true, ..Failure::new(StatusCode::UNAUTHORIZED, "Login required") }
+    }
+
+    /// 501: Sync Gateway has it, this version does not.
+    pub(crate) fn not_implemented(what: &str) -> Failure {
+        Failure::new(StatusCode::NOT_IMPLEMENTED, format!("{what}: not in this version of Flatbed"))
+    }
+
+    /// The word of a whole answer.
+    pub(crate) fn error(&self) -> &'static str {
+        match self.status {
+            StatusCode::NOT_FOUND => "not_found",
+            StatusCode::CONFLICT => "conflict",
+            status => status.canonical_reason().unwrap_or("Error"),
+        }
+    }
+
+    /// The word of one row of an answer, or the number of the status where there is none.
+    pub(crate) fn row_error(&self) -> String {
+        match self.status {
+            StatusCode::BAD_REQUEST => "bad_request",
+            StatusCode::UNAUTHORIZED => "unauthorized",
+            StatusCode::FORBIDDEN => "forbidden",
+            StatusCode::NOT_FOUND => "not_found",
+            StatusCode::NOT_ACCEPTABLE => "not_acceptable",
+            StatusCode::CONFLICT => "conflict",
+            StatusCode::PRECONDITION_FAILED => "file_exists",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "bad_content_type",
+            status => return status.as_u16().to_string(),
+        }
+        .to_owned()
+    }
+
+    /// `{"error":...,"reason":...}`
+    pub(crate) fn text(&self) -> Vec<u8> {
+        Object::text(|object| {
+            object.string("error", self.error()).string("reason", &self.reason);
+        })
+    }
+
+    /// Of a write of what was said to be new, or to follow a revision.
+    pub(crate) fn of_write(error: LayerError, names_parent: bool) -> Failure {
+        match error {
+            LayerError::Refused(refusal) => Failure::of_refused_write(refusal, names_parent),
+            error => error.into(),
+        }
+    }
+
+    /// The same of a write that was refused.
+    pub(crate) fn of_refused_write(refusal: Refusal, names_parent: bool) -> Failure {
+        match refusal {
+            Refusal::Conflict if !names_parent => Failure::conflict("Document exists"),
+            refusal => refusal.into(),
+        }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Failure {
+        let Refused { status, reason, retry_after_seconds, .. } = refused;
+        Failure { retry_after_seconds, ..Failure::new(status, reason) }
+    }
+}
+
+impl From<DocumentError> for Failure {
+    fn from(error: DocumentError) -> Failure {
+        match error {
+            DocumentError::Malformed(reason) => Failure::bad_request(reason),
+            DocumentError::WrongDigest => Failure::bad_request(error.to_string()),
+            DocumentError::Unsatisfiable => Failure::new(StatusCode::RANGE_NOT_SATISFIABLE, ""),
+            DocumentError::Refused(refused) => refused.into(),
+            DocumentError::Layer(error) => error.into(),
+        }
+    }
+}
+
+impl From<Denied> for Failure {
+    fn from(denied: Denied) -> Failure {
+        match denied {
+            Denied::Refused(refused) => refused.into(),
+            Denied::Layer(error) => error.into(),
+        }
+    }
+}
+
+impl From<flatbed_auth::Refused> for Failure {
+    fn from(refused: flatbed_auth::Refused) -> Failure {
+        match StatusCode::from_u16(refused.kind.status()) {
+            Ok(StatusCode::FORBIDDEN) => Failure::new(StatusCode::FORBIDDEN, "forbidden"),
+            Ok(status) => Failure::new(status, refused.reason),
+            Err(_) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "see the server's log"),
+        }
+    }
+}
+
+impl From<SignInError> for Failure {
+    fn from(error: SignInError) -> Failure {
+        match error {
+            SignInError::Refused(_) => {
+                Failure { asks: true, ..Failure::new(StatusCode::UNAUTHORIZED, "Invalid login") }
+            }
+            SignInError::TooMany => Failure::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()),
+            SignInError::Layer(error) => error.into(),
+        }
+    }
+}
+
+impl From<FeedError> for Failure {
+    fn from(error: FeedError) -> Failure {
+        match error {
+            FeedError::Layer(error) => error.into(),
+            FeedError::Lost(refused) => refused.into(),
+            // No feed of this surface has a filter of its own.
+            FeedError::Function(_) | FeedError::Selector(_) | FeedError::MissingMember(_) => internal(&error),
+        }
+    }
+}
+
+impl From<LayerError> for Failure {
+    fn from(error: LayerError) -> Failure {
+        let reason = error.to_string();
+        let unavailable = |reason| Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason);
+        match error {
+            LayerError::Refused(refusal) => refusal.into(),
+            LayerError::DatabaseNotFound => Failure::not_found("no such database"),
+            LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "Duplicate database name"),
+            LayerError::ShuttingDown | LayerError::Renewing | LayerError::NotUpgraded | LayerError::Index(_) => {
+                unavailable(reason)
+            }
+            // No retry makes it smaller.
+            LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason)
+            }
+            LayerError::Storage(_) => {
+                tracing::warn!(error = reason, "the storage did not answer");
+                unavailable(reason)
+            }
+            other => internal(&other),
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let reason = refusal.to_string();
+        match refusal {
+            Refusal::DocumentNotFound(_) => Failure::not_found(reason),
+            Refusal::AttachmentNotFound => Failure::not_found("missing attachment"),
+            Refusal::Conflict => Failure::conflict("Document revision conflict"),
+            Refusal::InvalidRevision => Failure::bad_request("Invalid revision ID"),
+            Refusal::InvalidSequence => Failure::bad_request("Invalid sequence"),
+            Refusal::InvalidDocument { what: Invalid::Member, .. } => Failure::bad_request(
+                "user defined top level properties beginning with '_' are not allowed in document body",
+            ),
+            Refusal::InvalidDocument { what: Invalid::Id, .. } => Failure::bad_request("Invalid doc ID"),
+            Refusal::InvalidDocument { .. }
+            | Refusal::InvalidDesign { .. }
+            | Refusal::InvalidSetting(_)
+            | Refusal::InvalidAttachment => Failure::bad_request(reason),
+            Refusal::IllegalDatabaseName(name) => Failure::bad_request(format!("Illegal database name: {name}")),
+            Refusal::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, reason),
+            Refusal::DocumentTooLarge { .. }
+            | Refusal::AttachmentTooLarge { .. }
+            | Refusal::TooManyEdits
+            | Refusal::TooMuchAtOnce { .. } => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason),
+            Refusal::UploadSwept | Refusal::UserChanged => Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason),
+            Refusal::TooManyLeaves { .. } | Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, reason),
+            Refusal::Unauthorized(_) => Failure::new(StatusCode::UNAUTHORIZED, reason),
+            Refusal::NotJudged { because: NotJudged::Busy, .. } => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason)
+            }
+            Refusal::NotJudged { because: NotJudged::TooMany, .. } => {
+                Failure::new(StatusCode::TOO_MANY_REQUESTS, reason)
+            }
+            // What a function says when it fails is nobody's but its author's, who has `_sync` to ask it.
+            Refusal::NotJudged { .. } => {
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "Exception in JS sync function")
+            }
+            // Asked for by this program alone.
+            other => internal(&other),
+        }
+    }
+}
+
+/// What is wrong inside is logged, and the client does not see it.
+fn internal(error: &(dyn std::error::Error + 'static)) -> Failure {
+    tracing::error!(error, "internal error");
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "see the server's log")
+}

@@ -1,0 +1,31 @@
+//! Sync Gateway's REST API on the document layer: two surfaces of the shell `flatbed-http`, one for users and one for
+//! administrators.
+//!
+//! Requests are taken apart here and handed to [`flatbed_layer`] through `flatbed-service`; what comes of them is written in
+//! Sync Gateway's words. CouchDB's surface serves the same databases, users and rights in its own. What is answered
+//! differently on purpose, and what is not there yet: `design/channels.md`.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod all_docs;
+mod attachment;
+mod body;
+mod bulk;
+mod changes;
+mod database;
+mod document;
+mod error;
+mod local;
+mod path;
+mod query;
+mod read;
+mod reply;
+mod request;
+mod route;
+mod session;
+mod state;
+mod surface;
+
+pub use path::Path;
+pub use route::Route;
+pub use state::{Gateway, GatewayOptions, Port};

@@ -1,0 +1,97 @@
+//! `/{db}/_local/{id}`: checkpoints.
+
+use flatbed_http::Reply;
+use flatbed_layer::json::{self, Object, Value};
+use flatbed_layer::{EditParts, LocalDocument, Refusal, RevId, check_local_id, local_id};
+use flatbed_service::{Read, Write};
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::reply::{empty, json as reply_json};
+use crate::request::{Request, object};
+
+/// `{"id","ok","rev"}`
+pub(crate) fn written(status: StatusCode, id: &str, rev: &str) -> Reply {
+    let text = Object::text(|object| {
+        object.string("id", id).bool("ok", true).string("rev", rev);
+    });
+    reply_json(status, text)
+}
+
+fn conflict() -> Failure {
+    Failure::conflict("Document update conflict")
+}
+
+/// `id` is what stands behind `_local/`.
+pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    if let Err(refusal) = check_local_id(id) {
+        request.skip_body().await;
+        return Err(refusal.into());
+    }
+    match request.method {
+        Method::PUT => put(request, name, id).await,
+        Method::DELETE => {
+            request.skip_body().await;
+            let database = request.context.database(name, Write).await?;
+            let found = database.get_local(id).await?;
+            let Some(found) = found else {
+                return Err(match request.query.get("rev") {
+                    Some(_) => Failure::not_found("No previous revision to replace"),
+                    None => Failure::not_found("missing"),
+                });
+            };
+            let rev =
+                request.query.get("rev").map(str::parse::<RevId>).transpose().map_err(|_| Refusal::InvalidRevision)?;
+            if !is_of(rev.as_ref(), found.revision) {
+                return Err(conflict());
+            }
+            database.delete_local(id).await?;
+            Ok(empty(StatusCode::OK))
+        }
+        _ => {
+            let database = request.context.database(name, Read).await?;
+            let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
+            let text = Object::text(|object| {
+                object.string("_id", &local_id(id)).string("_rev", &format!("0-{}", document.revision));
+                object.members(&document.body);
+            });
+            Ok(reply_json(StatusCode::OK, text))
+        }
+    }
+}
+
+/// Whether a revision is the one that there is.
+fn is_of(rev: Option<&RevId>, revision: u64) -> bool {
+    rev.is_some_and(|rev| rev.to_string() == format!("0-{revision}"))
+}
+
+async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    let body = request.json().await?;
+    let EditParts { rev, body, .. } = EditParts::from_json(object(&body.bytes)?)?;
+    let document = write(&request, name, id, rev, body).await?;
+    Ok(written(StatusCode::CREATED, &local_id(id), &format!("0-{}", document.revision)))
+}
+
+/// Writes one upon the revision that it names.
+pub(crate) async fn write(
+    request: &Request,
+    name: &str,
+    id: &str,
+    rev: Option<RevId>,
+    body: Value<'_>,
+) -> Result<LocalDocument> {
+    let database = request.context.database(name, Write).await?;
+    let found = database.get_local(id).await?.map(|document| document.revision);
+    let revision = match (found, &rev) {
+        (None, None) => 1,
+        (Some(found), rev) if is_of(rev.as_ref(), found) => found.saturating_add(1),
+        _ => return Err(conflict()),
+    };
+    let mut members = Vec::new();
+    if let Value::Object(body) = &body {
+        json::write_members(body, &mut members);
+    }
+    let document = LocalDocument { id: id.to_owned(), revision, body: members };
+    database.put_local(&document).await?;
+    Ok(document)
+}

@@ -1,0 +1,349 @@
+//! What paths name, and which methods that has.
+
+use crate::query::decode;
+use crate::route::Route;
+
+/// What a request's path names.
+#[derive(Debug)]
+pub struct Path(pub(crate) Target);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// `/`
+    Welcome,
+    /// `/_all_dbs`
+    AllDatabases,
+    /// What is in a database, or itself.
+    Database(String, Of),
+    /// It is elsewhere.
+    Moved(String),
+    /// Nothing.
+    Unknown,
+}
+
+/// What is in a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Of {
+    Root,
+    AllDocs,
+    BulkDocs,
+    BulkGet,
+    Changes,
+    RevsDiff,
+    EnsureFullCommit,
+    Session,
+    Local(String),
+    /// The whole id.
+    Design(String),
+    View,
+    Document(String),
+    Attachment(String, String),
+    /// Of administrators alone, as all below.
+    Administration(Administration),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Administration {
+    Users,
+    User(String),
+    UserChannels(String),
+    UserSessions(String),
+    UserSession(String, String),
+    Roles,
+    Role(String),
+    SessionOf(String),
+    Config,
+    ConfigSync,
+    Resync,
+    Purge,
+    Flush,
+    Compact,
+    Vacuum,
+    Repair,
+    Dump(String),
+    View(String),
+    Raw(String),
+    RawChannels(String),
+    RevTree(String),
+    DumpChannel(String),
+    Offline,
+    Online,
+    DryRun,
+}
+
+/// A name in a path; a slash stays encoded in those of users and roles.
+fn principal(text: &str) -> Option<String> {
+    let parts: Option<Vec<String>> = text.split("%2F").map(|part| decode(part, false)).collect();
+    Some(parts?.join("%2F"))
+}
+
+impl Target {
+    /// Reads a path as it was sent.
+    pub(crate) fn parse(path: &str, is_for_administrators: bool) -> Target {
+        Target::read(path, is_for_administrators).unwrap_or(Target::Unknown)
+    }
+
+    /// `None`: it is nothing.
+    fn read(path: &str, is_for_administrators: bool) -> Option<Target> {
+        let rest = path.strip_prefix('/')?;
+        let (first, rest) = match rest.split_once('/') {
+            None => (rest, None),
+            Some((first, rest)) => (first, Some(rest)),
+        };
+        match (first, rest) {
+            ("", None) => return Some(Target::Welcome),
+            ("_all_dbs", None) if is_for_administrators => return Some(Target::AllDatabases),
+            _ => {}
+        }
+        // Databases of the server's own are not served here, whatever they are called elsewhere.
+        let name = decode(first, false).filter(|name| name.starts_with(|first: char| first.is_ascii_alphanumeric()))?;
+        let Some(rest) = rest else { return Some(Target::Moved(format!("/{first}/"))) };
+        if rest.starts_with('/') {
+            return None;
+        }
+        let moved = |to: &str| Some(Target::Moved(format!("/{first}/{to}")));
+        if is_for_administrators && matches!(rest, "_user" | "_role") {
+            return moved(&format!("{rest}/"));
+        }
+        let is_list = rest.is_empty() || (is_for_administrators && matches!(rest, "_user/" | "_role/"));
+        if let (false, Some(without)) = (is_list, rest.strip_suffix('/')) {
+            return moved(without);
+        }
+        let of = if is_for_administrators { Administration::read(rest) } else { None };
+        let of = of.map(Of::Administration).map_or_else(|| Of::read(rest), Some)?;
+        Some(Target::Database(name, of))
+    }
+
+    /// What it is counted as.
+    pub(crate) fn route(&self) -> Route {
+        match self {
+            Target::Welcome => Route::Welcome,
+            Target::AllDatabases => Route::AllDatabases,
+            Target::Moved(_) | Target::Unknown => Route::Nothing,
+            Target::Database(_, of) => match of {
+                Of::Root => Route::Database,
+                Of::AllDocs => Route::AllDocs,
+                Of::BulkDocs => Route::BulkDocs,
+                Of::BulkGet => Route::BulkGet,
+                Of::Changes => Route::Changes,
+                Of::RevsDiff => Route::RevsDiff,
+                Of::EnsureFullCommit => Route::Database,
+                Of::Session => Route::Session,
+                Of::Local(_) => Route::Local,
+                Of::Design(_) | Of::View | Of::Document(_) => Route::Document,
+                Of::Attachment(..) => Route::Attachment,
+                Of::Administration(of) => match of {
+                    Administration::Users
+                    | Administration::User(_)
+                    | Administration::UserChannels(_)
+                    | Administration::Roles
+                    | Administration::Role(_) => Route::Principal,
+                    Administration::UserSessions(_)
+                    | Administration::UserSession(..)
+                    | Administration::SessionOf(_) => Route::Session,
+                    _ => Route::Administration,
+                },
+            },
+        }
+    }
+
+    /// The methods that it has, as an `allow` header lists them. `None`: it is nothing that has any.
+    pub(crate) fn methods(&self, is_for_administrators: bool) -> Option<&'static str> {
+        Some(match self {
+            Target::Welcome | Target::AllDatabases => "GET, HEAD",
+            Target::Moved(_) | Target::Unknown => return None,
+            Target::Database(_, of) => match of {
+                Of::Root if is_for_administrators => "GET, HEAD, POST, PUT, DELETE",
+                Of::Root => "GET, HEAD, POST, PUT",
+                Of::AllDocs | Of::Changes => "GET, HEAD, POST",
+                Of::BulkDocs | Of::BulkGet | Of::RevsDiff | Of::EnsureFullCommit => "POST",
+                Of::Session if is_for_administrators => "GET, HEAD, POST",
+                Of::Session => "GET, HEAD, POST, DELETE",
+                Of::Local(_) | Of::Design(_) | Of::Document(_) => "GET, HEAD, PUT, DELETE",
+                Of::View => "GET, HEAD",
+                Of::Attachment(..) => "GET, HEAD, PUT",
+                Of::Administration(of) => match of {
+                    Administration::Users | Administration::Roles => "GET, HEAD, POST",
+                    Administration::User(_) | Administration::Role(_) | Administration::ConfigSync => {
+                        "GET, HEAD, PUT, DELETE"
+                    }
+                    Administration::UserChannels(_)
+                    | Administration::RawChannels(_)
+                    | Administration::Raw(_)
+                    | Administration::RevTree(_)
+                    | Administration::DumpChannel(_)
+                    | Administration::Dump(_)
+                    | Administration::View(_) => "GET, HEAD",
+                    Administration::UserSessions(_) => "DELETE",
+                    Administration::UserSession(..) => "DELETE",
+                    Administration::SessionOf(_) => "GET, HEAD, DELETE",
+                    Administration::Config => "GET, HEAD, PUT",
+                    Administration::Resync => "GET, HEAD, POST",
+                    Administration::Purge
+                    | Administration::Flush
+                    | Administration::Compact
+                    | Administration::Vacuum
+                    | Administration::Repair
+                    | Administration::Offline
+                    | Administration::Online
+                    | Administration::DryRun => "POST",
+                },
+            },
+        })
+    }
+}
+
+impl Of {
+    fn read(rest: &str) -> Option<Of> {
+        Some(match rest {
+            "" => Of::Root,
+            "_all_docs" => Of::AllDocs,
+            "_bulk_docs" => Of::BulkDocs,
+            "_bulk_get" => Of::BulkGet,
+            "_changes" => Of::Changes,
+            "_revs_diff" => Of::RevsDiff,
+            "_ensure_full_commit" => Of::EnsureFullCommit,
+            "_session" => Of::Session,
+            _ => {
+                if let Some(id) = rest.strip_prefix("_local/") {
+                    return Some(Of::Local(decode(id, false)?));
+                }
+                if let Some(name) = rest.strip_prefix("_design/") {
+                    return Some(match name.split_once('/') {
+                        None => Of::Design(format!("_design/{}", decode(name, false)?)),
+                        Some((_, rest)) if rest.starts_with("_view/") => Of::View,
+                        Some(_) => return None,
+                    });
+                }
+                let (id, attachment) = match rest.split_once('/') {
+                    None => (rest, None),
+                    Some((id, name)) => (id, Some(name)),
+                };
+                let id = decode(id, false).filter(|id| !id.is_empty() && !id.starts_with('_'))?;
+                match attachment {
+                    None => Of::Document(id),
+                    Some(name) => Of::Attachment(id, decode(name, false)?),
+                }
+            }
+        })
+    }
+}
+
+impl Administration {
+    fn read(rest: &str) -> Option<Administration> {
+        let (first, more) = rest.split_once('/').map_or((rest, None), |(first, more)| (first, Some(more)));
+        let Some(more) = more else {
+            return Some(match first {
+                "_config" => Administration::Config,
+                "_resync" => Administration::Resync,
+                "_purge" => Administration::Purge,
+                "_flush" => Administration::Flush,
+                "_compact" => Administration::Compact,
+                "_vacuum" => Administration::Vacuum,
+                "_repair" => Administration::Repair,
+                "_offline" => Administration::Offline,
+                "_online" => Administration::Online,
+                "_sync" => Administration::DryRun,
+                _ => return None,
+            });
+        };
+        let below = more.split_once('/').map_or((more, None), |(first, more)| (first, Some(more)));
+        Some(match (first, below) {
+            ("_config", ("sync", None)) => Administration::ConfigSync,
+            ("_user", ("", None)) => Administration::Users,
+            ("_role", ("", None)) => Administration::Roles,
+            ("_user", (name, None)) => Administration::User(principal(name)?),
+            ("_user", (name, Some("_channels"))) => Administration::UserChannels(principal(name)?),
+            ("_user", (name, Some("_session"))) => Administration::UserSessions(principal(name)?),
+            ("_user", (name, Some(rest))) => {
+                let id = rest.strip_prefix("_session/").filter(|id| !id.contains('/'))?;
+                Administration::UserSession(principal(name)?, decode(id, false)?)
+            }
+            ("_role", (name, None)) => Administration::Role(principal(name)?),
+            ("_session", (id, None)) => Administration::SessionOf(decode(id, false)?),
+            ("_raw", (id, None)) => Administration::Raw(decode(id, false)?),
+            ("_raw", (id, Some("_channels"))) => Administration::RawChannels(decode(id, false)?),
+            ("_revtree", (id, None)) => Administration::RevTree(decode(id, false)?),
+            ("_dumpchannel", (name, None)) => Administration::DumpChannel(decode(name, false)?),
+            ("_dump", (name, None)) => Administration::Dump(decode(name, false)?),
+            ("_view", (name, None)) => Administration::View(decode(name, false)?),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(path: &str, is_for_administrators: bool) -> Option<Of> {
+        match Target::parse(path, is_for_administrators) {
+            Target::Database(name, of) if name == "db" => Some(of),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn paths() {
+        let id = |id: &str| Some(Of::Document(id.to_owned()));
+        for (path, wanted) in [
+            ("/db/", Some(Of::Root)),
+            ("/db/a", id("a")),
+            ("/db/with%2Fslash", id("with/slash")),
+            ("/db/plus+sign", id("plus+sign")),
+            ("/db/a/b/c", Some(Of::Attachment("a".to_owned(), "b/c".to_owned()))),
+            ("/db/_local/x", Some(Of::Local("x".to_owned()))),
+            ("/db/_design/x", Some(Of::Design("_design/x".to_owned()))),
+            ("/db/_design/x/_view/y", Some(Of::View)),
+            ("/db/_changes", Some(Of::Changes)),
+            ("/db/_f", None),
+            ("/db/%5Ff", None),
+            ("/db//a", None),
+            ("/db/%ff", None),
+            ("//db/", None),
+            ("/_users/", None),
+            ("/%5Fusers/a", None),
+        ] {
+            assert_eq!(of(path, false), wanted, "{path}");
+            assert_eq!(of(path, true), wanted, "{path}");
+        }
+        for path in
+            ["/db/_user/", "/db/_user/a", "/db/_role/a", "/db/_raw/a", "/db/_config", "/db/_resync", "/db/_purge"]
+        {
+            assert_eq!(of(path, false), None, "{path}");
+            assert!(matches!(of(path, true), Some(Of::Administration(_))), "{path}");
+        }
+        let user = |name: &str| Some(Of::Administration(Administration::User(name.to_owned())));
+        assert_eq!(of("/db/_user/a%20b", true), user("a b"));
+        assert_eq!(of("/db/_user/a%2Fb", true), user("a%2Fb"));
+    }
+
+    #[test]
+    fn what_is_elsewhere() {
+        let moved = |path: &str| match Target::parse(path, true) {
+            Target::Moved(to) => Some(to),
+            _ => None,
+        };
+        for (path, to) in [("/db", "/db/"), ("/db/a/", "/db/a"), ("/db/_user", "/db/_user/")] {
+            assert_eq!(moved(path).as_deref(), Some(to));
+        }
+        // Nobody is sent to another server.
+        for path in ["//evil.example", "//evil.example/", "/\\evil.example", "/%2Fevil.example", "/%5Cevil.example"] {
+            assert_eq!(moved(path), None, "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_something_or_nothing(path in "(/|_[a-z]{1,8}|db|%[0-9a-gA-F]{0,2}|\\PC){0,12}", admin: bool) {
+            let target = Target::parse(&path, admin);
+            target.route();
+            target.methods(admin);
+            if let Target::Moved(to) = target {
+                prop_assert!(to.starts_with('/') && to.chars().nth(1).is_some_and(|second| second.is_ascii_alphanumeric()));
+            }
+        }
+    }
+}

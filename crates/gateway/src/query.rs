@@ -1,0 +1,100 @@
+//! Parameters of a query, and what stands encoded in a path.
+
+use flatbed_layer::json::{self, Limits, Value};
+
+use crate::error::{Failure, Result};
+
+/// More parameters are refused.
+const PARAMETERS_MAX: usize = 100;
+
+/// A text with `%xx` decoded; of a query, `+` as a space. `None`: it is no UTF-8, or a `%` stands by itself.
+pub(crate) fn decode(text: &str, is_query: bool) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let mut digit = || bytes.next().and_then(|byte| char::from(byte).to_digit(16));
+                let (high, low) = (digit()?, digit()?);
+                u8::try_from(high << 4 | low).ok()?
+            }
+            b'+' if is_query => b' ',
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+/// The parameters of a query string. Of several of one name the first counts; what cannot be decoded is left out.
+#[derive(Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn parse(text: Option<&str>) -> Result<Query> {
+        let mut parameters = Vec::new();
+        for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            if parameters.len() == PARAMETERS_MAX {
+                return Err(Failure::bad_request("Too many query parameters"));
+            }
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if let (Some(name), Some(value)) = (decode(name, true), decode(value, true)) {
+                parameters.push((name, value));
+            }
+        }
+        Ok(Query(parameters))
+    }
+
+    /// A parameter that is not empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(found, _)| found == name);
+        found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Whether it is said to be so.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.get(name) == Some("true")
+    }
+
+    /// A number; what is no number does not count.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.parse().ok()
+    }
+
+    /// A string in JSON, or just as it stands.
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        let text = self.get(name)?;
+        match json::parse(text.as_bytes(), &Limits::default()) {
+            Ok(Value::String(text)) => Some(text.into_owned()),
+            _ => Some(text.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn parameters() {
+        let query = Query::parse(Some("a=1&a=2&b=%22x%20+y%22&c&d=%zz&e=%ff&limit=-1&f=true&g=x")).unwrap();
+        assert_eq!((query.get("a"), query.number("a"), query.number("limit")), (Some("1"), Some(1), None));
+        assert_eq!((query.text("b"), query.text("g")), (Some("x  y".to_owned()), Some("x".to_owned())));
+        assert_eq!((query.get("c"), query.get("d"), query.get("e")), (None, None, None));
+        assert!(query.flag("f") && !query.flag("a") && !query.flag("nothing"));
+        assert!(Query::parse(Some(&"a&".repeat(101))).is_err());
+        assert_eq!(decode("a+b%2F%", false), None);
+        assert_eq!(decode("a+b%2Fé", false).as_deref(), Some("a+b/é"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_decoded_or_not(text in "(%[0-9a-gA-F]{0,2}|\\PC){0,20}") {
+            if let Ok(query) = Query::parse(Some(&text)) {
+                let _ = (query.get("a"), query.text("a"), query.number("a"));
+            }
+            let _ = (decode(&text, true), decode(&text, false));
+        }
+    }
+}

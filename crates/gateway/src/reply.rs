@@ -1,0 +1,66 @@
+//! Answers in Sync Gateway's forms.
+
+pub(crate) use flatbed_documents::{Interrupted, page_bytes};
+use flatbed_http::{Reply, ReplyBody, Sender};
+use hyper::header::{self, HeaderMap};
+use hyper::{Method, StatusCode};
+
+use crate::error::Failure;
+
+/// What users are asked for who have not said who they are.
+const CHALLENGE: &str = "Basic realm=\"Couchbase Sync Gateway\"";
+
+/// An answer without a body.
+pub(crate) fn empty(status: StatusCode) -> Reply {
+    Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(None), held: None }
+}
+
+/// JSON.
+pub(crate) fn json(status: StatusCode, text: Vec<u8>) -> Reply {
+    plain(Reply::json(status, text))
+}
+
+/// JSON in pieces.
+pub(crate) fn stream() -> (Reply, Sender) {
+    let (reply, sender) = Reply::stream();
+    (plain(reply), sender)
+}
+
+/// The same without what CouchDB says of caches.
+pub(crate) fn plain(mut reply: Reply) -> Reply {
+    reply.headers.remove(header::CACHE_CONTROL);
+    reply
+}
+
+/// What no cache keeps.
+pub(crate) fn uncached(mut reply: Reply) -> Reply {
+    reply.header(header::CACHE_CONTROL, "private, max-age=0, no-cache, no-store");
+    reply
+}
+
+/// That the place is another one; `location` begins with one slash.
+pub(crate) fn moved(location: &str, method: &Method) -> Reply {
+    let mut reply = empty(StatusCode::MOVED_PERMANENTLY);
+    reply.header(header::LOCATION, location);
+    if *method == Method::GET {
+        let shown = location.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
+        reply.header(header::CONTENT_TYPE, "text/html; charset=utf-8");
+        reply.body = ReplyBody::Full(Some(format!("<a href=\"{shown}\">Moved Permanently</a>.\n\n").into()));
+    }
+    reply
+}
+
+/// The answer to a failure.
+pub(crate) fn failed(failure: &Failure) -> Reply {
+    let mut reply = json(failure.status, failure.text());
+    if let Some(allow) = failure.allow {
+        reply.header(header::ALLOW, allow);
+    }
+    if failure.asks {
+        reply.header(header::WWW_AUTHENTICATE, CHALLENGE);
+    }
+    if let Some(seconds) = failure.retry_after_seconds {
+        reply.header(header::RETRY_AFTER, &seconds.to_string());
+    }
+    reply
+}

@@ -1,0 +1,90 @@
+//! What a handler is given.
+
+use std::ops::{Deref, DerefMut};
+
+use flatbed_http::Body;
+use flatbed_layer::json::{self, Limits, Value};
+use flatbed_service::Context;
+use hyper::{StatusCode, header};
+
+use crate::error::{Failure, Result};
+use crate::query::Query;
+
+/// A request, and who makes it.
+pub(crate) struct Request {
+    of: flatbed_http::Request,
+    pub query: Query,
+    /// Who asks, and the only way to what they have a right to.
+    pub context: Context,
+}
+
+impl Request {
+    pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context) -> Request {
+        Request { of, query, context }
+    }
+
+    /// The body, which is said to be JSON or not said to be anything.
+    ///
+    /// # Errors
+    /// 415, and those of reading it.
+    pub(crate) async fn json(&mut self) -> Result<Body> {
+        let kind = self.header(header::CONTENT_TYPE).unwrap_or_default();
+        let (kind, _) = kind.split_once(';').unwrap_or((kind, ""));
+        let kind = kind.trim();
+        if !kind.is_empty() && !kind.eq_ignore_ascii_case("application/json") {
+            let reason = format!("Invalid content type {kind}");
+            self.skip_body().await;
+            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason));
+        }
+        self.body().await
+    }
+
+    /// The body, whatever it is said to be.
+    ///
+    /// # Errors
+    /// 415 for what is compressed in another way than it may be, and those of reading it.
+    pub(crate) async fn body(&mut self) -> Result<Body> {
+        match self.header(header::CONTENT_ENCODING).map(str::trim) {
+            None | Some("" | "identity" | "gzip") => Ok(self.read_body().await?),
+            Some(_) => {
+                self.skip_body().await;
+                let reason = "Unsupported Content-Encoding; use gzip";
+                Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason))
+            }
+        }
+    }
+}
+
+/// A text as a JSON object.
+///
+/// # Errors
+/// 400 `Bad JSON`.
+pub(crate) fn object(text: &[u8]) -> Result<Value<'_>> {
+    match json::parse(text, &Limits::default()) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err(Failure::bad_request("Bad JSON: it is no object")),
+        Err(error) => Err(Failure::bad_request(format!("Bad JSON: {error}"))),
+    }
+}
+
+/// Takes a member out of an object.
+pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
+    match value {
+        Value::Object(members) => members.into_iter().rev().find(|(found, _)| found == name).map(|(_, value)| value),
+        _ => None,
+    }
+}
+
+impl Deref for Request {
+    type Target = flatbed_http::Request;
+
+    fn deref(&self) -> &flatbed_http::Request {
+        &self.of
+    }
+}
+
+impl DerefMut for Request {
+    fn deref_mut(&mut self) -> &mut flatbed_http::Request {
+        &mut self.of
+    }
+}

@@ -1,0 +1,194 @@
+//! From a request to its handler, and from the handler's result to the answer.
+
+use std::sync::Arc;
+
+use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
+use flatbed_layer::DatabaseKind;
+use flatbed_service::Standing;
+use hyper::{Method, StatusCode};
+
+use crate::error::{Failure, Result};
+use crate::path::{Administration, Of, Path, Target};
+use crate::query::Query;
+use crate::reply::{failed, moved};
+use crate::request::Request;
+use crate::route::Route;
+use crate::state::{Gateway, Port};
+use crate::{all_docs, attachment, bulk, changes, database, document, local, session};
+
+impl Surface for Gateway {
+    type Target = Path;
+    type Label = Route;
+
+    const PREFLIGHT: Route = Route::Preflight;
+
+    fn target(&self, path: &str) -> (Path, Route) {
+        let target = Target::parse(path, self.is_for_administrators());
+        let route = target.route();
+        (Path(target), route)
+    }
+
+    /// Then it listens on addresses of this machine alone, and takes no names but this machine's.
+    fn is_open(&self) -> bool {
+        matches!(self.port, Port::Administrators { anywhere: false })
+    }
+
+    /// Every request: at the administrators' port there is nothing by which a page's could be told from one of an administrator, and
+    /// at the other one its cookie may be one of ours.
+    fn begins_session(_target: &Path) -> bool {
+        true
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        request: flatbed_http::Request,
+        Path(target): Path,
+        origin: Origin<'_>,
+    ) -> Answer {
+        let method = request.method.clone();
+        let (reply, user) = match self.handle(request, target, &origin).await {
+            Ok((reply, user)) => (reply, user),
+            Err(failure) => (failed(&failure), None),
+        };
+        tracing::trace!(%method, status = reply.status.as_u16(), "answered");
+        Answer { reply, user }
+    }
+
+    fn refused(&self, refused: &Refused) -> Reply {
+        failed(&refused.clone().into())
+    }
+}
+
+impl Gateway {
+    async fn handle(
+        self: &Arc<Self>,
+        mut request: flatbed_http::Request,
+        target: Target,
+        origin: &Origin<'_>,
+    ) -> Result<(Reply, Option<String>)> {
+        let is_for_administrators = self.is_for_administrators();
+        let Some(methods) = target.methods(is_for_administrators) else {
+            request.skip_body().await;
+            return match target {
+                Target::Moved(location) => Ok((moved(&location, &request.method), None)),
+                _ => Err(Failure::unknown()),
+            };
+        };
+        if request.method == Method::OPTIONS {
+            request.skip_body().await;
+            let mut reply = crate::reply::empty(StatusCode::NO_CONTENT);
+            reply.header(hyper::header::ALLOW, methods);
+            return Ok((reply, None));
+        }
+        if !methods.split(", ").any(|method| method == request.method.as_str()) {
+            request.skip_body().await;
+            return Err(Failure::method(methods));
+        }
+        // Nothing within this process asks here, so nobody is let in for being that.
+        if origin.is_inside {
+            return Err(Failure::login_required());
+        }
+        let standing = if is_for_administrators {
+            origin.know();
+            Standing::of_server()
+        } else {
+            Standing::anonymous()
+        };
+        let query = Query::parse(request.uri.query())?;
+        let context = self.service.context(standing).from_peer(request.peer);
+        let request = Box::new(Request::new(request, query, context));
+        Ok((run(self, request, target).await?, None))
+    }
+}
+
+/// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
+async fn run(state: &Arc<Gateway>, mut request: Box<Request>, target: Target) -> Result<Reply> {
+    let only_reads = match &target {
+        Target::Database(_, Of::Changes | Of::AllDocs | Of::BulkGet | Of::RevsDiff) => true,
+        _ => request.method.is_safe(),
+    };
+    if only_reads {
+        return dispatch(state, request, target).await;
+    }
+    let state = state.clone();
+    let (client, _there) = Client::new();
+    request.client = Some(client);
+    let task = spawn(async move { dispatch(&state, request, target).await });
+    task.await.unwrap_or_else(|error| Err(flatbed_layer::Error::of_task(error).into()))
+}
+
+async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Target) -> Result<Reply> {
+    let (name, of) = match target {
+        Target::Welcome => return Ok(database::welcome(state)),
+        Target::AllDatabases => return database::all(&request).await,
+        Target::Database(name, of) => (name, of),
+        Target::Moved(_) | Target::Unknown => return Err(Failure::unknown()),
+    };
+    let name = name.as_str();
+    // Its path begins with a letter, so it is none of the server's own.
+    if DatabaseKind::of(name) != DatabaseKind::Ordinary {
+        request.skip_body().await;
+        return Err(Failure::no_database(name));
+    }
+    if !state.is_for_administrators() {
+        return public(request, name, of).await;
+    }
+    let done = administrators(state, request, name, of).await;
+    done.map_err(|failure| match failure.reason.as_str() {
+        "no such database" => Failure::no_database(name),
+        _ => failure,
+    })
+}
+
+/// No user has a way to sign in yet, so all that asks for one is refused.
+async fn public(mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+    request.skip_body().await;
+    database::must_be_public(&request, name).await?;
+    match (of, &request.method) {
+        (Of::Session, &Method::GET | &Method::HEAD) => Ok(session::nobody()),
+        _ => Err(Failure::login_required()),
+    }
+}
+
+async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+    match of {
+        Of::Root => Box::pin(database::root(*request, name)).await,
+        Of::AllDocs => Box::pin(all_docs::all_docs(*request, name)).await,
+        Of::BulkDocs => Box::pin(bulk::bulk_docs(*request, name)).await,
+        Of::Changes => Box::pin(changes::changes(state, *request, name)).await,
+        Of::RevsDiff => Box::pin(bulk::revs_diff(*request, name)).await,
+        Of::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
+        Of::Session if request.method != Method::POST => {
+            request.context.database(name, flatbed_service::Read).await?.exists().await?;
+            Ok(session::nobody())
+        }
+        Of::Local(id) => Box::pin(local::document(*request, name, &id)).await,
+        Of::Document(id) => Box::pin(document::document(*request, name, &id)).await,
+        Of::Administration(of) => Box::pin(administration(*request, name, of)).await,
+        Of::Attachment(id, file) => Box::pin(attachment::attachment(*request, name, &id, &file)).await,
+        Of::Session | Of::BulkGet | Of::Design(_) | Of::View => {
+            request.skip_body().await;
+            Err(Failure::not_implemented("This route"))
+        }
+    }
+}
+
+async fn administration(mut request: Request, name: &str, of: Administration) -> Result<Reply> {
+    match of {
+        Administration::Compact => Box::pin(database::compact(request, name)).await,
+        Administration::Vacuum => {
+            request.skip_body().await;
+            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "Vacuum is temporarily out of order"))
+        }
+        Administration::Repair => {
+            request.skip_body().await;
+            let reason = "Internal error: _repair endpoint disabled";
+            Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
+        }
+        Administration::Purge => Box::pin(bulk::purge(request, name)).await,
+        _ => {
+            request.skip_body().await;
+            Err(Failure::not_implemented("This route"))
+        }
+    }
+}
