@@ -39,7 +39,8 @@ fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
     Ok(Some((first, last)))
 }
 
-/// The answer to a `GET` or `HEAD` of an attachment: all of it or the range that is asked for, compressed as it is stored for who takes that.
+/// The answer to a `GET` or `HEAD` of an attachment: all of it or the range that is asked for, compressed as it is stored for
+/// who takes that.
 ///
 /// # Errors
 /// [`DocumentError::Unsatisfiable`].

@@ -1,8 +1,11 @@
 //! `_all_docs`, streamed page by page.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
-use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, Reader};
+use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, Reader, Verdict};
 use flatbed_service::{Read, json_out};
 use hyper::{Method, StatusCode};
 
@@ -13,6 +16,9 @@ use crate::request::{Request, object, take};
 /// Documents that are looked up at once by their ids; the layer gives back as many as fit.
 const KEYS_AT_ONCE: usize = 100;
 
+/// Documents of which it is looked up at once what was said of them.
+const ROUTINGS_AT_ONCE: usize = 100;
+
 /// Ids that a request may ask for.
 const KEYS_MAX: usize = 100_000;
 
@@ -20,6 +26,39 @@ const KEYS_MAX: usize = 100_000;
 struct Selection {
     walk: AllDocsQuery,
     keys: Option<Vec<String>>,
+    told: Told,
+}
+
+/// What rows tell of their documents beside revisions.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    channels: bool,
+    access: bool,
+    update_seq: bool,
+}
+
+impl Told {
+    /// Looks up what rows are to tell; of those that have not been there all along nothing.
+    async fn look_up<'r>(
+        self,
+        database: &Reader,
+        rows: impl Iterator<Item = &'r AllDocsRow>,
+    ) -> flatbed_layer::Result<HashMap<String, DocumentRouting>> {
+        let mut found = HashMap::new();
+        if !(self.channels || self.access || self.update_seq) {
+            return Ok(found);
+        }
+        let ids: Vec<String> = rows.map(|row| row.id.clone()).collect();
+        let mut rest = &ids[..];
+        while !rest.is_empty() {
+            let part = database.routings(rest.get(..ROUTINGS_AT_ONCE).unwrap_or(rest)).await?;
+            let count = part.len().max(1);
+            let there = rest.iter().zip(part).filter_map(|(id, routing)| Some((id.clone(), routing?)));
+            found.extend(there);
+            rest = rest.get(count..).unwrap_or_default();
+        }
+        Ok(found)
+    }
 }
 
 fn keys_of(list: Option<Value<'_>>, failure: &'static str) -> Result<Vec<String>> {
@@ -44,9 +83,20 @@ pub(crate) async fn all_docs(mut request: Request, name: &str) -> Result<Reply> 
         None
     };
     let query = &request.query;
-    if let Some(asked) = ["channels", "access", "revs", "update_seq"].into_iter().find(|asked| query.flag(asked)) {
-        return Err(Failure::not_implemented(asked));
+    if query.flag("revs") {
+        return Err(Failure::not_implemented("revs"));
     }
+    if let Some(asked) = ["channels", "update_seq"].into_iter().find(|asked| query.flag(asked))
+        && !request.context.principal().is_admin
+    {
+        return Err(Failure::not_implemented(&format!("{asked} for users")));
+    }
+    let told = Told {
+        channels: query.flag("channels"),
+        // Whom documents let in is for administrators; others' parameter means nothing.
+        access: query.flag("access") && request.context.principal().is_admin,
+        update_seq: query.flag("update_seq"),
+    };
     let walk = AllDocsQuery {
         start: query.text("startkey"),
         end: query.text("endkey"),
@@ -61,7 +111,7 @@ pub(crate) async fn all_docs(mut request: Request, name: &str) -> Result<Reply> 
         return Ok(reply);
     }
     let pages = Pages::new(walk.include_docs);
-    let selection = Selection { walk, keys };
+    let selection = Selection { walk, keys, told };
     spawn(async move {
         let _memory = memory;
         if write(&database, selection, &pages, &mut sender).await.is_ok() {
@@ -88,12 +138,13 @@ async fn write(
             let chunk = rest.get(..KEYS_AT_ONCE).unwrap_or(rest);
             let found = database.all_docs_keys(chunk, include_docs, Conflicts::No).await?;
             shrink(&mut room, page_bytes(found.len(), found.iter().flatten().filter_map(|row| row.doc.as_ref())));
+            let told = selection.told.look_up(database, found.iter().flatten()).await?;
             // What was too much for one read is asked for again.
             let count = found.len().max(1);
             for (key, row) in chunk.iter().zip(found) {
                 separator(&mut rows, &mut sender.buffer);
                 match row.filter(|row| !row.deleted) {
-                    Some(row) => write_row(&row, sender).await?,
+                    Some(row) => write_row(&row, selection.told, told.get(&row.id), sender),
                     None => {
                         let mut row = Object::new(&mut sender.buffer);
                         row.string(name!("key"), key).string(name!("error"), "not_found");
@@ -110,9 +161,10 @@ async fn write(
             let mut room = sender.page_room(pages).await?;
             let Some(page) = sender.unless_gone(walk.next_page()).await?? else { break };
             shrink(&mut room, page_bytes(page.len(), page.iter().filter_map(|row| row.doc.as_ref())));
+            let told = sender.unless_gone(selection.told.look_up(database, page.iter())).await??;
             for row in page.iter().filter(|row| !row.id.starts_with('_')) {
                 separator(&mut rows, &mut sender.buffer);
-                write_row(row, sender).await?;
+                write_row(row, selection.told, told.get(&row.id), sender);
                 sender.send_if_full().await?;
             }
         }
@@ -134,14 +186,48 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
     *rows += 1;
 }
 
-async fn write_row(row: &AllDocsRow, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
+fn write_row(row: &AllDocsRow, told: Told, routing: Option<&DocumentRouting>, sender: &mut Sender) {
+    // Of another revision than the row's nothing is told.
+    let routing = routing.filter(|routing| routing.rev == row.rev);
     let mut open = Object::new(&mut sender.buffer);
     open.string(name!("key"), &row.id).string(name!("id"), &row.id);
     let mut value = open.object(name!("value"));
     json_out::rev(&row.rev, value.place(name!("rev")));
+    if let Some(routing) = routing {
+        let Verdict { channels, grants, .. } = &routing.verdict;
+        if told.channels && !channels.is_empty() {
+            value.array(name!("channels")).strings(channels.iter().map(String::as_str));
+        }
+        if told.access && !grants.is_empty() {
+            write_access(grants, &mut value);
+        }
+    }
     value.end();
     if let Some(document) = &row.doc {
         json_out::document(document, open.place(name!("doc")));
     }
-    Ok(())
+    if let Some(routing) = routing.filter(|_| told.update_seq) {
+        json_out::seq(&routing.seq, open.place(name!("update_seq")));
+    }
+}
+
+/// Who is given channels and roles, with these.
+pub(crate) fn write_access(grants: &BTreeSet<Grant>, value: &mut Object<'_>) {
+    let mut given: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for Grant { to, what } in grants {
+        let (to, what) = match (to, what) {
+            (Grantee::User(name), Given::Channel(channel)) => (name.clone(), channel),
+            (Grantee::Role(name), Given::Channel(channel)) => (format!("{ROLE_PREFIX}{name}"), channel),
+            // So a user is written who is put in a role.
+            (Grantee::User(name) | Grantee::Role(name), Given::Role(role)) => (format!("{ROLE_PREFIX}{name}"), role),
+        };
+        given.entry(to).or_default().push(what);
+    }
+    if given.is_empty() {
+        return;
+    }
+    let mut access = value.object(name!("access"));
+    for (to, what) in given {
+        access.array(to.as_str()).strings(what);
+    }
 }

@@ -18,6 +18,7 @@ mod error;
 mod local;
 mod path;
 mod query;
+mod raw;
 mod read;
 mod reply;
 mod request;

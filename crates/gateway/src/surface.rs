@@ -14,7 +14,7 @@ use crate::reply::{failed, moved};
 use crate::request::Request;
 use crate::route::Route;
 use crate::state::{Gateway, Port};
-use crate::{all_docs, attachment, bulk, changes, database, document, local, session};
+use crate::{all_docs, attachment, bulk, changes, database, document, local, raw, session};
 
 impl Surface for Gateway {
     type Target = Path;
@@ -185,6 +185,8 @@ async fn administration(mut request: Request, name: &str, of: Administration) ->
             let reason = "Internal error: _repair endpoint disabled";
             Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
         }
+        Administration::RevTree(id) => Box::pin(raw::rev_tree(request, name, &id)).await,
+        Administration::RawChannels(id) => Box::pin(raw::channels(request, name, &id)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,
         _ => {
             request.skip_body().await;

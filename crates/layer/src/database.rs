@@ -19,6 +19,7 @@ use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
+use crate::read::routings::{DocumentRouting, Routings};
 use crate::record_change::ChangeRecord;
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::{DatabaseKind, check_name};
@@ -183,6 +184,12 @@ impl Reader {
         conflicts: Conflicts,
     ) -> Result<Vec<Option<AllDocsRow>>> {
         self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs, conflicts }).await
+    }
+
+    /// Looks up what was said of documents' winners, of the first ids as far as one transaction goes but at least of one: `None` where
+    /// there never was one.
+    pub async fn routings(&self, ids: &[String]) -> Result<Vec<Option<DocumentRouting>>> {
+        self.read(&mut Routings { inner: &self.inner, name: &self.name, ids }).await
     }
 
     /// Follows the changes.

@@ -5,4 +5,5 @@ mod before;
 pub(crate) mod get;
 pub(crate) mod local;
 pub(crate) mod missing;
+pub(crate) mod routings;
 mod tests;

@@ -1,0 +1,92 @@
+//! What administrators see of a document beside its text: its tree of revisions, the channels that it is in.
+
+use std::collections::BTreeSet;
+
+use flatbed_http::{Pages, Reply, ReplyBody, first_room};
+use flatbed_layer::json::Object;
+use flatbed_layer::{GetOptions, NotFound, OpenRevs, Refusal, RevId};
+use flatbed_service::{Administer, json_out};
+use hyper::{StatusCode, header};
+
+use crate::all_docs::write_access;
+use crate::error::{Failure, Result};
+use crate::reply::{empty, json};
+use crate::request::Request;
+
+/// Edges of a tree that is shown.
+const EDGES_MAX: usize = 100_000;
+
+fn missing() -> Failure {
+    Refusal::DocumentNotFound(NotFound::Missing).into()
+}
+
+/// `_revtree/{id}`: a graph of the revisions, in the language of Graphviz.
+pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<Reply> {
+    let accept = request.header(header::ACCEPT).unwrap_or("*/*");
+    let mut kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    if !kinds.any(|kind| matches!(kind, "*/*" | "text/*" | "text/plain")) {
+        return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, "only text/plain available"));
+    }
+    flatbed_layer::check_document_id(id)?;
+    let database = request.context.database(name, Administer).await?;
+    let room = first_room(&Pages::new(true)).await?;
+    let options = GetOptions { revs: true, no_body: true, ..GetOptions::default() };
+    let mut edges: BTreeSet<(RevId, RevId)> = BTreeSet::new();
+    let mut read = 0;
+    loop {
+        let (leaves, count) = database.open_revs(id, &OpenRevs::All, read, false, &options).await?;
+        if count == 0 {
+            return Err(missing());
+        }
+        read += leaves.len();
+        let is_over = leaves.is_empty() || read >= count;
+        for leaf in leaves.into_iter().flatten() {
+            let line = leaf.revisions.unwrap_or_default();
+            let pairs = line.windows(2).filter_map(|pair| match pair {
+                [child, parent] => Some((parent.clone(), child.clone())),
+                _ => None,
+            });
+            edges.extend(pairs);
+            if edges.len() > EDGES_MAX {
+                let reason = format!("The tree has more than {EDGES_MAX} revisions");
+                return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason));
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    let mut text = "digraph graphname{".to_owned();
+    for (parent, child) in &edges {
+        // Those of other replicas may be any text.
+        let quoted = |rev: &RevId| rev.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+        text.push_str(&format!("\"{}\" -> \"{}\"; ", quoted(parent), quoted(child)));
+    }
+    text.push('}');
+    let mut reply = empty(StatusCode::OK);
+    reply.header(header::CONTENT_TYPE, "text/plain charset=utf-8");
+    reply.body = ReplyBody::Full(Some(text.into()));
+    Ok(Reply { held: room, ..reply })
+}
+
+/// `_raw/{id}/_channels`: the winner, the channels that it is in, and whom it lets in.
+pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<Reply> {
+    flatbed_layer::check_document_id(id)?;
+    let database = request.context.database(name, Administer).await?;
+    let found = database.routings(&[id.to_owned()]).await?.into_iter().next().flatten();
+    let routing = found.ok_or_else(missing)?;
+    let text = Object::text(|object| {
+        object.string("_id", id);
+        json_out::rev(&routing.rev, object.place("_rev"));
+        json_out::seq(&routing.seq, object.place("seq"));
+        object.array("channels").strings(routing.verdict.channels.iter().map(String::as_str));
+        write_access(&routing.verdict.grants, object);
+        if let Some(at) = routing.verdict.expires_at_ms {
+            object.number("expires_at_ms", at);
+        }
+        if let Some(writer) = &routing.verdict.writer {
+            object.string("writer", writer);
+        }
+    });
+    Ok(json(StatusCode::OK, text))
+}

@@ -1,0 +1,71 @@
+//! What was said of documents' winners: the channels that they are in and whom they let in, as administrators look at it.
+
+use flatbed_revtree::RevId;
+
+use crate::document::verdict::Verdict;
+use crate::error::{Error, Result};
+use crate::layer::Inner;
+use crate::read::get::READ_AHEAD;
+use crate::store::records::{Info, RevisionRecord};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// A transaction begins with no further document once verdicts of about so many bytes are read: each may have 40,000.
+const BYTES_MAX: u64 = 1_000_000;
+
+/// A document's winner, and what was said of it when it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentRouting {
+    /// The winner.
+    pub rev: RevId,
+    /// Whether it is a tombstone.
+    pub deleted: bool,
+    /// Where in the order of commits the document stands.
+    pub seq: Seq,
+    /// What was said.
+    pub verdict: Verdict,
+}
+
+/// Looks documents up by their ids.
+pub(crate) struct Routings<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub ids: &'a [String],
+}
+
+impl Operation for Routings<'_> {
+    /// For each document, as far as one transaction goes but at least for one; `None`: there never was one.
+    type Output = Vec<Option<DocumentRouting>>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let (mut found, mut bytes) = (Vec::with_capacity(self.ids.len()), 0);
+        for ids in self.ids.chunks(READ_AHEAD) {
+            if bytes > BYTES_MAX {
+                break;
+            }
+            let infos: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), true)).collect();
+            let mut part = Vec::with_capacity(ids.len());
+            for (id, info) in ids.iter().zip(infos) {
+                let info = info.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
+                part.push(info.map(|info| {
+                    let record = trx.get(&instance.keys.document(id).revision(&info.winner), true);
+                    (info, record)
+                }));
+            }
+            for document in part {
+                let Some((info, record)) = document else {
+                    found.push(None);
+                    continue;
+                };
+                let missing = || Error::Corrupt(format!("leaf {} has no record", info.winner));
+                let record = RevisionRecord::decode(&record.await?.ok_or_else(missing)?)?;
+                let verdict = Verdict::decode(record.verdict);
+                bytes += verdict.bytes();
+                let seq = Seq::new(instance.incarnation(), info.stamp);
+                found.push(Some(DocumentRouting { rev: info.winner, deleted: info.deleted, seq, verdict }));
+            }
+        }
+        Ok(found)
+    }
+}
