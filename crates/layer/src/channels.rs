@@ -5,7 +5,6 @@
 //! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles, as administrators make them;
 //!   [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: how users sign in.
 
-#[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
 pub(crate) mod grants;
 #[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
 pub(crate) mod holding;

@@ -25,7 +25,7 @@ use crate::index::groups::is_group;
 use crate::index::kinds::{DefinedIndex, indexes_of};
 use crate::index::maintainers::Within;
 use crate::index::partitions::{COUNTED, PartitionSums};
-use crate::index::{all_docs, by_seq};
+use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer, NameRange};
 use crate::read::get::last_seq;
@@ -275,12 +275,19 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 0
             }
             Subspace::Partitions => self.partitions(instance.buckets.own(), found).await?,
-            Subspace::Channels | Subspace::Principals if instance.channels() == 0 => {
+            // As the record is now: a database may get them while it is checked.
+            Subspace::Channels | Subspace::Principals if self.resolved().await?.channels() == 0 => {
                 self.strays(keys.subspace(subspace)).await?;
                 0
             }
-            Subspace::Channels | Subspace::Principals => self.plain(subspace).await?,
+            Subspace::Channels => check_index(inner, instance, IndexKind::Channels, self.report).await?.0,
+            Subspace::Principals => check_index(inner, instance, IndexKind::Principals, self.report).await?.0,
         })
+    }
+
+    /// The database as it is now.
+    async fn resolved(&self) -> Result<std::sync::Arc<Instance>> {
+        Ok(run(self.inner, &mut Begin { inner: self.inner, name: self.name }).await?.0)
     }
 
     /// By-seq of a bucket.
@@ -504,7 +511,8 @@ impl Operation for DocumentPage<'_> {
         // The last one may go on beyond the page: it is left to the next, unless it is all there is.
         let left = if more && ids.len() > 1 { ids.pop() } else { None };
         let (large, inner, instance, indexes) = (&Semaphore::new(LARGE_AT_ONCE), self.inner, self.instance, &indexes);
-        let check = |id| DocumentCheck { inner, instance, trx, id, indexes, compacted, large }.check();
+        let has_channels = now.channels() > 0;
+        let check = |id| DocumentCheck { inner, instance, trx, id, indexes, compacted, has_channels, large }.check();
         let checks: Vec<BoxFuture<'_, Result<document::Found>>> =
             ids.iter().map(|id| Box::pin(check(id)) as _).collect();
         let checked: Vec<document::Found> = iter(checks).buffered(CHECKED_AT_ONCE).try_collect().await?;
@@ -525,6 +533,8 @@ enum IndexKind<'a> {
     /// Of one bucket.
     BySeq(&'a BucketKeys),
     AllDocs,
+    Channels,
+    Principals,
     /// One of the database's own.
     Defined(&'a DefinedIndex),
 }
@@ -541,6 +551,8 @@ async fn check_index(
     let range = match kind {
         IndexKind::BySeq(bucket) => bucket.by_seq_any(),
         IndexKind::AllDocs => instance.keys.subspace(Subspace::AllDocs),
+        IndexKind::Channels => instance.keys.subspace(Subspace::Channels),
+        IndexKind::Principals => instance.keys.subspace(Subspace::Principals),
         IndexKind::Defined(index) => instance.keys.index(index.index.number),
     };
     let mut rest = Some(range);
@@ -594,6 +606,8 @@ impl IndexPage<'_> {
         match self.kind {
             IndexKind::BySeq(bucket) => by_seq::check_entry(trx, self.instance, bucket, key, value).await,
             IndexKind::AllDocs => all_docs::check_entry(trx, self.instance, key, value).await,
+            IndexKind::Channels => channels::check_entry(trx, self.instance, key, value).await,
+            IndexKind::Principals => channels::check_principal(trx, self.instance, key, value).await,
             IndexKind::Defined(index) => {
                 let within = Within { inner: self.inner, trx, instance: self.instance };
                 index.check_entry(&within, key, value).await

@@ -180,7 +180,7 @@ fn folders_know_only_those_below_them() {
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["actor", "admission", "error", "store", "instance", "layer", "handle"]),
         ("channels", &["asker", "error", "held", "store", "instance", "layer", "handle", "document"]),
-        ("index", &["error", "store", "view_definition", "instance", "layer", "document"]),
+        ("index", &["error", "store", "view_definition", "instance", "layer", "document", "channels"]),
         ("read", &["actor", "admission", "error", "store", "instance", "layer", "handle", "document"]),
         ("find", &["error", "index_waits", "store", "instance", "layer", "handle", "document", "index", "read"]),
         (

@@ -24,7 +24,7 @@ use crate::store::transaction::{Quiet, Transaction, conflict_with, page_of};
 const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
 /// Who, and what they are given.
-type Thing = (Kind, String, Given);
+pub(crate) type Thing = (Kind, String, Given);
 
 /// By whom something is given; `None`: an administrator.
 type Way = Option<String>;
@@ -50,7 +50,7 @@ struct Moved {
 }
 
 /// Whom a document's grant is to, and what it is; `None`: it means nothing.
-fn thing_of(grant: &Grant) -> Option<Thing> {
+pub(crate) fn thing_of(grant: &Grant) -> Option<Thing> {
     let (kind, name) = match &grant.to {
         Grantee::User(name) => (Kind::User, name),
         Grantee::Role(name) => (Kind::Role, name),

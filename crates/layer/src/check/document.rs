@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::Within;
 use crate::index::partitions::{self, PartitionSums};
-use crate::index::{all_docs, by_seq};
+use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{Counter, DocumentPart, take_int, take_rev};
@@ -88,6 +88,8 @@ pub(crate) struct DocumentCheck<'a> {
     pub indexes: &'a [DefinedIndex],
     /// How far compactions have come, as of the transaction.
     pub compacted: &'a proto::Compacted,
+    /// Whether the database has channels, as of the transaction.
+    pub has_channels: bool,
     /// Who reads a large body holds one of these: documents are checked many at once.
     pub large: &'a Semaphore,
 }
@@ -317,6 +319,8 @@ impl DocumentCheck<'_> {
         let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();
         wrong.extend(by_seq::check_document(trx, instance, self.id, info, &leaves).await?);
         wrong.extend(all_docs::check_document(trx, instance, self.id, info).await?);
+        let said = parts.records.get(&info.winner).and_then(|record| record.verdict.as_ref());
+        wrong.extend(channels::check_document(trx, instance, self.id, info, said, self.has_channels).await?);
         for index in self.indexes {
             let within = Within { inner: self.inner, trx, instance };
             wrong.extend(index.check_document(&within, self.id, info).await?);

@@ -215,6 +215,7 @@ impl Operation for Step<'_> {
                     new: &info,
                     brought: None,
                     judged: None,
+                    rerouted: None,
                     leaves: &[],
                     stored_bytes_delta: 0,
                     superseded_bytes_delta: 0,

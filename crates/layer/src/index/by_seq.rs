@@ -7,6 +7,7 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::index::channels::Rerouted;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::instance::Instance;
 use crate::store::keys::BucketKeys;
@@ -47,8 +48,8 @@ impl IndexMaintainer for BySeq {
             deleted: new.deleted,
             leaf_count: new.leaf_count,
             leaves,
-            channels: None,
-            left: None,
+            channels: new.routed.channels.clone(),
+            left: change.rerouted.and_then(Rerouted::left),
         };
         let key = instance.buckets.own().by_seq_stamped(instance.incarnation(), change.user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
@@ -97,6 +98,7 @@ pub(crate) async fn check_document(
                 && entry.deleted == info.deleted
                 && entry.leaf_count == info.leaf_count
                 && leaves_are(&entry, leaves)
+                && entry.channels == info.routed.channels
                 && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) =>
         {
             None

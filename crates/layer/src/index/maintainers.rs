@@ -6,11 +6,13 @@
 use flatbed_revtree::RevId;
 use futures_util::future::{BoxFuture, try_join_all};
 
+use crate::channels::grants::{self, Shared};
 use crate::document::body::{self, Prepared, Rows};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::all_docs::AllDocs;
 use crate::index::by_seq::BySeq;
+use crate::index::channels::{Channels, Rerouted};
 use crate::index::counters::Counters;
 use crate::index::definitions::Definitions;
 use crate::index::kinds::indexes_of;
@@ -44,6 +46,8 @@ pub(crate) struct Change<'c> {
     pub brought: Option<&'c Prepared>,
     /// The revision that an edit brings, whether it wins or not, and what those who judge said of it.
     pub judged: Option<(&'c RevId, &'c Verdict)>,
+    /// What it means to channels, in a database that has them; not where a builder enters what is there.
+    pub rerouted: Option<&'c Rerouted>,
     /// All leaves after the change, as (deleted, revision).
     pub leaves: &'c [(bool, RevId)],
     /// Change of what the document's bodies and new or dropped attachments take, all revisions together.
@@ -131,6 +135,8 @@ pub(crate) struct Purged<'c> {
     pub old: &'c Info,
     /// The old winner's body, where a maintainer wants it.
     pub old_rows: Option<&'c Rows>,
+    /// As of a change.
+    pub rerouted: Option<&'c Rerouted>,
     pub stored_bytes_delta: i64,
     pub superseded_bytes_delta: i64,
     pub user_version: u16,
@@ -185,6 +191,8 @@ pub(crate) struct Maintainers {
     /// Those that every database has come first.
     all: Vec<Box<dyn IndexMaintainer>>,
     definitions: Definitions,
+    /// What documents give and take, in a database with channels.
+    grants: Option<Shared>,
 }
 
 /// How many every database has.
@@ -199,13 +207,24 @@ impl Maintainers {
         if instance.record.partitioned {
             all.push(Box::new(Partitions::default()));
         }
+        if instance.channels() > 0 {
+            all.push(Box::new(Channels::default()));
+        }
         all.extend(indexes_of(instance).map(|index| index.maintainer(preparations)));
-        Maintainers { all, definitions: Definitions::default() }
+        let grants = (instance.channels() > 0).then(Shared::default);
+        Maintainers { all, definitions: Definitions::default(), grants }
     }
 
     /// See [`IndexMaintainer::begin`].
     pub(crate) fn begin(&mut self, within: &Within<'_>, id: &str) {
         self.all.iter_mut().skip(COMMON).for_each(|maintainer| maintainer.begin(within, id));
+    }
+
+    /// A document may be written of which this was said: what is read of what it gives is asked for here.
+    pub(crate) fn begin_grants(&mut self, within: &Within<'_>, said: &Verdict) {
+        if let Some(shared) = &mut self.grants {
+            shared.begin(within.trx, &within.instance.keys, &said.grants);
+        }
     }
 
     pub(crate) fn want_old_body(&self) -> bool {
@@ -214,6 +233,7 @@ impl Maintainers {
 
     pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
         self.definitions.document(within, change).await?;
+        self.grants(within, change.id, change.rerouted);
         let mut later = Vec::new();
         for maintainer in &mut self.all {
             later.extend(maintainer.document(within, change)?);
@@ -226,11 +246,20 @@ impl Maintainers {
 
     pub(crate) async fn purged(&mut self, within: &Within<'_>, purged: &Purged<'_>) -> Result<()> {
         self.definitions.purged(within, purged);
+        self.grants(within, purged.id, purged.rerouted);
         let mut later = Vec::new();
         for maintainer in &mut self.all {
             later.extend(maintainer.purged(within, purged)?);
         }
         try_join_all(later).await.map(|_| ())
+    }
+
+    /// What a document gives is another thing now.
+    fn grants(&mut self, within: &Within<'_>, id: &str, rerouted: Option<&Rerouted>) {
+        if let (Some(shared), Some(rerouted)) = (&mut self.grants, rerouted) {
+            let [old, new] = rerouted.grants();
+            grants::changed(within.trx, &within.instance.keys, id, old, new, shared);
+        }
     }
 
     /// See [`IndexMaintainer::excess`].
@@ -240,7 +269,10 @@ impl Maintainers {
 
     /// All documents are through; the database's record is written where the list of indexes, or what judges writes, has
     /// changed.
-    pub(crate) fn finish(&mut self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
+    pub(crate) async fn finish(&mut self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
+        if let Some(shared) = self.grants.take() {
+            shared.finish(within.trx, within.instance).await?;
+        }
         for maintainer in &mut self.all {
             maintainer.finish(within)?;
         }

@@ -3,6 +3,7 @@
 pub(crate) mod all_docs;
 pub(crate) mod build;
 pub(crate) mod by_seq;
+pub(crate) mod channels;
 pub(crate) mod counters;
 pub(crate) mod definitions;
 pub(crate) mod groups;

@@ -3,7 +3,7 @@
 
 mod collations;
 mod json;
-mod random;
+pub(super) mod random;
 
 use std::sync::Arc;
 use std::time::Duration;

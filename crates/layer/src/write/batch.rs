@@ -467,6 +467,9 @@ impl Operation for WriteBatch<'_, '_> {
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
                 let old = (!is_first).then(|| OldRead::begin(trx, &keys, edit));
                 maintainers.begin(&within, &edit.id);
+                if let Ok(said) = &item.judged {
+                    maintainers.begin_grants(&within, said);
+                }
                 (keys, earlier, info, old)
             })
             .collect();
@@ -560,7 +563,7 @@ impl Operation for WriteBatch<'_, '_> {
             }
         }
         preparations.check()?;
-        maintainers.finish(&within, changes_rules)?;
+        maintainers.finish(&within, changes_rules).await?;
         Ok(Some(outcomes))
     }
 }

@@ -10,6 +10,7 @@ use crate::document::staging;
 use crate::document::tree::{Dropped, Leaf, decode_records, drop_revision, prune, put_leaf};
 use crate::document::verdict::Verdict;
 use crate::error::Result;
+use crate::index::channels;
 use crate::index::maintainers::{Change, Maintainers, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -98,6 +99,8 @@ impl DocumentWrite<'_, '_> {
         old_body: Option<Reading>,
         maintainers: &mut Maintainers,
     ) -> Result<Updated> {
+        // Before records are cleared.
+        let before = channels::before(&self.within(), self.keys, info.as_ref()).await?;
         let grown = self.change_tree(plan)?;
         let mut added_bytes = 0;
         if grown.brings != Brings::Nothing {
@@ -121,7 +124,16 @@ impl DocumentWrite<'_, '_> {
             }
             _ => None,
         };
-        let new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
+        let mut new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
+        let judged = (grown.brings != Brings::Nothing).then_some((&grown.rev, self.verdict));
+        let of_winner = judged.filter(|(rev, _)| **rev == new.winner).map(|(_, verdict)| verdict);
+        let rerouted = match before {
+            Some(before) => {
+                let (within, id) = (&self.within(), &self.edit.id);
+                Some(before.becomes(within, id, self.keys, info.as_ref(), &mut new, of_winner).await?)
+            }
+            None => None,
+        };
         // Before it may be dropped.
         let old_blob = match &info {
             Some(info) if maintainers.want_old_body() => self.bodies().blob_rows(info).await?,
@@ -147,7 +159,8 @@ impl DocumentWrite<'_, '_> {
             old_rows: old_blob.as_ref().or(old_rows.as_ref()),
             new: &new,
             brought: Some(self.body).filter(|_| grown.brings == Brings::Leaf && new.winner == grown.rev),
-            judged: (grown.brings != Brings::Nothing).then_some((&grown.rev, self.verdict)),
+            judged,
+            rerouted: rerouted.as_ref(),
             leaves: &grown.leaves,
             stored_bytes_delta: added_bytes,
             superseded_bytes_delta: superseded.kept_bytes - dropped.body_bytes,

@@ -21,6 +21,7 @@ use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
 use crate::error::{Error, Result};
 use crate::handle::Database;
+use crate::index::channels::{self, Before};
 use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
@@ -214,6 +215,7 @@ impl Purge<'_> {
         // Before it is dropped.
         let bodies = Bodies { trx, instance, keys };
         let old_blob = if maintainers.want_old_body() { bodies.blob_rows(old).await? } else { None };
+        let before = channels::before(&within, keys, Some(old)).await?;
         let mut purged: Vec<RevId> = Vec::new();
         for some in leaves.chunks(LEAVES_AT_ONCE) {
             if !purged.is_empty() && room.is_empty() {
@@ -246,10 +248,12 @@ impl Purge<'_> {
             // With a conflict range on the info: an edit that is under way must see that the document has gone.
             let all = keys.whole();
             trx.clear_range(&all.begin, &all.end);
+            let rerouted = before.map(Before::goes);
             let gone = Purged {
                 id: self.id,
                 old,
                 old_rows: old_rows.as_ref(),
+                rerouted: rerouted.as_ref(),
                 stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
                 superseded_bytes_delta: -dropped.superseded_bytes,
                 user_version: 0,
@@ -261,10 +265,12 @@ impl Purge<'_> {
                 after.remove(rev);
             });
             purged.iter().try_for_each(|rev| Quiet(trx).clear(&keys.revision(rev)))?;
-            self.leaves(&within, keys, (old, old_blob), whole, &after, &dropped, &mut maintainers).await?;
+            let before = (old, old_blob, before);
+            self.leaves(&within, keys, before, whole, &after, &dropped, &mut maintainers).await?;
         }
         self.preparations.check()?;
-        maintainers.finish(&within, DocumentId::of(self.id).is_design() && instance.record.rules > 0)?;
+        let changes_rules = DocumentId::of(self.id).is_design() && instance.record.rules > 0;
+        maintainers.finish(&within, changes_rules).await?;
         self.note(trx, instance, &purged, forgotten.as_ref())?;
         // What is left begins with the first record: nothing is known of what this commit's stamp will be.
         let from = (!is_last).then(|| From { stamp: Vec::new(), key: Vec::new() });
@@ -306,7 +312,7 @@ impl Purge<'_> {
         &self,
         within: &Within<'_>,
         keys: &DocumentKeys,
-        (old, old_blob): (&Info, Option<Rows>),
+        (old, old_blob, before): (&Info, Option<Rows>, Option<Before>),
         whole: WholeTree,
         after: &Tree,
         dropped: &Dropped,
@@ -325,7 +331,11 @@ impl Purge<'_> {
             bodies.clear_latest()?;
             bodies.promote(best).await?
         };
-        let new = winner::info(&leaves, described, 0, instance.buckets.own_number())?;
+        let mut new = winner::info(&leaves, described, 0, instance.buckets.own_number())?;
+        let rerouted = match before {
+            Some(before) => Some(before.becomes(within, self.id, keys, Some(old), &mut new, None).await?),
+            None => None,
+        };
         // With a conflict range: an edit that is under way must see it.
         trx.atomic_op(&keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
         let change = Change {
@@ -336,6 +346,7 @@ impl Purge<'_> {
             new: &new,
             brought: None,
             judged: None,
+            rerouted: rerouted.as_ref(),
             leaves: &leaves,
             stored_bytes_delta: -(dropped.body_bytes + dropped.attachment_bytes),
             superseded_bytes_delta: -dropped.superseded_bytes,

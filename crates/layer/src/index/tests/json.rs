@@ -54,7 +54,7 @@ pub(super) async fn assert_exact(db: &Database) {
 
 #[tokio::test]
 async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
-    let Some(([one, other], _directory)) = with_faults(0.0, 2).await else { return };
+    let Some(([one, other], _directory)) = with_faults(0.0, 2, None).await else { return };
     put(&other, "warm", None, r#"{"x":1}"#).await.unwrap();
     let rev = put(&one, "d", None, r#"{"name":"old","x":1}"#).await.unwrap();
     let gone = put(&one, "gone", None, r#"{"name":"gone","x":1}"#).await.unwrap();
@@ -265,7 +265,7 @@ async fn writer(db: Database, seed: u64) {
 }
 
 async fn torture(probability: f64, seed: u64) {
-    let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
+    let Some(([one, other], _directory)) = with_faults(probability, seed, None).await else { return };
     put(&one, "_design/a", None, &design(&MAPS[..2])).await.unwrap();
     let (done, ended) = tokio::sync::watch::channel(false);
     let working: Vec<_> = [&one, &other]

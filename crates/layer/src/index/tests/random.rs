@@ -4,7 +4,11 @@
 use crate::index::tests::*;
 
 /// Two layers on one engine with faults. `None`: another library answers, which makes none.
-pub(super) async fn with_faults(probability: f64, seed: u64) -> Option<([Database; 2], tempfile::TempDir)> {
+pub(in crate::index) async fn with_faults(
+    probability: f64,
+    seed: u64,
+    judge: Option<Arc<dyn Judge>>,
+) -> Option<([Database; 2], tempfile::TempDir)> {
     let Some(engine) = foundationdb_sys::backend::embedded() else {
         println!("skipped: needs the embedded engine");
         return None;
@@ -17,7 +21,8 @@ pub(super) async fn with_faults(probability: f64, seed: u64) -> Option<([Databas
     // SAFETY: the pointer is a database that nobody else destroys.
     let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
     let fdb = Arc::new(fdb);
-    let open = || Layer::open(Arc::clone(&fdb), LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() }, None);
+    let options = || LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() };
+    let open = || Layer::open(Arc::clone(&fdb), options(), judge.clone());
     let [one, other] = [open().await.unwrap(), open().await.unwrap()]
         .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
     let (leaves_only, shards) = (seed.is_multiple_of(2), (seed == 3).then_some(4));
@@ -25,10 +30,10 @@ pub(super) async fn with_faults(probability: f64, seed: u64) -> Option<([Databas
     Some(([one, other], directory))
 }
 
-pub(super) struct Random(pub(super) u64);
+pub(in crate::index) struct Random(pub(in crate::index) u64);
 
 impl Random {
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(in crate::index) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
@@ -90,7 +95,7 @@ pub(super) async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::
 }
 
 async fn torture(probability: f64, seed: u64) {
-    let Some(([one, other], _directory)) = with_faults(probability, seed).await else { return };
+    let Some(([one, other], _directory)) = with_faults(probability, seed, None).await else { return };
     let (done, ended) = tokio::sync::watch::channel(false);
     let working: Vec<_> = [&one, &other]
         .into_iter()

@@ -1,0 +1,373 @@
+//! Channels: which documents are and were in them, by sequence and by id, and when documents end.
+//!
+//! What a change means is found out in two steps, since a document's info says which channels its winner is in: [`before`], before
+//! anything of the document is written, and [`Before::becomes`], which gives the new info its part. The maintainer makes keys of
+//! it. What happens to entries is [`flatbed_channels::moves`]; what lies where is in design/channels.md.
+
+mod check;
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flatbed_channels::{Entry, Given, Grant, Grantee, Left, Moves, Stamp, moves};
+use foundationdb::options::MutationType;
+use futures_util::future::try_join_all;
+use prost::Message;
+
+use crate::document::body::begin_read;
+use crate::document::verdict::Verdict;
+use crate::error::{Error, Result};
+use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
+use crate::instance::Instance;
+use crate::store::keys::DocumentKeys;
+use crate::store::proto;
+use crate::store::records::{Info, RevisionRecord, Routed, revision_message};
+use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::transaction::{Quiet, Transaction};
+
+pub(crate) use check::{check_document, check_entry, check_principal};
+
+/// Names of channels that an info, and an entry of by-seq, has at most, and their bytes together.
+const NAMED_MAX: usize = 16;
+const NAMED_BYTES_MAX: usize = 200;
+
+/// A document that has left more channels than this forgets the oldest of these, down to so many.
+const LEFT_MAX: usize = 1_000;
+const LEFT_KEPT: usize = 500;
+
+/// What it forgets at once, in bytes of keys that are cleared.
+const FORGOTTEN_BYTES_MAX: usize = 200_000;
+
+/// What is read of the channels that a document has left: [`LEFT_MAX`] and those of one change more, with the longest names.
+const LEFT_BYTES_MAX: u64 = 8_000_000;
+
+/// The place of a transaction's stamp within an operand that begins with it.
+const STAMP_FIRST: [u8; 4] = [0; 4];
+
+/// What channels know of a document before a change.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    /// What was said of its winner. `None`: there is no document, or it has not been entered.
+    said: Option<Verdict>,
+}
+
+/// A change of a document, as channels have it.
+#[derive(Debug, Default)]
+pub(crate) struct Rerouted {
+    old: Option<Verdict>,
+    new: Option<Verdict>,
+    moves: Moves,
+    /// Channels that it left before, whose entries and rows go since there are too many.
+    forgotten: Vec<(String, Stamp)>,
+}
+
+/// Reads what [`Before`] is, unless the info says it. `None`: the database has no channels. To be asked before anything of the
+/// document is written, and its record cleared.
+pub(crate) async fn before(within: &Within<'_>, keys: &DocumentKeys, old: Option<&Info>) -> Result<Option<Before>> {
+    if within.instance.channels() == 0 {
+        return Ok(None);
+    }
+    let Some(old) = old else { return Ok(Some(Before::default())) };
+    Ok(Some(Before { said: said_of_winner(within.trx, keys, old).await? }))
+}
+
+/// What was said of a document's winner, as far as it is entered: read where the info does not say it.
+async fn said_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<Option<Verdict>> {
+    let Some(named) = &info.routed.channels else { return Ok(None) };
+    if named.are_elsewhere || info.routed.gives {
+        return said_of(trx, keys, info).await.map(Some);
+    }
+    let channels = named.names.iter().cloned().collect();
+    Ok(Some(Verdict { channels, expires_at_ms: info.routed.expires_at_ms, ..Verdict::default() }))
+}
+
+/// What the record of a document's winner says. As a snapshot: whoever writes the record conflicts on the document's info.
+async fn said_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<Verdict> {
+    match trx.get(&keys.revision(&info.winner), true).await? {
+        Some(record) => Ok(Verdict::decode(RevisionRecord::decode(&record)?.verdict)),
+        None => Err(Error::Corrupt(format!("leaf {} has no record", info.winner))),
+    }
+}
+
+impl Before {
+    /// The document becomes what `new` says, which is given its part of it. `judged`: what was said of the new winner, where the
+    /// change brings that.
+    pub(crate) async fn becomes(
+        self,
+        within: &Within<'_>,
+        id: &str,
+        keys: &DocumentKeys,
+        old: Option<&Info>,
+        new: &mut Info,
+        judged: Option<&Verdict>,
+    ) -> Result<Rerouted> {
+        let said = match (judged, old) {
+            (Some(judged), _) => Some(judged.clone()),
+            (None, Some(old)) if old.winner == new.winner => self.said.clone(),
+            _ => Some(said_of(within.trx, keys, new).await?),
+        };
+        self.becomes_said(within, id, old, new, said).await
+    }
+
+    /// The same where it is known what is said of the new winner; `None`: it is not entered.
+    pub(crate) async fn becomes_said(
+        self,
+        within: &Within<'_>,
+        id: &str,
+        old: Option<&Info>,
+        new: &mut Info,
+        said: Option<Verdict>,
+    ) -> Result<Rerouted> {
+        let (empty, seq) = (BTreeSet::new(), Stamp(old.map_or([0; STAMP_BYTES], |old| old.stamp)));
+        let after = said.as_ref().map_or(&empty, |said| &said.channels);
+        let was_in = self.said.as_ref().map_or(&empty, |said| &said.channels);
+        let mut left = usize::try_from(old.map_or(0, |old| old.routed.left)).unwrap_or(usize::MAX);
+        let returned = match left {
+            0 => BTreeMap::new(),
+            _ => left_of_these(within, id, after.difference(was_in)).await?,
+        };
+        let returned = returned.iter().map(|(channel, seq)| (channel.as_str(), *seq));
+        let moves = moves(self.said.as_ref().map(|said| (&said.channels, seq)), returned, after);
+        left = (left + moves.left.len()).saturating_sub(moves.returned.len());
+        let mut forgotten = Vec::new();
+        if left > LEFT_MAX {
+            forgotten = oldest_left(within, id, left - LEFT_KEPT, &moves.returned).await?;
+            left = left.saturating_sub(forgotten.len());
+        }
+        new.routed = match &said {
+            None => Routed::default(),
+            Some(said) => Routed {
+                channels: Some(names(said.channels.iter())),
+                expires_at_ms: said.expires_at_ms.filter(|_| !new.deleted),
+                left: u32::try_from(left).unwrap_or(u32::MAX),
+                gives: !said.grants.is_empty(),
+            },
+        };
+        Ok(Rerouted { old: self.said, new: said, moves, forgotten })
+    }
+
+    /// The document goes without a trace, and what it has left with it: that is read by the maintainer.
+    pub(crate) fn goes(self) -> Rerouted {
+        Rerouted { old: self.said, ..Rerouted::default() }
+    }
+}
+
+impl Rerouted {
+    /// Those that it leaves, as the entry of by-seq has them.
+    pub(crate) fn left(&self) -> Option<proto::ChannelNames> {
+        (!self.moves.left.is_empty()).then(|| names(self.moves.left.iter()))
+    }
+
+    /// Whether the change moves nothing but sequences: the document is where it was, gives what it gave and ends when it did.
+    #[allow(dead_code, reason = "a resync asks it")]
+    pub(crate) fn is_same(&self) -> bool {
+        let of = |said: &Option<Verdict>| {
+            said.as_ref().map(|said| (said.channels.clone(), said.grants.clone(), said.expires_at_ms))
+        };
+        of(&self.old) == of(&self.new)
+    }
+
+    /// What the document gave, and what it gives.
+    pub(crate) fn grants(&self) -> [&BTreeSet<Grant>; 2] {
+        static NOTHING: BTreeSet<Grant> = BTreeSet::new();
+        [&self.old, &self.new].map(|said| said.as_ref().map_or(&NOTHING, |said| &said.grants))
+    }
+}
+
+/// Names of channels where there is room for them.
+fn names<'c>(channels: impl ExactSizeIterator<Item = &'c String> + Clone) -> proto::ChannelNames {
+    let are_few = channels.len() <= NAMED_MAX && channels.clone().map(String::len).sum::<usize>() <= NAMED_BYTES_MAX;
+    let names = if are_few { channels.cloned().collect() } else { Vec::new() };
+    proto::ChannelNames { names, are_elsewhere: !are_few }
+}
+
+/// Since when a document has left some channels, as far as it has.
+async fn left_of_these(
+    within: &Within<'_>,
+    id: &str,
+    channels: impl Iterator<Item = &String>,
+) -> Result<BTreeMap<String, Stamp>> {
+    let reads = channels.map(|channel| {
+        let read = within.trx.get(&within.instance.keys.left(id, channel), true);
+        async move { Ok::<_, Error>(read.await?.map(|value| (channel.clone(), value))) }
+    });
+    let found = try_join_all(reads).await?.into_iter().flatten();
+    found.map(|(channel, value)| Ok((channel, decode_left(&value)?.seq))).collect()
+}
+
+/// All channels that a document has left, each with what is kept of that.
+async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, Left)>> {
+    let mut all = Vec::new();
+    for page in begin_read(trx, instance.keys.left_of(id)).finish(trx, LEFT_BYTES_MAX).await? {
+        for row in &page {
+            all.push((instance.keys.left_channel(row.key())?, decode_left(row.value())?));
+        }
+    }
+    Ok(all)
+}
+
+/// Of the channels that a document has left those that are forgotten: so many of the oldest, as far as a transaction takes them.
+async fn oldest_left(within: &Within<'_>, id: &str, count: usize, returned: &[String]) -> Result<Vec<(String, Stamp)>> {
+    let all = all_left(within.trx, within.instance, id).await?;
+    let left = all.into_iter().map(|(channel, left)| (channel, left.seq));
+    let mut left: Vec<_> = left.filter(|(channel, _)| !returned.contains(channel)).collect();
+    left.sort_by_key(|(_, seq)| *seq);
+    let mut bytes = 0;
+    let mut fits = |channel: &String| {
+        bytes += 2 * channel.len() + id.len() + 2 * ROW_BYTES;
+        bytes <= FORGOTTEN_BYTES_MAX
+    };
+    Ok(left.into_iter().take(count).take_while(|(channel, _)| fits(channel)).collect())
+}
+
+fn decode_left(value: &[u8]) -> Result<Left> {
+    Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+/// The second from which on a document has ended.
+pub(crate) fn second_of(expires_at_ms: u64) -> u64 {
+    expires_at_ms.div_ceil(1_000)
+}
+
+/// What a key and a value take beside names, about.
+const ROW_BYTES: usize = 60;
+
+/// Entries of channels by sequence and by id, channels that were left, ends.
+#[derive(Default)]
+pub(crate) struct Channels {
+    /// Since it was asked last.
+    written: u64,
+}
+
+/// Writes into a transaction, and counts.
+struct Writer<'a> {
+    quiet: Quiet<'a>,
+    written: &'a mut u64,
+}
+
+impl Writer<'_> {
+    fn count(&mut self, key: &[u8], value: &[u8]) {
+        *self.written += (key.len() + value.len()) as u64;
+    }
+
+    fn clear(&mut self, key: &[u8]) -> Result<()> {
+        self.count(key, key);
+        self.quiet.clear(key)
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.count(key, value);
+        self.quiet.set(key, value)
+    }
+
+    fn stamped(&mut self, key: &[u8], operand: &[u8], kind: MutationType) -> Result<()> {
+        self.count(key, operand);
+        self.quiet.atomic(key, operand, kind)
+    }
+}
+
+impl IndexMaintainer for Channels {
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let Within { trx, instance, .. } = *within;
+        let Some(rerouted) = change.rerouted else { return Ok(None) };
+        let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
+        let (keys, id, new) = (&instance.keys, change.id, change.new);
+        let seq_of = |stamp: &Stamp| Seq::new(instance.incarnation(), stamp.0);
+        let Rerouted { moves, forgotten, .. } = rerouted;
+        for (channel, seq) in moves.cleared.iter().chain(forgotten) {
+            writer.clear(&keys.channel_entry(channel, &seq_of(seq)))?;
+        }
+        for channel in moves.returned.iter().chain(forgotten.iter().map(|(channel, _)| channel)) {
+            writer.clear(&keys.left(id, channel))?;
+        }
+        let rev = new.winner.to_string();
+        let entry =
+            |removed| Entry::new(id, &*rev, new.deleted, removed, moves.entered.iter().map(String::as_str)).encode();
+        let mut user_version = [0xff; STAMP_BYTES];
+        user_version[STAMP_BYTES - 2..].copy_from_slice(&change.user_version.to_be_bytes());
+        for (channels, entry) in [(&moves.entered, entry(false)), (&moves.left, entry(true))] {
+            for channel in channels {
+                let key = keys.channel_entry_stamped(channel, instance.incarnation(), change.user_version);
+                writer.stamped(&key, &entry, MutationType::SetVersionstampedKey)?;
+            }
+        }
+        let left = Left { seq: Stamp(user_version), rev: rev.clone(), deleted: new.deleted }.encode();
+        let left = [&left[..], &STAMP_FIRST].concat();
+        for channel in &moves.left {
+            writer.stamped(&keys.left(id, channel), &left, MutationType::SetVersionstampedValue)?;
+        }
+        by_id(&mut writer, instance, id, rerouted, change.old, Some(new))?;
+        self.written += grants_bytes(id, rerouted);
+        Ok(None)
+    }
+
+    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+        let Within { trx, instance, .. } = *within;
+        let Some(rerouted) = purged.rerouted else { return Ok(None) };
+        let (keys, id, old) = (&instance.keys, purged.id, purged.old);
+        let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
+        for channel in rerouted.old.iter().flat_map(|said| &said.channels) {
+            writer.clear(&keys.channel_entry(channel, &Seq::new(instance.incarnation(), old.stamp)))?;
+        }
+        by_id(&mut writer, instance, id, rerouted, Some(old), None)?;
+        if old.routed.left == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Box::pin(async move {
+            for (channel, left) in all_left(trx, instance, id).await? {
+                writer.clear(&keys.channel_entry(&channel, &Seq::new(instance.incarnation(), left.seq.0)))?;
+            }
+            writer.quiet.clear_range(&keys.left_of(id))
+        })))
+    }
+
+    fn excess(&mut self) -> u64 {
+        std::mem::take(&mut self.written)
+    }
+}
+
+/// What is written of grants that come and go, about: a row of each, its periods, a version, that somebody has changed.
+fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
+    let [old, new] = rerouted.grants();
+    let bytes_of = |grant: &Grant| {
+        let (Grantee::User(name) | Grantee::Role(name)) = &grant.to;
+        let (Given::Channel(what) | Given::Role(what)) = &grant.what;
+        id.len() + 4 * (name.len() + what.len() + ROW_BYTES)
+    };
+    old.symmetric_difference(new).map(bytes_of).sum::<usize>() as u64
+}
+
+/// Channels by id, and when the document ends. `new`: `None`, it goes.
+fn by_id(
+    writer: &mut Writer<'_>,
+    instance: &Instance,
+    id: &str,
+    rerouted: &Rerouted,
+    old: Option<&Info>,
+    new: Option<&Info>,
+) -> Result<()> {
+    let is_listed = |info: Option<&Info>| info.is_some_and(|info| !info.deleted);
+    let listed_in = |said: &Option<Verdict>, info: Option<&Info>| {
+        let said = said.as_ref().filter(|_| is_listed(info));
+        said.map(|said| said.channels.clone()).unwrap_or_default()
+    };
+    let (was_in, is_in) = (listed_in(&rerouted.old, old), listed_in(&rerouted.new, new));
+    let has_other_winner = old.map(|old| &old.winner) != new.map(|new| &new.winner);
+    let winner = new.map(|new| revision_message(&new.winner));
+    let entry = proto::AllDocsEntry { winner }.encode_to_vec();
+    for channel in was_in.difference(&is_in) {
+        writer.clear(&instance.keys.channel_document(channel, id))?;
+    }
+    for channel in is_in.iter().filter(|channel| has_other_winner || !was_in.contains(*channel)) {
+        writer.set(&instance.keys.channel_document(channel, id), &entry)?;
+    }
+    let ends = |info: Option<&Info>| info.and_then(|info| info.routed.expires_at_ms).map(second_of);
+    let (ended, ends) = (ends(old), ends(new));
+    if let Some(second) = ended.filter(|_| ended != ends) {
+        writer.clear(&instance.keys.end_of_document(second, id))?;
+    }
+    if let Some(second) = ends.filter(|_| has_other_winner || ended != ends) {
+        writer.set(&instance.keys.end_of_document(second, id), &entry)?;
+    }
+    Ok(())
+}

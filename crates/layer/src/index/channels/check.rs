@@ -1,0 +1,192 @@
+//! What must hold of the keys of channels: all of it is recomputed from a document's info and its winner's record.
+
+use std::collections::BTreeSet;
+
+use flatbed_channels::{Entry, Left, Periods, Stamp};
+use futures_util::future::try_join_all;
+use prost::Message;
+
+use crate::channels::grants::{Thing, thing_of};
+use crate::document::verdict::Verdict;
+use crate::error::{Error, Result};
+use crate::index::channels::{all_left, names, said_of_winner, second_of};
+use crate::instance::Instance;
+use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
+use crate::store::proto;
+use crate::store::records::{Info, Routed, revision_message};
+use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::transaction::{Transaction, page_of};
+
+/// Keys that are read at once.
+const READ_AT_ONCE: usize = 100;
+
+/// What is wrong with a document's keys of channels. `said`: of its winner, by the record; `has_channels`: the database does.
+pub(crate) async fn check_document(
+    trx: &Transaction,
+    instance: &Instance,
+    id: &str,
+    info: &Info,
+    said: Option<&proto::Verdict>,
+    has_channels: bool,
+) -> Result<Option<String>> {
+    let routed = &info.routed;
+    let Some(named) = &routed.channels else {
+        let is_nothing = *routed == Routed::default();
+        return Ok((!is_nothing).then(|| "its info has something of channels, and it is not entered".to_owned()));
+    };
+    if !has_channels {
+        return Ok(Some("it is entered in channels, and its database has none".to_owned()));
+    }
+    let said = Verdict::decode(said.cloned());
+    let expires_at_ms = said.expires_at_ms.filter(|_| !info.deleted);
+    if *named != names(said.channels.iter())
+        || routed.expires_at_ms != expires_at_ms
+        || routed.gives == said.grants.is_empty()
+    {
+        return Ok(Some("its info says of channels what its winner's record does not".to_owned()));
+    }
+    let left = match all_left(trx, instance, id).await {
+        Err(Error::Corrupt(reason)) => return Ok(Some(reason)),
+        left => left?,
+    };
+    if left.len() as u64 != u64::from(routed.left) {
+        return Ok(Some(format!("it has left {} channels, its info says {}", left.len(), routed.left)));
+    }
+    if let Some((channel, _)) = left.iter().find(|(channel, _)| said.channels.contains(channel)) {
+        return Ok(Some(format!("it is in channel {channel:?} and has left it")));
+    }
+    let keys = &instance.keys;
+    let seq = |stamp: Stamp| Seq::new(instance.incarnation(), stamp.0);
+    let entry = proto::AllDocsEntry { winner: Some(revision_message(&info.winner)) }.encode_to_vec();
+    let mut expected = Vec::new();
+    for channel in &said.channels {
+        let channels = said.channels.iter().map(String::as_str);
+        let value = Entry::new(id, info.winner.to_string(), info.deleted, false, channels).encode();
+        expected.push((keys.channel_entry(channel, &seq(Stamp(info.stamp))), Some(value), channel));
+        let value = (!info.deleted).then(|| entry.clone());
+        expected.push((keys.channel_document(channel, id), value, channel));
+    }
+    for some in expected.chunks(READ_AT_ONCE) {
+        let found = try_join_all(some.iter().map(|(key, ..)| trx.get(key, true))).await?;
+        if let Some((_, (_, _, channel))) =
+            found.iter().zip(some).find(|(found, (_, expected, _))| found.as_deref() != expected.as_deref())
+        {
+            return Ok(Some(format!("what it has in channel {channel:?} is not its own")));
+        }
+    }
+    for some in left.chunks(READ_AT_ONCE) {
+        let key = |(channel, left): &(String, Left)| keys.channel_entry(channel, &seq(left.seq));
+        let found = try_join_all(some.iter().map(|left| trx.get(&key(left), true))).await?;
+        if let Some((_, (channel, _))) = found
+            .iter()
+            .zip(some)
+            .find(|(found, (_, left))| !found.as_deref().is_some_and(|found| tells(found, id, left)))
+        {
+            return Ok(Some(format!("no entry says that it has left channel {channel:?}")));
+        }
+    }
+    let things: Vec<_> = said.grants.iter().filter_map(thing_of).collect();
+    for some in things.chunks(READ_AT_ONCE) {
+        let way = |(kind, name, what): &Thing| keys.given_by_document(*kind, name, what, id);
+        let found = try_join_all(some.iter().map(|thing| trx.get(&way(thing), true))).await?;
+        if let Some((_, (kind, name, what))) = found.iter().zip(some).find(|(found, _)| found.is_none()) {
+            return Ok(Some(format!("no row says that it gives {what:?} to {kind:?} {name:?}")));
+        }
+    }
+    if let Some(second) = expires_at_ms.map(second_of)
+        && trx.get(&keys.end_of_document(second, id), true).await?.as_deref() != Some(&entry)
+    {
+        return Ok(Some("its end is not noted".to_owned()));
+    }
+    Ok(None)
+}
+
+/// Whether an entry's value says that a document has left a channel so.
+fn tells(value: &[u8], id: &str, left: &Left) -> bool {
+    Entry::decode(value)
+        .is_ok_and(|entry| entry.removed && entry.doc == id && entry.rev == left.rev && entry.deleted == left.deleted)
+}
+
+/// What is wrong with a key of users and roles: what a document gives must be what its winner gives, and something is had just as long
+/// as there is a way in which it is.
+pub(crate) async fn check_principal(
+    trx: &Transaction,
+    instance: &Instance,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Option<String>> {
+    let Ok(part) = instance.keys.split_principals(key) else { return Ok(Some("belongs to nothing".to_owned())) };
+    let bad = |is_good: bool| Ok((!is_good).then(|| "cannot be read".to_owned()));
+    match part {
+        PrincipalPart::Record { .. } => bad(proto::Principal::decode(value).is_ok()),
+        PrincipalPart::Version { .. } => bad(value.len() == STAMP_BYTES),
+        PrincipalPart::Changed(_) => bad(unpack_principal(value).is_ok()),
+        PrincipalPart::Session(_) => bad(proto::GatewaySession::decode(value).is_ok()),
+        PrincipalPart::Local { .. } | PrincipalPart::Way { by: None, .. } => Ok(None),
+        PrincipalPart::Periods { kind, name, what } => {
+            let Ok(periods) = Periods::decode(value) else { return bad(false) };
+            let ways = trx.get_range(&page_of(&instance.keys.ways(kind, &name, &what), 1, false), 1, true).await?;
+            let is_had = periods.open().is_some();
+            Ok((is_had == ways.is_empty()).then(|| format!("it is had: {is_had}, and there are ways: {}", !is_had)))
+        }
+        PrincipalPart::Way { kind, name, what, by: Some(id) } => {
+            let document = instance.keys.document(&id);
+            let info = trx.get(&document.info(), true).await?.map(|info| Info::decode(&info)).transpose()?;
+            let said = match &info {
+                Some(info) => said_of_winner(trx, &document, info).await?,
+                None => None,
+            };
+            let thing = (kind, name, what);
+            let grants = said.into_iter().flat_map(|said| said.grants);
+            if !grants.filter_map(|grant| thing_of(&grant)).any(|given| given == thing) {
+                return Ok(Some(format!("document {id:?} gives no such thing")));
+            }
+            let periods = trx.get(&instance.keys.periods(thing.0, &thing.1, &thing.2), true).await?;
+            Ok(periods.is_none().then(|| "since when is not known".to_owned()))
+        }
+    }
+}
+
+/// What is wrong with a key of channels, which must be some document's own.
+pub(crate) async fn check_entry(
+    trx: &Transaction,
+    instance: &Instance,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Option<String>> {
+    let Ok(part) = instance.keys.split_channels(key) else { return Ok(Some("belongs to nothing".to_owned())) };
+    let bad = |is_good: bool| Ok((!is_good).then(|| "cannot be read".to_owned()));
+    let id = match &part {
+        ChannelPart::Function => return bad(proto::SyncFunction::decode(value).is_ok()),
+        ChannelPart::Resync => return bad(proto::Resync::decode(value).is_ok()),
+        ChannelPart::Entry { .. } => match Entry::decode(value) {
+            Ok(entry) => entry.doc,
+            Err(_) => return bad(false),
+        },
+        ChannelPart::Document { id, .. } | ChannelPart::Left { id, .. } | ChannelPart::End { id, .. } => id.clone(),
+    };
+    let document = instance.keys.document(&id);
+    let Some(info) = trx.get(&document.info(), true).await? else {
+        return Ok(Some(format!("its document {id:?} is not there")));
+    };
+    let info = Info::decode(&info)?;
+    let said = said_of_winner(trx, &document, &info).await?;
+    let nothing = BTreeSet::new();
+    let channels = said.as_ref().map_or(&nothing, |said| &said.channels);
+    let is_own = match &part {
+        ChannelPart::Entry { channel, seq } if channels.contains(channel) => {
+            *seq == Seq::new(instance.incarnation(), info.stamp)
+        }
+        ChannelPart::Entry { channel, seq } => {
+            let left = trx.get(&instance.keys.left(&id, channel), true).await?;
+            let left = left.and_then(|left| Left::decode(&left).ok());
+            left.is_some_and(|left| *seq == Seq::new(instance.incarnation(), left.seq.0) && tells(value, &id, &left))
+        }
+        // Whether they say the right thing is looked at with the document.
+        ChannelPart::Document { channel, .. } => !info.deleted && channels.contains(channel),
+        ChannelPart::Left { channel, .. } => info.routed.left > 0 && !channels.contains(channel),
+        ChannelPart::End { second, .. } => info.routed.expires_at_ms.map(second_of) == Some(*second),
+        ChannelPart::Function | ChannelPart::Resync => true,
+    };
+    Ok((!is_own).then(|| format!("document {id:?} has another")))
+}
