@@ -391,6 +391,13 @@ impl Connections {
             MappingOf::Own(mapping) => mapping.clone(),
             MappingOf::Named(name) => self.mappings.get(name).cloned().ok_or_else(|| missing("mapping", name))?,
         };
+        // What a source is not asked for yet would let documents through that nobody wants to be delivered.
+        let feed = &input.changes_feed;
+        if feed.selector.is_some() || !feed.doc_ids.is_empty() || input.scope.is_some() || input.collection.is_some() {
+            return Err(Unresolved::Unfit(
+                "`selector`, `doc_ids`, `scope` and `collection` of an input are not heeded yet",
+            ));
+        }
         if matches!(output, Output::Rdbms(_)) && mapping.tables().is_empty() {
             return Err(Unresolved::Unfit("an SQL target needs a mapping with tables"));
         }

@@ -9,7 +9,7 @@ use crate::rows::Unmappable;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The mapping makes nothing of the document.
-    Unmappable(Unmappable),
+    Unmappable(Box<Unmappable>),
     /// An HTTP target's status that says so.
     Http(u16),
     /// An SQL target's error, by the five characters of its SQLSTATE.
@@ -76,13 +76,12 @@ impl Failure {
     /// Seed 003's word for it, for `reason`.
     pub fn reason(&self) -> String {
         match self {
-            Failure::Unmappable(Unmappable::TwoOfOneKey(_) | Unmappable::Null(..)) => {
-                "data_error:constraint".to_owned()
-            }
-            Failure::Unmappable(Unmappable::Mismatch { .. }) => "data_error:data_type".to_owned(),
-            Failure::Unmappable(Unmappable::TooMany | Unmappable::TooLarge) | Failure::TooLarge => {
-                "data_error:too_large".to_owned()
-            }
+            Failure::Unmappable(of) => match **of {
+                Unmappable::TwoOfOneKey(_) | Unmappable::Null(..) => "data_error:constraint".to_owned(),
+                Unmappable::Mismatch { .. } => "data_error:data_type".to_owned(),
+                Unmappable::TooMany | Unmappable::TooLarge => "data_error:too_large".to_owned(),
+            },
+            Failure::TooLarge => "data_error:too_large".to_owned(),
             Failure::Http(status @ 300..=399) => format!("redirect:{status}"),
             Failure::Http(status @ 400..=499) => format!("client_error:{status}"),
             Failure::Http(status) => format!("server_error:{status}"),
@@ -204,8 +203,12 @@ mod tests {
             (Failure::Connection, Class::Outage, "connection_failure"),
             (Failure::Storage, Class::Outage, "server_error:storage"),
             (Failure::TooLarge, Class::Poison, "data_error:too_large"),
-            (Failure::Unmappable(Unmappable::TooMany), Class::Poison, "data_error:too_large"),
-            (Failure::Unmappable(Unmappable::TwoOfOneKey("t".into())), Class::Poison, "data_error:constraint"),
+            (Failure::Unmappable(Box::new(Unmappable::TooMany)), Class::Poison, "data_error:too_large"),
+            (
+                Failure::Unmappable(Box::new(Unmappable::TwoOfOneKey("t".into()))),
+                Class::Poison,
+                "data_error:constraint",
+            ),
         ] {
             assert_eq!((failure.class(), failure.reason().as_str()), (class, reason), "{failure:?}");
         }

@@ -1,18 +1,24 @@
 //! The changes worker: it follows a database's changes and delivers each document's newest state to another system. What it
 //! is and is to be: design/worker.md.
 //!
-//! So far this is what needs no I/O, lowest first:
+//! Lowest first, without I/O:
 //!
-//! - [`documents`]: jobs and what they name, by the schemas under `json_schema/`;
 //! - [`path`], [`transform`], [`datum`]: values of a document, what is made of them, and the types of columns;
 //! - [`mapping`]: which documents a job is about, and what their rows are; [`rows`]: the rows of one document;
 //! - [`difference`]: what is to be done to a target that has what the document produced before;
 //! - [`plan`]: which change is delivered next, and how far the [`checkpoint`] may go;
 //! - [`failure`], [`retry`]: whom a failure is laid to, and when it is tried again; [`queue`]: what becomes of what failed;
+//! - [`documents`]: jobs and what they name, by the schemas under `json_schema/`;
 //! - [`secret`]: what nobody sees; [`import`]: what seed 003's worker has left.
+//!
+//! With it:
+//!
+//! - [`peer`]: HTTP, over connections that somebody else makes; [`source`], [`change`]: a feed behind it;
+//! - [`output`]: JSON Lines, HTTP, SQLite; [`run`]: one run of a job.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+pub mod change;
 pub mod checkpoint;
 pub mod datum;
 pub mod decimal;
@@ -21,11 +27,15 @@ pub mod documents;
 pub mod failure;
 pub mod import;
 pub mod mapping;
+pub mod output;
 pub mod path;
+pub mod peer;
 pub mod plan;
 pub mod queue;
 pub mod retry;
 pub mod rows;
+pub mod run;
 pub mod secret;
+pub mod source;
 pub mod time;
 pub mod transform;

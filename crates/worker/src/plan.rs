@@ -77,6 +77,11 @@ impl<C> Plan<C> {
         self.admitted_max.saturating_sub(self.admitted.len())
     }
 
+    /// Changes that are admitted, settled ones among them as long as others before them are not.
+    pub fn admitted(&self) -> usize {
+        self.admitted.len()
+    }
+
     /// Whether nothing waits and nothing is under way.
     pub fn is_empty(&self) -> bool {
         self.admitted.is_empty()
@@ -174,6 +179,14 @@ impl<C> Plan<C> {
     /// The newest place up to which everything is settled, once it has moved; then `None` until it moves again.
     pub fn checkpoint(&mut self) -> Option<Seq> {
         self.checkpoint.take()
+    }
+
+    /// How far the checkpoint will reach once these are settled too. `None`: not beyond where it is.
+    pub fn reach(&self, settling: &BTreeSet<Place>) -> Option<Seq> {
+        let is_settled =
+            |(at, admitted): &(usize, &Admitted)| admitted.is_settled || settling.contains(&(self.begin + *at as u64));
+        let last = self.admitted.iter().enumerate().take_while(is_settled).last();
+        last.map(|(_, admitted)| admitted.seq.clone())
     }
 
     fn settle_place(&mut self, place: Place) {

@@ -91,6 +91,14 @@ fn jobs_and_what_they_name() {
         connections.resolve(&job).map(|_| ()),
         Err(Unresolved::Unfit("an SQL target needs a mapping with tables"))
     );
+    // What would let too many documents through is refused, and not passed over.
+    for feed in [json!({"selector": {"a": 1}}), json!({"doc_ids": ["a"]})] {
+        let input = input_of(json!({"changes_feed": feed}));
+        let Document::Job(job) = read_of(&job_of(json!({"inputs": [input], "outputs": [sqlite()]}))).unwrap() else {
+            panic!()
+        };
+        assert!(matches!(connections.resolve(&job), Err(Unresolved::Unfit(_))));
+    }
 }
 
 #[test]

@@ -22,9 +22,13 @@ fn the_checkpoint_waits_for_what_is_under_way() {
     }
     let (a, b, c) = (plan.take(3).unwrap(), plan.take(3).unwrap(), plan.take(3).unwrap());
     assert_eq!([&a.id, &b.id, &c.id], ["a", "b", "c"]);
+    let reach =
+        |plan: &Plan<u64>, places: &[Place]| plan.reach(&places.iter().copied().collect()).and_then(|seq| seq.number());
+    assert_eq!([reach(&plan, &[]), reach(&plan, &[1, 2]), reach(&plan, &[0, 2])], [None, None, Some(1)]);
     plan.settle("b", b.place);
     plan.settle("c", c.place);
     assert_eq!(checkpoint(&mut plan), None);
+    assert_eq!(reach(&plan, &[0]), Some(3));
     plan.settle("a", a.place);
     assert_eq!(checkpoint(&mut plan), Some(3));
     assert_eq!(checkpoint(&mut plan), None);

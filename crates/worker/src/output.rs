@@ -1,0 +1,83 @@
+//! Where documents go.
+//!
+//! A target with transactions takes a batch with the checkpoint that is reached by it, all or nothing; one without takes each
+//! document by itself. What a target is given is a [`Delivery`]: what the document produces, or that it is gone.
+
+pub mod http;
+pub mod lines;
+pub mod sqlite;
+
+use crate::checkpoint::Checkpoint;
+use crate::failure::Failure;
+use crate::rows::Product;
+
+/// What is to become of a document in a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It produces this; [`Product::Nothing`] where it does not match.
+    Is(Product),
+    /// It is deleted, or not to be seen any more.
+    Gone,
+}
+
+/// A document's newest state, for a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The document's id.
+    pub id: String,
+    /// Its revision.
+    pub rev: String,
+    /// The change's place in the feed.
+    pub seq: String,
+    /// What is to become of it.
+    pub state: State,
+}
+
+/// Why a target took nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// Something failed.
+    Failed {
+        /// What.
+        failure: Failure,
+        /// What the target said, with secrets if it said any.
+        error: String,
+        /// For how long it asks to be left alone.
+        retry_after: Option<std::time::Duration>,
+    },
+    /// Another process has the job now: its epoch is higher than this one's.
+    Superseded,
+}
+
+impl Refused {
+    /// Without a wish for a pause.
+    pub fn failed(failure: Failure, error: impl ToString) -> Refused {
+        Refused::Failed { failure, error: error.to_string(), retry_after: None }
+    }
+}
+
+/// What a run brings documents to.
+pub trait Target: Send {
+    /// Where the job stands, as the target has it; `None` where it has none (yet). A target with transactions raises its epoch to
+    /// `epoch`, so that who had the job before writes nothing from now on.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send;
+
+    /// Takes a batch, in which no document stands twice. With transactions: all of it and the checkpoint that is reached by it,
+    /// or nothing. Without: it may have taken a part of it, and is asked again for the whole or for parts.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    fn deliver(
+        &mut self,
+        batch: Vec<Delivery>,
+        checkpoint: Option<Checkpoint>,
+    ) -> impl Future<Output = Result<(), Refused>> + Send;
+
+    /// Whether it keeps the checkpoint; else it is kept at the source.
+    fn keeps_checkpoint(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,196 @@
+//! An HTTP target: a request for each document.
+//!
+//! It has no transactions: of a batch that is refused some documents may have been taken. Which they are is remembered until the
+//! batch, or the part of it that they are in, is taken whole, so that what is tried again is what is left.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use flatbed_client::encode_segment;
+use flatbed_flatten::json::{Limits, Value, parse};
+use futures_util::future::join_all;
+use hyper::Method;
+use hyper::header::{self, HeaderMap, HeaderValue};
+
+use super::{Delivery, Refused, State, Target};
+use crate::checkpoint::Checkpoint;
+use crate::failure::Failure;
+use crate::mapping::Table;
+use crate::peer::{Bounds, Peer, PeerError};
+use crate::retry::retry_after;
+use crate::rows::{Product, rows_json};
+use crate::transform::text_of;
+
+/// What is read of an answer.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// The longest path that a template makes.
+const PATH_BYTES_MAX: usize = 8 << 10;
+
+/// How documents are sent.
+#[derive(Debug, Clone)]
+pub struct Ways {
+    /// Behind the peer's URL: `/in/{id}`.
+    pub template: String,
+    /// How a document is sent.
+    pub method: Method,
+    /// How a deletion is.
+    pub delete_method: Method,
+    /// Whether a deletion has a body.
+    pub is_delete_with_body: bool,
+    /// For an answer.
+    pub time_max: Duration,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+pub struct Http {
+    peer: Peer,
+    ways: Ways,
+    tables: Vec<Table>,
+    at_once: usize,
+    epoch: u64,
+    /// Sequences of documents that were taken, of a batch that was not.
+    taken: HashSet<String>,
+}
+
+/// The path of a document: `{id}`, `{rev}`, `{seq}` and members of what it produces (`{customer.id}`), percent-encoded. `None`: it is
+/// too long, a member is missing, or the template has a name of nothing.
+pub fn path_of(template: &str, delivery: &Delivery, body: &Value<'_>) -> Option<String> {
+    let mut path = String::with_capacity(template.len() + delivery.id.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}')?;
+        path.push_str(before);
+        let value = match name {
+            "id" => encode_segment(&delivery.id),
+            "rev" => encode_segment(&delivery.rev),
+            "seq" => encode_segment(&delivery.seq),
+            member => {
+                let found = member.split('.').try_fold(body, |value, name| value.get(name))?;
+                encode_segment(&text_of(found))
+            }
+        };
+        // Dots alone would be a path of their own to whoever makes it plain.
+        if matches!(value.as_str(), "" | "." | "..") {
+            return None;
+        }
+        path.push_str(&value);
+        rest = after;
+    }
+    path.push_str(rest);
+    (path.len() <= PATH_BYTES_MAX).then_some(path)
+}
+
+impl Http {
+    /// An endpoint, for a mapping with such tables, with at most so many requests at once.
+    pub fn new(peer: Peer, ways: Ways, tables: Vec<Table>, at_once: usize) -> Http {
+        Http { peer, ways, tables, at_once: at_once.max(1), epoch: 0, taken: HashSet::new() }
+    }
+
+    async fn one(&self, delivery: &Delivery) -> Result<(), Refused> {
+        let json = match &delivery.state {
+            State::Is(Product::Json(text)) => Some(text.clone()),
+            State::Is(Product::Rows(rows)) => Some(rows_json(&self.tables, rows)),
+            State::Is(Product::Nothing) | State::Gone => None,
+        };
+        let (method, body) = match &json {
+            Some(json) => (self.ways.method.clone(), Bytes::from(json.clone())),
+            None if self.ways.is_delete_with_body => {
+                let body = format!("{{\"_id\":{},\"_deleted\":true}}", serde_json::Value::from(delivery.id.as_str()));
+                (self.ways.delete_method.clone(), Bytes::from(body))
+            }
+            None => (self.ways.delete_method.clone(), Bytes::new()),
+        };
+        let path = {
+            let value = json.as_ref().and_then(|json| parse(json.as_bytes(), &Limits::default()).ok());
+            path_of(&self.ways.template, delivery, value.as_ref().unwrap_or(&Value::Null))
+        };
+        // A deletion cannot be sent to a place that the document's members name: nobody knows them any more.
+        let path =
+            path.ok_or_else(|| Refused::failed(Failure::TooLarge, "the template makes no path of this document"))?;
+        let mut headers = HeaderMap::new();
+        if !body.is_empty() {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        headers.insert("flatbed-epoch", HeaderValue::from(self.epoch));
+        if let Ok(seq) = HeaderValue::from_str(&delivery.seq) {
+            headers.insert("flatbed-seq", seq);
+        }
+        let is_deletion = json.is_none();
+        let bounds = Bounds { bytes_max: ANSWER_BYTES_MAX, time_max: self.ways.time_max };
+        match self.peer.call(method, &path, &headers, body, bounds).await {
+            Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
+            // What is to go is not there.
+            Ok(answer) if is_deletion && matches!(answer.status, 404 | 410) => Ok(()),
+            Ok(answer) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                Err(Refused::Failed {
+                    failure: Failure::Http(answer.status),
+                    error: String::from_utf8_lossy(&answer.body).into_owned(),
+                    retry_after: answer.retry_after.as_deref().and_then(|header| retry_after(header, now)),
+                })
+            }
+            // The answer says more than is read; what its status was is not known.
+            Err(error @ (PeerError::Broken(_) | PeerError::Late | PeerError::TooLarge)) => {
+                Err(Refused::failed(Failure::Connection, error))
+            }
+        }
+    }
+}
+
+impl Target for Http {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+        self.epoch = epoch;
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        let left: Vec<&Delivery> = batch.iter().filter(|delivery| !self.taken.contains(&delivery.seq)).collect();
+        for group in left.chunks(self.at_once) {
+            let this = &*self;
+            let sent = join_all(group.iter().map(|delivery| this.one(delivery))).await;
+            let mut refused = None;
+            for (delivery, sent) in group.iter().zip(sent) {
+                match sent {
+                    Ok(()) => {
+                        self.taken.insert(delivery.seq.clone());
+                    }
+                    Err(error) => refused = refused.or(Some(error)),
+                }
+            }
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+        }
+        for delivery in &batch {
+            self.taken.remove(&delivery.seq);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_where_their_template_puts_them() {
+        let delivery =
+            |id: &str| Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "7".to_owned(), state: State::Gone };
+        let body = parse(br#"{"customer":{"id":7},"name":"a/b?c"}"#, &Limits::default()).unwrap();
+        let path = |template: &str, id: &str| path_of(template, &delivery(id), &body);
+        assert_eq!(path("/in/{id}", "order::1/2").as_deref(), Some("/in/order%3A%3A1%2F2"));
+        assert_eq!(
+            path("/{customer.id}/{name}?rev={rev}&seq={seq}", "a").as_deref(),
+            Some("/7/a%2Fb%3Fc?rev=1-x&seq=7")
+        );
+        assert_eq!(path("/x", "a").as_deref(), Some("/x"));
+        for (template, id) in [("/{id}", ".."), ("/{id}", "."), ("/{gone}", "a"), ("/{customer.x}", "a"), ("/{id", "a")]
+        {
+            assert_eq!(path(template, id), None, "{template} {id}");
+        }
+        assert_eq!(path("/{id}", &"a".repeat(PATH_BYTES_MAX)), None);
+    }
+}

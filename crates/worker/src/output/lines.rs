@@ -1,0 +1,109 @@
+//! JSON Lines, into a file or the standard output.
+//!
+//! A line is an object: `id`, `rev`, `seq`, and `doc` with what the document produces, or `deleted`. Who reads them takes the last
+//! line of each document: a batch whose checkpoint was not written comes again.
+
+use std::io::{self, Write};
+
+use flatbed_flatten::json::Object;
+
+use super::{Delivery, Refused, State, Target};
+use crate::checkpoint::Checkpoint;
+use crate::failure::Failure;
+use crate::mapping::Table;
+use crate::rows::{Product, rows_json};
+
+/// Lines to something that is written to.
+#[derive(Debug)]
+pub struct Lines<W> {
+    to: W,
+    tables: Vec<Table>,
+}
+
+/// A delivery's line, with its end.
+pub fn line(delivery: &Delivery, tables: &[Table]) -> Vec<u8> {
+    let mut line = Object::text(|object| {
+        object.string("id", &delivery.id).string("rev", &delivery.rev).string("seq", &delivery.seq);
+        match &delivery.state {
+            State::Is(Product::Json(text)) => {
+                object.raw("doc", text.as_bytes());
+            }
+            State::Is(Product::Rows(rows)) => {
+                object.raw("doc", rows_json(tables, rows).as_bytes());
+            }
+            // A target without claims cannot know whether it ever had it.
+            State::Is(Product::Nothing) | State::Gone => {
+                object.bool("deleted", true);
+            }
+        }
+    });
+    line.push(b'\n');
+    line
+}
+
+impl<W: Write> Lines<W> {
+    /// For a mapping with such tables.
+    pub fn new(to: W, tables: Vec<Table>) -> Lines<W> {
+        Lines { to, tables }
+    }
+
+    /// What was written to.
+    pub fn into_inner(self) -> W {
+        self.to
+    }
+}
+
+impl<W: Write + Send> Target for Lines<W> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(None)
+    }
+
+    /// Writes a batch, and through to where it goes. It waits for the disk where it is called: a line takes microseconds.
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        let refused = |error: io::Error| Refused::failed(Failure::Storage, error);
+        for delivery in &batch {
+            self.to.write_all(&line(delivery, &self.tables)).map_err(refused)?;
+        }
+        self.to.flush().map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_a_document() {
+        let of = |state| Delivery { id: "a\n".to_owned(), rev: "1-x".to_owned(), seq: "7-y".to_owned(), state };
+        let mut lines = Lines::new(Vec::new(), Vec::new());
+        let batch = [
+            State::Is(Product::Json("{\"n\":1}".to_owned())),
+            State::Gone,
+            State::Is(Product::Nothing),
+            State::Is(Product::Rows(Vec::new())),
+        ];
+        lines.deliver(batch.map(of).to_vec(), None).await.unwrap();
+        let text = String::from_utf8(lines.into_inner()).unwrap();
+        let head = r#"{"id":"a\n","rev":"1-x","seq":"7-y","#;
+        let ends = [r#""doc":{"n":1}}"#, r#""deleted":true}"#, r#""deleted":true}"#, r#""doc":{}}"#];
+        assert_eq!(text.lines().collect::<Vec<_>>(), ends.map(|end| format!("{head}{end}")));
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_the_targets_state() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let gone = Delivery { id: "a".to_owned(), rev: String::new(), seq: String::new(), state: State::Gone };
+        let Err(Refused::Failed { failure, .. }) = Lines::new(Full, Vec::new()).deliver(vec![gone], None).await else {
+            panic!()
+        };
+        assert_eq!(failure.class(), crate::failure::Class::Outage);
+    }
+}

@@ -1,0 +1,157 @@
+//! HTTP to a source or a target: requests with an answer that is read whole, within bounds of size and time.
+//!
+//! How a connection is made is told by who puts a worker together: which addresses may be reached, and TLS, are no concern of this
+//! crate, and there is no way around them in it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flatbed_client::Url;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderMap};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Connections kept for the next request.
+const IDLE_MAX: usize = 32;
+
+/// A connection.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection that is being made, or why there is none.
+pub type Dialled = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> + Send>>;
+
+/// Makes a connection to a server, with TLS where its URL asks for it, and only where the worker may go.
+pub type Dial = Arc<dyn Fn(&Url) -> Dialled + Send + Sync>;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// No connection, or one that broke.
+    #[error("{0}")]
+    Broken(String),
+    /// None in time.
+    #[error("no answer in time")]
+    Late,
+    /// More than there may be.
+    #[error("the answer is too large")]
+    TooLarge,
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP's status.
+    pub status: u16,
+    /// The header `Retry-After`.
+    pub retry_after: Option<String>,
+    /// All of the body.
+    pub body: Bytes,
+}
+
+/// How large and how late an answer may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Of the body.
+    pub bytes_max: usize,
+    /// Until all of it is here.
+    pub time_max: Duration,
+}
+
+/// A server.
+pub struct Peer {
+    url: Url,
+    headers: HeaderMap,
+    dial: Dial,
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Peer({})", self.url)
+    }
+}
+
+impl Peer {
+    /// A server with the headers that each request has, of which some may be secrets.
+    pub fn new(url: Url, headers: HeaderMap, dial: Dial) -> Peer {
+        Peer { url, headers, dial, idle: Mutex::default() }
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, PeerError> {
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match idle {
+                // What the server has closed meanwhile is not used.
+                Some(mut sender) => {
+                    if sender.ready().await.is_ok() {
+                        return Ok(sender);
+                    }
+                }
+                None => break,
+            }
+        }
+        let broken = |error: hyper::Error| PeerError::Broken(error.to_string());
+        let stream = (self.dial)(&self.url).await.map_err(PeerError::Broken)?;
+        let (mut sender, connection) =
+            http1::Builder::new().max_buf_size(128 << 10).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        tokio::spawn(async move {
+            // What goes wrong reaches who waits for an answer.
+            let _ = connection.await;
+        });
+        sender.ready().await.map_err(broken)?;
+        Ok(sender)
+    }
+
+    /// Sends a request and reads its answer. `path` begins with a slash or question mark, is percent-encoded and stands behind the
+    /// URL's own.
+    ///
+    /// # Errors
+    /// [`PeerError`]; the server may or may not have done what was asked.
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+        bounds: Bounds,
+    ) -> Result<Answer, PeerError> {
+        let broken = |error: &dyn std::fmt::Display| PeerError::Broken(error.to_string());
+        let mut request = Request::builder()
+            .method(method)
+            .uri(self.url.path(path))
+            .header(header::HOST, self.url.authority())
+            .body(Full::new(body))
+            .map_err(|error| broken(&error))?;
+        request.headers_mut().extend(self.headers.clone());
+        request.headers_mut().extend(headers.clone());
+        let exchange = async {
+            let mut sender = self.connection().await?;
+            let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+            let status = response.status().as_u16();
+            let retry_after = response.headers().get(header::RETRY_AFTER);
+            let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
+            let body = Limited::new(response.into_body(), bounds.bytes_max)
+                .collect()
+                .await
+                .map_err(|error| if error.is::<LengthLimitError>() { PeerError::TooLarge } else { broken(&error) })?;
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            if !sender.is_closed() && idle.len() < IDLE_MAX {
+                idle.push(sender);
+            }
+            Ok(Answer { status, retry_after, body: body.to_bytes() })
+        };
+        tokio::time::timeout(bounds.time_max, exchange).await.unwrap_or(Err(PeerError::Late))
+    }
+}

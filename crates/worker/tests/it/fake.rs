@@ -1,0 +1,188 @@
+//! A source, a target and a queue in memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use flatbed_worker::change::{Change, Page, What};
+use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
+use flatbed_worker::documents::{self, Connections, Description, Document};
+use flatbed_worker::failure::Failure;
+use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::peer::PeerError;
+use flatbed_worker::queue::Entry;
+use flatbed_worker::run::Queue;
+use flatbed_worker::secret::{Redactor, Secret, SecretRef};
+use flatbed_worker::source::{Source, SourceError};
+use serde_json::{Value, json};
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// The newest state of each document, by sequence; `None`: it is deleted.
+    feed: BTreeMap<u64, (String, Option<Value>)>,
+    last_seq: u64,
+    pub(crate) locals: BTreeMap<String, (Checkpoint, u64)>,
+    pub(crate) instance: u64,
+    /// So many requests fail from now on.
+    pub(crate) failing: u32,
+    pub(crate) requests: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FakeSource(pub(crate) Arc<Mutex<State>>);
+
+impl FakeSource {
+    /// Writes a document; `null` deletes it.
+    pub(crate) fn write(&self, id: &str, body: Value) {
+        let mut state = self.0.lock().unwrap();
+        state.feed.retain(|_, (other, _)| other != id);
+        state.last_seq += 1;
+        let seq = state.last_seq;
+        state.feed.insert(seq, (id.to_owned(), Some(body).filter(|body| !body.is_null())));
+    }
+
+    /// What it has, by id.
+    pub(crate) fn documents(&self) -> BTreeMap<String, Value> {
+        let state = self.0.lock().unwrap();
+        state.feed.values().filter_map(|(id, body)| Some((id.clone(), body.clone()?))).collect()
+    }
+
+    fn asked(&self) -> Result<std::sync::MutexGuard<'_, State>, SourceError> {
+        let mut state = self.0.lock().unwrap();
+        state.requests += 1;
+        if state.failing > 0 {
+            state.failing -= 1;
+            return Err(SourceError::Peer(PeerError::Late));
+        }
+        Ok(state)
+    }
+}
+
+impl Source for FakeSource {
+    async fn identity(&mut self) -> Result<(SourceIdentity, Seq), SourceError> {
+        let state = self.asked()?;
+        let identity = SourceIdentity { instance: Some(format!("i{}", state.instance)), server: None };
+        Ok((identity, Seq::parse(&state.last_seq.to_string()).unwrap()))
+    }
+
+    async fn page(&mut self, since: &Seq, limit: usize, _: bool) -> Result<Page, SourceError> {
+        let state = self.asked()?;
+        let since = since.number().unwrap();
+        let row = |(seq, (id, body)): (&u64, &(String, Option<Value>))| {
+            let rev = format!("{seq}-x");
+            let what = match body {
+                None => What::Deleted,
+                Some(body) => {
+                    let mut body = body.clone();
+                    body["_id"] = id.as_str().into();
+                    body["_rev"] = rev.as_str().into();
+                    What::Changed(body.to_string())
+                }
+            };
+            Change { id: id.clone(), rev, seq: Seq::parse(&seq.to_string()).unwrap(), what }
+        };
+        let changes: Vec<Change> = state.feed.range(since + 1..).take(limit).map(row).collect();
+        let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
+        Ok(Page { rows: changes.len(), changes, last_seq: Seq::parse(&last_seq.to_string()).unwrap() })
+    }
+
+    async fn document(&mut self, id: &str) -> Result<Option<String>, SourceError> {
+        drop(self.asked()?);
+        Ok(self.documents().get(id).map(Value::to_string))
+    }
+
+    async fn checkpoint(&mut self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
+        Ok(self.asked()?.locals.get(id).map(|(checkpoint, rev)| (checkpoint.clone(), rev.to_string())))
+    }
+
+    async fn write_checkpoint(
+        &mut self,
+        id: &str,
+        checkpoint: &Checkpoint,
+        rev: Option<&str>,
+    ) -> Result<String, SourceError> {
+        let mut state = self.asked()?;
+        let before = state.locals.get(id).map(|(_, rev)| rev.to_string());
+        if before.as_deref() != rev {
+            return Err(SourceError::Status(409));
+        }
+        let next = before.map_or(1, |rev| rev.parse::<u64>().unwrap() + 1);
+        state.locals.insert(id.to_owned(), (checkpoint.clone(), next));
+        Ok(next.to_string())
+    }
+}
+
+/// Entries by id.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FakeQueue(pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>);
+
+impl FakeQueue {
+    /// The documents that have an entry.
+    pub(crate) fn documents(&self) -> Vec<String> {
+        let mut ids: Vec<_> = self.0.lock().unwrap().values().map(|entry| entry.doc_id_original.clone()).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+}
+
+impl Queue for FakeQueue {
+    async fn put(&mut self, entry: &Entry) -> Result<(), String> {
+        self.0.lock().unwrap().insert(entry.id(), entry.clone());
+        Ok(())
+    }
+}
+
+/// What a target that does not do what it should does with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mishap {
+    /// It fails, for its own state.
+    Outage,
+    /// The process is killed before the target has the batch: the run ends.
+    KilledBefore,
+    /// ... after it has it.
+    KilledAfter,
+}
+
+/// A target in front of another that has mishaps: the next of them with each call, as long as there are any.
+#[derive(Debug)]
+pub(crate) struct Unlucky<T> {
+    pub(crate) target: T,
+    pub(crate) mishaps: Vec<Option<Mishap>>,
+}
+
+impl<T: Target> Target for Unlucky<T> {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+        self.target.begin(epoch).await
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+        match self.mishaps.pop().flatten() {
+            Some(Mishap::Outage) => Err(Refused::failed(Failure::Connection, "gone")),
+            Some(Mishap::KilledBefore) => Err(Refused::Superseded),
+            Some(Mishap::KilledAfter) => {
+                self.target.deliver(batch, checkpoint).await?;
+                Err(Refused::Superseded)
+            }
+            None => self.target.deliver(batch, checkpoint).await,
+        }
+    }
+
+    fn keeps_checkpoint(&self) -> bool {
+        self.target.keeps_checkpoint()
+    }
+}
+
+/// A job from a database to `output`, with a mapping and settings.
+pub(crate) fn job(output_type: &str, output: Value, mapping: Value, system: Value) -> Description {
+    let input = json!({"id": "in", "source_type": "couchdb", "url": "http://localhost:5984/db"});
+    let job = json!({"type": "job", "id": "j", "inputs": [input], "outputs": [output], "output_type": output_type,
+        "mapping": mapping, "system": system});
+    let Document::Job(job) = documents::read(job.to_string().as_bytes()).unwrap() else { panic!() };
+    Connections::default().resolve(&job).unwrap()
+}
+
+/// Of a job with one secret.
+pub(crate) fn redactor() -> Redactor {
+    let secret = Secret::of(&SecretRef::File("x".to_owned()), b"hunter2").unwrap();
+    Redactor::new([&secret], [])
+}

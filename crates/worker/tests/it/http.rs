@@ -1,0 +1,157 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use flatbed_client::Url;
+use flatbed_worker::checkpoint::{Checkpoint, Seq};
+use flatbed_worker::documents::{ChangesFeed, SourceType};
+use flatbed_worker::output::http::{Http, Ways};
+use flatbed_worker::peer::Peer;
+use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::source::{HttpSource, Source, SourceError};
+use hyper::Method;
+use hyper::header::{HeaderMap, HeaderValue};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::fake::{FakeQueue, FakeSource, job, redactor};
+use crate::server::{Request, Response, plain, serve};
+
+fn peer(url: &str) -> Peer {
+    let headers: HeaderMap =
+        [(hyper::header::AUTHORIZATION, HeaderValue::from_static("Basic x"))].into_iter().collect();
+    Peer::new(Url::parse(url).unwrap(), headers, plain())
+}
+
+fn ok(body: Value) -> Response {
+    (200, "", body.to_string())
+}
+
+#[tokio::test]
+async fn a_source_is_asked_as_couchdb_answers() {
+    let (url, requests) = serve(|request: &Request| match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/db") => ok(json!({"db_name": "db", "instance_start_time": "1700000000", "update_seq": "7-abc"})),
+        ("GET", "/db/_local/checkpoint-1") => (404, "", "{}".to_owned()),
+        ("GET", "/db/_local/checkpoint-2") => {
+            ok(json!({"_id": "_local/checkpoint-2", "_rev": "0-3", "client_id": "w", "time": 1, "remote": "5"}))
+        }
+        ("PUT", "/db/_local/checkpoint-1") => (201, "", json!({"ok": true, "rev": "0-1"}).to_string()),
+        ("PUT", _) => (409, "", "{}".to_owned()),
+        ("GET", "/db/a%2Fb") => ok(json!({"_id": "a/b", "_rev": "1-x", "n": 1})),
+        ("GET", path) if path.starts_with("/db/_changes") => {
+            let row =
+                json!({"seq": "7-abc", "id": "a", "changes": [{"rev": "1-x"}], "doc": {"_id": "a", "_rev": "1-x"}});
+            ok(json!({"results": [row], "last_seq": "7-abc"}))
+        }
+        _ => (503, "retry-after: 1\r\n", "down".to_owned()),
+    })
+    .await;
+    let feed = ChangesFeed { channels: vec!["a".to_owned(), "b&c".to_owned()], ..ChangesFeed::default() };
+    let mut source = HttpSource::new(peer(&format!("{url}/db")), SourceType::SyncGateway, feed);
+    let couchdb = HttpSource::new(peer(&format!("{url}/db")), SourceType::Couchdb, ChangesFeed::default());
+    let seq = |text: &str| Seq::parse(text).unwrap();
+    let mut couchdb = couchdb;
+    let (identity, update_seq) = couchdb.identity().await.unwrap();
+    assert_eq!((identity.instance.as_deref(), update_seq), (Some("1700000000"), seq("7-abc")));
+    assert_eq!(source.page(&seq("5 &x"), 10, true).await.unwrap().changes.len(), 1);
+    assert_eq!(
+        requests.lock().unwrap().last().unwrap().path,
+        "/db/_changes?feed=longpoll&include_docs=true&limit=10&since=5%20%26x&timeout=25000&filter=sync_gateway%2Fbychannel&channels=a%2Cb%26c"
+    );
+    assert_eq!(source.document("a/b").await.unwrap().unwrap(), r#"{"_id":"a/b","_rev":"1-x","n":1}"#);
+    assert_eq!(source.checkpoint("checkpoint-1").await, Ok(None));
+    let (checkpoint, rev) = source.checkpoint("checkpoint-2").await.unwrap().unwrap();
+    assert_eq!((checkpoint.seq.as_str(), rev.as_str()), ("5", "0-3"));
+    let checkpoint = Checkpoint::default();
+    assert_eq!(source.write_checkpoint("checkpoint-1", &checkpoint, None).await, Ok("0-1".to_owned()));
+    assert_eq!(source.write_checkpoint("checkpoint-2", &checkpoint, None).await, Err(SourceError::Status(409)));
+    assert_eq!(source.document("gone").await, Err(SourceError::Status(503)));
+    assert!(
+        requests
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|request| request.headers.contains(&("authorization".to_owned(), "Basic x".to_owned())))
+    );
+}
+
+fn ways() -> Ways {
+    Ways {
+        template: "/in/{id}".to_owned(),
+        method: Method::PUT,
+        delete_method: Method::DELETE,
+        is_delete_with_body: false,
+        time_max: Duration::from_secs(5),
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let (url, requests) = serve(|request: &Request| match request.path.as_str() {
+        "/in/poison" => (422, "", "no such thing, hunter2".to_owned()),
+        "/in/gone" => (404, "", String::new()),
+        // Every third is refused for the moment.
+        _ if ASKED.fetch_add(1, Ordering::Relaxed) % 3 == 2 => (503, "retry-after: 0\r\n", "busy".to_owned()),
+        _ => (201, "", String::new()),
+    })
+    .await;
+    let system = json!({"retry": {"backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}});
+    let job = job("http", json!({"id": "out", "url": format!("{url}/in/{{id}}")}), Value::Null, system);
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    for at in 0..40 {
+        source.write(&format!("d{at}"), json!({"n": at}));
+    }
+    source.write("poison", json!({"n": 0}));
+    source.write("gone", Value::Null);
+    let (_stop, stopping) = watch::channel(false);
+    let target = Http::new(peer(&url), ways(), Vec::new(), 4);
+    let (end, counts, ..) =
+        Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 9).once().run().await;
+    assert_eq!((end, Counts { outages: 0, ..counts }), (End::Done, Counts { delivered: 41, queued: 1, outages: 0 }));
+    assert_eq!(queue.documents(), ["poison"]);
+    let entry = queue.0.lock().unwrap().values().next().unwrap().clone();
+    assert_eq!(
+        (entry.status, entry.reason.as_str(), entry.error.as_str()),
+        (422, "client_error:422", "no such thing, ***")
+    );
+    let requests = requests.lock().unwrap();
+    let of = |id: &str| requests.iter().filter(|request| request.path == format!("/in/{id}")).collect::<Vec<_>>();
+    // Each document came, and what was taken did not come again; epoch and place stand in the head.
+    for at in 0..40 {
+        let sent = of(&format!("d{at}"));
+        let header = |name: &str| sent[0].headers.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone());
+        assert!(!sent.is_empty() && sent[0].method == "PUT");
+        assert_eq!(
+            (header("flatbed-epoch"), header("flatbed-seq")),
+            (Some("9".to_owned()), Some((at + 1).to_string()))
+        );
+        assert!(sent[0].body.contains(&format!("\"n\":{at}")));
+    }
+    assert_eq!(of("gone")[0].method, "DELETE");
+    let all = requests.iter().filter(|request| request.path.starts_with("/in/d")).count();
+    // Every third was refused, and no other was sent twice.
+    assert_eq!(all - all / 3, 40);
+}
+
+#[tokio::test]
+async fn what_does_not_answer_is_an_outage() {
+    let (url, _) = serve(|_| (200, "", "x".repeat(100_000))).await;
+    let job = job(
+        "http",
+        json!({"id": "out", "url": "http://h/{id}"}),
+        Value::Null,
+        json!({"halt_on_failure": true, "retry": {"max_retries": 1, "backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}}),
+    );
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    source.write("a", json!({}));
+    let nobody = "http://127.0.0.1:9".to_owned();
+    for (url, says) in [(url, "too large"), (nobody, "refused")] {
+        let (_stop, stopping) = watch::channel(false);
+        let target = Http::new(peer(&url), ways(), Vec::new(), 4);
+        let (end, ..) =
+            Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 1).once().run().await;
+        let End::GaveUp(reason) = end else { panic!("{end:?}") };
+        assert!(reason.contains(says), "{reason}");
+    }
+    assert!(queue.documents().is_empty());
+}

@@ -1,0 +1,288 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use flatbed_worker::checkpoint::Strange;
+use flatbed_worker::documents::Description;
+use flatbed_worker::failure::Halt;
+use flatbed_worker::output::lines::Lines;
+use flatbed_worker::output::sqlite::Sqlite;
+use flatbed_worker::run::{Counts, End, Runner};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, redactor};
+
+fn into_sqlite(system: Value) -> Description {
+    let mapping = json!({"source": {"match": {"t": "order"}}, "tables": [
+        {"name": "orders", "primary_key": "k", "columns": [{"name": "k", "path": "$.k", "type": "integer"}, {"name": "id", "path": "$._id", "type": "text"}]},
+        {"name": "items", "parent": "orders", "foreign_key": {"column": "k", "references": "k"}, "source_array": "$.items", "columns": {"name": "$"}}]});
+    let mut merged = json!({"retry": {"backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}});
+    merged.as_object_mut().unwrap().extend(system.as_object().unwrap().clone());
+    job("rdbms", json!({"id": "out", "database_type": "sqlite", "database": "x.sqlite"}), mapping, merged)
+}
+
+fn open(file: &Path, job: &Description) -> Sqlite {
+    Sqlite::open(file, &job.id, job.mapping.tables(), true).unwrap()
+}
+
+/// What the tables have: of each order its document and how many items.
+fn orders(file: &Path) -> BTreeMap<i64, (String, i64)> {
+    let connection = rusqlite::Connection::open(file).unwrap();
+    let query = "SELECT k, id, (SELECT count(*) FROM items WHERE items.k = orders.k) FROM orders";
+    let mut statement = connection.prepare(query).unwrap();
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)));
+    statement.query_map([], row).unwrap().map(Result::unwrap).collect()
+}
+
+/// What they should have, but for documents that are in the queue.
+fn expected(source: &FakeSource, queue: &FakeQueue) -> BTreeMap<i64, (String, i64)> {
+    let queued = queue.documents();
+    let of = |(id, body): (String, Value)| {
+        let items = body["items"].as_array().map_or(0, Vec::len);
+        (body["t"] == "order" && !queued.contains(&id)).then(|| (body["k"].as_i64().unwrap(), (id, items as i64)))
+    };
+    source.documents().into_iter().filter_map(of).collect()
+}
+
+fn order(k: i64, items: usize) -> Value {
+    json!({"t": "order", "k": k, "items": vec!["x"; items]})
+}
+
+async fn once<T: flatbed_worker::output::Target>(
+    job: &Description,
+    source: &FakeSource,
+    target: T,
+    queue: &FakeQueue,
+    epoch: u64,
+) -> (End, Counts, T) {
+    let (_stop, stopping) = watch::channel(false);
+    let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
+    let (end, counts, _, target, _) = runner.run().await;
+    (end, counts, target)
+}
+
+#[tokio::test]
+async fn from_nothing_and_then_what_is_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.sqlite");
+    let (job, source, queue) =
+        (into_sqlite(json!({"processing": {"batch": 100}})), FakeSource::default(), FakeQueue::default());
+    for at in 0..2_500 {
+        source.write(&format!("d{at}"), order(at, at as usize % 4));
+    }
+    let (end, counts, _) = once(&job, &source, open(&file, &job), &queue, 1).await;
+    assert_eq!((end, counts), (End::Done, Counts { delivered: 2_500, ..Counts::default() }));
+    assert_eq!(orders(&file), expected(&source, &queue));
+    // Again: nothing is new; then a key moves, an array shrinks, one goes, one no longer matches.
+    assert_eq!(once(&job, &source, open(&file, &job), &queue, 2).await.1.delivered, 0);
+    source.write("d3", order(9_003, 1));
+    source.write("d7", Value::Null);
+    source.write("d11", json!({"t": "invoice"}));
+    let (end, counts, _) = once(&job, &source, open(&file, &job), &queue, 3).await;
+    assert_eq!((end, counts.delivered), (End::Done, 3));
+    assert_eq!(orders(&file), expected(&source, &queue));
+    assert_eq!(orders(&file).len(), 2_498);
+}
+
+#[tokio::test]
+async fn the_guilty_go_to_the_queue_and_their_neighbours_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.sqlite");
+    let (job, source, queue) = (into_sqlite(json!({})), FakeSource::default(), FakeQueue::default());
+    // The target's own rule, of which the worker knows nothing.
+    let target = open(&file, &job);
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection
+        .execute_batch(
+            "CREATE TRIGGER t BEFORE INSERT ON orders WHEN NEW.k % 100 = 13 BEGIN SELECT RAISE(ABORT, 'no 13'); END",
+        )
+        .unwrap();
+    for at in 0..500 {
+        let mut body = order(at, 1);
+        if at % 100 == 50 {
+            body["k"] = "fifty".into();
+        }
+        source.write(&format!("d{at}"), body);
+    }
+    let (end, counts, _) = once(&job, &source, target, &queue, 1).await;
+    assert_eq!((end, counts.delivered, counts.queued, counts.outages), (End::Done, 490, 10, 0));
+    let mut guilty: Vec<String> =
+        (0..5).flat_map(|at| [format!("d{at}13"), format!("d{at}50")]).map(|id| id.replace("d0", "d")).collect();
+    guilty.sort();
+    assert_eq!(queue.documents(), guilty);
+    assert_eq!(orders(&file), expected(&source, &queue));
+    let entries = queue.0.lock().unwrap().clone();
+    let mut reasons: Vec<_> = entries.values().map(|entry| entry.reason.as_str()).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    assert_eq!(reasons, ["data_error:constraint", "data_error:data_type"]);
+    assert!(entries.values().all(|entry| entry.doc_data.contains("\"_rev\"") && entry.job == "j"));
+    // The checkpoint is behind them.
+    assert_eq!(once(&job, &source, open(&file, &job), &queue, 2).await.1, Counts::default());
+}
+
+#[tokio::test]
+async fn outages_are_waited_for_and_queue_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.sqlite");
+    let (job, source, queue) =
+        (into_sqlite(json!({"processing": {"batch": 10}})), FakeSource::default(), FakeQueue::default());
+    for at in 0..100 {
+        source.write(&format!("d{at}"), order(at, 1));
+    }
+    source.0.lock().unwrap().failing = 5;
+    let mishaps = (0..60).map(|at| (at % 3 != 0).then_some(Mishap::Outage)).collect();
+    let (end, counts, _) = once(&job, &source, Unlucky { target: open(&file, &job), mishaps }, &queue, 1).await;
+    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 100, 0));
+    assert!(counts.outages >= 20, "{counts:?}");
+    assert_eq!(orders(&file), expected(&source, &queue));
+    // As many as the job allows.
+    let patient = into_sqlite(
+        json!({"halt_on_failure": true, "retry": {"max_retries": 3, "backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}}),
+    );
+    source.write("d1", order(1, 2));
+    let unlucky = Unlucky { target: open(&file, &patient), mishaps: vec![Some(Mishap::Outage); 9] };
+    assert_eq!(once(&patient, &source, unlucky, &queue, 2).await.0, End::GaveUp("gone".to_owned()));
+}
+
+#[tokio::test]
+async fn what_must_not_go_on_halts() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.sqlite");
+    let (job, source, queue) = (into_sqlite(json!({})), FakeSource::default(), FakeQueue::default());
+    source.write("good", order(1, 0));
+    let (end, _, old) = once(&job, &source, open(&file, &job), &queue, 5).await;
+    assert_eq!(end, End::Done);
+    // Another process takes the job, and the first comes back.
+    assert_eq!(once(&job, &source, open(&file, &job), &queue, 6).await.0, End::Done);
+    assert_eq!(once(&job, &source, old, &queue, 5).await.0, End::Superseded);
+    // A mapping that is wrong for all.
+    for at in 0..500 {
+        source.write(&format!("d{at}"), json!({"t": "order"}));
+    }
+    let (end, counts, _) = once(&job, &source, open(&file, &job), &queue, 7).await;
+    assert_eq!((end, counts.queued), (End::Halted(Halt::InARow), 100));
+    // A database that was made again, or restored.
+    source.0.lock().unwrap().instance = 1;
+    assert_eq!(once(&job, &source, open(&file, &job), &queue, 8).await.0, End::Strange(Strange::MadeAgain));
+    let restored = FakeSource::default();
+    assert_eq!(once(&job, &restored, open(&file, &job), &queue, 9).await.0, End::Strange(Strange::Behind));
+}
+
+#[tokio::test]
+async fn a_job_follows_until_it_is_told_to_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.sqlite");
+    let (job, source, queue) = (into_sqlite(json!({})), FakeSource::default(), FakeQueue::default());
+    let (stop, stopping) = watch::channel(false);
+    let runner = Runner::new(&job, source.clone(), open(&file, &job), queue.clone(), redactor(), stopping, 1);
+    let writes = async {
+        for at in 0..20 {
+            source.write(&format!("d{}", at % 7), order(at, at as usize % 3));
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        while orders(&file) != expected(&source, &queue) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        stop.send_replace(true);
+    };
+    let both = async { tokio::join!(runner.run(), writes) };
+    let ((end, ..), ()) = tokio::time::timeout(std::time::Duration::from_secs(60), both).await.unwrap();
+    assert_eq!(end, End::Stopped);
+    // A source that answers at once that there is nothing is not asked without end.
+    assert!(source.0.lock().unwrap().requests < 200);
+}
+
+#[tokio::test]
+async fn lines_have_their_checkpoint_at_the_source() {
+    let job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    source.write("a", json!({"n": 1}));
+    source.write("b", json!({"n": 2}));
+    source.write("a", Value::Null);
+    source.write("_design/x", json!({"views": {}}));
+    let lines = |lines: Lines<Vec<u8>>| String::from_utf8(lines.into_inner()).unwrap();
+    let (end, _, target) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 1).await;
+    assert_eq!(end, End::Done);
+    assert_eq!(
+        lines(target),
+        concat!(
+            "{\"id\":\"b\",\"rev\":\"2-x\",\"seq\":\"2\",\"doc\":{\"_id\":\"b\",\"_rev\":\"2-x\",\"n\":2}}\n",
+            "{\"id\":\"a\",\"rev\":\"3-x\",\"seq\":\"3\",\"deleted\":true}\n"
+        )
+    );
+    let locals = source.0.lock().unwrap().locals.clone();
+    let [(checkpoint, _)] = locals.values().collect::<Vec<_>>()[..] else { panic!() };
+    assert_eq!((checkpoint.seq.as_str(), checkpoint.is_initial_sync_done), ("4", true));
+    source.write("c", json!({"n": 3}));
+    let (_, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 2).await;
+    assert_eq!(counts.delivered, 1);
+    // A job that takes over where seed 003's worker with a single job was.
+    let (checkpoint, _) = source.0.lock().unwrap().locals.values().next().unwrap().clone();
+    let old = flatbed_worker::checkpoint::local_id("changes_worker", "http://localhost:5984/db", &[], "");
+    source.0.lock().unwrap().locals = [(old, (checkpoint, 7))].into();
+    let (_, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 3).await;
+    assert_eq!((counts.delivered, source.0.lock().unwrap().locals.len()), (0, 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Writes while the worker is killed and the target fails: in the end the tables have what the source has, but for what is in the
+    /// queue, and that is exactly what is poisoned.
+    #[test]
+    fn kills_and_outages_lose_nothing(
+        rounds in proptest::collection::vec(
+            (proptest::collection::vec((0_u8..12, 0_u8..30, 0_usize..4, 0_u8..8), 0..40),
+             proptest::collection::vec(proptest::option::of(proptest::sample::select(vec![Mishap::Outage, Mishap::KilledBefore, Mishap::KilledAfter])), 0..6)),
+            1..8),
+        batch in 1_u64..20,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("x.sqlite");
+        let (job, source, queue) = (into_sqlite(json!({"processing": {"batch": batch}})), FakeSource::default(), FakeQueue::default());
+        let mut poisoned = std::collections::BTreeSet::new();
+        let mut epoch = 0;
+        for (writes, mishaps) in rounds {
+            for (document, key, items, kind) in writes {
+                let id = format!("d{document}");
+                // Keys of its own: two documents with one key are no question of this test.
+                let mut body = order(i64::from(document) * 100 + i64::from(key), items);
+                match kind {
+                    0 => body = Value::Null,
+                    1 => body["t"] = "invoice".into(),
+                    2 => body["k"] = "poison".into(),
+                    _ => {}
+                }
+                source.write(&id, body);
+            }
+            poisoned.extend(source.documents().into_iter().filter(|(_, body)| body["k"] == "poison").map(|(id, _)| id));
+            epoch += 1;
+            let unlucky = Unlucky { target: open(&file, &job), mishaps };
+            let (end, ..) = runtime.block_on(once(&job, &source, unlucky, &queue, epoch));
+            prop_assert!(matches!(end, End::Done | End::Superseded), "{:?}", end);
+        }
+        let (end, ..) = runtime.block_on(once(&job, &source, open(&file, &job), &queue, epoch + 1));
+        prop_assert_eq!(end, End::Done);
+        let now_poisoned = |id: &str| source.documents().get(id).is_some_and(|body| body["k"] == "poison");
+        prop_assert!(queue.documents().iter().all(|id| poisoned.contains(id)));
+        for (id, body) in source.documents() {
+            prop_assert!(body["k"] != "poison" || queue.documents().contains(&id));
+        }
+        // A document that was mended since has its rows; one that is poisoned has those of before.
+        let found: BTreeMap<i64, (String, i64)> = orders(&file).into_iter().filter(|(_, (id, _))| !now_poisoned(id)).collect();
+        prop_assert_eq!(found, expected(&source, &poisoned_now(&source)));
+    }
+}
+
+/// A queue that has what is poisoned now, for [`expected`].
+fn poisoned_now(source: &FakeSource) -> FakeQueue {
+    let queue = FakeQueue::default();
+    for (id, _) in source.documents().into_iter().filter(|(_, body)| body["k"] == "poison") {
+        let entry = json!({"type": "dlq", "doc_id_original": id, "seq": "1", "method": "PUT", "status": 0, "error": "", "time": 0, "doc_data": ""});
+        queue.0.lock().unwrap().insert(id, serde_json::from_value(entry).unwrap());
+    }
+    queue
+}
