@@ -10,7 +10,7 @@ use flatbed_layer::Error as LayerError;
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
-    Administer, Claims, Context, Denied, Identified, Maintain, Read, RightsWatch, SignInError, Standing,
+    Administer, Claims, Context, Denied, Identified, Maintain, Read, ReadWhole, RightsWatch, SignInError, Standing,
 };
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -331,6 +331,7 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
         Needed::Databases => drop(context.databases().await?),
         Needed::ServerAdmin => drop(context.server().await?),
         Needed::Member(name) => drop(context.database(name, Read).await?),
+        Needed::Whole(name) => drop(context.database(name, ReadWhole).await?),
         Needed::Admin(name) => drop(context.database(name, Administer).await?),
         Needed::Maintainer(name) => drop(context.database(name, Maintain).await?),
         Needed::Hidden(name) => {

@@ -6,7 +6,7 @@
 //!   [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: how users sign in.
 
 pub(crate) mod grants;
-#[allow(dead_code, reason = "maintainers and readers come with the next steps of design/channels.md")]
+#[allow(dead_code, reason = "feeds come with the next steps of design/channels.md")]
 pub(crate) mod holding;
 mod principals;
 mod sessions;

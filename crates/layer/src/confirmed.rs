@@ -131,6 +131,7 @@ impl Confirmed {
 pub struct SecurityOf {
     bytes: Option<Vec<u8>>,
     incarnation: u64,
+    has_channels: bool,
     parsed: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -144,7 +145,17 @@ impl SecurityOf {
     /// Of a database's record, where empty bytes mean that none was set.
     pub fn new(bytes: &[u8], incarnation: u64) -> SecurityOf {
         let bytes = Some(bytes.to_vec()).filter(|bytes| !bytes.is_empty());
-        SecurityOf { bytes, incarnation, parsed: OnceLock::new() }
+        SecurityOf { bytes, incarnation, has_channels: false, parsed: OnceLock::new() }
+    }
+
+    /// Of a database that has channels, or has none.
+    pub(crate) fn with_channels(self, has_channels: bool) -> SecurityOf {
+        SecurityOf { has_channels, ..self }
+    }
+
+    /// Whether the database has channels: there members see a part of its documents, and others may be its users.
+    pub fn has_channels(&self) -> bool {
+        self.has_channels
     }
 
     /// JSON text of at most [`SECURITY_BYTES_MAX`](crate::SECURITY_BYTES_MAX) bytes; `None`: it was never set.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flatbed_revtree::RevId;
+use futures_util::FutureExt;
 
-use crate::document::attachments::{AttachmentReader, OpenAttachment};
+use crate::asker::Asker;
+use crate::document::attachments::AttachmentReader;
 use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, Updated, partition_ids};
 use crate::document::upload::{Unstaged, Upload, Uploaded};
 use crate::error::{Error, NotFound, Refusal, Result};
@@ -16,10 +18,13 @@ use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::{Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
+use crate::read::attachment::OpenAttachment;
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
 use crate::read::routings::{DocumentRouting, Routings};
+use crate::read::seen_info::{SeenInfo, seen_info, seen_seq};
+use crate::read::viewer::{Coming, is_judged};
 use crate::record_change::ChangeRecord;
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::{DatabaseKind, check_name};
@@ -82,7 +87,8 @@ impl Reader {
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
     pub async fn info(&self) -> Result<DatabaseInfo> {
-        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name }).await?;
+        let asker = self.asker();
+        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name, asker }).await?;
         if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
             self.inner.due.note(Kind::Superseded, &self.name);
         }
@@ -107,14 +113,7 @@ impl Reader {
 
     /// Whether it exists.
     pub async fn exists(&self) -> Result<()> {
-        struct Exists<'a>(&'a Inner, &'a str);
-        impl Operation for Exists<'_> {
-            type Output = ();
-            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
-                self.0.resolve(trx, self.1).await.map(drop)
-            }
-        }
-        self.read_about(&mut Exists(&self.inner, &self.name)).await
+        self.of_instance(|_| ()).await
     }
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
@@ -124,15 +123,19 @@ impl Reader {
 
     /// The newest sequence.
     pub async fn update_seq(&self) -> Result<Seq> {
-        struct LastSeq<'a>(&'a Inner, &'a str);
+        struct LastSeq<'a>(&'a Reader);
         impl Operation for LastSeq<'_> {
             type Output = Seq;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Seq> {
-                let instance = self.0.resolve(trx, self.1).await?;
-                get::last_seq(trx, &instance).await
+                let Reader { inner, name, .. } = self.0;
+                let instance = inner.resolve(trx, name).await?;
+                match is_judged(&instance, self.0.asker()) {
+                    true => seen_seq(inner, trx, &instance, self.0.asker()).boxed().await,
+                    false => get::last_seq(trx, &instance).await,
+                }
             }
         }
-        self.read_about(&mut LastSeq(&self.inner, &self.name)).await
+        self.read_about(&mut LastSeq(self)).await
     }
 
     /// Reads one document.
@@ -140,8 +143,8 @@ impl Reader {
     /// # Errors
     /// [`Refusal::DocumentNotFound`].
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
-        let mut get = GetOne { inner: &self.inner, name: &self.name, id, options };
-        let Some(seen) = self.seen() else { return self.read(&mut get).await };
+        let mut get = GetOne { inner: &self.inner, name: &self.name, asker: self.asker(), id, options };
+        let Some(seen) = self.seen() else { return self.read_judged(&mut get).await };
         seen.asks(id)?;
         let mut document = self.read_about(&mut get).await?;
         if !seen.is_whole(id) {
@@ -162,12 +165,14 @@ impl Reader {
         descending: bool,
         options: &GetOptions,
     ) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
-        self.read(&mut GetOpenRevs { inner: &self.inner, name: &self.name, id, revs, from, descending, options }).await
+        let Reader { inner, name, .. } = self;
+        let asker = self.asker();
+        self.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
     }
 
     /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Got>> {
-        self.read(&mut GetMany { inner: &self.inner, name: &self.name, requests }).await
+        self.read_judged(&mut GetMany { inner: &self.inner, name: &self.name, asker: self.asker(), requests }).await
     }
 
     /// Walks the documents by their ids.
@@ -183,7 +188,9 @@ impl Reader {
         include_docs: bool,
         conflicts: Conflicts,
     ) -> Result<Vec<Option<AllDocsRow>>> {
-        self.read(&mut AllDocsKeys { inner: &self.inner, name: &self.name, keys, include_docs, conflicts }).await
+        let Reader { inner, name, .. } = self;
+        let asker = self.asker();
+        self.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
     }
 
     /// Looks up what was said of documents' winners, of the first ids as far as one transaction goes but at least of one: `None` where
@@ -203,9 +210,9 @@ impl Reader {
         let mut missing = Vec::with_capacity(wanted.len());
         let mut rest = wanted;
         while !rest.is_empty() {
-            let part = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
-            let found =
-                self.read_about(&mut MissingRevs { inner: &self.inner, name: &self.name, wanted: part }).await?;
+            let wanted = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
+            let (inner, name, asker) = (&self.inner, &self.name, self.asker());
+            let found = self.read_about(&mut MissingRevs { inner, name, asker, wanted }).await?;
             rest = rest.get(found.len().max(1)..).unwrap_or_default();
             missing.extend(found);
         }
@@ -214,7 +221,7 @@ impl Reader {
 
     /// How many revisions of each branch are kept.
     pub async fn revs_limit(&self) -> Result<u64> {
-        self.of_instance(Instance::revs_limit).await
+        self.of_whole(Instance::revs_limit).await
     }
 
     /// After this time uploaded data is renewed: it is removed after four times as long.
@@ -233,31 +240,35 @@ impl Reader {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
         }
-        let mut open = OpenAttachment { inner: &self.inner, name: &self.name, id, rev, attachment };
+        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
+        let mut open = OpenAttachment { inner, name, asker, id, rev, attachment };
         Ok(AttachmentReader::new(self.unseen(), self.read_about(&mut open).await?))
     }
 
     /// How many purges are remembered.
     pub async fn purged_infos_limit(&self) -> Result<u64> {
-        self.of_instance(Instance::purged_infos_limit).await
+        self.of_whole(Instance::purged_infos_limit).await
     }
 
     /// `_security` as JSON text; `None`: it was never set.
     pub async fn security(&self) -> Result<Option<Vec<u8>>> {
-        let security = self.of_instance(|instance| instance.record.security.clone()).await?;
+        let security = self.of_whole(|instance| instance.record.security.clone()).await?;
         Ok(Some(security).filter(|security| !security.is_empty()))
     }
 
-    /// Something that the database's record says.
+    /// When it was created, in milliseconds of Unix time.
+    pub async fn created_at_ms(&self) -> Result<u64> {
+        self.of_instance(|instance| instance.record.created_at_ms).await
+    }
+
+    /// Something that the database's record says, and who reads in the database at all may know.
     async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        struct Of<'a, T>(&'a Inner, &'a str, fn(&Instance) -> T);
-        impl<T: Send> Operation for Of<'_, T> {
-            type Output = T;
-            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
-                Ok(self.2(&*self.0.resolve(trx, self.1).await?))
-            }
-        }
-        self.read_about(&mut Of(&self.inner, &self.name, of)).await
+        self.read_about(&mut OfInstance { reader: self, of }).await
+    }
+
+    /// The same of what is for those who see all of its documents.
+    async fn of_whole<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
+        self.read_whole(&mut OfInstance { reader: self, of }).await
     }
 
     /// Reads a local document; `None`: there is none. `id` is without `_local/`.
@@ -266,12 +277,13 @@ impl Reader {
     /// [`Refusal::InvalidDocument`] for an id that none can have, as with all that follow.
     pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
         check_local_id(id)?;
-        self.read(&mut GetLocal { inner: &self.inner, name: &self.name, id }).await
+        self.read_judged(&mut GetLocal { inner: &self.inner, name: &self.name, asker: self.asker(), id }).await
     }
 
     /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
     pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
-        self.read(&mut ListLocal { inner: &self.inner, name: &self.name, from, descending }).await
+        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
+        self.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
     }
 }
 
@@ -480,7 +492,7 @@ impl Database {
     }
 
     async fn edit_local(&self, edit: LocalEdit) -> Result<bool> {
-        crate::read::local::edit_local(&self.inner, &self.name, &self.actor, edit).await
+        crate::read::local::edit_local(self, edit).await
     }
 
     /// Writes and removes local documents one after the other, many in a transaction; each with its own outcome, in
@@ -489,7 +501,7 @@ impl Database {
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        crate::read::local::edit_locals(&self.inner, &self.name, &self.actor, edits).await
+        crate::read::local::edit_locals(self, edits).await
     }
 }
 
@@ -502,9 +514,31 @@ pub const SECURITY_BYTES_MAX: usize = 50_000;
 /// The largest `_revs_limit`: the records of a document's revisions are read in one transaction.
 pub const REVS_LIMIT_MAX: u64 = 10_000;
 
+/// See [`Reader::of_instance`].
+struct OfInstance<'a, T> {
+    reader: &'a Reader,
+    of: fn(&Instance) -> T,
+}
+
+impl<T: Send> Operation for OfInstance<'_, T> {
+    type Output = T;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
+        let Reader { inner, name, .. } = self.reader;
+        let instance = inner.resolve(trx, name).await?;
+        // Whether they may read in it is said by `_security` for members, and for others by what they are in it.
+        let asker = self.reader.asker();
+        if is_judged(&instance, asker) && !matches!(asker, Asker::Account { is_member: true, .. }) {
+            Coming::begin(inner, trx, &instance, asker).viewer().boxed().await?;
+        }
+        Ok((self.of)(&instance))
+    }
+}
+
 struct ReadInfo<'a> {
     inner: &'a Inner,
     name: &'a str,
+    asker: &'a Asker,
 }
 
 impl Operation for ReadInfo<'_> {
@@ -512,6 +546,9 @@ impl Operation for ReadInfo<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DatabaseInfo> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_judged(&instance, self.asker) {
+            return self.seen(trx, &instance).boxed().await;
+        }
         let all = instance.keys.all();
         let meta = instance.buckets.begin_meta(trx, instance.incarnation());
         let now = Instant::now();
@@ -541,6 +578,29 @@ impl Operation for ReadInfo<'_> {
             purge_seq,
             is_compacting: compaction.await?.is_some() || self.inner.compactions.is_running(instance.record.namespace),
             file_size_bytes,
+            incarnation: instance.incarnation(),
+            created_at_ms: instance.record.created_at_ms,
+            run_bytes: instance.record.run_bytes,
+            shards: instance.record.shards.max(1),
+            is_partitioned: instance.record.partitioned,
+        })
+    }
+}
+
+impl ReadInfo<'_> {
+    /// The same for who sees a part: of what others have nothing is said.
+    async fn seen(&self, trx: &Transaction, instance: &Instance) -> Result<DatabaseInfo> {
+        let SeenInfo { doc_count, update_seq } = seen_info(self.inner, trx, instance, self.asker).await?;
+        Ok(DatabaseInfo {
+            doc_count,
+            doc_del_count: 0,
+            update_seq,
+            external_size_bytes: 0,
+            active_size_bytes: 0,
+            superseded_size_bytes: 0,
+            purge_seq: 0,
+            is_compacting: false,
+            file_size_bytes: 0,
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,

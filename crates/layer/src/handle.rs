@@ -8,9 +8,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::actor::Actor;
+use crate::asker::Asker;
 use crate::error::{Refusal, Result};
 use crate::layer::{Inner, Layer};
-use crate::store::transaction::{self, Operation};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// A database by its name, to read from. Cheap to clone; it may not exist.
 #[derive(Clone)]
@@ -18,6 +19,7 @@ pub struct Reader {
     pub(crate) inner: Arc<Inner>,
     pub(crate) name: Arc<str>,
     seen: Option<Arc<dyn Seen>>,
+    asker: Asker,
 }
 
 /// What somebody sees of a database whose documents they may not all see. Whoever reads through one is shown documents one by
@@ -45,6 +47,7 @@ pub trait Seen: Send + Sync + Debug {
 pub struct Database {
     reader: Reader,
     pub(crate) actor: Actor,
+    asker: Asker,
 }
 
 impl Deref for Database {
@@ -59,12 +62,12 @@ impl Layer {
     /// A database by its name, to read from. Nothing is read here: its operations answer
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound).
     pub fn reader(&self, name: &str) -> Reader {
-        Reader { inner: self.inner.clone(), name: name.into(), seen: None }
+        Reader { inner: self.inner.clone(), name: name.into(), seen: None, asker: Asker::All }
     }
 
     /// A database by its name, to write to on somebody's behalf. Nothing is read here, either.
     pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
-        Database { reader: self.reader(name), actor: actor.into() }
+        Database { reader: self.reader(name), actor: actor.into(), asker: Asker::All }
     }
 }
 
@@ -79,30 +82,91 @@ impl Reader {
         Reader { seen: Some(seen), ..self.clone() }
     }
 
+    /// The same database, read on somebody's behalf: where it has channels, they are shown what they see of its documents, and
+    /// refused whatever else has something of documents in it.
+    pub fn asked_by(&self, asker: Asker) -> Reader {
+        Reader { asker, ..self.clone() }
+    }
+
+    /// On whose behalf it is read, where it has channels.
+    pub fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
     pub(crate) fn seen(&self) -> Option<&dyn Seen> {
         self.seen.as_deref()
     }
 
-    /// The same, of which everything is seen: for who has asked [`Reader::seen`].
+    /// The same, of which everything is seen: for who has asked [`Reader::seen`], and judged what the asker sees.
     pub(crate) fn unseen(&self) -> Reader {
-        Reader { seen: None, ..self.clone() }
+        Reader { seen: None, asker: Asker::All, ..self.clone() }
     }
 
     /// Reads what is of documents, for who sees all of them.
     pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         if self.seen.is_some() {
-            return Err(Refusal::Forbidden("Only administrators may read this.".to_owned()).into());
+            return Err(only_for_administrators().into());
+        }
+        self.read_whole(operation).await
+    }
+
+    /// The same of what those are shown, too, who see documents one by one ([`Seen`]).
+    pub(crate) async fn read_whole<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
+        if self.asker == Asker::All {
+            return self.read_about(operation).await;
+        }
+        self.read_about(&mut Whole { inner: &self.inner, name: &self.name, operation }).await
+    }
+
+    /// Reads for who sees all of them, or by an operation that itself judges what the asker sees.
+    pub(crate) async fn read_judged<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
+        if self.seen.is_some() {
+            return Err(only_for_administrators().into());
         }
         self.read_about(operation).await
     }
 
-    /// Reads what everyone may know who reads in the database at all.
+    /// Reads what everyone may know who reads in the database at all, or by an operation that judges: nobody is refused here.
     pub(crate) async fn read_about<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         transaction::read(&self.inner.db, &self.inner.metrics, operation).await
     }
 }
 
+/// What is for those alone who see all of a database.
+pub(crate) fn only_for_administrators() -> Refusal {
+    Refusal::Forbidden("Only administrators may read this.".to_owned())
+}
+
+/// An operation that nobody carries out for whom the database has channels, as of its own transaction.
+struct Whole<'a, O> {
+    inner: &'a Inner,
+    name: &'a str,
+    operation: &'a mut O,
+}
+
+impl<O: Operation> Operation for Whole<'_, O> {
+    type Output = O::Output;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {
+        if self.inner.resolve(trx, self.name).await?.channels() > 0 {
+            return Err(only_for_administrators().into());
+        }
+        self.operation.attempt(trx, attempt).await
+    }
+}
+
 impl Database {
+    /// The same database, written to on somebody's behalf as users of a database with channels are known. What it reads for itself it
+    /// sees whole.
+    pub fn asked_by(&self, asker: Asker) -> Database {
+        Database { asker, ..self.clone() }
+    }
+
+    /// On whose behalf it is written to, where it has channels.
+    pub fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
     /// The same database, to read from alone.
     pub fn reader(&self) -> &Reader {
         &self.reader

@@ -359,10 +359,13 @@ impl Inner {
                 let of_this = known.as_ref().filter(|known| known.id() == InstanceId::from(&record));
                 let (fields, size) =
                     of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
-                let same = of_this.filter(|known| known.record.security == record.security);
+                let has_channels = record.channels > 0;
+                let same = of_this.filter(|known| {
+                    known.record.security == record.security && known.security.has_channels() == has_channels
+                });
                 let security = same.map(|known| known.security.clone());
-                let security =
-                    security.unwrap_or_else(|| Arc::new(SecurityOf::new(&record.security, record.incarnation)));
+                let of_record = || SecurityOf::new(&record.security, record.incarnation).with_channels(has_channels);
+                let security = security.unwrap_or_else(|| Arc::new(of_record()));
                 if record.indexes.iter().any(|index| !index.readable) {
                     // Some may be defined just now, by this process or another: whoever has time builds them at once.
                     self.due.wake.notify_one();

@@ -176,12 +176,15 @@ fn folders_know_only_those_below_them() {
         ("security", &["confirmed", "error", "store", "instance", "layer"]),
         ("admission", &["actor", "confirmed", "error", "store", "instance", "layer"]),
         ("record_change", &["actor", "admission", "confirmed", "error", "store", "layer"]),
-        ("handle", &["actor", "error", "store", "layer"]),
+        ("handle", &["actor", "asker", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
         ("document", &["actor", "admission", "error", "store", "instance", "layer", "handle"]),
         ("channels", &["asker", "error", "held", "store", "instance", "layer", "handle", "document"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document", "channels"]),
-        ("read", &["actor", "admission", "error", "store", "instance", "layer", "handle", "document"]),
+        (
+            "read",
+            &["admission", "asker", "channels", "error", "held", "store", "instance", "layer", "handle", "document"],
+        ),
         ("find", &["error", "index_waits", "store", "instance", "layer", "handle", "document", "index", "read"]),
         (
             "view",
@@ -258,6 +261,7 @@ fn folders_know_only_those_below_them() {
         (
             "database",
             &[
+                "asker",
                 "error",
                 "store",
                 "instance",
@@ -283,6 +287,7 @@ fn folders_know_only_those_below_them() {
         (
             "check",
             &[
+                "asker",
                 "view_definition",
                 "error",
                 "store",

@@ -115,7 +115,7 @@ async fn a_commit_that_lands_late_does_not_take_place_again() {
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let ours = [LocalEdit::Put(document(b"\"a\":1"))];
-    let mut put = EditLocals::new(&db.inner, "db", db.actor(), &ours).unwrap();
+    let mut put = EditLocals::new(&db, &ours).unwrap();
     let late = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     put.attempt(&late, FIRST).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
@@ -130,14 +130,14 @@ async fn a_local_document_is_written_once() {
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let ours = [LocalEdit::Put(document(b"\"a\":1"))];
-    let mut put = EditLocals::new(&db.inner, "db", db.actor(), &ours).unwrap();
+    let mut put = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut put, FIRST, true).await.unwrap();
     db.put_local(&document(b"\"a\":2")).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     store.attempt(&mut put, LATER, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
     // One that failed for certain is written.
-    let mut put = EditLocals::new(&db.inner, "db", db.actor(), &ours).unwrap();
+    let mut put = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut put, FIRST, false).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
@@ -192,7 +192,7 @@ async fn a_local_document_is_deleted_once() {
     let db = store.db();
     let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
     let edits = [LocalEdit::Delete("l".into())];
-    let delete = || EditLocals::new(&db.inner, "db", db.actor(), &edits).unwrap();
+    let delete = || EditLocals::new(&db, &edits).unwrap();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     let mut first = delete();
     assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [true]);

@@ -41,7 +41,7 @@ pub use feeds::{Feed, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, 
 pub use functions::{Functions, SECURITY_DEFAULT, user_context};
 pub use queries::{Counted, Query, QueryError};
 pub use replications::{NamedOwner, OwnerAccount};
-pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, Right, Write};
+pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, ReadWhole, Right, Write};
 pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;
 pub use sign_in::SessionBegun;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
+use flatbed_layer::channels::Asker;
 use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
     USERS, User,
@@ -43,8 +44,11 @@ pub enum Denied {
 /// What a right asks of somebody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// That they are a member of the database.
+    /// That they are a member of the database, or, where it has channels, may be a user of it: what they are there is looked at by
+    /// whatever reads or writes.
     Member,
+    /// That they see all of the database: in one with channels those do who administer it, elsewhere members.
+    Whole,
     /// That they administer it; a member who does not gets the reason of who writes a design document.
     Admin,
     /// The same, in the words for who would keep it in order.
@@ -65,23 +69,33 @@ impl Needs {
                 let reason = "You are not a server admin or read-only metrics user";
                 Err(Refused::new(Kind::Unauthorized, reason))
             }
-            Needs::Server | Needs::Member | Needs::Admin | Needs::Maintainer => Err(security::not_a_server_admin()),
+            Needs::Server | Needs::Member | Needs::Whole | Needs::Admin | Needs::Maintainer => {
+                Err(security::not_a_server_admin())
+            }
         }
     }
 
     /// Whether somebody has what is asked, in a database with this `_security`.
     pub(crate) fn in_database(self, principal: &Principal, name: &str, security: &SecurityOf) -> Result<(), Refused> {
-        self.are_met(principal, access(principal, name, &security.parsed(parsed)))
+        self.are_met(principal, access(principal, name, &security.parsed(parsed)), security.has_channels())
     }
 
     /// Whether it is enough to be this to the database.
-    fn are_met(self, principal: &Principal, access: Access) -> Result<(), Refused> {
+    fn are_met(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), Refused> {
         match (self, access) {
             (Needs::Server | Needs::Metrics, _) => self.in_server(principal),
             (_, Access::Admin) | (Needs::Member, Access::Member) => Ok(()),
+            (Needs::Member, Access::Nobody) if has_channels => Ok(()),
+            (Needs::Whole, Access::Member) if !has_channels => Ok(()),
+            // Strangers are not told that there is such a database.
+            (Needs::Whole, _) if has_channels && (access == Access::Member || principal.name.is_some()) => {
+                Err(Refused::new(Kind::Forbidden, "Only administrators may read this."))
+            }
             (_, Access::Nobody) => Err(security::not_a_member(principal)),
             (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
             (Needs::Maintainer, Access::Member) => Err(security::not_an_admin()),
+            // Answered above.
+            (Needs::Whole, Access::Member) => Err(security::not_a_member(principal)),
         }
     }
 }
@@ -178,7 +192,7 @@ impl Rights {
             found => found?,
         };
         let access = access(principal, name, &found.parsed(parsed));
-        needs.are_met(principal, access)?;
+        needs.are_met(principal, access, found.has_channels())?;
         Ok(access)
     }
 
@@ -209,6 +223,10 @@ pub trait Right: sealed::Sealed {
 /// To read what is in it, and its figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Read;
+
+/// To read what is not for those who see a part of it, as in a database with channels.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadWhole;
 
 /// To write documents, local ones and attachments; design documents, for who administers it.
 #[derive(Debug, Clone, Copy)]
@@ -242,7 +260,7 @@ pub struct Granted<'g> {
 impl Granted<'_> {
     /// What they see of it.
     pub(crate) fn reader(&self) -> Reader {
-        let reader = self.layer.reader(self.name);
+        let reader = self.layer.reader(self.name).asked_by(self.asker());
         if self.name == USERS && self.access != Access::Admin {
             return reader.seen_by(self.rights.users.seen_by(self.rights.principal()));
         }
@@ -253,7 +271,16 @@ impl Granted<'_> {
     }
 
     pub(crate) fn database(&self, needs: Needs) -> Database {
-        self.layer.database(self.name, self.actor(needs))
+        self.layer.database(self.name, self.actor(needs)).asked_by(self.asker())
+    }
+
+    /// On whose behalf it is read and written to. Whether that matters, since it has channels, is looked at by whatever does so.
+    fn asker(&self) -> Asker {
+        match &self.rights.principal().name {
+            _ if self.access == Access::Admin => Asker::All,
+            None => Asker::Guest,
+            Some(name) => Asker::Account { name: name.as_str().into(), is_member: self.access == Access::Member },
+        }
     }
 
     /// The same to stage data in, which is nobody's until a document has it: who that is may change meanwhile.
@@ -303,7 +330,8 @@ impl Gate for Held {
             return Ok(());
         }
         let access = access(&self.principal, &self.name, &security.parsed(parsed));
-        self.needs.are_met(&self.principal, access).map_err(refusal)?;
+        // A sync function does not judge writes yet: who is no member writes nothing.
+        self.needs.are_met(&self.principal, access, false).map_err(refusal)?;
         // What was let by as an administrator's, design documents among it, is to be judged anew as a member's.
         if self.access == Access::Admin && access != Access::Admin { Err(Refusal::UserChanged) } else { Ok(()) }
     }
@@ -313,6 +341,16 @@ impl Right for Read {
     type Database = Reader;
 
     const NEEDS: Needs = Needs::Member;
+
+    fn given(granted: Granted<'_>) -> Reader {
+        granted.reader()
+    }
+}
+
+impl Right for ReadWhole {
+    type Database = Reader;
+
+    const NEEDS: Needs = Needs::Whole;
 
     fn given(granted: Granted<'_>) -> Reader {
         granted.reader()
@@ -388,6 +426,7 @@ mod sealed {
     pub trait Sealed {}
 
     impl Sealed for super::Read {}
+    impl Sealed for super::ReadWhole {}
     impl Sealed for super::Write {}
     impl Sealed for super::Administer {}
     impl Sealed for super::Maintain {}

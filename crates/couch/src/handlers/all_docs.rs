@@ -241,19 +241,19 @@ async fn write(
     let mut walk = database.all_docs(selection.walk.clone());
     let total = match selection.documents {
         Listed::All => walk.total_rows().await?,
-        Listed::Design => match *design_documents {
+        Listed::Design => Some(match *design_documents {
             Some(count) => count,
             None => {
                 let all = count_design_documents(database, AllDocsQuery::default());
                 *design_documents.insert(sender.unless_gone(all).await??)
             }
-        },
+        }),
     };
     let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
     let keys = selection.keys.take();
     let mut first = None;
     let before = match (&selection.walk.start, selection.documents) {
-        _ if keys.is_some() => None,
+        _ if keys.is_some() || total.is_none() => None,
         (_, Listed::All) if selection.walk.partition.is_some() => sender.unless_gone(walk.rows_before()).await??,
         (None, _) => Some(0),
         (start, Listed::Design) => {
@@ -262,7 +262,7 @@ async fn write(
             Some(sender.unless_gone(count_design_documents(database, before)).await??)
         }
         // What lies before a walk that begins somewhere has to be counted: beside the first page, where it cannot be much.
-        (Some(_), Listed::All) if total < COUNTED_MAX && !selection.nothing => {
+        (Some(_), Listed::All) if total.is_some_and(|total| total < COUNTED_MAX) && !selection.nothing => {
             let room = sender.page_room(pages).await?;
             let counted = database.all_docs(selection.walk.clone());
             let both = async { tokio::try_join!(counted.rows_before(), walk.next_page()) };
@@ -272,7 +272,7 @@ async fn write(
         }
         (Some(_), Listed::All) => None,
     };
-    let offset = before.map(|before| before.saturating_add(skip).min(total));
+    let offset = before.zip(total).map(|(before, total)| before.saturating_add(skip).min(total));
     head(total, offset, update_seq, &mut sender.buffer);
     let mut rows = 0;
     if let Some(keys) = keys {
@@ -329,7 +329,11 @@ async fn write(
             }
         }
     }
-    sender.buffer.extend_from_slice(b"\r\n]}");
+    sender.buffer.extend_from_slice(b"\r\n]");
+    if total.is_none() {
+        sender.buffer.extend_from_slice(format!(",\"total_rows\":{rows}").as_bytes());
+    }
+    sender.buffer.push(b'}');
     Ok(())
 }
 
@@ -366,9 +370,12 @@ async fn count_design_documents(
     Ok(count)
 }
 
-fn head(total: u64, offset: Option<u64>, update_seq: Option<Seq>, out: &mut Vec<u8>) {
+/// `total`: `None` for who sees a part of the database: there are as many rows as they are shown, which is known behind them.
+fn head(total: Option<u64>, offset: Option<u64>, update_seq: Option<Seq>, out: &mut Vec<u8>) {
     let mut open = Object::new(out);
-    open.number("total_rows", total);
+    if let Some(total) = total {
+        open.number("total_rows", total);
+    }
     match offset {
         Some(offset) => open.number("offset", offset),
         None => open.null("offset"),

@@ -7,7 +7,7 @@
 use flatbed_layer::{DatabaseKind, REPLICATOR, USERS};
 use hyper::Method;
 
-use super::{Endpoint, InDatabase, Listed, Mango, Node, Scheduler, Target};
+use super::{Endpoint, IdKind, InDatabase, Listed, Mango, Node, Scheduler, Target};
 
 /// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) enum Needed<'t> {
     ServerAdmin,
     /// A member's of the database.
     Member(&'t str),
+    /// The same, who sees all of it: in one with channels that is an administrator's.
+    Whole(&'t str),
     /// An administrator's of the database, to set it up.
     Admin(&'t str),
     /// The same, to keep it in order: who is a member is refused with other words.
@@ -85,22 +87,9 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         // Who does not administer users, or replications, sees their documents one by one, as each shows itself; what has
         // something of them otherwise, and whatever comes to be here, is for who does.
         _ if matches!(name, USERS | REPLICATOR) && !is_of_single_documents(what, method) => Needed::Admin(name),
-        InDatabase::Root
-        | InDatabase::Endpoint(
-            Endpoint::LocalDocs
-            | Endpoint::AllDocs
-            | Endpoint::DesignDocs
-            | Endpoint::BulkDocs
-            | Endpoint::BulkGet
-            | Endpoint::Changes
-            | Endpoint::RevsDiff
-            | Endpoint::MissingRevs
-            | Endpoint::RevsLimit
-            | Endpoint::EnsureFullCommit
-            | Endpoint::Security,
-        )
-        | InDatabase::Queries(Listed::All | Listed::Design)
-        | InDatabase::LocalQueries
+        // What has something of several documents in it, or of how the database is set up; and whatever comes to be here.
+        InDatabase::Endpoint(Endpoint::DesignDocs | Endpoint::RevsLimit | Endpoint::Security)
+        | InDatabase::Queries(Listed::Design)
         | InDatabase::Mango(
             Mango::Find
             | Mango::Explain
@@ -112,14 +101,33 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         )
         | InDatabase::Partition { .. }
         | InDatabase::Later(..)
-        | InDatabase::Document { .. }
-        | InDatabase::Attachment { .. }
-        | InDatabase::Local { .. }
-        | InDatabase::LocalAttachment
         | InDatabase::Answering { .. }
         | InDatabase::View { .. }
         | InDatabase::DesignInfo { .. }
-        | InDatabase::TempView => Needed::Member(name),
+        | InDatabase::TempView => Needed::Whole(name),
+        // They are written by administrators alone, and refused to others in words of their own then.
+        InDatabase::Document { kind: IdKind::Design, .. } | InDatabase::Attachment { kind: IdKind::Design, .. }
+            if !matches!(*method, Method::PUT | Method::DELETE) =>
+        {
+            Needed::Whole(name)
+        }
+        InDatabase::Root
+        | InDatabase::Endpoint(
+            Endpoint::LocalDocs
+            | Endpoint::AllDocs
+            | Endpoint::BulkDocs
+            | Endpoint::BulkGet
+            | Endpoint::Changes
+            | Endpoint::RevsDiff
+            | Endpoint::MissingRevs
+            | Endpoint::EnsureFullCommit,
+        )
+        | InDatabase::Queries(Listed::All)
+        | InDatabase::LocalQueries
+        | InDatabase::Document { .. }
+        | InDatabase::Attachment { .. }
+        | InDatabase::Local { .. }
+        | InDatabase::LocalAttachment => Needed::Member(name),
     }
 }
 

@@ -26,7 +26,7 @@ fn lacks(target: &Target, method: &Method) -> &'static str {
         Needed::User => "a name",
         Needed::Metrics => "metrics",
         Needed::Databases | Needed::ServerAdmin => "server",
-        Needed::Member(_) => "db",
+        Needed::Member(_) | Needed::Whole(_) => "db",
         Needed::Admin(_) => "db admin",
         Needed::Maintainer(_) => "maintainer",
         Needed::Hidden(_) => "hidden",
@@ -252,7 +252,7 @@ fn the_table_of_rights_has_every_path_and_method() {
                 Needed::Databases => "l",
                 Needed::ServerAdmin => "s",
                 // The document decides, and the rules of a database of the system.
-                Needed::Member(_) => "mdu",
+                Needed::Member(_) | Needed::Whole(_) => "mdu",
                 Needed::Admin(_) => "au",
                 Needed::Maintainer(_) => "ku",
                 Needed::Hidden(_) => "u",

@@ -23,7 +23,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord};
 use crate::store::room::Room;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -407,16 +406,6 @@ pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, diges
     Ok(record.stored_length as i64)
 }
 
-/// Finds an attachment.
-pub(crate) struct OpenAttachment<'a> {
-    pub inner: &'a Inner,
-    pub name: &'a str,
-    pub id: &'a str,
-    /// `None`: of the winner.
-    pub rev: Option<&'a RevId>,
-    pub attachment: &'a str,
-}
-
 /// Where an attachment's data lies.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachmentPlace {
@@ -426,27 +415,20 @@ pub(crate) struct AttachmentPlace {
     blob_id: Vec<u8>,
 }
 
-impl Operation for OpenAttachment<'_> {
-    type Output = AttachmentPlace;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<AttachmentPlace> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        let keys = instance.keys.document(self.id);
-        let missing = || Refusal::DocumentNotFound(NotFound::Missing);
-        let info = Info::decode(&trx.get(&keys.info(), true).await?.ok_or_else(missing)?)?;
-        let rev = match self.rev {
-            None if info.deleted => return Err(Refusal::DocumentNotFound(NotFound::Deleted).into()),
-            None => info.winner,
-            Some(rev) => {
-                let record = trx.get(&keys.revision(rev), true).await?.ok_or_else(missing)?;
-                if RevisionRecord::decode(&record)?.body_dropped {
-                    return Err(missing().into());
-                }
-                rev.clone()
-            }
-        };
-        let list = list(trx, &keys, &rev).await?;
-        let found = list.into_iter().find(|attachment| attachment.name == self.attachment);
+impl AttachmentPlace {
+    /// Finds an attachment of a revision that is there.
+    ///
+    /// # Errors
+    /// [`Refusal::AttachmentNotFound`]
+    pub(crate) async fn find(
+        trx: &Transaction,
+        instance: Arc<Instance>,
+        keys: &DocumentKeys,
+        rev: &RevId,
+        name: &str,
+    ) -> Result<AttachmentPlace> {
+        let list = list(trx, keys, rev).await?;
+        let found = list.into_iter().find(|attachment| attachment.name == name);
         let attachment = found.ok_or(Refusal::AttachmentNotFound)?;
         let record = trx.get(&instance.keys.attachment_data(attachment.digest()), true).await?;
         let record = record.ok_or_else(|| Error::Corrupt("an attachment's data is gone".into()))?;

@@ -8,6 +8,7 @@ use flatbed_flatten::{DecodeError, FlattenOptions};
 use foundationdb::future::FdbValues;
 use foundationdb::options::StreamingMode;
 use foundationdb::{FdbResult, RangeOption};
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result};
@@ -238,7 +239,7 @@ const SHRUNK_ABOVE_BYTES: usize = 64 * 1024;
 /// A body's members as JSON text, without braces.
 pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
     match members_with_cache(instance, rows.iter()) {
-        Err(DecodeError::UnknownFieldId(_)) => Box::pin(instance.reload_names(inner)).await?,
+        Err(DecodeError::UnknownFieldId(_)) => instance.reload_names(inner).boxed().await?,
         done => return done.map_err(|error| corrupt(instance, &error)),
     }
     members_with_cache(instance, rows.iter()).map_err(|error| corrupt(instance, &error))
@@ -248,7 +249,7 @@ pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> 
 pub(crate) async fn prepared_to_json(inner: &Inner, instance: &Instance, body: &Prepared) -> Result<Vec<u8>> {
     let rows = || body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
     match members_with_cache(instance, rows()) {
-        Err(DecodeError::UnknownFieldId(_)) => Box::pin(instance.reload_names(inner)).await?,
+        Err(DecodeError::UnknownFieldId(_)) => instance.reload_names(inner).boxed().await?,
         done => return done.map_err(|error| corrupt(instance, &error)),
     }
     members_with_cache(instance, rows()).map_err(|error| corrupt(instance, &error))

@@ -59,7 +59,7 @@ fn ranges_at_once() -> usize {
 /// Builds rows, or helps with that, until all are built.
 pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Result<Outcome> {
     let mut total = AllDocs::new(job.reader.clone(), AllDocsQuery::default());
-    let total = total.total_rows().await?;
+    let total = total.total_rows().await?.unwrap_or(0);
     job.state.show(|| job.task(true, total));
     job.state.get_to(progress.documents);
     let mut building = Building::new(job);

@@ -4,19 +4,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
+use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
+use crate::asker::Asker;
 use crate::document::edit::{Conflicts, Document, partition_ids};
 use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
 use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
-use crate::read::get::{Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, show_documents};
+use crate::read::get::{Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, show_documents_to, shown_to};
+use crate::read::merged_ids::merged_page;
+use crate::read::seen::winners_of;
+use crate::read::viewer::{Coming, Viewer, check_id, is_judged};
 use crate::store::keys::{Counter, KeyRange, Keys};
 use crate::store::proto;
 use crate::store::records::{Info, revision};
@@ -32,6 +37,9 @@ pub(crate) const PAGE_DOCUMENTS_MAX: usize = 500;
 
 /// The same of a walk.
 const WALKED_DOCUMENTS_MAX: usize = 1_000;
+
+/// Documents that are looked up at once by their ids for who sees a part of them, before any is read.
+const SEEN_AT_ONCE: usize = 100;
 
 /// What a page of a walk is to have by what those before it had: a little less than it may, as one that is cut off spoils
 /// the page that is read behind it.
@@ -190,17 +198,21 @@ impl AllDocs {
         AllDocs { database, query: Arc::new(query), next, instance: None, ahead: VecDeque::new() }
     }
 
-    /// Documents that are not deleted, in the whole database.
-    pub async fn total_rows(&mut self) -> Result<u64> {
-        struct Total<'a>(&'a Inner, &'a str);
+    /// Documents that are not deleted, in the whole database. `None`: who walks sees a part of it, and how many there are in all is
+    /// not for them.
+    pub async fn total_rows(&mut self) -> Result<Option<u64>> {
+        struct Total<'a>(&'a Reader);
         impl Operation for Total<'_> {
-            type Output = u64;
-            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
-                let instance = self.0.resolve(trx, self.1).await?;
-                Ok(instance.buckets.begin_count(trx, Counter::Documents).await?.max(0) as u64)
+            type Output = Option<u64>;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
+                let instance = self.0.inner.resolve(trx, &self.0.name).await?;
+                if is_judged(&instance, self.0.asker()) {
+                    return Ok(None);
+                }
+                Ok(Some(instance.buckets.begin_count(trx, Counter::Documents).await?.max(0) as u64))
             }
         }
-        self.database.read(&mut Total(&self.database.inner, &self.database.name)).await
+        self.database.read_judged(&mut Total(&self.database)).await
     }
 
     /// The next rows, at least one; `None` at the end.
@@ -269,7 +281,8 @@ impl AllDocs {
         let (database, query) = (self.database.clone(), self.query.clone());
         async move {
             let Reader { inner, name, .. } = &database;
-            database.read(&mut Page { inner, name, query: &query, place: &place, listed }).await
+            let asker = database.asker();
+            database.read_judged(&mut Page { inner, name, asker, query: &query, place: &place, listed }).await
         }
     }
 }
@@ -277,6 +290,7 @@ impl AllDocs {
 struct Page<'a> {
     inner: &'a Inner,
     name: &'a str,
+    asker: &'a Asker,
     query: &'a AllDocsQuery,
     place: &'a Place,
     listed: Option<oneshot::Sender<Place>>,
@@ -304,17 +318,8 @@ impl Operation for Page<'_> {
         let with_documents = self.query.include_docs && skip == 0;
         let most = if with_documents { pace.rows_max } else { PAGE_ROWS_MAX };
         let limit = most.min(usize::try_from(skip.saturating_add(rows_left)).unwrap_or(most));
-        let page = trx.get_range(&page_of(&range, limit, self.query.descending), 1, true).await?;
-        let more = page.more() || page.len() == limit;
-        let mut rows = Vec::with_capacity(page.len());
-        for row in &page {
-            let id = keys.all_docs_id(row.key())?;
-            let rev = revision(proto::AllDocsEntry::decode(row.value())?.winner.as_ref())?;
-            rows.push(AllDocsRow { id, rev, deleted: false, doc: None });
-        }
+        let Listed { viewer, mut rows, last, more } = self.list(trx, &instance, &range, limit).boxed().await?;
         let skipped = skip.min(rows.len() as u64);
-        let last = page.last().map(|row| row.key().to_vec());
-        drop(page);
         rows.drain(..skipped as usize);
         let behind = |last: &[u8], rows: usize, pace: Pace| {
             let mut rest = range.clone();
@@ -344,8 +349,13 @@ impl Operation for Page<'_> {
                 let _ = listed.send(next);
             }
             let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-            let (known, share) = read_ranges(trx, &instance, &ids, pace, self.query.descending).await?;
-            if show_documents(trx, self.inner, &instance, &mut rows, known, self.query.conflicts).await? {
+            let (known, share) = match &viewer {
+                // What lies between them is others'.
+                Some(viewer) if !viewer.held.has_all() => (Vec::new(), None),
+                _ => read_ranges(trx, &instance, &ids, pace, self.query.descending).await?,
+            };
+            let (conflicts, inner) = (self.query.conflicts, self.inner);
+            if show_documents_to(viewer.as_ref(), trx, inner, &instance, &mut rows, known, conflicts).await? {
                 last = rows.last().map(|row| keys.all_docs_entry(&row.id));
             }
             let bytes = rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum();
@@ -354,6 +364,48 @@ impl Operation for Page<'_> {
         found.next = last.and_then(|last| behind(&last, rows.len(), pace));
         found.rows = rows;
         Ok(found)
+    }
+}
+
+/// What of a walk is found in a transaction.
+struct Listed {
+    /// Who walks, if they do not see all.
+    viewer: Option<Viewer>,
+    rows: Vec<AllDocsRow>,
+    /// The key in the order of ids of what was looked at last.
+    last: Option<Vec<u8>>,
+    /// There may be more behind it.
+    more: bool,
+}
+
+impl Page<'_> {
+    /// The first rows of a range of ids, so many at most.
+    async fn list(&self, trx: &Transaction, instance: &Instance, range: &KeyRange, limit: usize) -> Result<Listed> {
+        let (keys, descending) = (&instance.keys, self.query.descending);
+        let row = |id, rev| AllDocsRow { id, rev, deleted: false, doc: None };
+        let mut viewer = None;
+        if is_judged(instance, self.asker) {
+            let found = Coming::begin(self.inner, trx, instance, self.asker).viewer().await?;
+            if !found.held.has_all() {
+                let channels = found.held.channels().map(|(channel, _)| channel);
+                let page = merged_page(trx, keys, channels, range, descending, limit).await?;
+                let last = page.rows.last().map(|(id, _)| keys.all_docs_entry(id));
+                let rows = page.rows.into_iter().map(|(id, rev)| row(id, rev)).collect();
+                return Ok(Listed { viewer: Some(found), rows, last, more: page.more });
+            }
+            viewer = Some(found);
+        }
+        let page = trx.get_range(&page_of(range, limit, descending), 1, true).await?;
+        let mut rows = Vec::with_capacity(page.len());
+        for found in &page {
+            let id = keys.all_docs_id(found.key())?;
+            // Design documents are for administrators.
+            if viewer.is_none() || check_id(&id).is_ok() {
+                rows.push(row(id, revision(proto::AllDocsEntry::decode(found.value())?.winner.as_ref())?));
+            }
+        }
+        let last = page.last().map(|row| row.key().to_vec());
+        Ok(Listed { viewer, rows, last, more: page.more() || page.len() == limit })
     }
 }
 
@@ -433,6 +485,7 @@ pub(super) fn of_partition(keys: &Keys, partition: &str) -> KeyRange {
 pub(crate) struct AllDocsKeys<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     pub keys: &'a [String],
     pub include_docs: bool,
     pub conflicts: Conflicts,
@@ -443,6 +496,9 @@ impl Operation for AllDocsKeys<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_judged(&instance, self.asker) {
+            return self.seen(trx, &instance).boxed().await;
+        }
         let mut rows = Vec::with_capacity(self.keys.len());
         let mut bytes = 0;
         for ids in self.keys.chunks(READ_AHEAD) {
@@ -471,6 +527,48 @@ impl Operation for AllDocsKeys<'_> {
                         deleted: info.deleted,
                         doc: None,
                     }));
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl AllDocsKeys<'_> {
+    /// The same for who sees a part: of what is hidden there is no row.
+    async fn seen(&self, trx: &Transaction, instance: &Instance) -> Result<Vec<Option<AllDocsRow>>> {
+        let mut rows = Vec::with_capacity(self.keys.len());
+        let mut bytes = 0;
+        for ids in self.keys.chunks(SEEN_AT_ONCE) {
+            let (viewer, infos) = winners_of(self.inner, trx, instance, self.asker, ids).await?;
+            for (ids, infos) in ids.chunks(READ_AHEAD).zip(infos.chunks(READ_AHEAD)) {
+                let read = |(id, info): (&String, &Option<Info>)| {
+                    let is_shown = self.include_docs && info.as_ref().is_some_and(|info| !info.deleted);
+                    is_shown.then(|| begin_latest(trx, instance, id))
+                };
+                let reads: Vec<_> = ids.iter().zip(infos).map(read).collect();
+                for ((id, info), read) in ids.iter().zip(infos).zip(reads) {
+                    if bytes > READ_BYTES_MAX {
+                        return Ok(rows);
+                    }
+                    let Some(info) = info else {
+                        rows.push(None);
+                        continue;
+                    };
+                    let found = match read {
+                        Some(read) => read.finish(trx, instance).await?,
+                        None => None,
+                    };
+                    let doc = match &found {
+                        Some(found) => {
+                            let (inner, conflicts) = (self.inner, self.conflicts);
+                            Some(shown_to(Some(&viewer), found, trx, inner, instance, id, conflicts).await?)
+                        }
+                        None => None,
+                    };
+                    bytes += doc.as_ref().map_or(0, |doc| doc.body.len());
+                    let (rev, deleted) = (info.winner.clone(), info.deleted);
+                    rows.push(Some(AllDocsRow { id: id.clone(), rev, deleted, doc }));
                 }
             }
         }

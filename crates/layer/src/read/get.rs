@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
+use futures_util::FutureExt;
 
+use crate::asker::Asker;
 use crate::document::attachments;
 use crate::document::body::{self, BODY_BYTES_MAX, Rows};
 use crate::document::edit::{Conflicts, Document, GetOptions};
@@ -14,6 +16,8 @@ use crate::document::tree::Leaves;
 use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::read::seen;
+use crate::read::viewer::{Viewer, is_judged};
 use crate::store::keys::{DocumentKeys, take_rev};
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::seq::Seq;
@@ -38,10 +42,10 @@ const SMALL_ONLY_BYTES_MAX: usize = 256 * 1024;
 pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
 
 /// What a revision beside its body counts of [`READ_BYTES_MAX`]: it is read on its own, and a transaction has 5 s.
-const REVISION_COST_BYTES: usize = 2_000;
+pub(super) const REVISION_COST_BYTES: usize = 2_000;
 
 /// What a leaf counts of [`READ_BYTES_MAX`] where a document has several: who asks for revisions may have all of them read.
-const LEAF_COST_BYTES: usize = 100;
+pub(super) const LEAF_COST_BYTES: usize = 100;
 
 impl<F> LatestRead<F>
 where
@@ -51,7 +55,7 @@ where
     ///
     /// # Errors
     /// [`Refusal::LargeDocument`].
-    async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
+    pub(super) async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
         let found = self.finish_one_page(SMALL_ONLY_BYTES_MAX).await?;
         match found {
             // What is small as it is stored may be compressed.
@@ -127,9 +131,22 @@ pub(crate) async fn shown(
     id: &str,
     conflicts: Conflicts,
 ) -> Result<Document> {
+    shown_to(None, found, trx, inner, instance, id, conflicts).await
+}
+
+/// The same for who sees it, and perhaps not its other leaves.
+pub(crate) async fn shown_to(
+    viewer: Option<&Viewer>,
+    found: &(Info, Rows),
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    id: &str,
+    conflicts: Conflicts,
+) -> Result<Document> {
     let (live, all) = (conflicts >= Conflicts::Live, conflicts == Conflicts::All);
     let options = GetOptions { tombstone: true, conflicts: live, deleted_conflicts: all, ..GetOptions::default() };
-    Get { inner, instance, trx, id, options: &options, tree: None }.answer(Some(found)).await
+    Get { inner, instance, trx, id, options: &options, tree: None, viewer }.answer(Some(found)).await
 }
 
 /// A row of a walk or a feed that can show its document.
@@ -157,6 +174,19 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
     inner: &Inner,
     instance: &Instance,
     rows: &mut Vec<R>,
+    known: Vec<Known>,
+    conflicts: Conflicts,
+) -> Result<bool> {
+    show_documents_to(None, trx, inner, instance, rows, known, conflicts).await
+}
+
+/// The same for who sees these, and perhaps not their other leaves.
+pub(crate) async fn show_documents_to<R: ShowsDocument>(
+    viewer: Option<&Viewer>,
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    rows: &mut Vec<R>,
     mut known: Vec<Known>,
     conflicts: Conflicts,
 ) -> Result<bool> {
@@ -167,7 +197,7 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
             Known::Absent => None,
             Known::Found(info, rows_of) => {
                 let found = whole_body(trx, instance, info, rows_of).await?;
-                Some(shown(&found, trx, inner, instance, rows[at].id(), conflicts).await?)
+                Some(shown_to(viewer, &found, trx, inner, instance, rows[at].id(), conflicts).await?)
             }
             Known::Unread => {
                 ahead = ahead.max(at);
@@ -179,7 +209,13 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
                     ahead += 1;
                 }
                 match reads.pop_front() {
-                    Some(read) => read.document(trx, inner, instance, rows[at].id(), conflicts).await?,
+                    Some(read) => match read.finish(trx, instance).await? {
+                        Some(found) => {
+                            let id = rows[at].id();
+                            Some(shown_to(viewer, &found, trx, inner, instance, id, conflicts).await?)
+                        }
+                        None => None,
+                    },
                     None => None,
                 }
             }
@@ -209,6 +245,7 @@ pub(crate) fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
 pub(crate) struct GetMany<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     pub requests: &'a [(String, GetOptions)],
 }
 
@@ -228,6 +265,9 @@ impl Operation for GetMany<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_judged(&instance, self.asker) {
+            return seen::get_many(self, trx, &instance).boxed().await;
+        }
         let mut documents = Vec::with_capacity(self.requests.len());
         let mut bytes = 0;
         for requests in self.requests.chunks(READ_AHEAD) {
@@ -237,7 +277,7 @@ impl Operation for GetMany<'_> {
                     return Ok(documents);
                 }
                 let found = read.finish(trx, &instance).await?;
-                let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None };
+                let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None, viewer: None };
                 let got = match get.one_leaf(found.as_ref()).await? {
                     false => Got::Several,
                     true => match get.answer(found.as_ref()).await {
@@ -261,6 +301,7 @@ impl Operation for GetMany<'_> {
 pub(crate) struct GetOne<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     pub id: &'a str,
     pub options: &'a GetOptions,
 }
@@ -270,13 +311,17 @@ impl Operation for GetOne<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Document> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_judged(&instance, self.asker) {
+            return seen::get_one(self, trx, &instance).boxed().await;
+        }
         let read = begin_latest(trx, &instance, self.id);
         let found = match self.options.small_only {
             true => read.finish_small().await?,
             // Boxed, as all that few reads need: the future of each has room for it.
             false => Box::pin(read.finish(trx, &instance)).await?,
         };
-        let get = Get { inner: self.inner, instance: &instance, trx, id: self.id, options: self.options, tree: None };
+        let (id, options) = (self.id, self.options);
+        let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None, viewer: None };
         get.answer(found.as_ref()).await
     }
 }
@@ -294,6 +339,7 @@ pub enum OpenRevs {
 pub(crate) struct GetOpenRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     pub id: &'a str,
     pub revs: &'a OpenRevs,
     pub from: usize,
@@ -307,6 +353,9 @@ impl Operation for GetOpenRevs<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_judged(&instance, self.asker) {
+            return seen::open_revs(self, trx, &instance).boxed().await;
+        }
         let keys = instance.keys.document(self.id);
         let tree = Leaves::read(trx, &keys).await?.whole(trx, &keys).await?;
         // Each once, however many of those that are named it lies above.
@@ -327,7 +376,7 @@ impl Operation for GetOpenRevs<'_> {
             }
             let options = GetOptions { rev: Some(rev.clone()), latest: false, ..self.options.clone() };
             let (inner, instance, id) = (self.inner, &*instance, self.id);
-            let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree) };
+            let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree), viewer: None };
             let answer = match get.answer(found.as_ref()).await {
                 Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
                 answer => Ok(answer?),
@@ -339,15 +388,20 @@ impl Operation for GetOpenRevs<'_> {
     }
 }
 
-struct Get<'a> {
-    inner: &'a Inner,
-    instance: &'a Instance,
-    trx: &'a Transaction,
-    id: &'a str,
-    options: &'a GetOptions,
+pub(super) struct Get<'a> {
+    pub inner: &'a Inner,
+    pub instance: &'a Instance,
+    pub trx: &'a Transaction,
+    pub id: &'a str,
+    pub options: &'a GetOptions,
     /// Where it has been read already.
-    tree: Option<&'a Tree>,
+    pub tree: Option<&'a Tree>,
+    /// Who sees the revision that is asked for, and perhaps no others; `None`: all are seen.
+    pub viewer: Option<&'a Viewer>,
 }
+
+/// What is known of a document's revisions.
+type Records = HashMap<RevId, RevisionRecord>;
 
 impl Get<'_> {
     /// Whether one leaf at most is meant, where no revision or the latest ones of a revision are asked for.
@@ -363,7 +417,7 @@ impl Get<'_> {
         }
     }
 
-    async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
+    pub(super) async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
         let Some((info, rows)) = found else { return Err(Refusal::DocumentNotFound(NotFound::Missing).into()) };
         self.inner.metrics.documents_read.add(1);
         let keys = self.instance.keys.document(self.id);
@@ -373,10 +427,19 @@ impl Get<'_> {
         let looks_for_birth = options.born && (options.rev.is_some() || info.winner.generation() > 1);
         let wants_tree =
             options.revs || options.revs_info || looks_for_latest || looks_for_conflicts || looks_for_birth;
-        let read = match self.tree {
-            None if wants_tree => Some(Box::pin(self.tree(&keys)).await?),
-            _ => None,
-        };
+        // Of who does not see all of them.
+        let judges_others = self.viewer.is_some() && (looks_for_latest || looks_for_conflicts || options.revs_info);
+        let (mut read, mut records) = (None, None);
+        match self.tree {
+            None if wants_tree && judges_others => {
+                let both = futures_util::future::try_join(self.tree(&keys), self.records(&keys));
+                let (tree, found) = Box::pin(both).await?;
+                (read, records) = (Some(tree), Some(found));
+            }
+            None if wants_tree => read = Some(Box::pin(self.tree(&keys)).await?),
+            _ if judges_others => records = Some(Box::pin(self.records(&keys)).await?),
+            _ => {}
+        }
         let tree = read.as_ref().or(self.tree.filter(|_| wants_tree));
         let wanted = match (&options.rev, tree) {
             (None, _) if info.deleted && !options.tombstone => {
@@ -385,7 +448,8 @@ impl Get<'_> {
             (None, _) => &info.winner,
             // Of several leaves that have the revision below them the best.
             (Some(rev), Some(tree)) if options.latest => {
-                let over = tree.branches_over(rev).max_by(|a, b| a.rank().cmp(&b.rank()));
+                let over = tree.branches_over(rev).filter(|branch| self.sees(&branch.leaf, records.as_ref()));
+                let over = over.max_by(|a, b| a.rank().cmp(&b.rank()));
                 over.map_or(rev, |branch| &branch.leaf)
             }
             (Some(rev), _) => rev,
@@ -403,7 +467,7 @@ impl Get<'_> {
             document.attachments = Box::pin(attachments::list(self.trx, &keys, &document.rev)).await?;
         }
         if let Some(tree) = tree {
-            Box::pin(self.tell_tree(&keys, info, tree, &mut document)).await?;
+            Box::pin(self.tell_tree(&keys, info, tree, records, &mut document)).await?;
         } else if options.born {
             document.born = Some(document.rev.clone());
         }
@@ -413,21 +477,39 @@ impl Get<'_> {
         Ok(document)
     }
 
+    /// Whether a revision is seen; `records`: of the document's, for who does not see all of them.
+    fn sees(&self, rev: &RevId, records: Option<&Records>) -> bool {
+        let Some(viewer) = self.viewer else { return true };
+        records.and_then(|records| records.get(rev)).is_some_and(|record| viewer.sees(record))
+    }
+
     /// What of the tree is asked for.
-    async fn tell_tree(&self, keys: &DocumentKeys, info: &Info, tree: &Tree, document: &mut Document) -> Result<()> {
+    async fn tell_tree(
+        &self,
+        keys: &DocumentKeys,
+        info: &Info,
+        tree: &Tree,
+        mut records: Option<Records>,
+        document: &mut Document,
+    ) -> Result<()> {
         let options = self.options;
         let mut line = tree.line(&document.rev).unwrap_or_else(|| vec![document.rev.clone()]);
         line.truncate(usize::try_from(self.instance.revs_limit()).unwrap_or(usize::MAX));
         if options.revs_info || options.born {
-            let records = self.records(keys).await?;
+            let records = match &mut records {
+                Some(records) => &*records,
+                records => records.insert(self.records(keys).await?),
+            };
             let is_there = |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped);
-            let told = |rev: &RevId| (rev.clone(), *rev == info.winner || is_there(rev));
+            let told =
+                |rev: &RevId| (rev.clone(), (*rev == info.winner || is_there(rev)) && self.sees(rev, Some(records)));
             document.revs_info = options.revs_info.then(|| line.iter().map(told).collect());
-            document.born = if options.born { born(&line, &records) } else { None };
+            document.born = if options.born { born(&line, records) } else { None };
         }
         document.revisions = options.revs.then_some(line);
         let others = |deleted: bool| {
             let branches = tree.branches().into_iter().filter(|branch| branch.leaf != document.rev);
+            let branches = branches.filter(|branch| self.sees(&branch.leaf, records.as_ref()));
             branches.filter(|branch| branch.deleted == deleted).map(|branch| branch.leaf.clone()).collect()
         };
         document.conflicts = options.conflicts.then(|| others(false));
@@ -464,22 +546,27 @@ impl Get<'_> {
     }
 
     /// What is known of all revisions but the winner that were written here.
-    async fn records(&self, keys: &DocumentKeys) -> Result<HashMap<RevId, RevisionRecord>> {
-        let range = keys.revisions();
-        let prefix_bytes = range.begin.len();
-        let mut records = HashMap::new();
-        for page in body::begin_read(self.trx, range).finish(self.trx, BODY_BYTES_MAX).await? {
-            for row in &page {
-                let rev = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0;
-                records.insert(rev, RevisionRecord::decode(row.value())?);
-            }
-        }
-        Ok(records)
+    async fn records(&self, keys: &DocumentKeys) -> Result<Records> {
+        read_records(self.trx, keys).await
     }
 }
 
+/// The records of all revisions of a document that were written here.
+pub(super) async fn read_records(trx: &Transaction, keys: &DocumentKeys) -> Result<Records> {
+    let range = keys.revisions();
+    let prefix_bytes = range.begin.len();
+    let mut records = HashMap::new();
+    for page in body::begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await? {
+        for row in &page {
+            let rev = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0;
+            records.insert(rev, RevisionRecord::decode(row.value())?);
+        }
+    }
+    Ok(records)
+}
+
 /// See [`Document::born`]: of a revision and its ancestors.
-fn born(line: &[RevId], records: &HashMap<RevId, RevisionRecord>) -> Option<RevId> {
+fn born(line: &[RevId], records: &Records) -> Option<RevId> {
     let is_tombstone = |at: usize, rev: &RevId| match records.get(rev) {
         Some(record) => record.deleted,
         None => line.get(at + 1).is_some_and(|parent| *rev == deletion_of(parent)),
@@ -500,7 +587,7 @@ pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<S
     instance.buckets.begin_last_seq(trx, instance.incarnation()).await
 }
 
-fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
+pub(super) fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
     Document {
         id: id.to_owned(),
         rev,

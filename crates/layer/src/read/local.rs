@@ -3,15 +3,18 @@
 //! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays.
 
 use flatbed_revtree::local_id;
+use futures_util::FutureExt;
 use prost::Message;
 
-use crate::actor::Actor;
+use crate::asker::Asker;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
 use crate::error::{Error, Invalid, NotFound, Refusal, Result};
-use crate::instance::RUN_BYTES_MAX;
+use crate::handle::Database;
+use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
-use crate::store::keys::KeyRange;
+use crate::read::viewer::{Coming, is_judged};
+use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::transaction::page_of;
@@ -25,6 +28,9 @@ const TRANSACTION_EDITS_MAX: usize = 250;
 
 /// What several of them take in a transaction, at most.
 const LOCALS_BYTES_MAX: usize = 850_000;
+
+/// The longest name under which somebody has local documents of their own: it stands in keys, beside an id.
+const OWNER_BYTES_MAX: usize = 1_000;
 
 /// Local documents that a page of a list shows.
 const PAGE_LOCALS_MAX: usize = 100;
@@ -40,9 +46,72 @@ pub struct LocalDocument {
     pub body: Vec<u8>,
 }
 
+/// Whose local documents are meant.
+enum Owner {
+    /// Those of the database, which administrators have, and all in one without channels.
+    Database,
+    /// Somebody's own, by the name under which they are kept.
+    Of(String),
+}
+
+impl Owner {
+    /// Those of who asks. Nobody has those of a user of the database but the user: accounts of the server, which may be called as
+    /// one, stand behind a colon, which is in no user's name, and who has no name under an empty one.
+    ///
+    /// # Errors
+    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: they are not to have any.
+    async fn find(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Owner> {
+        if !is_judged(instance, asker) {
+            return Ok(Owner::Database);
+        }
+        Coming::begin(inner, trx, instance, asker).viewer().boxed().await?;
+        let name = match asker {
+            Asker::Principal(name) => name.to_string(),
+            Asker::Account { name, .. } => format!(":{name}"),
+            Asker::Guest | Asker::All => String::new(),
+        };
+        if name.len() > OWNER_BYTES_MAX {
+            return Err(Refusal::Forbidden("The name is too long to have local documents.".to_owned()).into());
+        }
+        Ok(Owner::Of(name))
+    }
+
+    fn all(&self, keys: &Keys) -> KeyRange {
+        match self {
+            Owner::Database => keys.locals(),
+            Owner::Of(name) => keys.principal_locals(name),
+        }
+    }
+
+    fn parts(&self, keys: &Keys, id: &str) -> KeyRange {
+        match self {
+            Owner::Database => keys.local_parts(id),
+            Owner::Of(name) => keys.principal_local_parts(name, id),
+        }
+    }
+
+    fn part(&self, keys: &Keys, id: &str, part: u64) -> Vec<u8> {
+        match self {
+            Owner::Database => keys.local(id, part),
+            Owner::Of(name) => keys.principal_local(name, id, part),
+        }
+    }
+
+    fn id_of(&self, keys: &Keys, key: &[u8]) -> Result<String> {
+        match self {
+            Owner::Database => Ok(keys.split_local(key)?.0),
+            Owner::Of(_) => match keys.split_principals(key)? {
+                PrincipalPart::Local { id, .. } => Ok(id),
+                _ => Err(Error::Corrupt("a part of a local document is something else".into())),
+            },
+        }
+    }
+}
+
 pub(crate) struct GetLocal<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     pub id: &'a str,
 }
 
@@ -51,7 +120,8 @@ impl Operation for GetLocal<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<LocalDocument>> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        let pages = begin_read(trx, instance.keys.local_parts(self.id)).finish(trx, BODY_BYTES_MAX).await?;
+        let owner = Owner::find(self.inner, trx, &instance, self.asker).await?;
+        let pages = begin_read(trx, owner.parts(&instance.keys, self.id)).finish(trx, BODY_BYTES_MAX).await?;
         let mut record = Vec::new();
         pages.iter().flat_map(|page| page.iter()).for_each(|row| record.extend_from_slice(row.value()));
         if pages.iter().all(|page| page.is_empty()) {
@@ -113,21 +183,17 @@ impl LocalEdit {
 }
 
 /// Does one thing. Whether there was one, if it is removed; true if it is written.
-pub(crate) async fn edit_local(inner: &Inner, name: &str, actor: &Actor, edit: LocalEdit) -> Result<bool> {
+pub(crate) async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
     edit.check()?;
-    let edits = [edit];
-    let mut operation = EditLocals::new(inner, name, actor, &edits)?;
+    let (inner, edits) = (&*database.inner, [edit]);
+    let mut operation = EditLocals::new(database, &edits)?;
     Ok(transaction::write(&inner.db, &inner.metrics, &mut operation).await?.contains(&true))
 }
 
 /// Does one thing after the other, in as many transactions as their size asks for. What was to be removed and is not there
 /// is a refusal of that one.
-pub(crate) async fn edit_locals(
-    inner: &Inner,
-    name: &str,
-    actor: &Actor,
-    edits: &[LocalEdit],
-) -> Result<Vec<LocalOutcome>> {
+pub(crate) async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+    let inner = &*database.inner;
     let mut outcomes = Vec::with_capacity(edits.len());
     let mut rest = edits;
     while let Some(first) = rest.first() {
@@ -143,7 +209,7 @@ pub(crate) async fn edit_locals(
         };
         let count = rest.iter().take(TRANSACTION_EDITS_MAX).take_while(fits).count().max(1);
         let (batch, later) = rest.split_at(count);
-        let mut operation = EditLocals::new(inner, name, actor, batch)?;
+        let mut operation = EditLocals::new(database, batch)?;
         let found = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
         let missing = Refusal::DocumentNotFound(NotFound::Missing);
         outcomes.extend(found.into_iter().map(|found| if found { Ok(()) } else { Err(missing.clone()) }));
@@ -154,9 +220,7 @@ pub(crate) async fn edit_locals(
 
 /// Local documents that are written or removed together.
 pub(crate) struct EditLocals<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    actor: &'a Actor,
+    database: &'a Database,
     edits: &'a [LocalEdit],
     once: Once,
     /// What the attempts that left a mark have found, by the marks' numbers.
@@ -164,13 +228,8 @@ pub(crate) struct EditLocals<'a> {
 }
 
 impl<'a> EditLocals<'a> {
-    pub(crate) fn new(
-        inner: &'a Inner,
-        name: &'a str,
-        actor: &'a Actor,
-        edits: &'a [LocalEdit],
-    ) -> Result<EditLocals<'a>> {
-        Ok(EditLocals { inner, name, actor, edits, once: inner.once()?, found: Vec::new() })
+    pub(crate) fn new(database: &'a Database, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
+        Ok(EditLocals { database, edits, once: database.inner.once()?, found: Vec::new() })
     }
 }
 
@@ -179,18 +238,22 @@ impl Operation for EditLocals<'_> {
     type Output = Vec<bool>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
-        let (instance, writer) = self.inner.resolve_for(trx, self.name, self.actor).await?;
+        let Database { actor, .. } = self.database;
+        let inner = &*self.database.inner;
+        let (instance, writer) = inner.resolve_for(trx, self.database.name(), actor).await?;
         // What an earlier attempt wrote or removed may have been written over, or written anew.
         if let Some(number) = self.once.happened(trx, attempt).await? {
             let found = usize::try_from(number).ok().and_then(|number| self.found.get(number)).cloned();
             return found.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
         }
         writer.admitted(trx, &instance).await?;
+        let owner = Owner::find(inner, trx, &instance, self.database.asker()).await?;
+        let keys = &instance.keys;
         let mut found = Vec::with_capacity(self.edits.len());
         for edit in self.edits {
-            let parts = instance.keys.local_parts(edit.id());
+            let parts = owner.parts(keys, edit.id());
             let LocalEdit::Put(document) = edit else {
-                let is_there = trx.get(&instance.keys.local(edit.id(), 0), false).await?.is_some();
+                let is_there = trx.get(&owner.part(keys, edit.id(), 0), false).await?.is_some();
                 if is_there {
                     trx.clear_range(&parts.begin, &parts.end);
                 }
@@ -200,7 +263,7 @@ impl Operation for EditLocals<'_> {
             trx.clear_range(&parts.begin, &parts.end);
             let record = proto::LocalDocument { revision: document.revision, members: document.body.clone() };
             for (part, bytes) in (0..).zip(record.encode_to_vec().chunks(RUN_BYTES_MAX as usize)) {
-                trx.set(&instance.keys.local(&document.id, part), bytes);
+                trx.set(&owner.part(keys, &document.id, part), bytes);
             }
             found.push(true);
         }
@@ -217,6 +280,7 @@ impl Operation for EditLocals<'_> {
 pub(crate) struct ListLocal<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     /// The first id, and whether it belongs to the list itself.
     pub from: Option<(&'a str, bool)>,
     /// Downwards.
@@ -230,12 +294,13 @@ impl Operation for ListLocal<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let keys = &instance.keys;
-        let mut range = keys.locals();
+        let owner = Owner::find(self.inner, trx, &instance, self.asker).await?;
+        let mut range = owner.all(keys);
         match self.from {
-            Some((id, true)) if self.descending => range.end = keys.local_parts(id).end,
-            Some((id, false)) if self.descending => range.end = keys.local_parts(id).begin,
-            Some((id, true)) => range.begin = keys.local_parts(id).begin,
-            Some((id, false)) => range.begin = keys.local_parts(id).end,
+            Some((id, true)) if self.descending => range.end = owner.parts(keys, id).end,
+            Some((id, false)) if self.descending => range.end = owner.parts(keys, id).begin,
+            Some((id, true)) => range.begin = owner.parts(keys, id).begin,
+            Some((id, false)) => range.begin = owner.parts(keys, id).end,
             None => {}
         }
         let mut ids = Vec::new();
@@ -243,8 +308,8 @@ impl Operation for ListLocal<'_> {
             // A record of many parts is stepped over, not read.
             let first = trx.get_range(&page_of(&range, 1, self.descending), 1, true).await?;
             let Some(row) = first.first() else { return Ok((ids, true)) };
-            let (id, _) = keys.split_local(row.key())?;
-            let KeyRange { begin, end } = keys.local_parts(&id);
+            let id = owner.id_of(keys, row.key())?;
+            let KeyRange { begin, end } = owner.parts(keys, &id);
             if self.descending {
                 range.end = begin;
             } else {

@@ -3,17 +3,21 @@
 use std::collections::HashSet;
 
 use flatbed_revtree::RevId;
+use futures_util::FutureExt;
 
+use crate::asker::Asker;
 use crate::document::body::{self, BODY_BYTES_MAX};
 use crate::document::tree::{Leaf, Leaves};
 use crate::error::Result;
 use crate::layer::Inner;
 use crate::read::get::READ_AHEAD;
+use crate::read::seen;
+use crate::read::viewer::is_judged;
 use crate::store::keys::DocumentKeys;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// A transaction begins with no further document once it has looked at about so many revisions, named ones and leaves.
-const LOOKS_MAX: usize = 20_000;
+pub(super) const LOOKS_MAX: usize = 20_000;
 
 /// Leaves whose ancestors are gone through before others have their turn.
 const LEAVES_IN_TURN: usize = 200;
@@ -25,6 +29,7 @@ pub(crate) type Named = (String, Vec<RevId>);
 pub(crate) struct MissingRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
+    pub asker: &'a Asker,
     pub wanted: &'a [Named],
 }
 
@@ -35,6 +40,9 @@ impl Operation for MissingRevs<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if is_judged(&instance, self.asker) {
+            return seen::missing_revs(self, trx, &instance).boxed().await;
+        }
         let mut answers = Vec::with_capacity(self.wanted.len());
         let mut looks = 0;
         for part in self.wanted.chunks(READ_AHEAD) {

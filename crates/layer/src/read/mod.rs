@@ -1,9 +1,14 @@
 //! Reads of documents, and of what lies beside them.
 
 pub(crate) mod all_docs;
+pub(crate) mod attachment;
 mod before;
 pub(crate) mod get;
 pub(crate) mod local;
+mod merged_ids;
 pub(crate) mod missing;
 pub(crate) mod routings;
+mod seen;
+pub(crate) mod seen_info;
 mod tests;
+pub(crate) mod viewer;

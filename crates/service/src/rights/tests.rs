@@ -20,8 +20,29 @@ fn rights(store: &Store, principal: Principal) -> Rights {
 
 /// The status that somebody is refused with, for each of what rights ask; 0: they are not.
 fn refused(principal: &Principal, access: Access) -> [u16; 4] {
-    [Needs::Member, Needs::Admin, Needs::Maintainer, Needs::Server]
-        .map(|needs| needs.are_met(principal, access).map_or_else(|refused| refused.kind.status(), |()| 0))
+    refused_of(false, [Needs::Member, Needs::Admin, Needs::Maintainer, Needs::Server], principal, access)
+}
+
+fn refused_of<const N: usize>(channels: bool, all: [Needs; N], principal: &Principal, access: Access) -> [u16; N] {
+    let status = |refused: Refused| refused.kind.status();
+    all.map(|needs| needs.are_met(principal, access, channels).map_or_else(status, |()| 0))
+}
+
+#[test]
+fn in_a_database_with_channels_administrators_alone_see_all() {
+    let (nobody, anna) = (Principal::anonymous(), user(&["r"]));
+    let whole = |principal, access| {
+        let needs = [Needs::Member, Needs::Whole];
+        [false, true].map(|channels| refused_of(channels, needs, principal, access))
+    };
+    assert_eq!(whole(&anna, Access::Admin), [[0, 0], [0, 0]]);
+    assert_eq!(whole(&anna, Access::Member), [[0, 0], [0, 403]]);
+    assert_eq!(whole(&anna, Access::Nobody), [[403, 403], [0, 403]]);
+    assert_eq!(whole(&nobody, Access::Member), [[0, 0], [0, 403]]);
+    // Who is a stranger is not told more of it than of one that is not there.
+    assert_eq!(whole(&nobody, Access::Nobody), [[401, 401], [0, 401]]);
+    let refused = Needs::Whole.are_met(&anna, Access::Nobody, true).unwrap_err();
+    assert_eq!(refused.reason, "Only administrators may read this.");
 }
 
 #[test]

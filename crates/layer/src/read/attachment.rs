@@ -1,0 +1,73 @@
+//! Finding an attachment of a revision.
+
+use flatbed_revtree::RevId;
+use futures_util::FutureExt;
+
+use crate::asker::Asker;
+use crate::document::attachments::AttachmentPlace;
+use crate::error::{NotFound, Refusal, Result};
+use crate::layer::Inner;
+use crate::read::viewer::{Coming, check_id, is_judged};
+use crate::store::records::{Info, RevisionRecord};
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// Finds an attachment, and where its data lies.
+pub(crate) struct OpenAttachment<'a> {
+    pub inner: &'a Inner,
+    pub name: &'a str,
+    pub asker: &'a Asker,
+    pub id: &'a str,
+    /// `None`: of the winner.
+    pub rev: Option<&'a RevId>,
+    pub attachment: &'a str,
+}
+
+impl Operation for OpenAttachment<'_> {
+    type Output = AttachmentPlace;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<AttachmentPlace> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let keys = instance.keys.document(self.id);
+        let missing = || Refusal::DocumentNotFound(NotFound::Missing);
+        let decode =
+            |record: Option<foundationdb::future::FdbSlice>| RevisionRecord::decode(&record.ok_or_else(missing)?);
+        // All that decides is asked for at once, where more is asked for than the document.
+        let is_judged = is_judged(&instance, self.asker);
+        let coming = is_judged.then(|| Coming::begin(self.inner, trx, &instance, self.asker));
+        let info = trx.get(&keys.info(), true);
+        let named = |rev: &RevId| trx.get(&keys.revision(rev), true);
+        let early = self.rev.filter(|_| is_judged).map(named);
+        let viewer = match coming {
+            Some(coming) => {
+                check_id(self.id)?;
+                Some(coming.viewer().boxed().await?)
+            }
+            None => None,
+        };
+        let info = Info::decode(&info.await?.ok_or_else(missing)?)?;
+        let rev = match self.rev {
+            None => {
+                if let Some(viewer) = &viewer
+                    && !viewer.sees_winner(trx, &keys, &info).await?
+                {
+                    return Err(missing().into());
+                }
+                if info.deleted {
+                    return Err(Refusal::DocumentNotFound(NotFound::Deleted).into());
+                }
+                info.winner
+            }
+            Some(rev) => {
+                let record = match early {
+                    Some(early) => decode(early.await?)?,
+                    None => decode(named(rev).await?)?,
+                };
+                if record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
+                    return Err(missing().into());
+                }
+                rev.clone()
+            }
+        };
+        AttachmentPlace::find(trx, instance.clone(), &keys, &rev, self.attachment).await
+    }
+}

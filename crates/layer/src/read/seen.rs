@@ -1,0 +1,480 @@
+//! Documents for who sees a part of a database: the reads of [`crate::read::get`] and [`crate::read::missing`], through the eyes of
+//! a [`Viewer`].
+//!
+//! What decides is asked for at once, and is the same for a document that is hidden and for one that never was; then follows
+//! what is shown, and for what is not seen one read more, which finds something or nothing.
+
+use std::collections::{BTreeSet, HashMap};
+
+use flatbed_revtree::{RevId, Tree};
+use foundationdb::FdbResult;
+use foundationdb::future::FdbSlice;
+use futures_util::FutureExt;
+use futures_util::future::try_join_all;
+
+use crate::asker::Asker;
+use crate::document::body::Rows;
+use crate::document::edit::{Document, GetOptions};
+use crate::document::latest::begin_latest;
+use crate::document::tree::Leaves;
+use crate::error::{Error, NotFound, Refusal, Result};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::{
+    Get, GetMany, GetOne, GetOpenRevs, Got, LEAF_COST_BYTES, OpenRevs, READ_AHEAD, READ_BYTES_MAX, REVISION_COST_BYTES,
+    read_records,
+};
+use crate::read::missing::{LOOKS_MAX, MissingRevs, Named};
+use crate::read::viewer::{Coming, Removals, Viewer, check_id};
+use crate::store::keys::DocumentKeys;
+use crate::store::records::{Info, RevisionRecord};
+use crate::store::transaction::Transaction;
+
+/// Of a document of which more revisions are named, the records of all are read, and not of each.
+const NAMED_MAX: usize = 100;
+
+fn missing() -> Error {
+    Refusal::DocumentNotFound(NotFound::Missing).into()
+}
+
+async fn info_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<Info>> {
+    read.await?.map(|bytes| Info::decode(&bytes)).transpose()
+}
+
+async fn record_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<RevisionRecord>> {
+    read.await?.map(|bytes| RevisionRecord::decode(&bytes)).transpose()
+}
+
+/// Whether a revision is seen that somebody names.
+fn is_seen(viewer: &Viewer, record: Option<&RevisionRecord>) -> bool {
+    record.is_some_and(|record| viewer.sees(record))
+}
+
+/// What is asked for of a revision that is seen.
+struct Shown<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    trx: &'a Transaction,
+    viewer: &'a Viewer,
+    id: &'a str,
+    keys: &'a DocumentKeys,
+}
+
+impl Shown<'_> {
+    /// Whether its body lies where the winner's does, or may.
+    fn is_latest(info: &Info, options: &GetOptions) -> bool {
+        !options.no_body && (options.latest || options.rev.as_ref().is_none_or(|rev| *rev == info.winner))
+    }
+
+    /// The document, whose latest body was read where it is that.
+    async fn answer(&self, found: &(Info, Rows), options: &GetOptions, tree: Option<&Tree>) -> Result<Document> {
+        let mut options = options.clone();
+        // It is the newest change's, whichever revision is shown.
+        options.local_seq = options.local_seq
+            && (options.rev.is_none() || self.viewer.sees_winner(self.trx, self.keys, &found.0).await?);
+        let Shown { inner, instance, trx, id, .. } = *self;
+        Get { inner, instance, trx, id, options: &options, tree, viewer: Some(self.viewer) }
+            .answer(Some(found))
+            .boxed()
+            .await
+    }
+}
+
+fn no_rows() -> Rows {
+    Rows::new(Vec::new(), 0)
+}
+
+/// As [`GetOne`].
+pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Instance) -> Result<Document> {
+    let GetOne { inner, id, options, asker, .. } = *get;
+    check_id(id)?;
+    let keys = instance.keys.document(id);
+    let coming = Coming::begin(inner, trx, instance, asker);
+    let info = trx.get(&keys.info(), true);
+    let record = options.rev.as_ref().map(|rev| trx.get(&keys.revision(rev), true));
+    let viewer = coming.viewer().await?;
+    let info = info_of(info).await?;
+    let sees = match (&options.rev, record, &info) {
+        (Some(rev), Some(record), _) => {
+            let record = record_of(record).await?;
+            if !is_seen(&viewer, record.as_ref()) {
+                return viewer.removals(trx, instance, id).await?.shown(id, rev).ok_or_else(missing);
+            }
+            true
+        }
+        (_, _, Some(info)) => viewer.sees_winner(trx, &keys, info).await?,
+        (_, _, None) => false,
+    };
+    let Some(info) = info.filter(|_| sees) else { return Err(missing()) };
+    let found = if Shown::is_latest(&info, options) {
+        let read = begin_latest(trx, instance, id);
+        let found = match options.small_only {
+            true => read.finish_small().await?,
+            false => Box::pin(read.finish(trx, instance)).await?,
+        };
+        found.ok_or_else(missing)?
+    } else {
+        (info, no_rows())
+    };
+    Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys }.answer(&found, options, None).await
+}
+
+/// What follows once it is known whether a request's revision is seen.
+enum Then {
+    /// It is.
+    Show(Info),
+    /// There are other leaves, too.
+    Several,
+    /// It is not: the document may have left with it.
+    Look(RevId),
+    /// The winner is not: another leaf may be.
+    LookAtLeaves,
+    /// There is nothing to look for.
+    Missing,
+}
+
+/// What was looked for where nothing was seen.
+enum Looked {
+    Nothing,
+    Removed(Removals),
+    Leaf(bool),
+}
+
+/// As [`GetMany`].
+pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &Instance) -> Result<Vec<Got>> {
+    let GetMany { inner, asker, requests, .. } = *get;
+    let mut coming = Some(Coming::begin(inner, trx, instance, asker));
+    let mut known: Option<Viewer> = None;
+    let mut documents = Vec::with_capacity(requests.len());
+    let mut bytes = 0;
+    for requests in requests.chunks(READ_AHEAD) {
+        if bytes > READ_BYTES_MAX {
+            break;
+        }
+        let all_keys: Vec<_> = requests.iter().map(|(id, _)| instance.keys.document(id)).collect();
+        let reads = requests.iter().zip(&all_keys).map(|((_, options), keys)| {
+            let record = options.rev.as_ref().map(|rev| trx.get(&keys.revision(rev), true));
+            (trx.get(&keys.info(), true), record)
+        });
+        let reads: Vec<_> = reads.collect();
+        let viewer = match coming.take() {
+            Some(coming) => &*known.insert(coming.viewer().await?),
+            None => known.as_ref().ok_or_else(|| Error::Corrupt("nobody reads".into()))?,
+        };
+        let (mut infos, mut records) = (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()));
+        for (info, record) in reads {
+            infos.push(info_of(info).await?);
+            records.push(match record {
+                Some(record) => record_of(record).await?,
+                None => None,
+            });
+        }
+        let winners = requests.iter().zip(&infos).zip(&all_keys);
+        let winners =
+            winners.map(|(((_, options), info), keys)| Some((keys, info.as_ref().filter(|_| options.rev.is_none())?)));
+        let winners = viewer.see_winners(trx, winners).await?;
+        let then = requests.iter().zip(infos).zip(records.into_iter().zip(winners));
+        let then = then.map(|(((id, options), info), (record, sees_winner))| match (&options.rev, info) {
+            _ if check_id(id).is_err() => Then::Missing,
+            (Some(_), Some(info)) if is_seen(viewer, record.as_ref()) => match options.latest && info.leaf_count > 1 {
+                true => Then::Several,
+                false => Then::Show(info),
+            },
+            (Some(rev), _) => Then::Look(rev.clone()),
+            (None, Some(info)) if sees_winner => match info.leaf_count > 1 {
+                true => Then::Several,
+                false => Then::Show(info),
+            },
+            (None, _) => Then::LookAtLeaves,
+        });
+        let then: Vec<Then> = then.collect();
+        let latest: Vec<_> = requests
+            .iter()
+            .zip(&then)
+            .map(|((id, options), then)| match then {
+                Then::Show(info) if Shown::is_latest(info, options) => Some(begin_latest(trx, instance, id)),
+                _ => None,
+            })
+            .collect();
+        let looks = requests.iter().zip(&then).zip(&all_keys).map(|(((id, _), then), keys)| async move {
+            Ok::<_, Error>(match then {
+                Then::Look(_) => Looked::Removed(viewer.removals(trx, instance, id).await?),
+                Then::LookAtLeaves => Looked::Leaf(!seen_leaves(trx, keys, viewer).await?.is_empty()),
+                _ => Looked::Nothing,
+            })
+        });
+        let looked = try_join_all(looks).await?;
+        let each = requests.iter().zip(all_keys.iter()).zip(then).zip(latest.into_iter().zip(looked));
+        for ((((id, options), keys), then), (latest, looked)) in each {
+            if bytes > READ_BYTES_MAX {
+                return Ok(documents);
+            }
+            let got = match (then, looked) {
+                (Then::Show(info), _) => {
+                    let found = match latest {
+                        Some(read) => read.finish(trx, instance).await?,
+                        None => Some((info, no_rows())),
+                    };
+                    let found = found.ok_or_else(missing)?;
+                    let shown = Shown { inner, instance, trx, viewer, id, keys };
+                    match shown.answer(&found, options, None).await {
+                        Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
+                        answer => Got::Document(Box::new(answer?)),
+                    }
+                }
+                (Then::Several, _) | (_, Looked::Leaf(true)) => Got::Several,
+                (Then::Look(rev), Looked::Removed(removals)) => match removals.shown(id, &rev) {
+                    Some(document) => Got::Document(Box::new(document)),
+                    None => Got::Missing(NotFound::Missing),
+                },
+                _ => Got::Missing(NotFound::Missing),
+            };
+            bytes += match &got {
+                Got::Document(document) => document.body.len(),
+                Got::Several => 2 * LEAF_COST_BYTES,
+                Got::Missing(_) => 0,
+            };
+            documents.push(got);
+        }
+    }
+    Ok(documents)
+}
+
+/// The leaves of a document that somebody sees. Where there is no document, it takes no less to find out.
+async fn seen_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
+    let leaves = Leaves::read(trx, keys);
+    let (leaves, records) = futures_util::future::try_join(leaves, read_records(trx, keys)).await?;
+    let revs = leaves.0.into_iter().map(|leaf| leaf.rev);
+    Ok(revs.filter(|rev| is_seen(viewer, records.get(rev))).collect())
+}
+
+/// As [`GetOpenRevs`].
+pub(super) async fn open_revs(
+    get: &GetOpenRevs<'_>,
+    trx: &Transaction,
+    instance: &Instance,
+) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
+    let GetOpenRevs { inner, id, revs, from, descending, options, asker, .. } = *get;
+    check_id(id)?;
+    let keys = instance.keys.document(id);
+    let coming = Coming::begin(inner, trx, instance, asker);
+    let info = trx.get(&keys.info(), true);
+    let named: BTreeSet<&RevId> = match revs {
+        OpenRevs::All => BTreeSet::new(),
+        OpenRevs::Some(revs) => revs.iter().collect(),
+    };
+    let reads: Vec<_> = named.iter().map(|rev| trx.get(&keys.revision(rev), true)).collect();
+    let viewer = coming.viewer().await?;
+    let info = info_of(info).await?;
+    let mut seen = BTreeSet::new();
+    for (rev, read) in named.iter().zip(reads) {
+        if is_seen(&viewer, record_of(read).await?.as_ref()) {
+            seen.insert((*rev).clone());
+        }
+    }
+    let is_alone = match (&info, revs) {
+        (Some(info), OpenRevs::All) if info.leaf_count == 1 => viewer.sees_winner(trx, &keys, info).await?,
+        _ => false,
+    };
+    let unseen = || named.iter().filter(|rev| !seen.contains(**rev)).map(|rev| (*rev).clone());
+    let removals = match unseen().next() {
+        Some(_) => Some(viewer.removals(trx, instance, id).await?),
+        None => None,
+    };
+    // The tree is read once, for all of them.
+    let wants_tree = !seen.is_empty() && (options.latest || options.revs);
+    let mut tree = None;
+    let mut wanted: Vec<RevId> = match (&info, revs) {
+        (Some(info), OpenRevs::All) if is_alone => vec![info.winner.clone()],
+        (_, OpenRevs::All) => seen_leaves(trx, &keys, &viewer).await?,
+        (_, OpenRevs::Some(_)) if wants_tree => {
+            let tree = &*tree.insert(whole_tree(trx, &keys).await?);
+            let over = match options.latest {
+                true => seen_over(trx, &keys, &viewer, tree, &seen).await?,
+                false => seen.clone(),
+            };
+            unseen().chain(over).collect()
+        }
+        (_, OpenRevs::Some(_)) => named.iter().map(|rev| (*rev).clone()).collect(),
+    };
+    wanted.sort_unstable();
+    wanted.dedup();
+    if descending {
+        wanted.reverse();
+    }
+    let count = wanted.len();
+    let Some(info) = info else {
+        let shown = |rev: RevId| removals.as_ref().and_then(|removals| removals.shown(id, &rev)).ok_or(rev);
+        return Ok((wanted.into_iter().skip(from).map(shown).collect(), count));
+    };
+    if tree.is_none() && options.revs && matches!(revs, OpenRevs::All) && !wanted.is_empty() {
+        tree = Some(whole_tree(trx, &keys).await?);
+    }
+    let rest = wanted.get(from..).unwrap_or_default();
+    let is_unseen = |rev: &RevId| named.contains(rev) && !seen.contains(rev);
+    let latest = match rest.iter().any(|rev| *rev == info.winner && !is_unseen(rev)) {
+        true => begin_latest(trx, instance, id).finish(trx, instance).await?,
+        false => None,
+    };
+    let found = latest.unwrap_or_else(|| (info, no_rows()));
+    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys };
+    let (mut answers, mut bytes) = (Vec::new(), 0);
+    for rev in rest {
+        if bytes > READ_BYTES_MAX {
+            break;
+        }
+        let answer = if is_unseen(rev) {
+            removals.as_ref().and_then(|removals| removals.shown(id, rev)).ok_or_else(|| rev.clone())
+        } else {
+            let options = GetOptions { rev: Some(rev.clone()), latest: false, ..options.clone() };
+            match shown.answer(&found, &options, tree.as_ref()).await {
+                Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
+                answer => Ok(answer?),
+            }
+        };
+        bytes += REVISION_COST_BYTES + answer.as_ref().map_or(0, |document| document.body.len());
+        answers.push(answer);
+    }
+    Ok((answers, count))
+}
+
+async fn whole_tree(trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
+    Leaves::read(trx, keys).await?.whole(trx, keys).await
+}
+
+/// The leaves above some revisions that are seen as these are; a revision above which no leaf is stands for itself.
+async fn seen_over(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    viewer: &Viewer,
+    tree: &Tree,
+    revs: &BTreeSet<RevId>,
+) -> Result<BTreeSet<RevId>> {
+    let over = revs.iter().map(|rev| (rev, tree.branches_over(rev).map(|branch| &branch.leaf).collect::<Vec<_>>()));
+    let over: Vec<_> = over.collect();
+    let leaves: BTreeSet<&RevId> = over.iter().flat_map(|(_, leaves)| leaves.iter().copied()).collect();
+    let reads: Vec<_> = leaves.iter().map(|leaf| (*leaf, trx.get(&keys.revision(leaf), true))).collect();
+    let mut seen = BTreeSet::new();
+    for (leaf, read) in reads {
+        if is_seen(viewer, record_of(read).await?.as_ref()) {
+            seen.insert(leaf);
+        }
+    }
+    let of_one = |(rev, leaves): (&RevId, Vec<&RevId>)| {
+        let mut found: Vec<RevId> = leaves.into_iter().filter(|leaf| seen.contains(leaf)).cloned().collect();
+        if found.is_empty() {
+            found.push(rev.clone());
+        }
+        found
+    };
+    Ok(over.into_iter().flat_map(of_one).collect())
+}
+
+/// The records of the revisions that are named.
+enum NamedReads<F> {
+    Each(Vec<F>),
+    All,
+}
+
+/// As [`MissingRevs`]: a revision is there that is seen, or that who asks has written.
+pub(super) async fn missing_revs(
+    get: &MissingRevs<'_>,
+    trx: &Transaction,
+    instance: &Instance,
+) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
+    let MissingRevs { inner, wanted, asker, .. } = *get;
+    let mut coming = Some(Coming::begin(inner, trx, instance, asker));
+    let mut known: Option<Viewer> = None;
+    let mut answers = Vec::with_capacity(wanted.len());
+    let mut looks = 0;
+    for part in wanted.chunks(READ_AHEAD) {
+        if looks > LOOKS_MAX {
+            break;
+        }
+        let begin = |(id, revs): &Named| {
+            let keys = instance.keys.document(id);
+            let is_read = !revs.is_empty() && check_id(id).is_ok();
+            let info = is_read.then(|| trx.get(&keys.info(), true));
+            let records = match revs.len() <= NAMED_MAX {
+                true if is_read => {
+                    NamedReads::Each(revs.iter().map(|rev| trx.get(&keys.revision(rev), true)).collect())
+                }
+                true => NamedReads::Each(Vec::new()),
+                false => NamedReads::All,
+            };
+            (keys, is_read, info, records)
+        };
+        let reads: Vec<_> = part.iter().map(begin).collect();
+        let viewer = match coming.take() {
+            Some(coming) => &*known.insert(coming.viewer().await?),
+            None => known.as_ref().ok_or_else(|| Error::Corrupt("nobody reads".into()))?,
+        };
+        let mut found = Vec::with_capacity(reads.len());
+        for ((_, revs), (keys, is_read, info, records)) in part.iter().zip(reads) {
+            let mut there: HashMap<RevId, RevisionRecord> = HashMap::new();
+            match records {
+                NamedReads::Each(reads) => {
+                    for (rev, read) in revs.iter().zip(reads) {
+                        if let Some(record) = record_of(read).await? {
+                            there.insert(rev.clone(), record);
+                        }
+                    }
+                }
+                NamedReads::All if is_read => there = read_records(trx, &keys).await?,
+                NamedReads::All => {}
+            }
+            looks += revs.len() + there.len();
+            let info = match info {
+                Some(info) => info_of(info).await?,
+                None => None,
+            };
+            let is_known =
+                |rev: &&RevId| there.get(*rev).is_some_and(|record| viewer.sees(record) || viewer.wrote(record, asker));
+            let missing: BTreeSet<&RevId> = revs.iter().filter(|rev| !is_known(rev)).collect();
+            let missing: Vec<RevId> = missing.into_iter().cloned().collect();
+            found.push((keys, is_read, info, missing));
+        }
+        let winners = found.iter().map(|(keys, _, info, _)| Some((keys, info.as_ref()?)));
+        let winners = viewer.see_winners(trx, winners).await?;
+        let ancestors =
+            found.into_iter().zip(winners).map(|((keys, is_read, info, missing), sees_winner)| async move {
+                let Some(greatest) = missing.last().map(RevId::generation).filter(|_| is_read) else {
+                    return Ok((missing, Vec::new()));
+                };
+                let mut leaves = match info {
+                    Some(info) if sees_winner && info.leaf_count == 1 => vec![info.winner],
+                    _ => seen_leaves(trx, &keys, viewer).await?,
+                };
+                leaves.retain(|leaf| leaf.generation() < greatest);
+                leaves.sort_unstable_by(|a, b| b.cmp(a));
+                Ok::<_, Error>((missing, leaves))
+            });
+        answers.extend(try_join_all(ancestors).await?);
+    }
+    Ok(answers)
+}
+
+/// Looks documents up for [`crate::read::all_docs::AllDocsKeys`]: their infos, where the winner is seen.
+pub(super) async fn winners_of(
+    inner: &Inner,
+    trx: &Transaction,
+    instance: &Instance,
+    asker: &Asker,
+    ids: &[String],
+) -> Result<(Viewer, Vec<Option<Info>>)> {
+    let coming = Coming::begin(inner, trx, instance, asker);
+    let all_keys: Vec<_> = ids.iter().map(|id| instance.keys.document(id)).collect();
+    let reads: Vec<_> =
+        ids.iter().zip(&all_keys).map(|(id, keys)| check_id(id).is_ok().then(|| trx.get(&keys.info(), true))).collect();
+    let viewer = coming.viewer().await?;
+    let mut infos = Vec::with_capacity(reads.len());
+    for read in reads {
+        infos.push(match read {
+            Some(read) => info_of(read).await?,
+            None => None,
+        });
+    }
+    let winners = infos.iter().zip(&all_keys).map(|(info, keys)| Some((keys, info.as_ref()?)));
+    let seen = viewer.see_winners(trx, winners).await?;
+    Ok((viewer, infos.into_iter().zip(seen).map(|(info, is_seen)| info.filter(|_| is_seen)).collect()))
+}

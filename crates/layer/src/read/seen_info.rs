@@ -1,0 +1,99 @@
+//! What of a database's figures is for who sees a part of it.
+
+use flatbed_revtree::DESIGN_IDS;
+use futures_util::future::{try_join, try_join_all};
+
+use crate::asker::Asker;
+use crate::error::Result;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::last_seq;
+use crate::read::merged_ids::{RANGES_AT_ONCE, merged_page};
+use crate::read::viewer::{Coming, Viewer};
+use crate::store::keys::{Counter, KeyRange};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Transaction, page_of};
+
+/// Documents that are counted one by one.
+const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
+
+/// What they see of a database as a whole.
+pub(crate) struct SeenInfo {
+    /// Documents that are not deleted: beyond 1,000, about so many, by the size of what the channels have.
+    pub doc_count: u64,
+    /// The newest sequence of their channels.
+    pub update_seq: Seq,
+}
+
+/// Reads it.
+pub(crate) async fn seen_info(
+    inner: &Inner,
+    trx: &Transaction,
+    instance: &Instance,
+    asker: &Asker,
+) -> Result<SeenInfo> {
+    let viewer = Coming::begin(inner, trx, instance, asker).viewer().await?;
+    let (update_seq, doc_count) = try_join(newest_seq(&viewer, trx, instance), count(&viewer, trx, instance)).await?;
+    Ok(SeenInfo { doc_count, update_seq })
+}
+
+/// The newest sequence of anything that they see, or that has left what they see.
+pub(crate) async fn seen_seq(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Seq> {
+    let viewer = Coming::begin(inner, trx, instance, asker).viewer().await?;
+    newest_seq(&viewer, trx, instance).await
+}
+
+async fn newest_seq(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Result<Seq> {
+    if viewer.held.has_all() {
+        return last_seq(trx, instance).await;
+    }
+    let (keys, incarnation) = (&instance.keys, instance.incarnation());
+    let mut newest = Seq::zero(incarnation);
+    let ranges: Vec<_> =
+        viewer.held.channels().map(|(channel, _)| keys.channel_entries(channel, incarnation)).collect();
+    for part in ranges.chunks(RANGES_AT_ONCE) {
+        let reads: Vec<_> = part.iter().map(|range| trx.get_range(&page_of(range, 1, true), 1, true)).collect();
+        for page in try_join_all(reads).await? {
+            if let Some(row) = page.first() {
+                newest = newest.max(keys.channel_entry_seq(row.key())?);
+            }
+        }
+    }
+    Ok(newest)
+}
+
+async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Result<u64> {
+    let keys = &instance.keys;
+    if viewer.held.has_all() {
+        let designs = KeyRange { begin: keys.all_docs_entry(DESIGN_IDS.0), end: keys.all_docs_entry(DESIGN_IDS.1) };
+        let (all, page) = (
+            instance.buckets.begin_count(trx, Counter::Documents),
+            trx.get_range(&page_of(&designs, COUNTED_MAX, false), 1, true),
+        );
+        // These are not for them.
+        return Ok((all.await?.max(0) as u64).saturating_sub(page.await?.len() as u64));
+    }
+    let channels = || viewer.held.channels().map(|(channel, _)| channel);
+    let page = merged_page(trx, keys, channels(), &keys.all_docs(), false, COUNTED_MAX + 1).await?;
+    let counted = page.rows.len() as u64;
+    if !page.more && page.rows.len() <= COUNTED_MAX {
+        return Ok(counted);
+    }
+    // About what a row takes, in keys and values; what is in several channels counts in each.
+    let (ids, names) =
+        (page.rows.iter().map(|(id, _)| id.len()).sum::<usize>(), channels().map(str::len).sum::<usize>());
+    let row_bytes = ids / page.rows.len().max(1) + names / channels().count().max(1) + ROW_BYTES;
+    let ranges: Vec<_> = channels().map(|channel| keys.channel_documents(channel)).collect();
+    let mut bytes = 0_u64;
+    for part in ranges.chunks(RANGES_AT_ONCE) {
+        let sizes: Vec<_> =
+            part.iter().map(|range| trx.get_estimated_range_size_bytes(&range.begin, &range.end)).collect();
+        for size in sizes {
+            bytes = bytes.saturating_add(size.await?.max(0) as u64);
+        }
+    }
+    Ok((bytes / row_bytes as u64).max(counted))
+}
+
+/// What a row of a channel by id takes beside the channel's name and the id.
+const ROW_BYTES: usize = 45;
