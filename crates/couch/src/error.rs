@@ -356,6 +356,11 @@ impl From<Refusal> for Failure {
             }
             Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             Refusal::Unauthorized(_) => Failure::unauthorized(&reason),
+            Refusal::Rejected { status: 401, .. } => Failure::unauthorized(&reason),
+            Refusal::Rejected { status, .. } => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Failure::new(status, word_of(status), reason)
+            }
             Refusal::NotJudged { because, .. } => {
                 let internal = StatusCode::INTERNAL_SERVER_ERROR;
                 let (status, error) = match because {
@@ -381,6 +386,22 @@ impl From<Refusal> for Failure {
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
             }
         }
+    }
+}
+
+/// What an answer of this status is called, where it says no more of itself.
+fn word_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_REQUEST => "bad_request",
+        StatusCode::FORBIDDEN => "forbidden",
+        StatusCode::NOT_FOUND => "not_found",
+        StatusCode::CONFLICT => "conflict",
+        StatusCode::PRECONDITION_FAILED => "precondition_failed",
+        StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+        StatusCode::TOO_MANY_REQUESTS => "too_many_requests",
+        StatusCode::SERVICE_UNAVAILABLE => "service_unavailable",
+        status if status.is_server_error() => "internal_server_error",
+        _ => "rejected",
     }
 }
 

@@ -97,6 +97,7 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
                 return Err(format!("there is no user {name:?}").into());
             };
             let edit = Edit {
+                expiry: None,
                 id: document.id.into(),
                 parent: Some(document.rev),
                 history: None,
@@ -135,7 +136,9 @@ async fn find(users: &Database, name: &str) -> Result<Option<Document>> {
 async fn write(users: &Database, name: &str, members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<()> {
     let parent = find(users, name).await?.map(|document| document.rev);
     let (id, body) = (users::id_of(name).into(), Value::Object(members));
-    users.update(&Edit { id, parent, history: None, deleted: false, attachments: Vec::new(), body }).await?;
+    users
+        .update(&Edit { expiry: None, id, parent, history: None, deleted: false, attachments: Vec::new(), body })
+        .await?;
     Ok(())
 }
 

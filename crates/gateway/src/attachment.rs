@@ -111,7 +111,8 @@ async fn put(mut request: Request, db: &str, id: &str, name: &str) -> Result<Rep
     attachments.extend(others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })));
     uploads.stage().await?;
     let body = json::parse(&base.body, &Limits::default()).unwrap_or(Value::Object(Vec::new()));
-    let edit = Edit { id: id.into(), parent: base.parent, history: None, deleted: false, attachments, body };
+    let edit =
+        Edit { id: id.into(), parent: base.parent, history: None, deleted: false, expiry: None, attachments, body };
     let (rev, mut reply) = write(&request, db, &edit).await?;
     uploads.taken();
     reply.status = StatusCode::CREATED;

@@ -19,9 +19,6 @@ pub(crate) fn edit_of<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -
     if value.get("_removed").is_some_and(|removed| *removed != Value::Bool(false)) {
         return Err(Failure::not_found("Document revision is not accessible"));
     }
-    if value.get("_exp").is_some() {
-        return Err(Failure::not_implemented("_exp"));
-    }
     let is_revisions = |value: &Value<'_>| matches!(value, Value::Object(_));
     if !new_edits && !value.get("_revisions").is_none_or(is_revisions) {
         return Err(bad_revisions());
@@ -35,7 +32,15 @@ pub(crate) fn edit_of<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -
         (None, Some(id)) if !id.is_empty() => id,
         _ => "".into(),
     };
-    let edit = Edit { id, parent, history, deleted: parts.deleted, attachments: Vec::new(), body: parts.body };
+    let edit = Edit {
+        id,
+        parent,
+        history,
+        deleted: parts.deleted,
+        expiry: parts.expiry,
+        attachments: Vec::new(),
+        body: parts.body,
+    };
     Ok((edit, written))
 }
 

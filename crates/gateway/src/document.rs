@@ -136,7 +136,8 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     request.skip_body().await;
     let parent = named_rev(&request)?;
     let body = Value::Object(Vec::new());
-    let edit = Edit { id: id.into(), parent, history: None, deleted: true, attachments: Vec::new(), body };
+    let edit =
+        Edit { id: id.into(), parent, history: None, deleted: true, expiry: None, attachments: Vec::new(), body };
     Ok(write(&request, name, &edit).await?.1)
 }
 

@@ -232,6 +232,9 @@ impl From<Refusal> for Failure {
             | Refusal::AttachmentTooLarge { .. }
             | Refusal::TooManyEdits
             | Refusal::TooMuchAtOnce { .. } => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason),
+            Refusal::Rejected { status, .. } => {
+                Failure::new(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), reason)
+            }
             Refusal::UploadSwept | Refusal::UserChanged => Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason),
             Refusal::TooManyLeaves { .. } | Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, reason),
             Refusal::Unauthorized(_) => Failure::new(StatusCode::UNAUTHORIZED, reason),

@@ -22,6 +22,7 @@ fn text(generation: u64) -> String {
 fn edit(number: u64, generation: u64, text: &str) -> Result<Edit<'_>, Failure> {
     let history = (1..=generation).rev().map(|at| format!("{at}-a").parse());
     Ok(Edit {
+        expiry: None,
         id: format!("doc{number:08}").into(),
         parent: None,
         history: Some(history.collect::<Result<_, _>>()?),

@@ -28,7 +28,7 @@ fn document(number: u64) -> String {
 
 fn edit(id: String, parent: Option<RevId>, text: &str) -> Result<Edit<'static>, Failure> {
     let (history, attachments) = (None, Vec::new());
-    Ok(Edit { id: id.into(), parent, history, deleted: false, attachments, body: json(text)? })
+    Ok(Edit { expiry: None, id: id.into(), parent, history, deleted: false, attachments, body: json(text)? })
 }
 
 async fn fill(db: &Database, from: u64, to: u64) -> Result<f64, Failure> {

@@ -62,6 +62,7 @@ async fn measure(root: &Path, bytes: usize, run_bytes: u32) -> Result<(), Box<dy
         .map(|(number, text)| {
             let body = parse(text.as_bytes(), &Limits::default()).unwrap_or(Value::Null);
             Edit {
+                expiry: None,
                 id: format!("doc{number:08}").into(),
                 parent: None,
                 history: None,

@@ -16,6 +16,7 @@ use crate::feed::query::ChangesQuery;
 use crate::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
+use crate::judge::rights;
 use crate::layer::{Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::attachment::OpenAttachment;
@@ -32,7 +33,9 @@ use crate::store::due::{self, Kind};
 use crate::store::keys::Counter;
 use crate::store::once::now_ms;
 use crate::store::seq::Seq;
+use crate::store::sync_function::ChannelsOptions;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::sync_function::{check_has_channels, check_source};
 use crate::write::compact;
 
 /// A database's figures as a whole.
@@ -66,6 +69,8 @@ pub struct DatabaseInfo {
     pub shards: u32,
     /// See [`CreateOptions::partitioned`].
     pub is_partitioned: bool,
+    /// Whether its users see what is in their channels alone: [`CreateOptions::channels`].
+    pub has_channels: bool,
 }
 
 /// A partition's figures.
@@ -262,7 +267,7 @@ impl Reader {
     }
 
     /// Something that the database's record says, and who reads in the database at all may know.
-    async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
+    pub(crate) async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
         self.read_about(&mut OfInstance { reader: self, of }).await
     }
 
@@ -311,6 +316,10 @@ impl Database {
         if options.partitioned && DatabaseKind::of(&self.name) != DatabaseKind::Ordinary {
             return Err(Refusal::InvalidSetting("Cannot partition a system database".into()).into());
         }
+        if let Some(ChannelsOptions { sync }) = &options.channels {
+            check_has_channels(&self.name)?;
+            check_source(&self.inner, &self.name, sync.as_deref()).await?;
+        }
         let (leaves_only, once) = (options.leaves_only, self.inner.once()?);
         let mut create = Create {
             inner: &self.inner,
@@ -321,6 +330,7 @@ impl Database {
             leaves_only,
             shards,
             partitioned: options.partitioned,
+            channels: options.channels.as_ref(),
             created_at_ms,
             once,
             namespace: None,
@@ -394,6 +404,7 @@ impl Database {
     /// document follows.
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        rights::admitted(self, &instance).await?;
         Upload::new(Arc::clone(&self.inner), instance, self.actor.clone(), content_type, is_gzip)
     }
 
@@ -405,6 +416,7 @@ impl Database {
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it: Vec<&Unstaged> = data.iter().filter(|data| data.instance == instance.id()).collect();
+        rights::admitted(self, &instance).await?;
         crate::document::upload::stage_small(&self.inner, &instance, &self.actor, &of_it).await
     }
 
@@ -583,6 +595,7 @@ impl Operation for ReadInfo<'_> {
             run_bytes: instance.record.run_bytes,
             shards: instance.record.shards.max(1),
             is_partitioned: instance.record.partitioned,
+            has_channels: instance.channels() > 0,
         })
     }
 }
@@ -605,6 +618,7 @@ impl ReadInfo<'_> {
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,
             shards: instance.record.shards.max(1),
+            has_channels: true,
             is_partitioned: instance.record.partitioned,
         })
     }

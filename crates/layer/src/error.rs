@@ -241,6 +241,14 @@ pub enum Refusal {
     /// A rule or the database's gate forbids the edit to this user, and says why.
     #[error("{0}")]
     Unauthorized(String),
+    /// The database's sync function lets the edit not be, or says what may not be kept.
+    #[error("{reason}")]
+    Rejected {
+        /// What it is answered with: from 400 to 599.
+        status: u16,
+        /// In its words.
+        reason: String,
+    },
     /// The user's own document is another one than that which was judged: who asked is to be identified anew.
     #[error("the user was changed meanwhile")]
     UserChanged,
@@ -257,6 +265,11 @@ pub enum Refusal {
 impl Refusal {
     pub(crate) fn not_judged(because: NotJudged, reason: &str) -> Refusal {
         Refusal::NotJudged { because, reason: reason.to_owned() }
+    }
+
+    /// What an edit was judged with changes faster than it can be judged.
+    pub(crate) fn stale() -> Refusal {
+        Refusal::not_judged(NotJudged::Busy, "the document, or what you may do, changes all the time")
     }
 
     pub(crate) fn invalid(what: Invalid, reason: impl Into<String>) -> Refusal {

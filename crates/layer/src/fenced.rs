@@ -77,7 +77,7 @@ async fn current(db: &Database) -> Arc<Instance> {
 
 fn edit(id: &str) -> Edit<'_> {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
 }
 
 /// A renewal is killed after its first transaction.

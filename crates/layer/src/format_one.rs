@@ -15,7 +15,7 @@ use crate::{Authority, Database, Edit, Error, Layer, Result, RevId};
 
 fn edit(id: &str, parent: Option<RevId>, deleted: bool) -> Edit<'_> {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-    Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
 }
 
 /// Edits a document so many times; all its revisions, newest first.

@@ -67,7 +67,10 @@ impl Layer {
 
     /// A database by its name, to write to on somebody's behalf. Nothing is read here, either.
     pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
-        Database { reader: self.reader(name), actor: actor.into(), asker: Asker::All }
+        let actor = actor.into();
+        // A user's right to all of a database is said by whoever knows it.
+        let asker = if actor.user().is_some() { Asker::Guest } else { Asker::All };
+        Database { reader: self.reader(name), actor, asker }
     }
 }
 

@@ -66,7 +66,6 @@ impl HeldAt {
     }
 
     /// What is written then fails where they change before it is committed.
-    #[allow(dead_code, reason = "the judgement comes with the next step of design/channels.md")]
     pub(crate) fn conflict(&self, trx: &Transaction) -> Result<()> {
         self.keys.iter().try_for_each(|key| conflict_with(trx, key))
     }

@@ -281,7 +281,8 @@ mod tests {
         let (db, _directory) = database().await;
         let body = parse(br#"{"a":1,"b":2,"c":3}"#, &Limits::default()).unwrap();
         let id = "d".into();
-        let edit = Edit { id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+        let edit =
+            Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
         db.update(&edit).await.unwrap();
         // As a process that has not seen its names.
         db.inner.databases.remove(&*db.name);

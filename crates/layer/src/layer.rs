@@ -35,6 +35,7 @@ use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::root_upgrade::move_updates;
+use crate::store::sync_function::{ChannelsOptions, set_function};
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
 use crate::store::upgrade::Older;
@@ -138,6 +139,8 @@ pub struct CreateOptions {
     pub shards: Option<u32>,
     /// Whether ids of documents begin with a partition's name and a colon, `partition:id`, and partitions are counted.
     pub partitioned: bool,
+    /// Whether its users see what is in their channels alone, and what says which documents those are.
+    pub channels: Option<ChannelsOptions>,
 }
 
 /// Which names [`Layer::all_databases`] lists.
@@ -501,6 +504,7 @@ pub(crate) struct Create<'a> {
     /// 0: none.
     pub shards: u32,
     pub partitioned: bool,
+    pub channels: Option<&'a ChannelsOptions>,
     pub created_at_ms: u64,
     pub once: Once,
     /// What the attempts are for.
@@ -589,6 +593,10 @@ impl Operation for Create<'_> {
             partitioned: self.partitioned,
             ..proto::DatabaseRecord::default()
         };
+        if let Some(ChannelsOptions { sync }) = self.channels {
+            let keys = self.inner.keys.namespace(namespace);
+            set_function(trx, &keys, &mut record, sync.as_deref(), self.created_at_ms);
+        }
         name_features(&mut record);
         trx.set(&key, &record.encode_to_vec());
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.

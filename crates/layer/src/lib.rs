@@ -52,6 +52,7 @@ mod sign_in;
 mod store;
 mod stored_settings;
 mod sweeper;
+mod sync_function;
 mod turns;
 mod unknown_results;
 mod view;
@@ -103,9 +104,11 @@ pub use store::buckets::SHARDS_MAX;
 pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
 pub use store::secrets::SigningSecret;
 pub use store::seq::Seq;
+pub use store::sync_function::ChannelsOptions;
 pub use store::transaction::TRACE_TARGET;
 pub use store::waits;
 pub use stored_settings::{SETTING_BYTES_MAX, SETTING_NAME_BYTES_MAX, STORED_SETTINGS_MAX, StoredSettings};
+pub use sync_function::{SYNC_FUNCTION_BYTES_MAX, SyncFunctionInfo};
 pub use view::read::{Select, View, ViewRange};
 pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
 pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
@@ -131,7 +134,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 45] = [
+    let table: [(&str, &[&str]); 46] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("turns", &[]),
@@ -205,7 +208,10 @@ fn folders_know_only_those_below_them() {
             "judge",
             &[
                 "actor",
+                "asker",
+                "channels",
                 "error",
+                "held",
                 "store",
                 "view_bounds",
                 "view_functions",
@@ -259,9 +265,27 @@ fn folders_know_only_those_below_them() {
         ),
         ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
         (
+            "sync_function",
+            &[
+                "actor",
+                "asker",
+                "confirmed",
+                "document",
+                "error",
+                "handle",
+                "instance",
+                "judge",
+                "layer",
+                "record_change",
+                "store",
+                "write",
+            ],
+        ),
+        (
             "database",
             &[
                 "asker",
+                "sync_function",
                 "error",
                 "store",
                 "instance",

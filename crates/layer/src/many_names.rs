@@ -36,7 +36,7 @@ impl Operation for Enter<'_> {
 fn edit<'e>(id: &'e str, name: &str) -> Edit<'e> {
     let body = format!("{{{name:?}:1}}");
     let body = flatbed_flatten::json::parse(body.as_bytes(), &Default::default()).unwrap().into_owned();
-    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
 }
 
 #[tokio::test]

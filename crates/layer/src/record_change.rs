@@ -16,6 +16,16 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// for one more index or group, which have to leave room for settings; what is left is for what is noted later.
 const RECORD_BYTES_MAX: usize = 95_000;
 
+/// Whether a record may take the place of another one.
+pub(crate) fn check_room(record: &[u8], before: &[u8]) -> std::result::Result<(), Refusal> {
+    if record.len() <= RECORD_BYTES_MAX || record.len() <= before.len() {
+        return Ok(());
+    }
+    let taken = before.len();
+    let reason = format!("indexes, views and settings of this database take {taken} bytes: there is no room for it");
+    Err(Refusal::InvalidSetting(reason))
+}
+
 /// Changes a database's settings; every process notices. What makes the record too large is refused.
 pub(crate) struct ChangeRecord<'a, F> {
     pub inner: &'a Inner,
@@ -47,12 +57,7 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
             return Ok(());
         }
         let record = record.encode_to_vec();
-        if record.len() > RECORD_BYTES_MAX && record.len() > bytes.len() {
-            let taken = bytes.len();
-            let reason =
-                format!("indexes, views and settings of this database take {taken} bytes: there is no room for it");
-            return Err(Refusal::InvalidSetting(reason).into());
-        }
+        check_room(&record, &bytes)?;
         self.once.mark(trx);
         trx.set(&key, &record);
         trx.update_metadata_version();

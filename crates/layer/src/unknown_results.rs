@@ -61,7 +61,8 @@ fn path(text: &str) -> Vec<RevId> {
 async fn replicate(db: &Database, id: &str, history: &str) {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
     let history = Some(path(history));
-    let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body };
+    let edit =
+        Edit { expiry: None, id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body };
     db.update(&edit).await.unwrap();
 }
 
@@ -259,6 +260,7 @@ async fn a_database_is_created_and_deleted_once() {
         leaves_only: false,
         shards: 0,
         partitioned: false,
+        channels: None,
         created_at_ms: 1,
         once: inner.once().unwrap(),
         namespace: None,
@@ -318,7 +320,7 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         db.set_revs_limit(1_000).await.unwrap();
         let edit = |parent: Option<RevId>, text: &'static [u8]| {
             let body = parse(text, &Limits::default()).unwrap();
-            Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
+            Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
         };
         let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
@@ -359,7 +361,15 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
         }
         let body = parse(br#"{"mine":1}"#, &Limits::default()).unwrap();
         let history = Some(path("2-b 1-a"));
-        let edits = [Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body }];
+        let edits = [Edit {
+            expiry: None,
+            id: id.into(),
+            parent: None,
+            history,
+            deleted: false,
+            attachments: Vec::new(),
+            body,
+        }];
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let mut batches = crate::write::batch::prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
@@ -397,7 +407,15 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let ids: Vec<String> = (0..40).map(|number| format!("d{number}")).collect();
     let edit = |id: &String| {
         let body = parse(b"{}", &Limits::default()).unwrap();
-        Edit { id: id.clone().into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+        Edit {
+            expiry: None,
+            id: id.clone().into(),
+            parent: None,
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body,
+        }
     };
     let edits: Vec<_> = ids.iter().map(edit).collect();
     let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();

@@ -125,6 +125,7 @@ impl Description {
             }
         }
         let edit = Edit {
+            expiry: None,
             id: self.id.as_str().into(),
             parent: Some(self.rev.clone()),
             history: None,

@@ -16,7 +16,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 fn edit<'a>(id: String, text: &'a str) -> Result<Edit<'a>, Failure> {
     let body = parse(text.as_bytes(), &Limits::default())?;
     let (parent, history, attachments) = Default::default();
-    Ok(Edit { id: id.into(), parent, history, deleted: false, attachments, body })
+    Ok(Edit { expiry: None, id: id.into(), parent, history, deleted: false, attachments, body })
 }
 
 /// Documents of 1 kB.

@@ -2,12 +2,13 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use flatbed_javascript::{Caller, Design, Error, Runner, Validation};
+use flatbed_javascript::{Caller, Design, Error, Runner, SyncFunction, SyncWrite, Validation, writer_text};
 use flatbed_layer::json::{self, Object};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader, Refusal,
-    RevId, Room, Rule, USERS, User, Verdict, Writing,
+    Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
+    Refusal, RevId, Room, Rule, USERS, User, Verdict, Writing,
 };
 
 use crate::json_out;
@@ -73,6 +74,81 @@ impl Judge for Functions {
         let design = Design::new(database, String::from_utf8_lossy(&text).into_owned());
         Arc::new(Loaded { runner: self.0.clone(), design })
     }
+
+    fn sync_function(&self, database: &str, source: &str) -> Option<Arc<dyn Rule>> {
+        Some(Arc::new(Router { runner: self.0.clone(), function: SyncFunction::new(database, source) }))
+    }
+
+    fn check_sync_function<'a>(
+        &'a self,
+        database: &'a str,
+        source: &'a str,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<(), Refusal>> + Send + 'a>> {
+        Box::pin(async move {
+            let function = SyncFunction::new(database, source);
+            self.0.check_sync(&function).await.map_err(|error| match error {
+                Error::Missing | Error::Compilation(_) | Error::Thrown { .. } | Error::TimedOut(_) => {
+                    Refusal::InvalidDesign { what: DesignFault::Compilation, reason: error.to_string() }
+                }
+                error => failed(error),
+            })
+        })
+    }
+}
+
+/// A database's sync function.
+struct Router {
+    runner: Runner,
+    function: SyncFunction,
+}
+
+impl Rule for Router {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+        Box::pin(async move {
+            let document = routed(write.edit);
+            let old = write.old.map_or_else(|| "null".to_owned(), replaced);
+            let user = write.writer.map_or_else(|| "null".to_owned(), writer_text);
+            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            let (document, old, meta, user) = (&*document, &*old, NOTHING_BESIDES, &*user);
+            let write = SyncWrite { document, old, meta, user, id_bytes: write.edit.id.len(), now_s };
+            let said = self.runner.route(&self.function, &write).await.map_err(failed)?;
+            said.map(Verdict::from)
+                .map_err(|refusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() })
+        })
+    }
+}
+
+/// What a sync function is given as its third argument.
+const NOTHING_BESIDES: &str = "{}";
+
+/// An edit as a sync function is given it: without attachments, revisions and the time at which it ends. `_rev` as of [`edited`].
+fn routed(edit: &Edit<'_>) -> String {
+    let mut out = Vec::new();
+    let mut document = Object::new(&mut out);
+    document.string("_id", &edit.id);
+    let line: &[RevId] = edit.history.as_deref().unwrap_or(edit.parent.as_slice());
+    if let Some(rev) = line.first() {
+        json_out::rev(rev, document.place("_rev"));
+    }
+    if edit.deleted {
+        document.bool("_deleted", true);
+    }
+    let mut body = Vec::new();
+    json::write(&edit.body, &mut body);
+    document.members(body.get(1..body.len().saturating_sub(1)).unwrap_or_default());
+    document.end();
+    text(out)
+}
+
+/// The revision below it, as a sync function is given it.
+fn replaced(old: &Document) -> String {
+    text(Object::text(|document| {
+        document.string("_id", &old.id);
+        if old.deleted {
+            document.bool("_deleted", true);
+        }
+        document.members(&old.body);
+    }))
 }
 
 struct Loaded {

@@ -88,7 +88,7 @@ impl Writer {
             let parent = existing.as_ref().map(|document| document.rev.clone());
             let kept = existing.into_iter().filter(|_| !deleted).flat_map(|document| document.attachments);
             let attachments = kept.map(|attachment| (attachment.name, AttachmentEdit::Stub { revpos: None })).collect();
-            let edit = Edit { id: id.into(), parent, history: None, deleted, attachments, body };
+            let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments, body };
             attempts += 1;
             match self.update(&edit).await {
                 Ok(_) => return Ok(true),

@@ -325,7 +325,7 @@ mod tests {
     fn edit<'e>(id: &'e str, body: &'e str, parent: Option<&Updated>) -> Edit<'e> {
         let body = parse(body.as_bytes(), &json::Limits::default()).unwrap();
         let parent = parent.map(|updated| updated.rev.clone());
-        Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
+        Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
     }
 
     fn told<T>(result: Result<T>) -> String {

@@ -287,7 +287,7 @@ impl Granted<'_> {
     pub(crate) fn staging(&self) -> Database {
         let held = Held { access: Access::Member, ..self.held(Needs::Member) };
         let user = User { fence: None, setting: None, ..self.rights.user() };
-        self.layer.database(self.name, user.through(Arc::new(held)))
+        self.layer.database(self.name, user.through(Arc::new(held))).asked_by(self.asker())
     }
 
     /// Whether design documents may be written.
@@ -330,8 +330,7 @@ impl Gate for Held {
             return Ok(());
         }
         let access = access(&self.principal, &self.name, &security.parsed(parsed));
-        // A sync function does not judge writes yet: who is no member writes nothing.
-        self.needs.are_met(&self.principal, access, false).map_err(refusal)?;
+        self.needs.are_met(&self.principal, access, security.has_channels()).map_err(refusal)?;
         // What was let by as an administrator's, design documents among it, is to be judged anew as a member's.
         if self.access == Access::Admin && access != Access::Admin { Err(Refusal::UserChanged) } else { Ok(()) }
     }

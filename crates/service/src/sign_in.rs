@@ -433,7 +433,15 @@ async fn write_rehashed(
     }
     let Value::Object(members) = body else { return Ok(()) };
     let body = Value::Object(new.put_into(members));
-    let edit = Edit { id: id.into(), parent: Some(rev), history: None, deleted: false, attachments: Vec::new(), body };
+    let edit = Edit {
+        expiry: None,
+        id: id.into(),
+        parent: Some(rev),
+        history: None,
+        deleted: false,
+        attachments: Vec::new(),
+        body,
+    };
     let user = User { name: None, roles: vec![flatbed_auth::ADMIN_ROLE.to_owned()], ..User::default() };
     layer.database(USERS, user.through(Arc::new(Rehash))).update(&edit).await.map(drop)
 }

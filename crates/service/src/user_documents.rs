@@ -107,8 +107,8 @@ impl Entering {
                 Prepared::AsIs(body) => body,
                 Prepared::Hash(unhashed) => self.of.hash(unhashed, self.is_server_admin).await?,
             };
-            let Edit { id, parent, history, deleted, attachments, .. } = edit.clone();
-            edits.push(Edit { id, parent, history, deleted, attachments, body });
+            let Edit { id, parent, history, deleted, expiry, attachments, .. } = edit.clone();
+            edits.push(Edit { id, parent, history, deleted, expiry, attachments, body });
         }
         Ok(edits)
     }

@@ -122,7 +122,7 @@ async fn delete(database: Writer, mut request: Request, id: &str, name: &str) ->
 async fn write(database: &Writer, id: &str, base: &Base, attachments: Vec<(String, AttachmentEdit)>) -> Result<RevId> {
     let body = json::parse(&base.body, &Limits::default()).unwrap_or(Value::Object(Vec::new()));
     let parent = base.parent.clone();
-    let edit = Edit { id: id.into(), parent, history: None, deleted: false, attachments, body };
+    let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments, body };
     Ok(database.update(&edit).await?.rev)
 }
 

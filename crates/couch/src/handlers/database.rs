@@ -1,8 +1,8 @@
 //! `/{db}`: creation and deletion, its figures, and documents posted to it.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::Object;
-use flatbed_layer::{CreateOptions, DatabaseInfo, DocumentId};
+use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_layer::{ChannelsOptions, CreateOptions, DatabaseInfo, DocumentId};
 use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
@@ -43,7 +43,7 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
 }
 
 async fn create(mut request: Request, name: &str) -> Result<Reply> {
-    request.skip_body().await;
+    let body = request.read_body().await?;
     let query = &request.query;
     let partitioned = match query.get("partitioned") {
         None | Some("false") => false,
@@ -69,11 +69,32 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
     };
     let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
-    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, partitioned };
+    let channels = channels_of(&body.bytes)?;
+    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, partitioned, channels };
     request.context.database(name, Own).await?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
     Ok(reply)
+}
+
+/// Whether a database is to have channels: `{"sync": "function (doc) {...}"}`, or `{"channels": true}`. What is no object
+/// says nothing, as in CouchDB.
+fn channels_of(body: &[u8]) -> Result<Option<ChannelsOptions>> {
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Ok(None);
+    }
+    let body = json::parse(body, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    let sync = match body.get("sync") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(source)) => Some(source.to_string()),
+        Some(_) => return Err(Failure::bad_request("`sync` must be a string.")),
+    };
+    match body.get("channels") {
+        None | Some(Value::Null) => Ok(sync.map(|source| ChannelsOptions { sync: Some(source) })),
+        Some(Value::Bool(true)) => Ok(Some(ChannelsOptions { sync })),
+        Some(Value::Bool(false)) if sync.is_none() => Ok(None),
+        Some(_) => Err(Failure::bad_request("`channels` must be true, or false without `sync`.")),
+    }
 }
 
 trait Positive {

@@ -206,7 +206,10 @@ pub(crate) fn edit_from<'b>(
         (None, None) => "".into(),
     };
     let attachments = Vec::new();
-    Ok((Edit { id, parent, history, deleted: parts.deleted, attachments, body: parts.body }, written))
+    Ok((
+        Edit { expiry: parts.expiry, id, parent, history, deleted: parts.deleted, attachments, body: parts.body },
+        written,
+    ))
 }
 
 /// The revision of a document from another replica, and its ancestors, newest first.
@@ -338,7 +341,7 @@ async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let body = json::parse(&text, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let copied = source.attachments.into_iter();
     let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
-    let edit = Edit { id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
+    let edit = Edit { expiry: None, id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
     let mut reply = write_one(&request.context.database(name, Write).await?, &edit, false).await?;
     let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
     reply.header(header::LOCATION, &location);
@@ -352,6 +355,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let look = GetOptions { no_body: true, ..GetOptions::default() };
     request.context.database(name, Read).await?.get(id, &look).await?;
     let edit = Edit {
+        expiry: None,
         id: id.into(),
         parent,
         history: None,

@@ -61,7 +61,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
             let kept = there.names.into_iter().filter(|name| !form.has_file(name));
             let attachments = kept.map(|name| (name, AttachmentEdit::Stub { revpos: None })).collect();
             let parent = Some(there.rev);
-            Edit { id: id.into(), parent, history: None, deleted: there.deleted, attachments, body }
+            Edit { expiry: None, id: id.into(), parent, history: None, deleted: there.deleted, attachments, body }
         }
         (None, None) => return Err(Failure::bad_request("The form needs a field _doc or a field _rev")),
     };

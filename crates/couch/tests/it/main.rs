@@ -40,6 +40,7 @@ mod sessions;
 mod slow_followers;
 mod stuck_index;
 mod support;
+mod sync_functions;
 mod tokens;
 mod two_servers;
 mod under_faults;

@@ -295,7 +295,15 @@ mod tests {
         for path in [&["1-a"][..], &["2-b", "1-a"]] {
             let history = Some(path.iter().map(|rev| rev.parse().unwrap()).collect());
             let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-            let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments: Vec::new(), body };
+            let edit = Edit {
+                expiry: None,
+                id: id.into(),
+                parent: None,
+                history,
+                deleted: false,
+                attachments: Vec::new(),
+                body,
+            };
             db.update(&edit).await.unwrap();
         }
     }

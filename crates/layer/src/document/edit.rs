@@ -1,7 +1,9 @@
 //! Documents as they come in and go out.
 
 use std::borrow::Cow;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use flatbed_channels::Expiry;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
 
@@ -25,6 +27,8 @@ pub struct Edit<'a> {
     pub history: Option<Vec<RevId>>,
     /// Whether the edit is a deletion.
     pub deleted: bool,
+    /// When the document goes, as the client says: `_exp`. Only where the database has channels.
+    pub expiry: Option<Expiry>,
     /// All attachments that the revision has, by distinct names, in the order written.
     pub attachments: Vec<(String, AttachmentEdit)>,
     /// The body: an object without the special members (names beginning with `_`, but for `_replication_...`), in the
@@ -41,6 +45,8 @@ pub struct EditParts<'a> {
     pub rev: Option<RevId>,
     /// `_deleted`.
     pub deleted: bool,
+    /// `_exp`: seconds from now on, or of Unix time, or a date.
+    pub expiry: Option<Expiry>,
     /// `_revisions`, as written.
     pub revisions: Option<Value<'a>>,
     /// `_attachments`, an object as written.
@@ -59,8 +65,15 @@ impl<'a> EditParts<'a> {
         let Value::Object(all) = value else {
             return Err(Refusal::invalid(Invalid::Document, "Document must be a JSON object"));
         };
-        let mut parts =
-            EditParts { id: None, rev: None, deleted: false, revisions: None, attachments: None, body: Value::Null };
+        let mut parts = EditParts {
+            id: None,
+            rev: None,
+            deleted: false,
+            expiry: None,
+            revisions: None,
+            attachments: None,
+            body: Value::Null,
+        };
         let mut members = Vec::with_capacity(all.len());
         for (name, value) in all {
             if !name.starts_with('_') {
@@ -74,6 +87,10 @@ impl<'a> EditParts<'a> {
                 ("_rev", Value::String(rev)) => parts.rev = Some(rev.parse()?),
                 ("_rev", _) => return Err(Refusal::InvalidRevision),
                 ("_deleted", Value::Bool(deleted)) => parts.deleted = deleted,
+                ("_exp", value) => {
+                    let expiry = Expiry::parse(&value, now_s());
+                    parts.expiry = Some(expiry.map_err(|error| Refusal::invalid(Invalid::Member, error.to_string()))?);
+                }
                 ("_revisions", value @ Value::Object(_)) => parts.revisions = Some(value),
                 ("_attachments", value @ Value::Object(_)) => parts.attachments = Some(value),
                 ("_revs_info" | "_conflicts" | "_deleted_conflicts" | "_local_seq", _) => {}
@@ -94,6 +111,11 @@ impl<'a> EditParts<'a> {
         parts.body = Value::Object(members);
         Ok(parts)
     }
+}
+
+/// The present, in seconds of Unix time.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Checks a document id as CouchDB does: not empty, no leading underscore but in `_design/...` (and `_local/...`, which

@@ -277,7 +277,7 @@ mod tests {
                 attachments.push((format!("{}{at:02}", "a".repeat(100)), one));
             }
             let body = parse(b"{}", &Limits::default()).unwrap();
-            let edit = Edit { id: "d".into(), parent, history: None, deleted: false, attachments, body };
+            let edit = Edit { expiry: None, id: "d".into(), parent, history: None, deleted: false, attachments, body };
             parent = Some(db.update(&edit).await.unwrap().rev);
         }
         let inner = &db.inner;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
+use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX, Routing};
 
 use crate::error::Refusal;
 use crate::store::proto;
@@ -22,6 +22,14 @@ pub struct Verdict {
     /// The user who wrote the revision, by the name that the database's channels know. The guest, administrators and the server
     /// have none.
     pub writer: Option<String>,
+}
+
+impl From<Routing> for Verdict {
+    /// What a sync function says. A second of Unix time is kept as the milliseconds with which it begins.
+    fn from(Routing { channels, grants, expires_at }: Routing) -> Verdict {
+        let expires_at_ms = expires_at.map(|second| second.saturating_mul(1_000));
+        Verdict { channels, grants, expires_at_ms, writer: None }
+    }
 }
 
 /// Channels and grants of a revision. Each is a row of some index.

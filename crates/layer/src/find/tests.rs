@@ -26,7 +26,7 @@ fn text(value: &Value<'_>) -> String {
 
 pub(crate) async fn put(db: &Database, id: &str, parent: Option<RevId>, body: &str) -> Result<RevId> {
     let EditParts { deleted, body, .. } = EditParts::from_json(json(body)).unwrap();
-    let edit = Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
+    let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
     Ok(db.update(&edit).await?.rev)
 }
 
@@ -36,7 +36,15 @@ pub(super) async fn put_all(db: &Database, documents: &[(String, String)]) {
             .iter()
             .map(|(id, body)| {
                 let body = EditParts::from_json(json(body)).unwrap().body;
-                Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+                Edit {
+                    expiry: None,
+                    id: id.into(),
+                    parent: None,
+                    history: None,
+                    deleted: false,
+                    attachments: Vec::new(),
+                    body,
+                }
             })
             .collect();
         for outcome in db.bulk_update(&edits).await.unwrap() {

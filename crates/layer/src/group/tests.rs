@@ -87,6 +87,7 @@ pub(super) async fn put(db: &Database, id: &str, body: Option<&str>) {
         }
         let value = parse(body.unwrap_or("{}").as_bytes(), &Limits::default()).unwrap();
         let edit = Edit {
+            expiry: None,
             id: id.to_owned().into(),
             parent,
             history: None,

@@ -42,7 +42,7 @@ const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
     let EditParts { deleted, body, .. } =
         EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
-    Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
 }
 
 async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> Result<RevId> {

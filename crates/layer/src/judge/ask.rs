@@ -7,19 +7,24 @@
 use std::fmt;
 use std::sync::Arc;
 
+use flatbed_channels::require::Writer;
 use flatbed_flatten::json::{self, Limits, Value};
-use flatbed_revtree::{DESIGN_IDS, DocumentId};
+use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
 use futures_util::future::BoxFuture;
 use futures_util::stream::StreamExt;
 use prost::Message;
 
+use crate::actor::User;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, NotJudged, Refusal, Result};
+use crate::error::{Error, Invalid, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
+use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::judge::design;
-use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
+use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writing};
+use crate::judge::rights;
+use crate::judge::routes::Routes;
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
@@ -44,11 +49,16 @@ const REASON_BYTES_MIN: usize = 40;
 
 /// The rules of a database as of a version of its record.
 #[derive(Clone, Default)]
-pub(crate) struct Rules(Arc<[Arc<dyn Rule>]>);
+pub(crate) struct Rules {
+    /// What says of documents in which channels they are; nothing does in a database without.
+    routes: Option<Routes>,
+    validators: Arc<[Arc<dyn Rule>]>,
+}
 
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rules").field(&self.0.len()).finish()
+        let routes = self.routes.as_ref().map(Routes::is_function);
+        f.debug_struct("Rules").field("function", &routes).field("validators", &self.validators.len()).finish()
     }
 }
 
@@ -84,11 +94,17 @@ impl DatabaseRecord {
 }
 
 /// What tells a database from all others, those that had its name before included.
-fn named(instance: &Instance) -> String {
-    format!("{}/{}", instance.name, instance.incarnation())
+pub(super) fn named(instance: &Instance) -> String {
+    named_by(&instance.name, instance.incarnation())
+}
+
+/// The same of a database of this name; 0: one that is yet to be.
+pub(crate) fn named_by(name: &str, incarnation: u64) -> String {
+    format!("{name}/{incarnation}")
 }
 
 async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
+    let routes = if instance.record.channels > 0 { Some(Routes::load(&database.inner, instance).await?) } else { None };
     let failed = |reason: &str| Refusal::not_judged(NotJudged::Internal, reason);
     let (start, end) = (Some(DESIGN_IDS.0.to_owned()), Some(DESIGN_IDS.1.to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
@@ -103,18 +119,19 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
                 if bytes > DESIGN_BYTES_MAX {
                     return Err(failed("the design documents that validate are too large").into());
                 }
-                let judge = database.inner.judge.as_ref().ok_or_else(|| failed("no functions run here"))?;
+                let judge = database.inner.judge.as_ref().ok_or_else(|| failed(NO_FUNCTIONS))?;
                 found.push(judge.load(&design, &named));
             }
         }
     }
-    Ok(Rules(found.into()))
+    Ok(Rules { routes, validators: found.into() })
 }
 
 /// A refusal with as much of its reason as there is room for where so many edits may be refused.
 fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     if let Refusal::Forbidden(reason)
     | Refusal::Unauthorized(reason)
+    | Refusal::Rejected { reason, .. }
     | Refusal::NotJudged { reason, .. }
     | Refusal::InvalidDesign { reason, .. } = &mut refusal
     {
@@ -126,60 +143,134 @@ fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     refusal
 }
 
-/// Asks the database's rules about edits. `of`: how many edits the whole request has.
+/// An edit that is asked about.
+pub(crate) struct Asked<'a, 'e> {
+    pub(crate) edit: &'a Edit<'e>,
+    /// The tombstone on which a document is made again by an edit that does not name it, as far as it is known.
+    pub(crate) upon: Option<&'a RevId>,
+}
+
+/// What was said of an edit, and what that rests on beside the rules.
+#[derive(Debug, Clone)]
+pub(crate) struct Judged {
+    pub(crate) judgement: Judgement,
+    /// Its revision was there already, and nobody was asked.
+    pub(crate) was_there: bool,
+    /// As it was asked with: [`Asked::upon`].
+    pub(crate) upon: Option<RevId>,
+    /// In a database with channels: what who writes has, if they do not see all.
+    pub(crate) held: Option<Arc<HeldAt>>,
+}
+
+impl Judged {
+    /// Nobody has anything to say.
+    pub(crate) fn may() -> Judged {
+        Judged { judgement: Ok(Verdict::default()), was_there: false, upon: None, held: None }
+    }
+}
+
+/// Asks the database's rules about edits. `of`: how many edits the whole request has. `is_anew`: what was remembered of who writes was no
+/// longer so.
 pub(crate) async fn judge(
     database: &Database,
     instance: &Instance,
-    edits: &[&Edit<'_>],
+    asked: &[Asked<'_, '_>],
     of: usize,
-) -> Result<Vec<Judgement>> {
-    let all_may = || vec![Ok(Verdict::default()); edits.len()];
-    let is_design = |edit: &Edit<'_>| DocumentId::of(&edit.id).is_design();
+    is_anew: bool,
+) -> Result<Vec<Judged>> {
+    let all_may = || vec![Judged::may(); asked.len()];
+    let is_design = |asked: &Asked<'_, '_>| DocumentId::of(&asked.edit.id).is_design();
     // What the server writes of its own accord is not judged.
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
-    let rules = if instance.record.rules > 0 { instance.rules(database).await? } else { Rules::default() };
+    let has_rules = instance.record.rules > 0 || instance.channels() > 0;
+    let rules = if has_rules { instance.rules(database).await? } else { Rules::default() };
     let own = database.inner.judge.as_deref().and_then(|judge| judge.of_database(&instance.name));
-    let rules: Vec<&dyn Rule> = own.iter().chain(rules.0.iter()).map(|rule| &**rule).collect();
-    let judge = database.inner.judge.as_deref().filter(|_| !rules.is_empty());
-    if judge.is_none() && !edits.iter().any(|edit| is_design(edit)) {
+    let validators: Vec<&dyn Rule> = own.iter().chain(rules.validators.iter()).map(|rule| &**rule).collect();
+    let is_judged = !validators.is_empty() || rules.routes.is_some();
+    if !is_judged && !asked.iter().any(is_design) && asked.iter().all(|asked| asked.edit.expiry.is_none()) {
         return Ok(all_may());
     }
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
+    let judge = database.inner.judge.as_deref();
     let (caller, named) = (judge.map_or(0, Judge::caller), &named(instance));
-    let asked = edits.iter().map(|edit| {
-        let rules = &rules;
+    let routes = rules.routes.as_ref();
+    let held = if routes.is_some() { rights::held(database, instance, database.asker(), is_anew).await? } else { None };
+    let writer = held.as_ref().map(|held| rights::writer(database.asker(), held)).transpose();
+    let writer = writer.as_ref().map(Option::as_ref);
+    let upons: Vec<Option<RevId>> = asked.iter().map(|asked| asked.upon.cloned()).collect();
+    let asked = asked.iter().map(|Asked { edit, upon }| {
+        let validators = &validators;
         async move {
-            let mut verdict = Verdict::default();
+            let judged = |verdict| Judged { judgement: Ok(verdict), ..Judged::may() };
             // As in CouchDB: a broken function must not keep anybody from mending it.
-            if is_design(edit) {
+            if DocumentId::of(&edit.id).is_design() {
                 if !edit.deleted {
                     let functions = database.inner.views.functions();
                     design::check(&edit.body, named, functions, instance.record.partitioned)
                         .await
                         .map_err(|refusal| cut(refusal, of))?;
                 }
-                return Ok(verdict);
+                return Ok(judged(Verdict::default()));
             }
-            let Some(judge) = judge else { return Ok(verdict) };
-            let Some((old, _room)) = with_room(database, edit, judge, named).await? else { return Ok(verdict) };
-            for rule in rules {
-                let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security };
-                verdict = verdict.and(rule.judge(write).await.map_err(|refusal| cut(refusal, of))?);
+            if routes.is_none() && edit.expiry.is_some() {
+                return Err(Refusal::invalid(Invalid::Member, "Bad special document member: _exp").into());
             }
-            Ok(verdict.check()?)
+            if !is_judged {
+                return Ok(judged(Verdict::default()));
+            }
+            let writer = writer.map_err(Refusal::clone)?;
+            let upon = upon.filter(|_| routes.is_some());
+            let Some((old, _room)) = with_room(database, edit, upon, judge, named).await? else {
+                return Ok(Judged { was_there: true, ..judged(Verdict::default()) });
+            };
+            let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security, writer };
+            let mut verdict = Verdict::default();
+            if let Some(routes) = routes {
+                verdict = routes.route(write).await.map_err(|refusal| cut(refusal, of))?;
+            }
+            // As in CouchDB there is nothing below a document that is made again.
+            let old = old.as_ref().filter(|_| upon.is_none());
+            for rule in validators {
+                let said = rule.judge(Writing { old, ..write }).await.map_err(|refusal| cut(refusal, of))?;
+                verdict = verdict.and(said);
+            }
+            Ok(judged(verdict.check()?))
         }
     });
-    let asked: Vec<BoxFuture<'_, Result<Verdict>>> = asked.map(|asked| Box::pin(asked) as _).collect();
+    let asked: Vec<BoxFuture<'_, Result<Judged>>> = asked.map(|asked| Box::pin(asked) as _).collect();
     let mut asked = futures_util::stream::iter(asked).buffered(JUDGED_AT_ONCE);
-    let mut judged = Vec::with_capacity(edits.len());
-    while let Some(judgement) = asked.next().await {
-        judged.push(match judgement {
+    let mut judged = Vec::with_capacity(upons.len());
+    for upon in upons {
+        let Some(said) = asked.next().await else { break };
+        let said = match said {
             // Of this edit alone.
-            Err(Error::Refused(refusal)) => Err(refusal),
-            judgement => Ok(judgement?),
-        });
+            Err(Error::Refused(refusal)) => Judged { judgement: Err(refusal), ..Judged::may() },
+            said => said?,
+        };
+        judged.push(Judged { upon, held: held.clone(), ..said });
     }
     Ok(judged)
+}
+
+/// What the database's function, or the document itself, says of an edit upon `old`; without a `writer` all requirements are met.
+///
+/// # Errors
+/// [`Refusal::InvalidSetting`]: it has no channels.
+pub(crate) async fn routed(
+    database: &Reader,
+    instance: &Instance,
+    edit: &Edit<'_>,
+    old: Option<&Document>,
+    writer: Option<&Writer>,
+) -> Result<Judgement> {
+    let rules = instance.rules(database).await?;
+    let Some(routes) = &rules.routes else {
+        return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
+    };
+    let nobody = User::default();
+    let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
+    let write = Writing { edit, old, user: &nobody, database: &instance.name, caller: 0, security, writer };
+    Ok(routes.route(write).await)
 }
 
 /// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
@@ -187,25 +278,27 @@ pub(crate) async fn judge(
 async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
-    judge: &dyn Judge,
+    upon: Option<&RevId>,
+    judge: Option<&dyn Judge>,
     named: &str,
-) -> Result<Option<(Option<Document>, Room)>> {
+) -> Result<Option<(Option<Document>, Option<Room>)>> {
     let mut room = None;
     loop {
-        let reading = match (&edit.parent, &edit.history) {
+        let reading = match (edit.parent.as_ref().or(upon), &edit.history) {
             (None, None) => None,
             // It is never closed.
             _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
-        let old = match replaced(database, edit).await? {
+        let old = match replaced(database, edit, upon).await? {
             Replaced::Itself => return Ok(None),
             Replaced::Nothing => None,
             Replaced::Revision(old) => Some(*old),
         };
         drop(reading);
+        let Some(judge) = judge else { return Ok(Some((old, None))) };
         let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
         match room.take().or_else(|| judge.try_room(named, bytes)) {
-            Some(room) => return Ok(Some((old, room))),
+            Some(room) => return Ok(Some((old, Some(room)))),
             None => drop(old),
         }
         // What was read then is what is read again: revisions do not change.
@@ -240,7 +333,7 @@ fn text_bytes(value: &Value<'_>) -> usize {
 }
 
 /// What an edit replaces.
-enum Replaced {
+pub(crate) enum Replaced {
     /// Its revision is there already.
     Itself,
     /// Nothing that has a body.
@@ -249,9 +342,9 @@ enum Replaced {
     Revision(Box<Document>),
 }
 
-async fn replaced(database: &Reader, edit: &Edit<'_>) -> Result<Replaced> {
+pub(crate) async fn replaced(database: &Reader, edit: &Edit<'_>, upon: Option<&RevId>) -> Result<Replaced> {
     let candidates = match &edit.history {
-        None => edit.parent.iter().cloned().collect(),
+        None => edit.parent.as_ref().or(upon).into_iter().cloned().collect(),
         Some(path) => {
             let missing = database.missing_revs(&[(edit.id.to_string(), path.clone())]).await?;
             let missing = missing.into_iter().next().map(|(missing, _)| missing).unwrap_or_default();
@@ -284,6 +377,7 @@ mod tests {
             for refusal in [
                 Refusal::Forbidden(reason.clone()),
                 Refusal::Unauthorized(reason.clone()),
+                Refusal::Rejected { status: 418, reason: reason.clone() },
                 Refusal::NotJudged { because: NotJudged::TimedOut, reason: reason.clone() },
             ] {
                 let told = cut(refusal, edits).to_string();
@@ -327,6 +421,7 @@ mod tests {
         let server = layer.database("db", authority.for_job("test"));
         let body = || json::parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
         let edit = |id: &'static str| Edit {
+            expiry: None,
             id: id.into(),
             parent: None,
             history: None,
@@ -341,13 +436,16 @@ mod tests {
         let instance = crate::write::batch::instance_of(&layer.inner, "db").await.unwrap();
         let anna = layer.database("db", crate::fenced::user("anna"));
         let (document, design) = (edit("d"), edit("_design/a"));
-        let said = judge(&anna, &instance, &[&document, &design], 2).await.unwrap();
+        let asked = |edit| Asked { edit, upon: None };
+        let said = judge(&anna, &instance, &[asked(&document), asked(&design)], 2, false).await.unwrap();
+        let said: Vec<Judgement> = said.into_iter().map(|judged| judged.judgement).collect();
         let channels = ["_design/a", "_design/long"].map(str::to_owned);
         let grants = channels.clone().map(|channel| anna_has(&channel));
         let both =
             Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9), ..Verdict::default() };
         // Nobody judges a design document, nor the server.
         assert_eq!(said, [Ok(both), Ok(Verdict::default())]);
-        assert_eq!(judge(&server, &instance, &[&document], 1).await.unwrap(), [Ok(Verdict::default())]);
+        let said = judge(&server, &instance, &[asked(&document)], 1, false).await.unwrap();
+        assert_eq!(said[0].judgement, Ok(Verdict::default()));
     }
 }

@@ -6,12 +6,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use flatbed_channels::require::Writer;
 use futures_util::future::BoxFuture;
 
 use crate::actor::User;
 use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
-use crate::error::Refusal;
+use crate::error::{NotJudged, Refusal};
 
 /// What makes rules of design documents, and has the room that judging takes.
 pub trait Judge: Send + Sync {
@@ -23,6 +24,24 @@ pub trait Judge: Send + Sync {
     /// gives a meaning to.
     fn of_database(&self, _name: &str) -> Option<Arc<dyn Rule>> {
         None
+    }
+
+    /// The sync function of a database that has channels; `database` as of [`Judge::load`]. `None`: none is run here, and no
+    /// user writes.
+    fn sync_function(&self, _database: &str, _source: &str) -> Option<Arc<dyn Rule>> {
+        None
+    }
+
+    /// Whether a text is a sync function.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidDesign`]: it is none. [`Refusal::NotJudged`]: that is not known.
+    fn check_sync_function<'a>(
+        &'a self,
+        _database: &'a str,
+        _source: &'a str,
+    ) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
+        Box::pin(async { Err(Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS)) })
     }
 
     /// Another number than it gave before: on whose behalf a batch of edits is judged.
@@ -42,6 +61,9 @@ pub trait Judge: Send + Sync {
     }
 }
 
+/// Why nobody writes where nobody judges.
+pub(crate) const NO_FUNCTIONS: &str = "no functions run here";
+
 /// Room that is held until this is dropped.
 pub type Room = Box<dyn Any + Send>;
 
@@ -50,7 +72,7 @@ pub trait Rule: Send + Sync {
     /// Resolves within seconds.
     ///
     /// # Errors
-    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::NotJudged`].
+    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::Rejected`], [`Refusal::NotJudged`].
     fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement>;
 }
 
@@ -69,6 +91,8 @@ pub struct Writing<'a> {
     pub caller: u64,
     /// The database's `_security`, if it was set.
     pub security: Option<&'a [u8]>,
+    /// In a database that has channels: who writes, with what they have. `None`: who meets whatever is required.
+    pub writer: Option<&'a Writer>,
 }
 
 /// What a rule says of an edit, or all of them together: why it may not be made, or what it means if it is.

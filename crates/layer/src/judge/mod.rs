@@ -3,3 +3,5 @@
 pub(crate) mod ask;
 mod design;
 pub(crate) mod judgement;
+pub(crate) mod rights;
+pub(crate) mod routes;

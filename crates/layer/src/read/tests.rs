@@ -68,7 +68,7 @@ async fn put(db: &Database, id: &str, text: &str, change: impl FnOnce(Edit<'_>) 
     let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
     let parts = EditParts::from_json(parse(text.as_bytes(), &Limits::default()).unwrap()).unwrap();
     let EditParts { deleted, body, .. } = parts;
-    let edit = Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
+    let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
     db.update(&change(edit)).await.unwrap();
 }
 

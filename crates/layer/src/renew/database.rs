@@ -351,7 +351,9 @@ mod tests {
         for id in ids {
             let body = parse(b"{}", &Limits::default()).unwrap();
             let (id, attachments) = (id.into(), Vec::new());
-            db.update(&Edit { id, parent: None, history: None, deleted: false, attachments, body }).await.unwrap();
+            db.update(&Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments, body })
+                .await
+                .unwrap();
         }
         let inner = &db.inner;
         let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();

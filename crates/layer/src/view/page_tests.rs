@@ -48,7 +48,15 @@ async fn rows_of_one_key_with_documents_are_there_once() {
     let (db, _directory) = database().await;
     let body = format!("{{\"text\":\"{}\"}}", "a".repeat(60_000));
     let body = parse(body.as_bytes(), &Limits::default()).unwrap();
-    let big = Edit { id: "big".into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+    let big = Edit {
+        expiry: None,
+        id: "big".into(),
+        parent: None,
+        history: None,
+        deleted: false,
+        attachments: Vec::new(),
+        body,
+    };
     assert!(db.bulk_update(&[big]).await.unwrap().iter().all(Result::is_ok));
     let joined = |n: u32| ("1".to_owned(), format!("{{\"_id\":\"big\",\"n\":{n}}}"));
     let mut model = Model::from([("many".to_owned(), of_rows((0..60).map(joined).collect()))]);

@@ -25,8 +25,8 @@ use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::judge::ask;
-use crate::judge::judgement::Judgement;
+use crate::judge::ask::{self, Asked, Judged};
+use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
 use crate::store::once::random_id;
@@ -34,7 +34,7 @@ use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::DocumentWrite;
-use crate::write::plan::{Planned, Planner};
+use crate::write::plan::{Brings, Planned, Planner};
 
 pub(crate) use all::write_all;
 
@@ -69,6 +69,9 @@ const SHARED_BODY_BYTES_MAX: u64 = 32_000;
 
 /// How often edits are judged anew because what judges has changed under them.
 const JUDGED_ANEW_MAX: usize = 32;
+
+/// How often an edit is judged anew because what it rests on beside the rules has changed under it: who changes all the time waits.
+const STALE_MAX: usize = 3;
 
 /// How often a write begins anew because the database was deleted and created again, or restored, under it.
 const BEGUN_ANEW_MAX: usize = 8;
@@ -216,7 +219,9 @@ pub(crate) struct Item {
     /// An attempt's commit may have happened.
     maybe_committed: bool,
     /// What the database's rules say of it.
-    judged: Judgement,
+    judged: Judged,
+    /// That rests on something that was another by the last attempt: they are to be asked again.
+    is_stale: bool,
     /// Its document is too large for a transaction with edits of others, or there was no room left for it.
     goes_alone: bool,
 }
@@ -275,7 +280,8 @@ pub(crate) async fn prepare(
             token: random_id()?,
             attempted: None,
             maybe_committed: false,
-            judged: Ok(Verdict::default()),
+            judged: Judged::may(),
+            is_stale: false,
             goes_alone: false,
         };
         match batches.last_mut() {
@@ -318,12 +324,10 @@ async fn write_batch(
     let mut written = Written { outcomes: Vec::with_capacity(batch.len()), left: Vec::new() };
     let inner = &*database.inner;
     let mut rest = batch;
-    let mut changes = 0;
+    let (mut changes, mut stale) = (0, 0);
     while !rest.is_empty() {
         if judged_by != Some(instance.record.rules) {
-            let asked: Vec<&Edit<'_>> = rest.iter().map(|item| &edits[item.at]).collect();
-            let judged = ask::judge(database, &instance, &asked, edits.len()).await?;
-            rest.iter_mut().zip(judged).for_each(|(item, judged)| item.judged = judged);
+            judge_items(database, &instance, edits, &mut rest).await?;
             judged_by = Some(instance.record.rules);
         }
         let preparations = Preparations::of(&instance);
@@ -367,9 +371,29 @@ async fn write_batch(
             }
             written.outcomes.push((item.at, outcome));
         }
+        stale = if later.iter().any(|item| item.is_stale) { stale + 1 } else { 0 };
+        if stale > STALE_MAX {
+            let given_up = later.extract_if(.., |item| item.is_stale);
+            written.outcomes.extend(given_up.map(|item| (item.at, Err(Refusal::stale()))));
+        } else if stale > 0 {
+            judged_by = None;
+        }
         rest = later;
     }
     Ok(written)
+}
+
+/// Asks about items, each as its document was found last.
+async fn judge_items(database: &Database, instance: &Instance, edits: &[Edit<'_>], items: &mut [Item]) -> Result<()> {
+    let asked: Vec<Asked<'_, '_>> =
+        items.iter().map(|item| Asked { edit: &edits[item.at], upon: item.judged.upon.as_ref() }).collect();
+    let is_anew = items.iter().any(|item| item.is_stale);
+    let judged = ask::judge(database, instance, &asked, edits.len(), is_anew).await?;
+    drop(asked);
+    for (item, judged) in items.iter_mut().zip(judged) {
+        (item.judged, item.is_stale) = (judged, false);
+    }
+    Ok(())
 }
 
 /// The database's instance, from the cache if it is there: the write's own transaction checks it.
@@ -452,6 +476,7 @@ impl Operation for WriteBatch<'_, '_> {
         let within = Within { inner: self.inner, trx, instance };
         let mut maintainers = Maintainers::of(instance, preparations);
         // All reads are issued before the first is awaited.
+        let fences = Fences::begin(trx, self.items.iter().take(most).filter_map(|item| item.judged.held.as_ref()));
         let reads: Vec<_> = self
             .items
             .iter_mut()
@@ -467,19 +492,21 @@ impl Operation for WriteBatch<'_, '_> {
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
                 let old = (!is_first).then(|| OldRead::begin(trx, &keys, edit));
                 maintainers.begin(&within, &edit.id);
-                if let Ok(said) = &item.judged {
+                if let Ok(said) = &item.judged.judgement {
                     maintainers.begin_grants(&within, said);
                 }
                 (keys, earlier, info, old)
             })
             .collect();
         let mut admissions = arriving.arrived().await?;
+        let fences = fences.arrived().await?;
         let room = Room::new(DROPPED_BYTES_MAX);
         let mut outcomes: Placed<Outcome> = Vec::with_capacity(self.items.len());
         let mut written: HashSet<&str> = HashSet::new();
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
         let mut changes_rules = false;
+        self.items.iter_mut().for_each(|item| item.is_stale = false);
         for (place, (item, (keys, earlier, info, old))) in self.items.iter_mut().zip(reads).enumerate() {
             let info = match info.await? {
                 Some(bytes) => Some(Info::decode(&bytes)?),
@@ -497,6 +524,14 @@ impl Operation for WriteBatch<'_, '_> {
                 outcomes.push((place, Err(refusal)));
                 continue;
             }
+            if instance.record.channels > 0 {
+                let upon = upon(&self.edits[item.at], info.as_ref());
+                let is_same = item.judged.held.as_ref().is_none_or(|held| fences.is_same(held));
+                if item.judged.upon.as_ref() != upon || !is_same {
+                    (item.judged.upon, item.is_stale) = (upon.cloned(), true);
+                    continue;
+                }
+            }
             if self.is_shared {
                 item.goes_alone = info.as_ref().is_some_and(|info| {
                     info.leaf_count > SHARED_LEAVES_MAX || moved_bytes(info) > SHARED_BODY_BYTES_MAX
@@ -509,7 +544,7 @@ impl Operation for WriteBatch<'_, '_> {
             bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
             // By the list as it is now: one that has changed since the batch was cut cuts it anew.
             bytes += kinds::reserve(instance, &self.edits[item.at]);
-            bytes += item.judged.as_ref().map_or(0, Verdict::bytes);
+            bytes += item.judged.judgement.as_ref().map_or(0, Verdict::bytes);
             is_full |= bytes > TRANSACTION_BYTES_MAX && !outcomes.is_empty();
             if is_full && self.is_shared {
                 // Not with the next ones, which may be as large: nobody is passed over twice.
@@ -531,13 +566,23 @@ impl Operation for WriteBatch<'_, '_> {
                 None => (None, None, None),
             };
             let unjudged = Verdict::default();
-            let (refused, verdict) = (item.judged.as_ref().err(), item.judged.as_ref().unwrap_or(&unjudged));
+            let judgement = item.judged.judgement.as_ref();
+            let (refused, verdict) = (judgement.err(), judgement.unwrap_or(&unjudged));
             let (keys, room, leaves_max) = (&keys, &room, inner.options.leaves_max);
             let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max };
             let planned = planner.plan(info.as_ref(), old_leaves, list).await;
+            let brings_leaf = matches!(&planned, Ok(Planned::Change(plan, _)) if plan.brings() == Brings::Leaf);
+            if item.judged.was_there && brings_leaf {
+                // It was purged since.
+                item.is_stale = true;
+                continue;
+            }
             if self.is_shared && planned.is_ok() {
                 // Before it is written: a transaction does not conflict on what it has written itself.
                 transaction::conflict_with(trx, &keys.info())?;
+            }
+            if let (Some(held), true) = (&item.judged.held, planned.is_ok()) {
+                held.conflict(trx)?;
             }
             let outcome = match planned {
                 Ok(Planned::Known(rev)) => Ok(Updated { rev }),
@@ -591,6 +636,12 @@ async fn is_written(
         Some(is_there) => Ok(is_there),
         None => Ok(leaves.whole(trx, keys).await?.contains(rev)),
     }
+}
+
+/// The tombstone on which an edit makes a document again without naming it.
+fn upon<'a>(edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
+    let makes = edit.history.is_none() && edit.parent.is_none() && !edit.deleted;
+    info.filter(|info| makes && info.deleted).map(|info| &info.winner)
 }
 
 /// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records, and in a row

@@ -109,9 +109,16 @@ impl Planner<'_, '_> {
         leaves: Option<Reading>,
         list: Option<ListRead>,
     ) -> Result<Planned> {
-        let mut planned = match &self.edit.history {
-            Some(path) => self.plan_history(path, info.is_some(), leaves).await?,
-            None => self.plan_edit(info, leaves, list).await?,
+        // Who may not write where there are channels does not learn what is there.
+        let refused_first = self.refused.filter(|_| self.instance.channels() > 0);
+        let planned = match (&self.edit.history, refused_first) {
+            (Some(path), _) => self.plan_history(path, info.is_some(), leaves).await,
+            (None, Some(refusal)) => return Err(refusal.clone().into()),
+            (None, None) => self.plan_edit(info, leaves, list).await,
+        };
+        let mut planned = match (planned, refused_first) {
+            (Err(Error::Refused(_)), Some(refusal)) => return Err(refusal.clone().into()),
+            (planned, _) => planned?,
         };
         let Planned::Change(plan, attached) = &mut planned else { return Ok(planned) };
         if let (Brings::Leaf, Some(refusal)) = (plan.brings(), self.refused) {

@@ -421,7 +421,9 @@ mod tests {
     async fn replicate(db: &Database, id: &str, path: Vec<RevId>) {
         let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
         let (history, attachments) = (Some(path), Vec::new());
-        db.update(&Edit { id: id.into(), parent: None, history, deleted: false, attachments, body }).await.unwrap();
+        db.update(&Edit { expiry: None, id: id.into(), parent: None, history, deleted: false, attachments, body })
+            .await
+            .unwrap();
     }
 
     fn line(generations: u64, hash: &str) -> Vec<RevId> {

@@ -11,6 +11,7 @@ use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, Got, Refusal, 
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).expect("JSON")).expect("a document");
     Edit {
+        expiry: None,
         id: id.into(),
         parent: parent.cloned(),
         history: None,

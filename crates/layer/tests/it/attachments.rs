@@ -24,7 +24,8 @@ async fn put_with(
 ) -> Result<RevId> {
     let attachments = attachments.into_iter().map(|(name, edit)| (name.to_owned(), edit)).collect();
     let body = parse(b"{}", &Limits::default()).unwrap();
-    let edit = Edit { id: id.into(), parent: parent.cloned(), history: None, deleted: false, attachments, body };
+    let edit =
+        Edit { expiry: None, id: id.into(), parent: parent.cloned(), history: None, deleted: false, attachments, body };
     db.update(&edit).await.map(|updated| updated.rev)
 }
 

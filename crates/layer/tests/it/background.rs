@@ -224,6 +224,7 @@ async fn replicate_all(db: &Database, edits: impl Iterator<Item = (String, bool)
     let history = |second| if second { vec!["2-b", "1-a"] } else { vec!["1-a"] };
     let edits: Vec<_> = edits
         .map(|(id, second)| Edit {
+            expiry: None,
             id: id.into(),
             parent: None,
             history: Some(history(second).into_iter().map(|rev| rev.parse().unwrap()).collect()),

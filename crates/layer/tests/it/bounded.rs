@@ -25,7 +25,7 @@ async fn write(db: &Database, edit: Edit<'_>) -> Result<RevId> {
 
 fn edit<'a>(id: &str, parent: Option<RevId>, deleted: bool, attachments: Vec<(String, AttachmentEdit)>) -> Edit<'a> {
     let body = parse(b"{}", &Limits::default()).unwrap();
-    Edit { id: id.to_owned().into(), parent, history: None, deleted, attachments, body }
+    Edit { expiry: None, id: id.to_owned().into(), parent, history: None, deleted, attachments, body }
 }
 
 async fn data(db: &Database, text: String) -> AttachmentEdit {

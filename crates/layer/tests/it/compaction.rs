@@ -10,6 +10,7 @@ async fn replicate(db: &Database, id: &str, path: &str, body: &str) -> RevId {
     let history: Vec<RevId> = path.split(' ').map(|rev| rev.parse().unwrap()).collect();
     let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
     let edit = Edit {
+        expiry: None,
         id: id.into(),
         parent: None,
         history: Some(history),
@@ -152,6 +153,7 @@ async fn a_compaction_takes_as_many_transactions_as_it_needs() {
         let path = (1..=generation).rev().take(2).map(|at| format!("{at}-a").parse().unwrap());
         let path: Vec<RevId> = path.collect();
         let edit = |id: &String| Edit {
+            expiry: None,
             id: id.clone().into(),
             parent: None,
             history: Some(path.clone()),

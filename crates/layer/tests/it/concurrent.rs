@@ -76,6 +76,7 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
                     let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
                     let parent = winner(&db, id).await;
                     edits.push(Edit {
+                        expiry: None,
                         id: id.into(),
                         parent,
                         history: None,

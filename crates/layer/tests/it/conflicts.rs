@@ -16,6 +16,7 @@ async fn replicate(db: &Database, id: &str, path: &[RevId], body: &str) -> Resul
     let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).expect("JSON"))?;
     let history = Some(path.to_vec());
     let edit = Edit {
+        expiry: None,
         id: id.into(),
         parent: None,
         history,

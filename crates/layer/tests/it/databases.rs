@@ -189,6 +189,7 @@ async fn walks_go_page_by_page_both_ways() {
         let edits: Vec<_> = chunk
             .iter()
             .map(|id| flatbed_layer::Edit {
+                expiry: None,
                 id: id.as_str().into(),
                 parent: None,
                 history: None,

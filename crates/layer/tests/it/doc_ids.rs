@@ -15,6 +15,7 @@ fn name(n: usize) -> String {
 async fn fill(db: &Database, numbers: std::ops::Range<usize>) {
     for chunk in numbers.collect::<Vec<_>>().chunks(500) {
         let edit = |n: &usize| Edit {
+            expiry: None,
             id: name(*n).into(),
             parent: None,
             history: None,
@@ -112,6 +113,7 @@ async fn lists_give_what_a_walk_gives() {
 /// Another first revision beside the one that is there.
 async fn put_conflict(db: &Database, id: &str) {
     let edit = Edit {
+        expiry: None,
         id: id.into(),
         parent: None,
         history: Some(vec![RevId::new(1, [7; 16])]),

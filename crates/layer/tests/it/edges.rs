@@ -45,6 +45,7 @@ async fn a_walk_does_not_end_well_in_another_database() {
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     let edit = |n: usize| Edit {
+        expiry: None,
         id: format!("d{n:04}").into(),
         parent: None,
         history: None,
@@ -147,7 +148,14 @@ async fn edits_that_need_no_transaction_see_a_deletion_too() {
     two.delete_database("db").await.unwrap();
     assert!(matches!(db.bulk_update(&[]).await, Err(Error::DatabaseNotFound)));
     let value = flatbed_layer::json::parse(b"{}", &Default::default()).unwrap();
-    let edit =
-        Edit { id: "_no".into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body: value };
+    let edit = Edit {
+        expiry: None,
+        id: "_no".into(),
+        parent: None,
+        history: None,
+        deleted: false,
+        attachments: Vec::new(),
+        body: value,
+    };
     assert!(matches!(db.bulk_update(&[edit]).await, Err(Error::DatabaseNotFound)));
 }

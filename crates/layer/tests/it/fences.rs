@@ -74,7 +74,7 @@ impl Gate for Everyone {
 
 fn edit(id: &str) -> Edit<'_> {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
 }
 
 async fn user(users: &Database, name: &str, parent: Option<&RevId>) -> RevId {

@@ -29,6 +29,7 @@ mod security;
 mod shards;
 mod stored_settings;
 mod support;
+mod sync_functions;
 mod together;
 mod updates;
 mod upgrade;

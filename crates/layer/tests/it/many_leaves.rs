@@ -15,6 +15,7 @@ struct Write {
 fn edit(write: &Write) -> Edit<'static> {
     let parts = EditParts::from_json(parse(write.body.as_bytes(), &Limits::default()).unwrap()).unwrap();
     Edit {
+        expiry: None,
         id: write.id.clone().into(),
         parent: write.parent.clone(),
         history: write.history.clone(),

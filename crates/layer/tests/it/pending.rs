@@ -12,6 +12,7 @@ async fn write(db: &Database, ids: std::ops::Range<usize>) {
         let names: Vec<String> = numbers.map(|number| format!("d{number:05}")).collect();
         let body = || flatbed_layer::json::parse(b"{}", &Default::default()).unwrap();
         let edit = |id: &'_ str| Edit {
+            expiry: None,
             id: id.to_owned().into(),
             parent: None,
             history: None,

@@ -30,6 +30,7 @@ async fn followers_begin_anew() {
         let edits: Vec<_> = chunk
             .iter()
             .map(|n| Edit {
+                expiry: None,
                 id: id(*n).into(),
                 parent: None,
                 history: None,

@@ -151,6 +151,7 @@ async fn what_is_staged_for_a_lost_history_is_not_taken() {
         revpos: None,
     };
     let edit = Edit {
+        expiry: None,
         id: "attached".into(),
         parent: None,
         history: None,
@@ -213,7 +214,7 @@ async fn much(layer: &Layer) -> Database {
         let history = Some(leaf.split(' ').map(|rev| rev.parse().unwrap()).collect());
         let parts = EditParts::from_json(parse(b"{}", &Limits::default()).unwrap()).unwrap();
         let (attachments, body) = (Vec::new(), parts.body);
-        let edit = Edit { id: "both".into(), parent: None, history, deleted: false, attachments, body };
+        let edit = Edit { expiry: None, id: "both".into(), parent: None, history, deleted: false, attachments, body };
         db.update(&edit).await.unwrap();
     }
     create(layer, "empty", None).await;

@@ -86,7 +86,7 @@ async fn without_shards_the_layout_is_that_of_before() {
 fn edits<'a>(ids: &'a [String], body: &'a str) -> Vec<Edit<'a>> {
     let edit = |id: &'a String| {
         let body = parse(body.as_bytes(), &Limits::default()).expect("JSON");
-        Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+        Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
     };
     ids.iter().map(edit).collect()
 }

@@ -299,6 +299,7 @@ pub async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) ->
     let value = parse(body.as_bytes(), &Limits::default()).expect("JSON");
     let parts = EditParts::from_json(value)?;
     let edit = Edit {
+        expiry: None,
         id: id.into(),
         parent: parent.cloned(),
         history: None,

@@ -187,6 +187,7 @@ async fn a_document_with_many_leaves_goes_alone() {
     let layer = four(&store).await;
     let db = create(&layer, "db", None).await;
     let leaf = |at: usize| Edit {
+        expiry: None,
         id: "wide".into(),
         parent: None,
         history: Some(vec![format!("1-{at}").parse().unwrap()]),
@@ -344,6 +345,7 @@ async fn each_database_is_for_itself_and_one_that_goes_takes_its_own() {
             let db = db.clone();
             tasks.push(tokio::spawn(async move {
                 let edit = Edit {
+                    expiry: None,
                     id: id(at).into(),
                     parent: None,
                     history: None,

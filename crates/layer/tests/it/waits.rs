@@ -163,7 +163,7 @@ fn body(number: usize) -> String {
 
 fn edit(id: String, parent: Option<RevId>, text: &str) -> Edit<'_> {
     let body = flatbed_layer::json::parse(text.as_bytes(), &flatbed_layer::json::Limits::default()).expect("JSON");
-    Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
 }
 
 fn id(number: usize) -> String {

@@ -21,6 +21,7 @@ async fn write(db: &Database, edits: &[(&str, Option<&RevId>, &str)]) -> Vec<Rev
     let mut revs = Vec::new();
     for edits in edits.chunks(500) {
         let edits = edits.iter().map(|(id, parent, body)| Edit {
+            expiry: None,
             id: (*id).into(),
             parent: parent.cloned(),
             history: None,

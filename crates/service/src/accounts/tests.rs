@@ -17,7 +17,15 @@ impl Gate for Open {
 pub(crate) async fn write_user(layer: &Layer, name: &str, rest: &str, parent: Option<RevId>) -> RevId {
     let text = format!(r#"{{"name":"{name}","type":"user",{rest}}}"#);
     let body = json::parse(text.as_bytes(), &Limits::default()).unwrap();
-    let edit = Edit { id: id_of(name).into(), parent, history: None, deleted: false, attachments: Vec::new(), body };
+    let edit = Edit {
+        expiry: None,
+        id: id_of(name).into(),
+        parent,
+        history: None,
+        deleted: false,
+        attachments: Vec::new(),
+        body,
+    };
     users(layer).update(&edit).await.unwrap().rev
 }
 
@@ -125,7 +133,15 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
     assert!(now().await.is_some());
     let body = json::parse(b"{}", &Limits::default()).unwrap();
     let attachments = Vec::new();
-    let edit = Edit { id: id_of("anna").into(), parent: Some(rev), history: None, deleted: true, attachments, body };
+    let edit = Edit {
+        expiry: None,
+        id: id_of("anna").into(),
+        parent: Some(rev),
+        history: None,
+        deleted: true,
+        attachments,
+        body,
+    };
     users(&store.layer).update(&edit).await.unwrap();
     assert_eq!(now().await, None);
     assert!(accounts.now(&Standing::anonymous()).await.unwrap().is_some());
@@ -150,7 +166,8 @@ async fn names_without_an_account() {
     let text = format!(r#"{{"name":"nobody7","type":"user",{}}}"#, user("b", "x"));
     let body = json::parse(text.as_bytes(), &Limits::default()).unwrap();
     let (history, attachments) = (Some(vec![other]), Vec::new());
-    let edit = Edit { id: id_of("nobody7").into(), parent: None, history, deleted: false, attachments, body };
+    let edit =
+        Edit { expiry: None, id: id_of("nobody7").into(), parent: None, history, deleted: false, attachments, body };
     users(&store.layer).update(&edit).await.unwrap();
     let found = accounts.find("nobody7", Fresh::Since(Instant::now())).await.unwrap();
     assert!(found.account.is_none() && found.refused.unwrap().reason.contains("conflicts must be resolved"));

@@ -33,7 +33,15 @@ impl Store {
 
     pub(crate) async fn put(&self, id: &str, body: &str) {
         let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
-        let edit = Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+        let edit = Edit {
+            expiry: None,
+            id: id.into(),
+            parent: None,
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body,
+        };
         self.context.database("db", Write).await.unwrap().update(&edit).await.unwrap();
     }
 

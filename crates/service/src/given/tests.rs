@@ -53,7 +53,7 @@ impl Given {
 
 fn edit(id: &str) -> Edit<'_> {
     let body = json::parse(b"{}", &Limits::default()).unwrap();
-    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
 }
 
 fn is_unauthorized<T>(done: flatbed_layer::Result<T>) -> bool {

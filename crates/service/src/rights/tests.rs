@@ -149,7 +149,7 @@ async fn all(context: &Context, name: &str) -> [u16; 6] {
 
 fn edit<'a>(id: &'a str) -> Edit<'a> {
     let body = json::parse(b"{}", &Limits::default()).unwrap();
-    Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
 }
 
 const NOTHING: [u16; 6] = [0; 6];

@@ -13,7 +13,15 @@ use crate::standing::{RestsOn, Standing};
 
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
-    Edit { id: id.into(), parent: parent.cloned(), history: None, deleted: false, attachments: Vec::new(), body }
+    Edit {
+        expiry: None,
+        id: id.into(),
+        parent: parent.cloned(),
+        history: None,
+        deleted: false,
+        attachments: Vec::new(),
+        body,
+    }
 }
 
 const ANNA: &str = "org.couchdb.user:anna";

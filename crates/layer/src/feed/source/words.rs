@@ -89,7 +89,8 @@ mod tests {
         let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
         let body = format!("{{\"word\":\"{word}\"}}");
         let body = parse(body.as_bytes(), &Limits::default()).unwrap();
-        let edit = Edit { id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body };
+        let edit =
+            Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body };
         db.update(&edit).await.unwrap();
     }
 

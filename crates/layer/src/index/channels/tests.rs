@@ -11,6 +11,7 @@ use flatbed_revtree::RevId;
 use futures_util::future::BoxFuture;
 
 use super::*;
+use crate::asker::Asker;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::error::Refusal;
 use crate::handle::Database;
@@ -88,17 +89,17 @@ async fn database(has_channels: bool) -> ([Database; 2], Option<tempfile::TempDi
     if has_channels {
         give_channels(&server).await;
     }
-    ([server, layer.database("db", crate::fenced::user("anna"))], directory)
+    ([server, layer.database("db", crate::fenced::user("anna")).asked_by(Asker::All)], directory)
 }
 
 fn of_user(db: &Database) -> Database {
-    Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("anna"))
+    Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("anna")).asked_by(Asker::All)
 }
 
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
     let EditParts { deleted, body, .. } =
         EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
-    Edit { id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
+    Edit { id: id.into(), parent, history: None, deleted, expiry: None, attachments: Vec::new(), body }
 }
 
 async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> RevId {

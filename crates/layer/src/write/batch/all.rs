@@ -16,13 +16,12 @@ use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::judge::ask;
 use crate::store::once::Once;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{
     BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Cut, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch,
-    instance_of, prepare, resolved, transaction_bytes,
+    instance_of, judge_items, prepare, resolved, transaction_bytes,
 };
 
 /// What is known of the operation over all its attempts.
@@ -106,8 +105,7 @@ async fn write_items(
     let work = Work::new(inner);
     let asked: Vec<&Edit<'_>> = edits.iter().collect();
     for _ in 0..=JUDGED_ANEW_MAX {
-        let judged = ask::judge(database, &instance, &asked, edits.len()).await?;
-        items.iter_mut().zip(judged).for_each(|(item, judged)| item.judged = judged);
+        judge_items(database, &instance, edits, items).await?;
         let preparations = Preparations::of(&instance);
         if preparations.are_wanted() {
             preparations.edits(inner, &asked).await?;
@@ -159,6 +157,9 @@ impl Operation for WriteAll<'_, '_> {
         // It never takes fewer documents than all.
         self.batch.attempts = 0;
         let Some(outcomes) = self.batch.attempt(trx, attempt).await? else { return Ok(None) };
+        if self.batch.items.iter().any(|item| item.is_stale) {
+            return Ok(None);
+        }
         let edits = self.batch.edits;
         let is_part = outcomes.len() < edits.len();
         let (mut revs, mut refused) = (Vec::with_capacity(edits.len()), Vec::new());

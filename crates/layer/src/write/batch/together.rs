@@ -19,20 +19,19 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::document::edit::{Edit, Outcome};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::judge::ask;
 use crate::lanes::Waiting;
 use crate::layer::Inner;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::waits;
 use crate::write::batch::{
-    Item, JUDGED_ANEW_MAX, Placed, SHARED_BODY_BYTES_MAX, Work, WriteBatch, note, resolved, transaction_bytes,
-    write_batch,
+    Item, JUDGED_ANEW_MAX, Placed, SHARED_BODY_BYTES_MAX, STALE_MAX, Work, WriteBatch, judge_items, note, resolved,
+    transaction_bytes, write_batch,
 };
 
 /// How often a transaction of several requests is tried: of those in it that others write too, one is always new.
@@ -62,10 +61,10 @@ pub(super) async fn write(
 ) -> Result<Option<Outcome>> {
     let (inner, name) = (&database.inner, &database.name);
     let (edits, id) = (std::slice::from_ref(edit), Arc::<str>::from(&*edit.id));
+    let mut stale = 0;
     for _ in 0..=JUDGED_ANEW_MAX {
-        if let Some(judged) = ask::judge(database, &instance, &[edit], 1).await?.pop() {
-            item.judged = judged;
-        }
+        item.at = 0;
+        judge_items(database, &instance, edits, std::slice::from_mut(&mut item)).await?;
         let judged_by = Some(instance.record.rules);
         let may_join = may_join(&instance, edit, &item);
         let enters = may_join && inner.lanes.enter(name, &id);
@@ -81,6 +80,12 @@ pub(super) async fn write(
             Fate::Done(outcome) => {
                 note(inner, &outcome);
                 return Ok(Some(outcome));
+            }
+            Fate::Stale => {
+                stale += 1;
+                if stale > STALE_MAX {
+                    return Ok(Some(Err(Refusal::stale())));
+                }
             }
             Fate::Alone => {
                 item.at = 0;
@@ -107,6 +112,8 @@ enum Fate {
     Alone,
     /// To be judged or prepared anew: the database is another one now, or is judged otherwise.
     Anew,
+    /// To be judged anew: its document is another one than it was judged with, or who writes has something else.
+    Stale,
 }
 
 struct Reply {
@@ -151,6 +158,7 @@ async fn wait(
     let bytes = transaction_bytes(&item.body, edit) + kinds::reserve(instance, edit);
     // The transaction may go on when the request has gone.
     let edit = Edit {
+        expiry: edit.expiry,
         id: edit.id.to_string().into(),
         parent: edit.parent.clone(),
         history: None,
@@ -346,6 +354,7 @@ async fn write_group(mut turn: Turn, mut group: Group) {
             let mut outcomes = outcomes.into_iter().peekable();
             group.answer(|at, item| match outcomes.next_if(|(place, _)| *place == at) {
                 Some((_, outcome)) => Some(Fate::Done(outcome)),
+                None if item.is_stale => Some(Fate::Stale),
                 None if item.goes_alone => Some(Fate::Alone),
                 None => None,
             })
@@ -375,13 +384,12 @@ mod tests {
     use futures_util::future::{BoxFuture, join, poll_immediate};
 
     use super::*;
-    use crate::error::Refusal;
     use crate::fenced::{database, layer_judged_by};
     use crate::{Document, GetOptions, Judge, Judgement, Rule, Verdict, Writing};
 
     fn edit(id: &str) -> Edit<'_> {
         let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-        Edit { id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+        Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
     }
 
     /// Transactions of others, until the lane has room for none.

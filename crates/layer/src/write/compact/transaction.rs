@@ -233,7 +233,7 @@ mod tests {
             let history = (1..=generation).rev().map(|at| format!("{at}-a").parse().unwrap()).collect();
             let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
             let (history, attachments) = (Some(history), Vec::new());
-            let edit = Edit { id: id.into(), parent: None, history, deleted: false, attachments, body };
+            let edit = Edit { expiry: None, id: id.into(), parent: None, history, deleted: false, attachments, body };
             db.update(&edit).await.unwrap();
         }
     }

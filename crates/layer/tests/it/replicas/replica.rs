@@ -116,6 +116,7 @@ impl Write {
     pub fn edit(&self) -> Edit<'_> {
         let body: Value<'_> = parse(self.text.as_bytes(), &Limits::default()).expect("JSON");
         Edit {
+            expiry: None,
             id: self.id.as_str().into(),
             parent: self.parent.clone(),
             history: self.history.clone(),

@@ -1,0 +1,113 @@
+//! Who writes in a database that has channels, as its sync function sees them, and that they still have it when it is committed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use flatbed_channels::require::Writer;
+
+use crate::asker::Asker;
+use crate::channels::holding::Holding;
+use crate::error::{Refusal, Result};
+use crate::handle::{Database, Reader};
+use crate::held::{Fencing, HeldAt};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// Why somebody who gave no name may not write.
+const NOBODY: &str = "You are not authorized to access this db.";
+
+/// Why somebody with a name may not.
+const NO_USER: &str = "You are not allowed to access this db.";
+
+/// What who writes has; `None`: they see all. What is remembered is enough, since the write's own transaction looks at it again
+/// ([`Fences`]); `is_anew`: it was no longer so.
+pub(crate) async fn held(
+    database: &Reader,
+    instance: &Instance,
+    asker: &Asker,
+    is_anew: bool,
+) -> Result<Option<Arc<HeldAt>>> {
+    struct Read<'a>(&'a Inner, &'a Instance, &'a Asker);
+    impl Operation for Read<'_> {
+        type Output = Arc<HeldAt>;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<HeldAt>> {
+            Holding::begin(self.0, trx, self.1, self.2).held().await
+        }
+    }
+    let inner = &*database.inner;
+    if *asker == Asker::All {
+        return Ok(None);
+    }
+    if let Some(held) = Holding::cached(inner, instance, asker).filter(|_| !is_anew) {
+        return Ok(Some(held));
+    }
+    // Of another instance that has come into its place it says nothing: the write begins anew then.
+    transaction::read(&inner.db, &inner.metrics, &mut Read(inner, instance, asker)).await.map(Some)
+}
+
+/// Who writes, to a sync function. A member by `_security` who is no user of the database is called by a name that no user has.
+///
+/// # Errors
+/// They are nobody here: the guest whom no administrator lets in, a user who is gone or disabled, an account that is neither a user nor a
+/// member.
+pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Writer, Refusal> {
+    let name = match asker {
+        Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => name.to_string(),
+        Asker::Guest if held.is_there => String::new(),
+        // One who is disabled has been changed by somebody.
+        Asker::Account { name, is_member: true } if held.user_at.is_none() => format!(":{name}"),
+        Asker::Guest => return Err(Refusal::Unauthorized(NOBODY.to_owned())),
+        _ => return Err(Refusal::Forbidden(NO_USER.to_owned())),
+    };
+    Ok(Writer::new(name, held))
+}
+
+/// Whether somebody may bring what no function sees, as far as is remembered of them: data for documents that are yet to be judged.
+///
+/// # Errors
+/// As of [`writer`].
+pub(crate) async fn admitted(database: &Database, instance: &Instance) -> Result<()> {
+    let asker = database.asker();
+    if instance.channels() > 0
+        && let Some(held) = held(database, instance, asker, false).await?
+        && writer(asker, &held).is_err()
+    {
+        let held = self::held(database, instance, asker, true).await?;
+        held.map_or(Ok(()), |held| writer(asker, &held).map(drop))?;
+    }
+    Ok(())
+}
+
+/// What those have who write in one transaction, being looked at again.
+pub(crate) struct Fences {
+    reads: Vec<(usize, Fencing)>,
+    are_same: HashMap<usize, bool>,
+}
+
+impl Fences {
+    /// Asks for their versions, each once.
+    pub(crate) fn begin<'h>(trx: &Transaction, held: impl Iterator<Item = &'h Arc<HeldAt>>) -> Fences {
+        let mut fences = Fences { reads: Vec::new(), are_same: HashMap::new() };
+        for held in held {
+            let place = Arc::as_ptr(held).addr();
+            if fences.are_same.insert(place, false).is_none() {
+                fences.reads.push((place, held.begin_fence(trx)));
+            }
+        }
+        fences
+    }
+
+    /// Waits for them.
+    pub(crate) async fn arrived(mut self) -> Result<Fences> {
+        for (place, read) in std::mem::take(&mut self.reads) {
+            self.are_same.insert(place, read.holds().await?);
+        }
+        Ok(self)
+    }
+
+    /// Whether somebody has what they were judged by.
+    pub(crate) fn is_same(&self, held: &Arc<HeldAt>) -> bool {
+        self.are_same.get(&Arc::as_ptr(held).addr()).is_some_and(|is_same| *is_same)
+    }
+}

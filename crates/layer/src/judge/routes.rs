@@ -1,0 +1,78 @@
+//! What says of a revision in which channels it is: the database's sync function, or where it has none the document itself.
+
+use std::sync::Arc;
+
+use flatbed_channels::{Expiry, Routing};
+use prost::Message;
+
+use crate::document::verdict::Verdict;
+use crate::error::{NotJudged, Refusal, Result};
+use crate::instance::Instance;
+use crate::judge::ask::named;
+use crate::judge::judgement::{Judgement, NO_FUNCTIONS, Rule, Writing};
+use crate::layer::Inner;
+use crate::store::proto;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// What says of documents in which channels they are.
+#[derive(Clone)]
+pub(super) enum Routes {
+    /// Their own members `channels`.
+    Members,
+    /// The database's sync function.
+    Function(Arc<dyn Rule>),
+}
+
+impl Routes {
+    pub(super) fn is_function(&self) -> bool {
+        matches!(self, Routes::Function(_))
+    }
+
+    /// What the database's record says it is.
+    pub(super) async fn load(inner: &Inner, instance: &Instance) -> Result<Routes> {
+        let Some(function) = transaction::read(&inner.db, &inner.metrics, &mut ReadFunction(instance)).await? else {
+            return Ok(Routes::Members);
+        };
+        let judge = inner.judge.as_ref();
+        let function = judge.and_then(|judge| judge.sync_function(&named(instance), &function.source));
+        let failed = || Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS);
+        Ok(Routes::Function(function.ok_or_else(failed)?))
+    }
+
+    /// What becomes of an edit; without a `writer` all requirements are met.
+    pub(super) async fn route(&self, write: Writing<'_>) -> Judgement {
+        let (edit, writer) = (write.edit, write.writer);
+        let mut verdict: Verdict = match self {
+            Routes::Function(function) => function.judge(write).await?,
+            Routes::Members => {
+                let rejected = |status, reason| Refusal::Rejected { status, reason };
+                let routing =
+                    Routing::without_function(&edit.body).map_err(|error| rejected(400, error.to_string()))?;
+                routing.check(edit.id.len()).map_err(|much| rejected(403, much.to_string()))?;
+                routing.into()
+            }
+        };
+        verdict.writer = writer.map(|writer| writer.name.clone()).filter(|name| !name.is_empty());
+        if let (None, Some(Expiry::At(second))) = (verdict.expires_at_ms, edit.expiry) {
+            verdict.expires_at_ms = Some(second.saturating_mul(1_000));
+        }
+        if edit.deleted {
+            // What is gone does not end.
+            verdict.expires_at_ms = None;
+        }
+        verdict.check()
+    }
+}
+
+/// The sync function that is stored. A later one than the instance's record knows has another record, by which no write
+/// of this one is committed.
+pub(crate) struct ReadFunction<'a>(pub(crate) &'a Instance);
+
+impl Operation for ReadFunction<'_> {
+    type Output = Option<proto::SyncFunction>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let stored = trx.get(&self.0.keys.sync_function(), true).await?;
+        Ok(stored.map(|bytes| proto::SyncFunction::decode(&*bytes)).transpose()?)
+    }
+}

@@ -1,0 +1,36 @@
+//! The sync function of a database, as it lies beside the record.
+
+use prost::Message;
+
+use crate::store::features::{name_features, name_verdicts};
+use crate::store::keys::Keys;
+use crate::store::proto;
+use crate::store::transaction::Transaction;
+
+/// How a new database has channels.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChannelsOptions {
+    /// Its sync function; `None`: the documents' own members `channels` say it.
+    pub sync: Option<String>,
+}
+
+/// Gives a record channels, or another function: who judged by the one before finds another record.
+pub(crate) fn set_function(
+    trx: &Transaction,
+    keys: &Keys,
+    record: &mut proto::DatabaseRecord,
+    source: Option<&str>,
+    now_ms: u64,
+) {
+    record.channels += 1;
+    record.rules += 1;
+    name_verdicts(record);
+    name_features(record);
+    match source {
+        Some(source) => {
+            let function = proto::SyncFunction { source: source.to_owned(), number: record.channels, since_ms: now_ms };
+            trx.set(&keys.sync_function(), &function.encode_to_vec());
+        }
+        None => trx.clear(&keys.sync_function()),
+    }
+}

@@ -1,0 +1,180 @@
+//! The sync function of a database: giving it one, and with it channels; reading it.
+//!
+//! The function lies beside the record, whose number says which one judges: whoever writes has the record as a read conflict.
+
+use prost::Message;
+
+use crate::actor::Actor;
+use crate::asker::Asker;
+use crate::confirmed::SecurityOf;
+use crate::document::edit::{Edit, GetOptions};
+use crate::document::verdict::Verdict;
+use crate::error::{DesignFault, Error, NotJudged, Refusal, Result};
+use crate::handle::{Database, Reader};
+use crate::judge::ask::{Replaced, named_by, replaced, routed};
+use crate::judge::judgement::NO_FUNCTIONS;
+use crate::judge::rights;
+use crate::judge::routes::ReadFunction;
+use crate::layer::Inner;
+use crate::record_change::check_room;
+use crate::store::database_name::DatabaseKind;
+use crate::store::features::check_record;
+use crate::store::once::{Once, now_ms};
+use crate::store::proto;
+use crate::store::root::epoch_for_write;
+use crate::store::sync_function::set_function;
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::write::batch::resolved;
+
+/// The longest sync function, in bytes: it is one value.
+pub const SYNC_FUNCTION_BYTES_MAX: usize = 80_000;
+
+/// What says of a database's documents in which channels they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SyncFunctionInfo {
+    /// `None`: the documents' own members `channels`.
+    pub source: Option<String>,
+    /// One more with each that the database is given.
+    pub number: u64,
+    /// When it was given, in milliseconds of Unix time; 0: with the database.
+    pub since_ms: u64,
+}
+
+impl Reader {
+    /// Its sync function; `None`: it has no channels.
+    pub async fn sync_function(&self) -> Result<Option<SyncFunctionInfo>> {
+        struct Read<'a>(&'a Inner, &'a str);
+        impl Operation for Read<'_> {
+            type Output = Option<SyncFunctionInfo>;
+            async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
+                let instance = self.0.resolve(trx, self.1).await?;
+                let number = instance.channels();
+                if number == 0 {
+                    return Ok(None);
+                }
+                let stored = ReadFunction(&instance).attempt(trx, attempt).await?;
+                let (source, since_ms) = stored.map_or((None, 0), |stored| (Some(stored.source), stored.since_ms));
+                Ok(Some(SyncFunctionInfo { source, number, since_ms }))
+            }
+        }
+        self.read(&mut Read(&self.inner, &self.name)).await
+    }
+
+    /// Whether it has channels: [`ChannelsOptions`](crate::ChannelsOptions), [`Database::set_sync_function`].
+    pub async fn has_channels(&self) -> Result<bool> {
+        self.of_instance(|instance| instance.channels() > 0).await
+    }
+}
+
+impl Database {
+    /// Gives it a sync function, of at most [`SYNC_FUNCTION_BYTES_MAX`] bytes, and channels if it had none; `None`: the documents' own
+    /// members `channels` say where they are. No write is committed afterwards that another function let through. Documents that are there
+    /// stay where they are until [work in the background](crate::Background) has come to them. The same function anew changes nothing.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidDesign`]: it is no function. [`Refusal::InvalidSetting`]: it is too long, or such a database has no channels.
+    /// [`Refusal::NotJudged`]: whether it is a function is not known.
+    pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
+        check_has_channels(&self.name)?;
+        check_source(&self.inner, &self.name, source).await?;
+        let mut set = SetFunction {
+            inner: &self.inner,
+            name: &self.name,
+            actor: &self.actor,
+            source,
+            now_ms: now_ms(),
+            once: self.inner.once()?,
+        };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut set).await
+    }
+
+    /// What would be said of an edit in a database that has channels, if the asker made it: of its revision as it would be stored. Nothing is
+    /// written, and no validator is asked.
+    ///
+    /// # Errors
+    /// [`Refusal::Rejected`] and others of a write; [`Refusal::InvalidSetting`]: it has no channels.
+    pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
+        let instance = resolved(&self.inner, &self.name).await?;
+        let held = rights::held(self, &instance, asker, true).await?;
+        let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
+        let old = match replaced(self, edit, None).await? {
+            Replaced::Revision(old) => Some(*old),
+            Replaced::Itself | Replaced::Nothing if edit.history.is_some() || edit.parent.is_some() => None,
+            Replaced::Itself | Replaced::Nothing => match self.get(&edit.id, &GetOptions::default()).await {
+                Ok(old) => Some(old),
+                Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(routed(self, &instance, edit, old.as_ref(), writer.as_ref()).await??)
+    }
+}
+
+/// Whether a database of such a name may have channels: what the server keeps in its own is read otherwise.
+pub(crate) fn check_has_channels(name: &str) -> std::result::Result<(), Refusal> {
+    match DatabaseKind::of(name) {
+        DatabaseKind::Ordinary => Ok(()),
+        _ => Err(Refusal::InvalidSetting("A system database has no channels".to_owned())),
+    }
+}
+
+/// Whether a database may be given a function.
+pub(crate) async fn check_source(inner: &Inner, name: &str, source: Option<&str>) -> std::result::Result<(), Refusal> {
+    let Some(source) = source else { return Ok(()) };
+    if source.len() > SYNC_FUNCTION_BYTES_MAX {
+        let reason = format!("a sync function is at most {SYNC_FUNCTION_BYTES_MAX} bytes");
+        return Err(Refusal::InvalidSetting(reason));
+    }
+    if source.contains('\0') {
+        let reason = "a sync function has no NUL in it".to_owned();
+        return Err(Refusal::InvalidDesign { what: DesignFault::Compilation, reason });
+    }
+    let judge = inner.judge.as_ref().ok_or_else(|| Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS))?;
+    judge.check_sync_function(&named_by(name, 0), source).await
+}
+
+/// Gives a database that is there another function.
+struct SetFunction<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    actor: &'a Actor,
+    source: Option<&'a str>,
+    now_ms: u64,
+    once: Once,
+}
+
+impl Operation for SetFunction<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+        // Others may have set it since.
+        if self.once.happened(trx, attempt).await?.is_some() {
+            return Ok(());
+        }
+        let key = self.inner.keys.database(self.name);
+        let bytes = trx.get(&key, false);
+        let writer = self.inner.writer(trx, self.actor);
+        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
+        let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
+        let before = proto::DatabaseRecord::decode(&*bytes)?;
+        check_record(&before, self.inner.collation)?;
+        writer.admitted_by(trx, &SecurityOf::new(&before.security, before.incarnation)).await?;
+        let keys = self.inner.keys.namespace(before.namespace);
+        if before.channels > 0 {
+            let stored = trx.get(&keys.sync_function(), false).await?;
+            let stored = stored.map(|bytes| proto::SyncFunction::decode(&*bytes)).transpose()?;
+            if stored.as_ref().map(|stored| stored.source.as_str()) == self.source {
+                return Ok(());
+            }
+        }
+        let mut record = before.clone();
+        set_function(trx, &keys, &mut record, self.source, self.now_ms);
+        let resync = proto::Resync { number: record.channels, begun_at_ms: self.now_ms, ..proto::Resync::default() };
+        trx.set(&keys.resync(), &resync.encode_to_vec());
+        check_room(&record.encode_to_vec(), &bytes)?;
+        self.once.mark(trx);
+        trx.set(&key, &record.encode_to_vec());
+        trx.update_metadata_version();
+        Ok(())
+    }
+}
