@@ -137,21 +137,23 @@ impl Listener {
             Socket::Unix(listener) => Ok((Transport::Unix(listener.accept().await?.0), None)),
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                let _ = stream.set_nodelay(true);
-                // A client that has vanished while nothing was to be sent is noticed all the same.
-                let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&KEEP_ALIVE);
-                #[cfg(any(target_os = "linux", target_os = "android"))]
-                let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
                 Ok((Transport::Tcp(stream), Some(peer)))
             }
         }
     }
 }
 
+/// What is set here its connections have from the beginning; to set it of each would cost more than to accept one that is refused.
 fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // What is left of connections of before is no reason not to listen.
     socket.set_reuseaddr(true)?;
+    socket.set_nodelay(true)?;
+    let options = socket2::SockRef::from(&socket);
+    // A client that has vanished while nothing was to be sent is noticed all the same.
+    options.set_tcp_keepalive(&KEEP_ALIVE)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    options.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
