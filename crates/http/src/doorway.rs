@@ -40,7 +40,7 @@ const FAIR: usize = 16;
 
 /// An address of which more unfinished connections than that were closed, in a second and at once, gets no further ones
 /// for a while: to take one and throw it out costs more than to refuse it.
-const LEFT_MAX: Rate = Rate { per_second: 100, burst: 1_000 };
+const LEFT_MAX: Rate = Rate { per_second: 20, burst: 500 };
 
 /// So many addresses are known for it at once.
 const LEFT_BY: usize = 16_384;
@@ -504,7 +504,7 @@ mod tests {
         assert!(world.doorway.leaves_many(who(1)) && !world.doorway.leaves_many(who(2)));
         assert!(!proxied.0.comes_from(who(1), true, &world.limits));
         assert!(proxied.0.comes_from(who(1), false, &world.limits));
-        tokio::time::advance(Duration::from_millis(20)).await;
+        tokio::time::advance(Duration::from_secs(1) / LEFT_MAX.per_second * 2).await;
         assert!(!world.doorway.leaves_many(who(1)));
         drop((proxied, flood));
         assert!(world.is_empty());
