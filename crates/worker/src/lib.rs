@@ -14,12 +14,13 @@
 //! With it:
 //!
 //! - [`peer`]: HTTP, over connections that somebody else makes; [`source`], [`change`]: a feed behind it;
-//! - [`output`]: JSON Lines, HTTP, SQLite; [`run`]: one run of a job.
+//! - [`output`]: JSON Lines, HTTP, SQLite; [`run`]: one run of a job; [`connect`]: what it is made of.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
 pub mod change;
 pub mod checkpoint;
+pub mod connect;
 pub mod datum;
 pub mod decimal;
 pub mod difference;

@@ -92,6 +92,7 @@ pub struct Runner<'j, S, T, Q> {
     epoch: u64,
     /// Whether the end of the feed ends the run: for tests, and for jobs that are run once.
     is_once: bool,
+    starting_at: Option<Checkpoint>,
     plan: Plan<Change>,
     identity: SourceIdentity,
     guard: Guard,
@@ -131,6 +132,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             stop,
             epoch,
             is_once: false,
+            starting_at: None,
             plan: Plan::new(ADMITTED_MAX),
             identity: SourceIdentity::default(),
             guard: Guard::default(),
@@ -145,6 +147,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             unkept: 0,
             kept_at: Instant::now(),
         }
+    }
+
+    /// Where it begins if neither the target nor the source has a checkpoint of the job: what was imported.
+    #[must_use]
+    pub fn starting_at(mut self, checkpoint: Checkpoint) -> Self {
+        self.starting_at = Some(checkpoint);
+        self
     }
 
     /// Ends at the end of the feed.
@@ -219,7 +228,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             self.written = seq;
             return Ok(());
         }
-        let id = self.local_ids().swap_remove(0);
+        let id = self.local_id();
         let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
         if written == Err(SourceError::Status(409)) {
             // Who has the job now writes it under a higher epoch.
@@ -240,13 +249,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         Ok(())
     }
 
-    /// Where its checkpoint lies at the source, and where a worker of seed 003's with a single job had it.
-    fn local_ids(&self) -> Vec<String> {
+    /// Where its checkpoint lies at the source.
+    fn local_id(&self) -> String {
         let input = &self.job.input;
         let client_id = self.system().checkpoint.client_id.as_deref().unwrap_or("changes_worker");
-        let url = input.url.as_deref().unwrap_or_default();
-        let id = |job: &str| local_id(client_id, url, &input.changes_feed.channels, job);
-        vec![id(&self.job.id), id("")]
+        local_id(client_id, input.url.as_deref().unwrap_or_default(), &input.changes_feed.channels, &self.job.id)
     }
 
     /// Where a job without a checkpoint begins.
@@ -274,18 +281,16 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         };
         self.identity = identity;
         let mut checkpoint = found;
-        for (at, id) in self.local_ids().iter().enumerate() {
-            while checkpoint.is_none() {
-                match self.source.checkpoint(id).await {
-                    Ok(Some((found, rev))) => {
-                        self.rev = Some(rev).filter(|_| at == 0);
-                        checkpoint = Some(found);
-                    }
-                    Ok(None) => break,
-                    Err(error) => self.pause_for_source(&error).await?,
-                }
+        // What a target keeps is the truth, also where it has nothing: its tables may be new.
+        let id = self.local_id();
+        while checkpoint.is_none() && !self.target.keeps_checkpoint() {
+            match self.source.checkpoint(&id).await {
+                Ok(Some((found, rev))) => (checkpoint, self.rev) = (Some(found), Some(rev)),
+                Ok(None) => break,
+                Err(error) => self.pause_for_source(&error).await?,
             }
         }
+        let checkpoint = checkpoint.or_else(|| self.starting_at.take());
         self.failures = 0;
         if let Some(checkpoint) = &checkpoint {
             checkpoint.check(&self.identity, &update_seq).map_err(End::Strange)?;

@@ -218,12 +218,17 @@ async fn lines_have_their_checkpoint_at_the_source() {
     source.write("c", json!({"n": 3}));
     let (_, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 2).await;
     assert_eq!(counts.delivered, 1);
-    // A job that takes over where seed 003's worker with a single job was.
+    // A job that takes over where seed 003's worker was; not where the target's tables are new.
     let (checkpoint, _) = source.0.lock().unwrap().locals.values().next().unwrap().clone();
-    let old = flatbed_worker::checkpoint::local_id("changes_worker", "http://localhost:5984/db", &[], "");
-    source.0.lock().unwrap().locals = [(old, (checkpoint, 7))].into();
-    let (_, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 3).await;
-    assert_eq!((counts.delivered, source.0.lock().unwrap().locals.len()), (0, 1));
+    source.0.lock().unwrap().locals.clear();
+    let (_stop, stopping) = watch::channel(false);
+    let target = Lines::new(Vec::new(), Vec::new());
+    let runner = Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 3);
+    assert_eq!(runner.starting_at(checkpoint).once().run().await.1.delivered, 0);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("x.sqlite");
+    let job = into_sqlite(json!({}));
+    assert_eq!(once(&job, &source, open(&file, &job), &queue, 1).await.1.delivered, 3);
 }
 
 proptest! {

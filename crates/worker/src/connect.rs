@@ -1,0 +1,373 @@
+//! What a description becomes: its secrets read, the headers that they stand in, a source and a target; and a redactor that knows
+//! each of them, so that none is used that is not hidden.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_client::{Url, UrlError};
+use hyper::Method;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::checkpoint::Checkpoint;
+use crate::documents::{Auth, AuthMethod, CloudProvider, DatabaseType, Description, HttpOutput, Output};
+use crate::output::http::{Http, Ways};
+use crate::output::lines::Lines;
+use crate::output::sqlite::Sqlite;
+use crate::output::{Delivery, Refused, Target};
+use crate::peer::{Dial, Peer};
+use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
+use crate::source::HttpSource;
+
+/// For an HTTP target's answer, where a job says nothing.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Why a description becomes nothing. No message has a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// A secret is not to be had.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// An address is none.
+    #[error("the address: {0}")]
+    Url(#[from] UrlError),
+    /// Something that cannot stand in a header.
+    #[error("the header {0:?} cannot be sent")]
+    Header(String),
+    /// Something that the worker has not.
+    #[error("{0} is not there yet")]
+    Missing(&'static str),
+    /// Files are not set up.
+    #[error("the server names no directory for files of jobs")]
+    Directory,
+    /// A target that does not begin.
+    #[error("the target: {0}")]
+    Target(String),
+}
+
+/// Where secrets lie.
+#[derive(Debug, Clone, Default)]
+pub struct Secrets {
+    /// The directory of `file:`; without it there are none.
+    pub directory: Option<PathBuf>,
+    /// Variables of the environment, as they were when the process began; only those of the worker are asked for.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Secrets {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`SecretError`].
+    pub fn read(&self, reference: &SecretRef) -> Result<Secret, SecretError> {
+        let missing = || SecretError::Missing(reference.clone());
+        match reference {
+            SecretRef::Env(name) => Secret::of(reference, self.variables.get(name).ok_or_else(missing)?.as_bytes()),
+            SecretRef::File(name) => {
+                let file = self.directory.as_ref().ok_or_else(missing)?.join(name);
+                // Not through a link, which may lead out of the directory; and no pipe, which would be waited for.
+                let is_file = std::fs::symlink_metadata(&file).map_err(|_| missing())?.is_file();
+                if !is_file {
+                    return Err(missing());
+                }
+                let mut bytes = Vec::new();
+                let mut opened = File::open(file).map_err(|_| missing())?.take(SECRET_BYTES_MAX as u64 + 1);
+                opened.read_to_end(&mut bytes).map_err(|_| missing())?;
+                Secret::of(reference, &bytes)
+            }
+        }
+    }
+}
+
+/// Reads the secrets of one description, and keeps them for its redactor.
+#[derive(Debug)]
+struct Reader<'s> {
+    secrets: &'s Secrets,
+    read: Vec<Secret>,
+    pairs: Vec<(String, Secret)>,
+}
+
+impl Reader<'_> {
+    fn secret(&mut self, reference: &SecretRef) -> Result<Secret, ConnectError> {
+        let secret = self.secrets.read(reference)?;
+        self.read.push(secret.clone());
+        Ok(secret)
+    }
+
+    /// The headers of who signs in, and those that a document names.
+    fn headers(&mut self, auth: &Auth, named: &BTreeMap<String, String>) -> Result<HeaderMap, ConnectError> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in named {
+            let unsendable = || ConnectError::Header(name.clone());
+            // What looks like a reference is one: `documents` has refused all others.
+            let value = match value.parse::<SecretRef>() {
+                Ok(reference) => sensitive(self.secret(&reference)?.expose()).ok_or_else(unsendable)?,
+                Err(SecretError::NoReference) => HeaderValue::from_str(value).map_err(|_| unsendable())?,
+                Err(error) => return Err(error.into()),
+            };
+            headers.insert(HeaderName::try_from(name.as_str()).map_err(|_| unsendable())?, value);
+        }
+        let missing = || ConnectError::Header("authorization".to_owned());
+        let (name, value) = match auth.method {
+            AuthMethod::None => return Ok(headers),
+            AuthMethod::Basic => {
+                let (Some(user), Some(password)) = (&auth.username, &auth.password) else { return Err(missing()) };
+                let password = self.secret(password)?;
+                let credentials = BASE64.encode(format!("{user}:{}", password.expose()));
+                self.pairs.push((user.clone(), password));
+                (header::AUTHORIZATION, format!("Basic {credentials}"))
+            }
+            AuthMethod::Bearer => {
+                let token = self.secret(auth.token.as_ref().ok_or_else(missing)?)?;
+                (header::AUTHORIZATION, format!("Bearer {}", token.expose()))
+            }
+            AuthMethod::Session => {
+                let token = self.secret(auth.token.as_ref().ok_or_else(missing)?)?;
+                (header::COOKIE, token.expose().to_owned())
+            }
+        };
+        headers.insert(name, sensitive(&value).ok_or_else(missing)?);
+        Ok(headers)
+    }
+
+    fn redactor(&self) -> Redactor {
+        let pairs = self.pairs.iter().map(|(name, secret)| (name.as_str(), secret));
+        Redactor::new(&self.read, pairs)
+    }
+}
+
+fn sensitive(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// A job's target.
+#[derive(Debug)]
+pub enum AnyTarget {
+    /// An SQLite file.
+    Sqlite(Sqlite),
+    /// An HTTP endpoint.
+    Http(Box<Http>),
+    /// A file of JSON Lines.
+    File(Lines<File>),
+    /// The standard output.
+    Stdout(Lines<std::io::Stdout>),
+}
+
+impl Target for AnyTarget {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+        match self {
+            AnyTarget::Sqlite(target) => target.begin(epoch).await,
+            AnyTarget::Http(target) => target.begin(epoch).await,
+            AnyTarget::File(target) => target.begin(epoch).await,
+            AnyTarget::Stdout(target) => target.begin(epoch).await,
+        }
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+        match self {
+            AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::Http(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::File(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::Stdout(target) => target.deliver(batch, checkpoint).await,
+        }
+    }
+
+    fn keeps_checkpoint(&self) -> bool {
+        match self {
+            AnyTarget::Sqlite(target) => target.keeps_checkpoint(),
+            AnyTarget::Http(target) => target.keeps_checkpoint(),
+            AnyTarget::File(target) => target.keeps_checkpoint(),
+            AnyTarget::Stdout(target) => target.keeps_checkpoint(),
+        }
+    }
+}
+
+/// What a run of a job is made of.
+#[derive(Debug)]
+pub struct Connected {
+    /// Where changes come from.
+    pub source: HttpSource,
+    /// Where they go.
+    pub target: AnyTarget,
+    /// What hides all secrets of both.
+    pub redactor: Redactor,
+}
+
+/// Reads a description's secrets, and makes its source and target. `files` is the directory of files that jobs write.
+///
+/// # Errors
+/// [`ConnectError`].
+pub fn connect(
+    job: &Description,
+    secrets: &Secrets,
+    files: Option<&Path>,
+    dial: &Dial,
+) -> Result<Connected, ConnectError> {
+    let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
+    let url = job.input.url.as_deref().ok_or(ConnectError::Missing("a database of this server as a source"))?;
+    let headers = reader.headers(&job.input.auth, &job.input.headers)?;
+    let peer = Peer::new(Url::parse_either(url)?, headers, dial.clone());
+    let source = HttpSource::new(peer, job.input.source_type, job.input.changes_feed.clone());
+    let tables = job.mapping.tables();
+    let in_files = |name: &Option<String>| -> Result<PathBuf, ConnectError> {
+        // The schema has seen that it is a plain name; a path would leave the directory.
+        let name = name.as_deref().filter(|name| !name.contains(['/', '\\', '\0']) && !name.starts_with('.'));
+        Ok(files.ok_or(ConnectError::Directory)?.join(name.ok_or(ConnectError::Directory)?))
+    };
+    let target = match &job.output {
+        Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
+            let file = in_files(&Some(output.database.clone()))?;
+            let opened = Sqlite::open(&file, &job.id, tables, output.create_tables);
+            AnyTarget::Sqlite(opened.map_err(|refused| ConnectError::Target(shown(&refused)))?)
+        }
+        Output::Rdbms(_) => return Err(ConnectError::Missing("PostgreSQL and MySQL")),
+        Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, dial)?)),
+        Output::Cloud(output) => match output.provider {
+            CloudProvider::S3 => return Err(ConnectError::Missing("S3")),
+            CloudProvider::Stdout => AnyTarget::Stdout(Lines::new(std::io::stdout(), tables.to_vec())),
+            CloudProvider::File => {
+                let opened = File::options().append(true).create(true).open(in_files(&output.file)?);
+                let file = opened.map_err(|error| ConnectError::Target(error.to_string()))?;
+                AnyTarget::File(Lines::new(file, tables.to_vec()))
+            }
+        },
+    };
+    Ok(Connected { source, target, redactor: reader.redactor() })
+}
+
+fn shown(refused: &Refused) -> String {
+    match refused {
+        Refused::Failed { error, .. } => error.chars().take(500).collect(),
+        Refused::Superseded => "another process has the job".to_owned(),
+    }
+}
+
+fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &Dial) -> Result<Http, ConnectError> {
+    // The server ends where the path begins; `documents` has seen that no template stands before.
+    let path = output.url.find("://").and_then(|at| Some(at + 3 + output.url.get(at + 3..)?.find('/')?));
+    let (server, template) = output.url.split_at_checked(path.unwrap_or(output.url.len())).unwrap_or((&output.url, ""));
+    let method = |of: &Option<String>, other: Method| match of {
+        None => Ok(other),
+        Some(name) => Method::from_bytes(name.as_bytes()).map_err(|_| ConnectError::Missing("this method")),
+    };
+    let ways = Ways {
+        template: if template.is_empty() { "/".to_owned() } else { template.to_owned() },
+        method: method(&output.method, Method::PUT)?,
+        delete_method: method(&output.delete_method, Method::DELETE)?,
+        is_delete_with_body: output.send_delete_body,
+        time_max: output
+            .timeout_seconds
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .unwrap_or(ANSWER_MAX),
+    };
+    let headers = reader.headers(&output.auth, &output.headers)?;
+    let peer = Peer::new(Url::parse_either(server)?, headers, dial.clone());
+    Ok(Http::new(peer, ways, job.mapping.tables().to_vec(), job.system.processing.at_once()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::documents::{Connections, Document, read};
+
+    fn described(input: Value, output_type: &str, output: Value) -> Description {
+        let mut whole = json!({"id": "in", "source_type": "couchdb", "url": "http://h:5984/db"});
+        whole.as_object_mut().unwrap().extend(input.as_object().unwrap().clone());
+        let mapping = json!({"tables": [{"name": "t", "primary_key": "id", "columns": {"id": "$._id"}}]});
+        let job = json!({"type": "job", "id": "j", "inputs": [whole], "outputs": [output], "output_type": output_type, "mapping": mapping});
+        let Document::Job(job) = read(job.to_string().as_bytes()).unwrap() else { panic!() };
+        Connections::default().resolve(&job).unwrap()
+    }
+
+    fn nowhere() -> Dial {
+        Arc::new(|_: &Url| Box::pin(async { Err("nowhere".to_owned()) }))
+    }
+
+    fn secrets(directory: &Path) -> Secrets {
+        std::fs::write(directory.join("couch"), "hunter2-couch\n").unwrap();
+        std::fs::write(directory.join("empty"), "").unwrap();
+        let variables =
+            [("FLATBED_WORKER_H", "hunter2-header"), ("FLATBED_WORKER_T", "hunter2-token"), ("HOME", "/root")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Secrets { directory: Some(directory.to_owned()), variables }
+    }
+
+    fn stdout() -> Value {
+        json!({"id": "out", "provider": "stdout"})
+    }
+
+    #[test]
+    fn every_secret_that_is_used_is_hidden() {
+        let directory = tempfile::tempdir().unwrap();
+        let basic = json!({"auth": {"method": "basic", "username": "anna", "password": "file:couch"}, "headers": {"x-key": "env:FLATBED_WORKER_H", "x-from": "me"}});
+        let output = json!({"id": "out", "url": "https://h/in/{id}", "auth": {"method": "bearer", "token": "env:FLATBED_WORKER_T"}});
+        let job = described(basic, "http", output);
+        let connected = connect(&job, &secrets(directory.path()), None, &nowhere()).unwrap();
+        assert!(matches!(connected.target, AnyTarget::Http(_)));
+        let used = ["hunter2-couch", "hunter2-header", "hunter2-token"];
+        let said = format!(
+            "{} {} Basic {}",
+            used.join(" "),
+            BASE64.encode("hunter2-token"),
+            BASE64.encode("anna:hunter2-couch")
+        );
+        assert_eq!(connected.redactor.text(&said, 1_000), "*** *** *** *** Basic ***");
+        assert!(!format!("{connected:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn secrets_lie_in_their_places_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let outside = directory.path().join("outside");
+        let inside = directory.path().join("inside");
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(&outside, "hunter2").unwrap();
+        std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
+        std::fs::create_dir(inside.join("directory")).unwrap();
+        let secrets = secrets(&inside);
+        let read = |text: &str| secrets.read(&text.parse().unwrap()).map(|secret| secret.expose().to_owned());
+        assert_eq!(read("file:couch").unwrap(), "hunter2-couch");
+        for text in ["file:link", "file:directory", "file:gone", "env:FLATBED_WORKER_GONE"] {
+            assert!(matches!(read(text), Err(SecretError::Missing(_))), "{text}");
+        }
+        assert!(matches!(read("file:empty"), Err(SecretError::Unusable(_))));
+        let without = Secrets::default();
+        assert!(without.read(&"file:couch".parse().unwrap()).is_err());
+        // A secret that cannot stand in a header.
+        std::fs::write(inside.join("two"), "a\r\nb: c").unwrap();
+        let job = described(json!({"headers": {"x-key": "file:two"}}), "cloud", stdout());
+        assert!(matches!(connect(&job, &secrets, None, &nowhere()), Err(ConnectError::Header(_))));
+    }
+
+    #[test]
+    fn files_lie_in_their_directory_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let secrets = Secrets::default();
+        let file = |name: &str| json!({"id": "out", "provider": "file", "file": name});
+        let sqlite = json!({"id": "out", "database_type": "sqlite", "database": "x.sqlite", "create_tables": true});
+        for (kind, output, name) in [("cloud", file("x.jsonl"), "x.jsonl"), ("rdbms", sqlite, "x.sqlite")] {
+            let job = described(json!({}), kind, output);
+            assert!(matches!(connect(&job, &secrets, None, &nowhere()), Err(ConnectError::Directory)));
+            assert!(connect(&job, &secrets, Some(directory.path()), &nowhere()).is_ok());
+            assert!(directory.path().join(name).exists());
+        }
+        let mut job = described(json!({}), "cloud", file("x"));
+        if let Output::Cloud(output) = &mut job.output {
+            output.file = Some("../x".to_owned());
+        }
+        assert!(matches!(connect(&job, &secrets, Some(directory.path()), &nowhere()), Err(ConnectError::Directory)));
+        let postgres = json!({"id": "out", "database_type": "postgres", "host": "h", "username": "u", "database": "d"});
+        let job = described(json!({}), "rdbms", postgres);
+        assert!(matches!(connect(&job, &secrets, None, &nowhere()), Err(ConnectError::Missing(_))));
+    }
+}
