@@ -1,7 +1,7 @@
 // Sync Gateway's recorded answers, request by request, on Flatbed's two ports for its API: status, headers and body must be equal. What
 // differs on purpose is listed with its reason in sync-gateway/differences.mjs; what is not built yet, in sync-gateway/later.json,
-// scenario by scenario, by the places of its steps, or as 'all' where the database cannot be made. Both must differ: what has become
-// equal leaves the lists.
+// scenario by scenario, by the places of its steps, or as 'all' where the database cannot be made. The former must differ; of the latter
+// nothing is held, and FLATBED_GENERATE leaves out what has become equal.
 //   FLATBED_ANSWERS   replay only scenarios whose names have this in them
 //   FLATBED_GENERATE  write later.json anew, but for what differs on purpose, and tell how many answers are equal
 import assert from 'node:assert/strict';
@@ -44,13 +44,12 @@ for (const scenario of read()) {
       }
       await t.test(`${index} ${who} ${method} ${path}`, () => {
         if (reason) assert.ok(!equal, `is equal, against: ${reason}`);
-        else if (notYet === 'all' || notYet.includes(index)) assert.ok(!equal, 'is equal by now: FLATBED_GENERATE=1 writes later.json anew');
-        else assert.ok(equal, `recorded ${JSON.stringify(recorded)}\nanswered ${JSON.stringify(answer)}`);
+        else if (!(notYet === 'all' || notYet.includes(index))) assert.ok(equal, `recorded ${JSON.stringify(recorded)}\nanswered ${JSON.stringify(answer)}`);
       });
     }
     if (!played) {
       counts.later += scenario.steps.filter(([, was]) => was).length;
-      if (!process.env.FLATBED_GENERATE) assert.equal(notYet, 'all');
+      if (!process.env.FLATBED_GENERATE) assert.equal(notYet, 'all', 'the database cannot be made');
     }
     if (process.env.FLATBED_GENERATE) later[scenario.name] = played ? found : 'all';
   });

@@ -141,7 +141,7 @@ class Form {
     let body;
     if (type.includes('multipart')) {
       headers['content-type'] = type.replace(/boundary="?[^";]+"?/, 'boundary=~');
-      body = this.multipart(type, text);
+      body = this.multipart(found['content-type'], text);
     } else if (type.includes('html')) {
       body = this.html(text);
     } else if (type.includes('octet-stream') && /^\s*({|$)/.test(text)) {

@@ -1,5 +1,8 @@
 //! Documents as they come in.
 
+use std::time::SystemTime;
+
+use flatbed_channels::Expiry;
 use flatbed_documents::Written;
 use flatbed_layer::json::Value;
 use flatbed_layer::{DocumentId, Edit, EditParts, REVS_LIMIT_MAX, RevId};
@@ -18,6 +21,10 @@ const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 pub(crate) fn edit_of<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     if value.get("_removed").is_some_and(|removed| *removed != Value::Bool(false)) {
         return Err(Failure::not_found("Document revision is not accessible"));
+    }
+    if let Some(expiry) = value.get("_exp") {
+        let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+        Expiry::parse(expiry, now_s).map_err(|error| Failure::bad_request(error.to_string()))?;
     }
     let is_revisions = |value: &Value<'_>| matches!(value, Value::Object(_));
     if !new_edits && !value.get("_revisions").is_none_or(is_revisions) {

@@ -1,90 +1,19 @@
 //! `/{db}/`: creation and deletion, what is told of it, and documents posted to it.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::{Object, Value};
-use flatbed_layer::{CreateOptions, DatabaseInfo, Error as LayerError, NameRange, Refusal};
-use flatbed_service::{Maintain, Own, Read};
+use flatbed_layer::json::Object;
+use flatbed_layer::{DatabaseInfo, Error as LayerError, NameRange};
+use flatbed_service::{Maintain, Own, Read, Service, Standing};
 use hyper::{Method, StatusCode};
 
-use crate::document;
 use crate::error::{Failure, Result};
 use crate::reply::{empty, json};
-use crate::request::{Request, object};
+use crate::request::Request;
 use crate::state::Gateway;
+use crate::{config, document};
 
 /// Names in a list of databases that are read at once.
 const NAMES_AT_ONCE: usize = 1_000;
-
-/// What a database's configuration may say that has a meaning here, or had one there and has none here.
-const KNOWN: &[&str] = &[
-    "name",
-    "server",
-    "pool",
-    "bucket",
-    "username",
-    "password",
-    "use_views",
-    "num_index_replicas",
-    "sync",
-    "users",
-    "roles",
-    "revs_limit",
-    "offline",
-    "allow_conflicts",
-    "allow_empty_password",
-    "session_cookie_name",
-    "session_cookie_http_only",
-    "session_cookie_secure",
-    "send_www_authenticate_header",
-    "import_docs",
-    "import_filter",
-    "enable_shared_bucket_access",
-    "cache",
-    "unsupported",
-    "deprecated",
-    "delta_sync",
-    "old_rev_expiry_seconds",
-    "view_query_timeout_secs",
-    "local_doc_expiry_secs",
-    "compact_interval_days",
-    "bucket_op_timeout_ms",
-    "event_handlers",
-    "feed_type",
-    "oidc",
-    "slow_query_warning_threshold",
-    "rev_cache_size",
-    "import_backup_old_rev",
-    "kv_tls_port",
-    "sgreplicate_enabled",
-    "sgreplicate_websocket_heartbeat_secs",
-    "replications",
-    "serve_insecure_attachment_types",
-    "query_pagination_limit",
-    "user_xattr_key",
-    "client_partition_window_secs",
-    "certpath",
-    "keypath",
-    "cacertpath",
-];
-
-/// Those that change what a database does, and are not kept yet.
-const NOT_YET: &[&str] = &[
-    "sync",
-    "users",
-    "roles",
-    "offline",
-    "allow_conflicts",
-    "allow_empty_password",
-    "session_cookie_name",
-    "session_cookie_http_only",
-    "session_cookie_secure",
-    "send_www_authenticate_header",
-    "serve_insecure_attachment_types",
-    "import_filter",
-    "replications",
-    "oidc",
-    "event_handlers",
-];
 
 /// `GET /`
 pub(crate) fn welcome(state: &Gateway) -> Reply {
@@ -119,17 +48,22 @@ pub(crate) async fn all(request: &Request) -> Result<Reply> {
     Ok(json(StatusCode::OK, out))
 }
 
-/// A database that users may know of.
+/// A database that users may know of: one that has channels. Whether there is another of the name is not theirs to know.
 ///
 /// # Errors
-/// 404: none has channels yet.
-pub(crate) async fn must_be_public(_request: &Request, name: &str) -> Result<()> {
-    Err(Failure::no_database(name))
+/// 404, and those of the storage.
+pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> {
+    let context = service.context(Standing::of_server());
+    let has_channels = match context.database(name, Read).await?.has_channels().await {
+        Err(LayerError::DatabaseNotFound) => false,
+        found => found?,
+    };
+    if has_channels { Ok(()) } else { Err(Failure::no_database(name)) }
 }
 
 pub(crate) async fn root(mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
-        Method::PUT => create(request, name).await,
+        Method::PUT => config::create(request, name).await,
         Method::DELETE => {
             request.skip_body().await;
             request.context.database(name, Own).await?.delete().await?;
@@ -145,29 +79,6 @@ pub(crate) async fn root(mut request: Request, name: &str) -> Result<Reply> {
             Ok(json(StatusCode::OK, info_text(name, &info)))
         }
     }
-}
-
-async fn create(mut request: Request, name: &str) -> Result<Reply> {
-    let body = request.body().await?;
-    let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::bad_request("Bad JSON")) };
-    if let Some((unknown, _)) = members.iter().find(|(name, _)| !KNOWN.contains(&name.as_ref())) {
-        return Err(Failure::bad_request(format!("JSON Unknown Field: {unknown:?}")));
-    }
-    if let Some((member, _)) = members.iter().find(|(name, _)| NOT_YET.contains(&name.as_ref())) {
-        return Err(Failure::not_implemented(&format!("{member} in a database's configuration")));
-    }
-    let created = request.context.database(name, Own).await?.create(&CreateOptions::default()).await;
-    created.map_err(|error| match error {
-        LayerError::DatabaseExists => {
-            let reason = format!("Duplicate database name {name:?}");
-            Failure::new(StatusCode::PRECONDITION_FAILED, reason)
-        }
-        LayerError::Refused(Refusal::IllegalDatabaseName(_)) => {
-            Failure::bad_request(format!("Illegal database name: {name}"))
-        }
-        error => error.into(),
-    })?;
-    Ok(empty(StatusCode::CREATED))
 }
 
 fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {

@@ -80,6 +80,7 @@ impl Failure {
         match self.status {
             StatusCode::NOT_FOUND => "not_found",
             StatusCode::CONFLICT => "conflict",
+            StatusCode::RANGE_NOT_SATISFIABLE => "Requested Range Not Satisfiable",
             status => status.canonical_reason().unwrap_or("Error"),
         }
     }

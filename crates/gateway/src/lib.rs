@@ -5,6 +5,8 @@
 //! Sync Gateway's words. CouchDB's surface serves the same databases, users and rights in its own. What is answered
 //! differently on purpose, and what is not there yet: `design/channels.md`.
 #![forbid(unsafe_code)]
+// Futures of the layer lie deep within those of handlers.
+#![recursion_limit = "256"]
 #![warn(clippy::indexing_slicing)]
 
 mod all_docs;
@@ -12,11 +14,13 @@ mod attachment;
 mod body;
 mod bulk;
 mod changes;
+mod config;
 mod database;
 mod document;
 mod error;
 mod local;
 mod path;
+mod principals;
 mod query;
 mod raw;
 mod read;

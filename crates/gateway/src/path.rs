@@ -107,7 +107,8 @@ impl Target {
         }
         let is_list = rest.is_empty() || (is_for_administrators && matches!(rest, "_user/" | "_role/"));
         if let (false, Some(without)) = (is_list, rest.strip_suffix('/')) {
-            return moved(without);
+            let is_there = Of::read(without).is_some();
+            return if is_there { moved(without) } else { None };
         }
         let of = if is_for_administrators { Administration::read(rest) } else { None };
         let of = of.map(Of::Administration).map_or_else(|| Of::read(rest), Some)?;
@@ -303,6 +304,7 @@ mod tests {
             ("/db//a", None),
             ("/db/%ff", None),
             ("//db/", None),
+            ("/db/_nothing/", None),
             ("/_users/", None),
             ("/%5Fusers/a", None),
         ] {

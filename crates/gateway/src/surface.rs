@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flatbed_channels::Kind;
 use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
 use flatbed_layer::DatabaseKind;
 use flatbed_service::Standing;
@@ -14,7 +15,7 @@ use crate::reply::{failed, moved};
 use crate::request::Request;
 use crate::route::Route;
 use crate::state::{Gateway, Port};
-use crate::{all_docs, attachment, bulk, changes, database, document, local, raw, session};
+use crate::{all_docs, attachment, bulk, changes, config, database, document, local, principals, raw, session};
 
 impl Surface for Gateway {
     type Target = Path;
@@ -131,7 +132,7 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
         return Err(Failure::no_database(name));
     }
     if !state.is_for_administrators() {
-        return public(request, name, of).await;
+        return public(state, request, name, of).await;
     }
     let done = administrators(state, request, name, of).await;
     done.map_err(|failure| match failure.reason.as_str() {
@@ -141,9 +142,16 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
 }
 
 /// No user has a way to sign in yet, so all that asks for one is refused.
-async fn public(mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+async fn public(state: &Gateway, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
     request.skip_body().await;
-    database::must_be_public(&request, name).await?;
+    let found = database::must_be_public(&state.service, name).await;
+    if (&of, &request.method) == (&Of::Root, &Method::PUT) {
+        return Err(match found {
+            Ok(()) => Failure::new(StatusCode::PRECONDITION_FAILED, "Database already exists"),
+            Err(_) => Failure::new(StatusCode::FORBIDDEN, "Creating a DB over the public API is unsupported"),
+        });
+    }
+    found?;
     match (of, &request.method) {
         (Of::Session, &Method::GET | &Method::HEAD) => Ok(session::nobody()),
         _ => Err(Failure::login_required()),
@@ -185,6 +193,13 @@ async fn administration(mut request: Request, name: &str, of: Administration) ->
             let reason = "Internal error: _repair endpoint disabled";
             Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
         }
+        Administration::Users => Box::pin(principals::all(request, name, Kind::User)).await,
+        Administration::User(user) => Box::pin(principals::one(request, name, Kind::User, &user)).await,
+        Administration::UserChannels(user) => Box::pin(principals::channels(request, name, &user)).await,
+        Administration::Roles => Box::pin(principals::all(request, name, Kind::Role)).await,
+        Administration::Role(role) => Box::pin(principals::one(request, name, Kind::Role, &role)).await,
+        Administration::Config => Box::pin(config::config(request, name)).await,
+        Administration::ConfigSync => Box::pin(config::sync(request, name)).await,
         Administration::RevTree(id) => Box::pin(raw::rev_tree(request, name, &id)).await,
         Administration::RawChannels(id) => Box::pin(raw::channels(request, name, &id)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,

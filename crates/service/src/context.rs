@@ -247,6 +247,15 @@ impl Context {
         renewed.as_ref().unwrap_or(&self.rights).clone()
     }
 
+    /// The text of a new password's hash, for a user of a database. It is made in the line in which passwords are checked.
+    ///
+    /// # Errors
+    /// [`SignInError::TooMany`] where there is no room in it.
+    pub async fn hash_password(&self, password: &str) -> std::result::Result<Vec<u8>, SignInError> {
+        let known = self.known();
+        known.users.hash_of(password, known.principal().is_admin).await
+    }
+
     /// What tells of the rights that this context gives, from now on or has given, when one of them is lost.
     pub fn rights_watch(&self) -> RightsWatch {
         RightsWatch::new(self.watching.clone(), self.rights.standing.clone(), self.judged.clone())

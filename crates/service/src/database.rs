@@ -2,6 +2,8 @@
 
 use std::ops::Deref;
 
+use flatbed_channels::Kind as PrincipalKind;
+use flatbed_layer::channels::{PrincipalWrite, PrincipalWritten};
 use flatbed_layer::{
     CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
     Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
@@ -275,6 +277,32 @@ impl Administration {
     /// As there.
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
         self.0.write(|database| async move { database.set_security(security).await }).await
+    }
+}
+
+impl Administration {
+    /// See [`Database::put_principal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
+        self.0.write(|database| async move { database.put_principal(write).await }).await
+    }
+
+    /// See [`Database::set_sync_function`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
+        self.0.write(|database| async move { database.set_sync_function(source).await }).await
+    }
+
+    /// See [`Database::delete_principal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
+        self.0.write(|database| async move { database.delete_principal(kind, name).await }).await
     }
 }
 

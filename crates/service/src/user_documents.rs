@@ -66,6 +66,17 @@ impl UserDocuments {
     }
 }
 
+impl UserDocuments {
+    /// Hashes a password of a user of one database, in the same line.
+    pub(crate) async fn hash_of(&self, password: &str, is_admin: bool) -> std::result::Result<Vec<u8>, SignInError> {
+        let mut random = [0; SALT_BYTES];
+        getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;
+        let salt: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = self.sign_in.hash(password, &salt, self.peer, is_admin).await?;
+        Ok(hash.to_string().into_bytes())
+    }
+}
+
 /// Who writes documents of `_users`.
 #[derive(Debug, Clone)]
 pub(crate) struct Entering {

@@ -19,7 +19,8 @@ pub struct Seq {
 }
 
 impl Seq {
-    pub(crate) fn new(incarnation: u64, stamp: [u8; STAMP_BYTES]) -> Self {
+    /// The sequence of a commit by its versionstamp, in a database.
+    pub fn new(incarnation: u64, stamp: [u8; STAMP_BYTES]) -> Self {
         Seq { stamp, incarnation }
     }
 

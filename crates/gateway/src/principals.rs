@@ -1,0 +1,201 @@
+//! `_user/` and `_role/`: the users and roles of a database, for administrators.
+
+use flatbed_channels::{
+    GUEST, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request as Asked, Role, User, UserShown,
+};
+use flatbed_http::Reply;
+use flatbed_layer::Seq;
+use flatbed_layer::channels::{PrincipalFound, PrincipalWrite, PrincipalWritten, SignsIn};
+use flatbed_layer::json::{self, Array, Value};
+use flatbed_service::{Administer, Administration};
+use hyper::{Method, StatusCode, header};
+
+use crate::error::{Failure, Result};
+use crate::reply::{self, empty};
+use crate::request::Request;
+
+/// Names in a list, and the time that they take, have a bound: who has more looks them up one by one.
+const NAMES_MAX: usize = 100_000;
+
+impl From<InvalidPrincipal> for Failure {
+    fn from(invalid: InvalidPrincipal) -> Failure {
+        let status = StatusCode::from_u16(invalid.status()).unwrap_or(StatusCode::BAD_REQUEST);
+        Failure::new(status, invalid.to_string())
+    }
+}
+
+/// `_user/` and `_role/`
+pub(crate) async fn all(mut request: Request, name: &str, kind: Kind) -> Result<Reply> {
+    let database = request.context.database(name, Administer).await?;
+    if request.method == Method::POST {
+        let body = request.json().await?;
+        let done = put(&request, &database, kind, Asked::Post, &body.bytes).await;
+        return done.map(|_| empty(StatusCode::CREATED));
+    }
+    must_have_channels(&database).await?;
+    let mut out = Vec::new();
+    let mut names = Array::new(&mut out);
+    let (mut behind, mut count) = (None::<String>, 0);
+    loop {
+        let page = database.principals(kind, behind.as_deref()).await?;
+        count += page.len();
+        names.strings(page.iter().map(String::as_str).filter(|name| !name.is_empty()));
+        match page.last() {
+            Some(last) if count < NAMES_MAX => behind = Some(last.clone()),
+            _ => break,
+        }
+    }
+    names.end();
+    Ok(reply::json(StatusCode::OK, out))
+}
+
+/// A database without channels has no users.
+pub(crate) async fn must_have_channels(database: &Administration) -> Result<()> {
+    if database.has_channels().await? {
+        return Ok(());
+    }
+    Err(Failure::bad_request("The database has no channels: PUT its _config/sync"))
+}
+
+/// What it is called within.
+fn inner(name: &str, kind: Kind) -> &str {
+    if kind == Kind::User && name == GUEST { "" } else { name }
+}
+
+/// `_user/{name}` and `_role/{name}`
+pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) -> Result<Reply> {
+    let database = request.context.database(db, Administer).await?;
+    match request.method {
+        Method::PUT => {
+            let body = request.json().await?;
+            let written = put(&request, &database, kind, Asked::Put(name), &body.bytes).await?;
+            Ok(empty(match written {
+                PrincipalWritten::Created if !inner(name, kind).is_empty() => StatusCode::CREATED,
+                _ => StatusCode::OK,
+            }))
+        }
+        Method::DELETE => {
+            request.skip_body().await;
+            if inner(name, kind).is_empty() {
+                let reason = "The GUEST user cannot be deleted. Only disabled via an update.";
+                return Err(Failure::new(StatusCode::METHOD_NOT_ALLOWED, reason));
+            }
+            match database.delete_principal(kind, name).await? {
+                true => Ok(empty(StatusCode::OK)),
+                false => Err(Failure::not_found("missing")),
+            }
+        }
+        _ => {
+            must_have_channels(&database).await?;
+            let found = database.principal(kind, inner(name, kind)).await?;
+            let mut reply = match found {
+                Some(found) => reply::json(StatusCode::OK, text(&found, kind)),
+                None if inner(name, kind).is_empty() => reply::json(StatusCode::OK, no_guest()),
+                None => return Err(Failure::not_found("missing")),
+            };
+            if kind == Kind::Role {
+                reply.header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
+            } else if request.method == Method::HEAD {
+                reply.headers.remove(header::CONTENT_TYPE);
+            }
+            Ok(reply)
+        }
+    }
+}
+
+/// A guest of whom nobody has said anything.
+fn no_guest() -> Vec<u8> {
+    json::Object::text(|object| {
+        object.string("name", GUEST);
+        object.array("all_channels").end();
+        object.bool("disabled", true);
+    })
+}
+
+fn text(found: &PrincipalFound, kind: Kind) -> Vec<u8> {
+    let PrincipalFound { principal, held } = found;
+    let user =
+        UserShown { email: &principal.email, disabled: principal.is_disabled, admin_roles: &principal.admin_roles };
+    PrincipalShown {
+        name: &principal.name,
+        admin_channels: &principal.admin_channels,
+        held,
+        user: (kind == Kind::User).then_some(user),
+    }
+    .text()
+}
+
+/// Makes one, or changes it.
+pub(crate) async fn put(
+    request: &Request,
+    database: &Administration,
+    kind: Kind,
+    asked: Asked<'_>,
+    body: &[u8],
+) -> Result<PrincipalWritten> {
+    let update = PrincipalUpdate::parse(body)?;
+    let name = update.name(asked, kind)?;
+    must_have_channels(database).await?;
+    let exists = database.principal(kind, &name).await?.is_some();
+    let is_new = asked == Asked::Post;
+    let write = match kind {
+        Kind::Role => {
+            let Role { name, admin_channels } = update.role(asked, exists)?;
+            PrincipalWrite {
+                kind,
+                name,
+                email: String::new(),
+                is_disabled: false,
+                admin_channels,
+                admin_roles: Default::default(),
+                signs_in: None,
+                is_new,
+            }
+        }
+        Kind::User => {
+            let is_account = json::parse(body, &json::Limits::default())
+                .is_ok_and(|body| body.get("account") == Some(&Value::Bool(true)));
+            let User { name, password, email, disabled, admin_channels, admin_roles } =
+                update.user(asked, exists, !is_account)?;
+            let signs_in = match (password, is_account) {
+                (Some(_), true) => {
+                    return Err(Failure::bad_request("A user has a password here or is an account, not both"));
+                }
+                (Some(password), false) => Some(SignsIn::Password(request.context.hash_password(&password).await?)),
+                (None, true) => Some(SignsIn::Account),
+                // The guest signs in with nothing.
+                (None, false) if name.is_empty() => Some(SignsIn::Not),
+                (None, false) => None,
+            };
+            let is_disabled = disabled;
+            PrincipalWrite { kind, name, email, is_disabled, admin_channels, admin_roles, signs_in, is_new }
+        }
+    };
+    match database.put_principal(&write).await? {
+        PrincipalWritten::Exists => Err(InvalidPrincipal::Exists.into()),
+        PrincipalWritten::NoPassword => Err(InvalidPrincipal::EmptyPassword.into()),
+        written => Ok(written),
+    }
+}
+
+/// `_user/{name}/_channels`: what a user has and since when, in whatever ways, and the roles that they are in.
+pub(crate) async fn channels(request: Request, db: &str, name: &str) -> Result<Reply> {
+    let database = request.context.database(db, Administer).await?;
+    must_have_channels(&database).await?;
+    let found = database.principal(Kind::User, inner(name, Kind::User)).await?;
+    let PrincipalFound { held, .. } = found.ok_or_else(|| Failure::not_found("missing"))?;
+    let incarnation = database.update_seq().await?.incarnation();
+    let text = json::Object::text(|object| {
+        object.string("name", name);
+        let mut channels = object.object("all_channels");
+        for (channel, since) in held.channels() {
+            channels.string(channel, &Seq::new(incarnation, since.0).to_string());
+        }
+        channels.end();
+        let mut roles = object.object("roles");
+        for (role, since) in held.roles() {
+            roles.string(role, &Seq::new(incarnation, since.0).to_string());
+        }
+    });
+    Ok(reply::json(StatusCode::OK, text))
+}
