@@ -194,6 +194,10 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 while let Some(taken) = self.plan.take(batch_max) {
                     batch.push(taken);
                 }
+                // What is lost between the two must end the run, not spin.
+                if batch.is_empty() {
+                    return Err(End::GaveUp("changes are left that nothing is to be done with".to_owned()));
+                }
                 self.deliver(batch).await?;
                 self.keep(false).await?;
             }
