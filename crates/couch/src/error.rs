@@ -337,6 +337,7 @@ impl From<Refusal> for Failure {
             Refusal::InvalidSetting(_)
             | Refusal::InvalidRevision
             | Refusal::InvalidSequence
+            | Refusal::NoSuchFeed(_)
             | Refusal::InvalidAttachment => Failure::bad_request(reason),
             Refusal::IllegalDatabaseName(_) => Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason),
             Refusal::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, "missing_stub", reason),

@@ -136,9 +136,7 @@ mod tests {
                     ..changed().lost()
                 };
                 let place = format!("0000000000000006-000000000000000700000000:{SEQ}");
-                let members = format!(
-                    "\"id\":\"d\",\"changes\":[{{\"rev\":\"2-b\"}}],\"revoked\":true,\"removed\":[\"A\",\"\\\"\"]"
-                );
+                let members = r#""id":"d","changes":[{"rev":"2-b"}],"revoked":true,"removed":["A","\""]"#;
                 assert_eq!(text(revoked), format!("{{\"seq\":\"{place}\",{members}}}\n"));
                 let changed = text(changed());
                 assert_eq!(changed.contains("secret"), documents != Documents::No, "{changed}");

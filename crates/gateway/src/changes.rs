@@ -206,6 +206,8 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
         // What is left out does not count.
         limit: limit.filter(|_| !active_only),
         scope,
+        active_only,
+        revocations: false,
         filter: Filter::None,
         all_leaves,
         documents,

@@ -126,6 +126,26 @@ impl Reader {
         crate::feed::watches::wait_until_there(&self.inner, &self.name).await
     }
 
+    /// The newest sequence, for who sees all that is written; `None`: what is shown on somebody's behalf may be more where nothing is.
+    ///
+    /// # Errors
+    /// [`Error::DatabaseNotFound`], and those of the storage.
+    pub async fn whole_update_seq(&self) -> Result<Option<Seq>> {
+        struct LastSeq<'a>(&'a Reader);
+        impl Operation for LastSeq<'_> {
+            type Output = Option<Seq>;
+            async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<Seq>> {
+                let Reader { inner, name, .. } = self.0;
+                let instance = inner.resolve(trx, name).await?;
+                match is_judged(&instance, self.0.asker()) {
+                    true => Ok(None),
+                    false => get::last_seq(trx, &instance).await.map(Some),
+                }
+            }
+        }
+        self.read_about(&mut LastSeq(self)).await
+    }
+
     /// The newest sequence.
     pub async fn update_seq(&self) -> Result<Seq> {
         struct LastSeq<'a>(&'a Reader);

@@ -163,6 +163,9 @@ pub enum Refusal {
     /// Not a sequence of this service.
     #[error("Malformed sequence supplied in 'since' parameter.")]
     InvalidSequence,
+    /// A feed cannot be read as it is asked for.
+    #[error("{0}")]
+    NoSuchFeed(&'static str),
     /// The name breaks CouchDB's rule for names of databases.
     #[error(
         "Name: '{0}'. Only lowercase characters (a-z), digits (0-9), and any of the characters _, $, (, ), +, -, and / \

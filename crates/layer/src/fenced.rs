@@ -56,6 +56,17 @@ pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
     (layer.database("db", authority.for_job("test")), directory)
 }
 
+/// Gives a database channels.
+pub(crate) async fn give_channels(db: &Database) {
+    let change = |record: &mut crate::store::proto::DatabaseRecord| {
+        record.channels = 1;
+        crate::store::features::name_features(record);
+    };
+    let (inner, name, once) = (&*db.inner, &*db.name, db.inner.once().unwrap());
+    let mut operation = crate::record_change::ChangeRecord { inner, name, actor: db.actor(), change, once };
+    crate::store::transaction::write(&inner.db, &inner.metrics, &mut operation).await.unwrap();
+}
+
 /// One that every `_security` lets write, by this name.
 pub(crate) fn user(name: &str) -> crate::Actor {
     #[derive(Debug)]

@@ -86,6 +86,7 @@ pub use feed::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,
 };
 pub use find::{Find, FindOptions, FoundDocument, FoundRow, JsonIndexes};
+pub use flatbed_channels::check_channel;
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use group::info::ViewGroupInfo;
@@ -223,7 +224,13 @@ fn folders_know_only_those_below_them() {
                 "read",
             ],
         ),
-        ("feed", &["error", "metrics", "store", "instance", "layer", "handle", "document", "read"]),
+        (
+            "feed",
+            &[
+                "asker", "error", "held", "metrics", "store", "instance", "layer", "handle", "document", "channels",
+                "read",
+            ],
+        ),
         ("gauges", &["feed", "layer"]),
         (
             "write",

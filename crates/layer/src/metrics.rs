@@ -38,6 +38,8 @@ flatbed_metrics::metrics! {
         security_reads: Counter = "Times that `_security` was asked for and was not known as of the last second.",
         by_seq_reads: Counter = "Range reads of by-seq.",
         by_seq_rows: Counter = "Rows read from by-seq.",
+        channel_reads: Counter = "Range reads of the indexes of channels by feeds.",
+        channel_rows: Counter = "Entries of channels read by feeds.",
         watches_set: Counter = "FoundationDB watches set by feeds.",
         watches_fired: Counter = "FoundationDB watches that fired.",
         safety_rereads: Counter = "Times that a feed read again without a watch having fired.",

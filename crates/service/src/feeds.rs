@@ -97,6 +97,10 @@ pub struct FeedQuery {
     pub limit: Option<u64>,
     /// Which documents it is about.
     pub scope: Scope,
+    /// Without tombstones, and without documents that have left the feed; of a list of ids with them.
+    pub active_only: bool,
+    /// With rows of what a reader has lost because channels were taken from them.
+    pub revocations: bool,
     /// Which of them pass.
     pub filter: Filter,
     /// Whether rows name all leaves, and filters are asked about each.
@@ -136,8 +140,8 @@ impl Feeds {
         database: &Reader,
         query: FeedQuery,
     ) -> Result<Feed> {
-        let FeedQuery { since, descending, limit, scope, filter, all_leaves, documents, filtered, follow, timeout } =
-            query;
+        let FeedQuery { since, descending, limit, scope, active_only, revocations, filter, all_leaves, .. } = query;
+        let FeedQuery { documents, filtered, follow, timeout, .. } = query;
         let mut extras = Extras { leaves: all_leaves, documents };
         let mut read = limit;
         if !matches!(filter, Filter::None) {
@@ -153,7 +157,15 @@ impl Feeds {
             }
         };
         let rows = Rows {
-            changes: database.changes(ChangesQuery { since, descending, limit: read, scope, extras }),
+            changes: database.changes(ChangesQuery {
+                since,
+                descending,
+                limit: read,
+                scope,
+                active_only,
+                revocations,
+                extras,
+            }),
             filter,
             has_documents: extras.has_documents(),
             limit: if descending { None } else { limit },

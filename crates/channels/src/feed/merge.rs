@@ -170,6 +170,11 @@ impl Merge {
         Merge { scope, until, streams, queue, found: Vec::new(), stands: since }
     }
 
+    /// What it is asked for.
+    pub fn scope(&self) -> &FeedScope {
+        &self.scope
+    }
+
     /// Where the feed stands: behind all rows that have come. It goes on from here, be it in a merge of its own.
     pub fn stands(&self) -> Position {
         self.stands
@@ -206,6 +211,31 @@ impl Merge {
             }
         }
         stream.is_read = stream.is_read || at_end || stream.after >= stream.until;
+    }
+
+    /// How many entries it holds that were given and have not come yet.
+    pub fn held_entries(&self) -> usize {
+        self.streams.iter().map(|stream| stream.rows.len()).sum()
+    }
+
+    /// How many streams it reads, those among them that have been read to their ends.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Holds so many entries at most, of each stream the first; the others are wanted again. For who keeps it while nothing of it is
+    /// asked for.
+    pub fn forget_beyond(&mut self, most: usize) {
+        let holding = self.streams.iter().filter(|stream| !stream.rows.is_empty()).count();
+        let each = most / holding.max(1);
+        for stream in &mut self.streams {
+            if let Some((first, _)) = stream.rows.get(each) {
+                stream.after = previous(*first);
+                stream.is_read = false;
+                stream.rows.truncate(each);
+                stream.rows.shrink_to_fit();
+            }
+        }
     }
 
     /// What comes next.

@@ -189,7 +189,12 @@ pub(crate) fn read(
     let mut rows = Vec::new();
     while rows.len() < limit {
         match merge.step() {
-            Step::Row(row) => rows.push(row),
+            Step::Row(row) => {
+                rows.push(row);
+                // As who lets a merge lie for a while.
+                merge.forget_beyond(rows.len() % 4);
+                assert!(merge.held_entries() <= rows.len() % 4);
+            }
             Step::Ask(asked) => {
                 let state = asked.doc.parse().ok().and_then(|doc: usize| database.docs.get(&doc));
                 rows.extend(merge.answer(&asked, state));

@@ -1,12 +1,13 @@
 //! `_changes`, in all its forms.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use flatbed_http::{CHUNK_BYTES, Following, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
     ChangeRow, ChangesPage, DESIGN, Documents, Place, Reader, RevId, RowKind, Scope, TailDocument, TailRow,
+    check_channel,
 };
 use flatbed_service::{Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
 use hyper::Method;
@@ -23,6 +24,9 @@ use crate::shared_row::{self, Form};
 use crate::shown::show_of;
 use crate::state::State;
 use flatbed_documents::{self as attached, Show};
+
+/// In a database that has channels this is no function of a design document.
+const BY_CHANNEL: &str = "sync_gateway/bychannel";
 
 /// How a feed is shown.
 struct Shown {
@@ -61,11 +65,16 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let handshake =
         if feed == Feed::WebSocket { Some(Handshake::of(&state.shell.cors(), &mut request)?) } else { None };
     let query = &request.query;
-    let (scope, mut filter) = filter(&request.context, query, posted).await?;
+    let (mut scope, mut filter) = filter(&request.context, query, posted).await?;
     if let Scope::Ids(ids) = &scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
     let database = request.context.database(name, Read).await?;
+    let by_channels = query.get("filter") == Some(BY_CHANNEL) && database.has_channels().await?;
+    if by_channels {
+        scope = Scope::Channels(Arc::new(channels(query)?));
+    }
+    let (active_only, revocations) = (query.flag("active_only")?, query.flag("revocations")?);
     let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
     let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { filtered } else { Documents::No };
@@ -77,16 +86,30 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let heartbeats = Heartbeats::new(feed::heartbeat(query)?);
     let timeout = feed::waits_for(feed::not_negative(query, "timeout")?);
     let since = feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?;
-    if let Some(function) = function(&request)? {
+    if let Some(function) = if by_channels { None } else { function(&request)? } {
         filter = Filter::Function(function);
     }
     let follow = feed.follow();
-    let asked = FeedQuery { since, descending, limit, scope, filter, all_leaves, documents, filtered, follow, timeout };
+    let asked = FeedQuery {
+        since,
+        descending,
+        limit,
+        scope,
+        active_only,
+        revocations,
+        filter,
+        all_leaves,
+        documents,
+        filtered,
+        follow,
+        timeout,
+    };
     let mut changes = Box::pin(request.context.feed(&database, asked)).await?;
     let seqs = SeqInterval::new(query, limit)?;
     let mut etag = None;
-    if feed == Feed::Normal {
-        let tag = format!("\"{}\"", database.update_seq().await?);
+    let newest = if feed == Feed::Normal { database.whole_update_seq().await? } else { None };
+    if let Some(newest) = newest {
+        let tag = format!("\"{newest}\"");
         if request.accepts_cached(&tag) {
             return Ok(Reply::not_modified(&tag));
         }
@@ -183,6 +206,19 @@ fn function(request: &Request) -> Result<Option<FilterFunction>> {
         FilterKind::Filter { request: request_object(request, &Told::default()) }
     };
     Ok(Some(FilterFunction { design: design.to_owned(), name: name.to_owned(), kind }))
+}
+
+/// The names of channels that the query has, with commas between.
+fn channels(query: &Query) -> Result<BTreeSet<String>> {
+    let names = query.get("channels").unwrap_or_default();
+    if names.is_empty() {
+        return Err(Failure::bad_request("Missing 'channels' filter parameter"));
+    }
+    let name = |name: &str| match check_channel(name) {
+        Ok(()) => Ok(name.to_owned()),
+        Err(illegal) => Err(Failure::bad_request(illegal.to_string())),
+    };
+    names.split(',').map(name).collect()
 }
 
 fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {

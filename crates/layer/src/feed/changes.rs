@@ -9,6 +9,7 @@ use crate::feed::hub::{Following, Taken};
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::channels::Live;
 use crate::feed::source::{AnySource, Page, Seen, Source};
 use crate::feed::tail::{Part, TailRow};
 use crate::handle::Reader;
@@ -55,7 +56,7 @@ pub struct Changes {
 
 impl Changes {
     pub(crate) fn new(database: Reader, query: ChangesQuery) -> Self {
-        let source = AnySource::of(&query.scope);
+        let source = AnySource::of(&query, database.asker());
         Changes::from_source(database, query, source)
     }
 
@@ -89,7 +90,7 @@ impl Changes {
         let page = Page { inner: &database.inner, since, descending, extras, cursor: *cursor, limit: *limit };
         let mut read = Read { name: &database.name, source, page, asks_version: self.asks_version };
         // Boxed: a follower that waits would keep room for the read's state, which is large.
-        let (instance, mut page, version) = Box::pin(database.read(&mut read)).await?;
+        let (instance, mut page, version) = Box::pin(database.read_judged(&mut read)).await?;
         self.ended_as_of = version.filter(|_| page.at_end);
         if extras != query.extras {
             page.rows.iter_mut().for_each(|row| query.extras.leave_in(row));
@@ -113,6 +114,9 @@ impl Changes {
         }
         let inner = &self.database.inner;
         let instance = inner.cached(&self.database.name)?;
+        if self.source.judged(instance.channels()).is_some() {
+            return None;
+        }
         let following = Following::at_running(inner, &instance, self.carried())?;
         let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
@@ -177,7 +181,7 @@ impl Changes {
                 return Wait::Shutdown;
             }
             match self.look() {
-                Some(Taken::Part(part)) if part.rows.is_empty() => {}
+                Some(Taken::Part(part)) if part.rows.is_empty() && !self.is_new(&part) => {}
                 Some(_) => return Wait::MayHaveChanged,
                 None => {}
             }
@@ -201,7 +205,9 @@ impl Changes {
             Some(following) if following.is_at(instance) => following,
             _ => Following::new(&self.database.inner, instance, self.query.extras.and(self.source.needs())),
         };
-        let taken = self.following.insert(following).take(cursor.seq());
+        // Of a feed that is not read from what is shared, all is read up to where nothing more was there.
+        let cursor = self.source.judged(instance.channels()).flatten().unwrap_or(cursor.seq());
+        let taken = self.following.insert(following).take(cursor);
         if let Some(Taken::Ended) = taken {
             self.following = None;
         }
@@ -211,19 +217,72 @@ impl Changes {
     fn take(&mut self) -> Step {
         let step = match self.look() {
             None => Step::NotRead,
-            Some(Taken::Part(part)) => self.take_part(part),
+            Some(Taken::Part(part)) => match self.source.judged(part.channels) {
+                None => self.take_part(part),
+                Some(_) => self.take_judged(part),
+            },
             Some(Taken::ReadBySeq | Taken::Ended) => Step::ReadOn,
         };
-        let is_behind = matches!(step, Step::ReadOn);
+        let channels = self.instance.as_ref().map_or(0, |instance| instance.channels());
+        let judged = self.source.judged(channels);
+        let is_behind = matches!(step, Step::ReadOn) && judged.is_none();
         let metrics = &self.database.inner.metrics;
         if let Some(following) = &self.following {
-            following.stands_at(self.cursor.filter(|_| !is_behind).map(|cursor| cursor.seq()));
+            let stands = judged.unwrap_or(self.cursor.map(|cursor| cursor.seq()));
+            following.stands_at(stands.filter(|_| !is_behind));
             metrics.tail_misses.add(u64::from(is_behind));
         }
         if let Step::Rows(rows, _) = &step {
             metrics.tail_rows.add(rows.len() as u64);
         }
         step
+    }
+
+    /// Takes what the feed's reader sees of a part; where that cannot be said of it, a page is read.
+    fn take_judged(&mut self, part: Part) -> Step {
+        let (was_new, was_empty) = (self.is_new(&part), part.rows.is_empty());
+        let extras = self.query.extras;
+        let AnySource::Channels(source) = &mut self.source else { return Step::ReadOn };
+        if !was_new && was_empty {
+            return Step::Nothing;
+        }
+        if !source.is_as_it_was(&part.principals) {
+            return Step::ReadOn;
+        }
+        let mut rows = Vec::with_capacity(part.rows.len());
+        for row in part.rows {
+            let seq = row.row.seq;
+            match source.judge(&row, extras) {
+                Live::Other => {}
+                Live::Row(removed) if removed.is_empty() => rows.push(row),
+                Live::Row(removed) => rows.push(Arc::new(row.removed_from(removed))),
+                Live::Left(removed) => rows.push(Arc::new(row.left(removed))),
+                // It comes with the next page.
+                Live::Unknown if rows.is_empty() => return Step::ReadOn,
+                Live::Unknown => return Step::Rows(rows, false),
+            }
+            if let Some(shown) = rows.last().filter(|shown| shown.row.seq == seq) {
+                self.cursor = Some(shown.row.place());
+                self.limit = self.limit.saturating_sub(1);
+            }
+            source.stands_at(self.cursor, seq);
+            if self.limit == 0 {
+                return Step::Rows(rows, true);
+            }
+        }
+        if let Some(last_seq) = part.last_seq {
+            source.stands_at(self.cursor, last_seq);
+        }
+        match (rows.is_empty(), was_empty) {
+            (false, _) => Step::Rows(rows, part.is_all),
+            (true, false) => Step::Filtered,
+            (true, true) => Step::Nothing,
+        }
+    }
+
+    /// Whether there may be something new for a feed that is not read from what is shared.
+    fn is_new(&self, part: &Part) -> bool {
+        self.source.judged(part.channels).is_some_and(|until| part.last_seq > until)
     }
 
     fn take_part(&mut self, part: Part) -> Step {
@@ -265,7 +324,7 @@ impl Changes {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let Reader { inner, name, .. } = &self.database;
         let mut pending = Pending { inner, name, source: &self.source, cursor };
-        Box::pin(self.database.read(&mut pending)).await
+        Box::pin(self.database.read_judged(&mut pending)).await
     }
 
     /// Goes back to a row of what came last: what stood behind it has not been taken.
@@ -330,6 +389,6 @@ impl Operation for Pending<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        self.source.pending(trx, &instance, self.cursor).await
+        self.source.pending(trx, self.inner, &instance, self.cursor).await
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use flatbed_channels::Kind;
 use foundationdb::{FdbError, FdbResult};
 use futures_util::future::try_join_all;
 use tokio::sync::{Notify, watch};
@@ -19,17 +20,17 @@ use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::feed::armed::{Armed, LastSeq};
 use crate::feed::query::{Documents, Extras};
-use crate::feed::row::{ChangeRow, change_row};
+use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
 use crate::feed::tail::{Part, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
 use crate::store::buckets::Buckets;
 use crate::store::by_seq;
-use crate::store::keys::Counter;
+use crate::store::keys::{Counter, PrincipalPart, unpack_principal};
 use crate::store::merge::Shares;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, bounded, note};
+use crate::store::transaction::{Transaction, bounded, note, page_of};
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
@@ -43,6 +44,9 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Rows read in one transaction, and with documents.
 const SHARED_ROWS_MAX: usize = 500;
 const SHARED_DOCUMENTS_MAX: usize = 64;
+
+/// Users and roles that have changed are looked at in one transaction, if they are fewer.
+const SHARED_PRINCIPALS_MAX: usize = 500;
 
 /// A document's other leaves beyond this are left to those who want them.
 const SHARED_LEAVES_MAX: usize = 100;
@@ -304,6 +308,10 @@ struct Page {
     purges: i64,
     /// Of each bucket.
     last_seqs: Vec<LastSeq>,
+    /// The number of the database's sync function.
+    channels: u64,
+    /// Users and roles of it that have changed since the last reading; `None`: more than are read at once.
+    principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
     /// For the next page.
     shares: Shares,
 }
@@ -430,7 +438,8 @@ impl Reader {
         let version = trx.get_read_version();
         let entries = self.cursor.map(|cursor| {
             let ranges: Vec<_> = hub.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
-            by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, (limit, false), &self.shares, change_row)
+            let extent = (limit, false);
+            by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, extent, &self.shares, change_row_with_channels)
         });
         let instance = inner.resolve(trx, &hub.name).await?;
         if !std::ptr::eq(&*instance.hub, hub) {
@@ -452,21 +461,30 @@ impl Reader {
             version: version.await?,
             purges: purges.await?,
             last_seqs: found,
+            channels: instance.channels(),
+            principals: Some(Vec::new()),
             shares: self.shares.clone(),
         };
         let Some(entries) = entries else { return Ok(page) };
+        // In the same transaction, and so whatever a row was committed with.
+        page.principals = match self.cursor.filter(|_| instance.channels() > 0) {
+            Some(cursor) => principals_after(trx, &instance, &cursor).await?,
+            None => Some(Vec::new()),
+        };
         let by_seq::Read { mut rows, is_all, shares } = entries.await?;
         page.shares = shares;
         if !is_all {
             page.at_end = false;
-            page.drained = rows.last().map_or(newest, |row| row.seq);
+            page.drained = rows.last().map_or(newest, |(row, _)| row.seq);
         }
-        let lacking = rows.iter_mut().filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX);
+        let lacking = rows.iter_mut().map(|(row, _)| row);
+        let lacking = lacking.filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX);
         try_join_all(lacking.map(|row| row.read_leaves(trx, &instance))).await?;
         page.rows = if wants_documents {
             with_documents(trx, inner, &instance, rows).await?
         } else {
-            rows.into_iter().map(|row| TailRow::new(row, TailDocument::NotRead)).collect()
+            let row = |(row, channels)| TailRow::new(row, TailDocument::NotRead).with_channels(channels);
+            rows.into_iter().map(row).collect()
         };
         Ok(page)
     }
@@ -483,7 +501,12 @@ impl Reader {
                 // What was purged is gone from by-seq, and leaves nothing there that would say so.
                 tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained)));
             }
+            tail.read_with(page.channels);
             let moved = is_first || tail.drained() < page.drained;
+            match page.principals {
+                Some(principals) => tail.push_principals(principals),
+                None => tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained))),
+            }
             tail.push(page.rows, page.drained);
             if page.at_end {
                 tail.complete_as_of(page.version);
@@ -502,18 +525,38 @@ impl Reader {
     }
 }
 
+/// Users and roles of a database that have changed behind a sequence; `None`: many.
+async fn principals_after(
+    trx: &Transaction,
+    instance: &Instance,
+    cursor: &Seq,
+) -> Result<Option<Vec<(Seq, Kind, Arc<str>)>>> {
+    let range = instance.keys.changed_principals_after(cursor);
+    let page = trx.get_range(&page_of(&range, SHARED_PRINCIPALS_MAX, false), 1, true).await?;
+    if page.more() || page.len() == SHARED_PRINCIPALS_MAX {
+        return Ok(None);
+    }
+    let mut found = Vec::with_capacity(page.len());
+    for row in &page {
+        let PrincipalPart::Changed(seq) = instance.keys.split_principals(row.key())? else { continue };
+        let (kind, name) = unpack_principal(row.value())?;
+        found.push((seq, kind, name.into()));
+    }
+    Ok(Some(found))
+}
+
 /// The documents of rows, those of them that are small.
 async fn with_documents(
     trx: &Transaction,
     inner: &Inner,
     instance: &Instance,
-    rows: Vec<ChangeRow>,
+    rows: Vec<(ChangeRow, RowChannels)>,
 ) -> Result<Vec<TailRow>> {
     let with_conflicts = instance.hub.conflicts_wanted.load(Ordering::Relaxed) > 0;
     // The tree is read for one as for all.
     let conflicts = if with_conflicts { Conflicts::All } else { Conflicts::No };
     // All at once, also what is read of those that have conflicts.
-    let reads = rows.into_iter().map(|row| {
+    let reads = rows.into_iter().map(|(row, channels)| {
         let read = begin_latest(trx, instance, &row.id);
         async move {
             let document = read.small_document(trx, inner, instance, &row.id, conflicts).await?;
@@ -521,7 +564,7 @@ async fn with_documents(
                 // Its conflicts are all other leaves: complete only if they were asked for.
                 TailDocument::Read { document: Box::new(document), with_conflicts }
             });
-            Ok(TailRow::new(row, document))
+            Ok(TailRow::new(row, document).with_channels(channels))
         }
     });
     try_join_all(reads.collect::<Vec<_>>()).await

@@ -29,7 +29,6 @@ impl Place {
     }
 
     /// What it is within an incarnation.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no feed of channels is read yet"))]
     pub(crate) fn new(incarnation: u64, position: Position) -> Place {
         Place { at: Seq::new(incarnation, position.at.0), of: position.of.map(|of| of.0) }
     }

@@ -1,6 +1,6 @@
 //! What a feed is asked for.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use flatbed_revtree::DocumentId;
@@ -39,6 +39,9 @@ pub enum Scope {
     Designs,
     /// These, whether they are there or not.
     Ids(Arc<HashSet<String>>),
+    /// Those of some channels, and those that leave them, of a database that has channels: for who sees all of it these, else those of
+    /// them that the reader has.
+    Channels(Arc<BTreeSet<String>>),
 }
 
 /// A row's document.
@@ -76,6 +79,10 @@ pub struct ChangesQuery {
     pub limit: Option<u64>,
     /// Which documents it is about.
     pub scope: Scope,
+    /// Without tombstones, and without documents that have left the feed; of a list of ids with them.
+    pub active_only: bool,
+    /// With rows of what a reader has lost because channels were taken from them. Feeds of all documents have none.
+    pub revocations: bool,
     /// What its rows carry.
     pub extras: Extras,
 }
@@ -87,6 +94,8 @@ impl Scope {
             Scope::All => true,
             Scope::Designs => DocumentId::of(id).is_design(),
             Scope::Ids(ids) => ids.contains(id),
+            // They are not known by their ids.
+            Scope::Channels(_) => false,
         }
     }
 }

@@ -110,8 +110,48 @@ impl ShowsDocument for ChangeRow {
     }
 }
 
+/// What channels know of a change: names, or `None` where an entry names none of so many.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RowChannels {
+    /// Those of the winner.
+    pub(crate) entered: Option<Vec<String>>,
+    /// Those that the document left with it.
+    pub(crate) left: Option<Vec<String>>,
+}
+
+/// Of a database without channels.
+impl Default for RowChannels {
+    fn default() -> Self {
+        RowChannels { entered: Some(Vec::new()), left: Some(Vec::new()) }
+    }
+}
+
+impl RowChannels {
+    /// Bytes of the names.
+    pub(crate) fn bytes(&self) -> usize {
+        let names = self.entered.iter().chain(&self.left).flatten();
+        names.map(|name| name.len() + size_of::<String>()).sum()
+    }
+}
+
+fn names(of: Option<proto::ChannelNames>) -> Option<Vec<String>> {
+    match of {
+        None => Some(Vec::new()),
+        Some(names) => Some(names.names).filter(|_| !names.are_elsewhere),
+    }
+}
+
 pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
-    let entry = proto::SequenceEntry::decode(value)?;
+    Ok(row_of(seq, proto::SequenceEntry::decode(value)?)?.0)
+}
+
+/// The same with what channels know of it.
+pub(crate) fn change_row_with_channels(seq: Seq, value: &[u8]) -> Result<(ChangeRow, RowChannels)> {
+    row_of(seq, proto::SequenceEntry::decode(value)?)
+}
+
+fn row_of(seq: Seq, entry: proto::SequenceEntry) -> Result<(ChangeRow, RowChannels)> {
+    let channels = RowChannels { entered: names(entry.channels), left: names(entry.left) };
     let rev = revision(entry.winner.as_ref())?;
     let mut leaves = vec![rev.clone()];
     for leaf in &entry.leaves {
@@ -122,5 +162,5 @@ pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
     }
     let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
     let deleted = entry.deleted;
-    Ok(ChangeRow { leaf_count, deleted, ..ChangeRow::changed(seq, entry.document_id, rev, leaves) })
+    Ok((ChangeRow { leaf_count, deleted, ..ChangeRow::changed(seq, entry.document_id, rev, leaves) }, channels))
 }

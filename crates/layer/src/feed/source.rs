@@ -8,17 +8,20 @@
 
 pub(super) mod by_id;
 pub(super) mod by_seq;
+pub(super) mod channels;
 #[cfg(test)]
 mod words;
 
 use std::sync::Arc;
 
+use crate::asker::Asker;
 use crate::error::Result;
 use crate::feed::place::Place;
-use crate::feed::query::{Extras, Scope, Since};
+use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
 use crate::feed::source::by_seq::BySeq;
+use crate::feed::source::channels::Channels;
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -56,6 +59,7 @@ pub(super) trait Source {
     fn pending(
         &self,
         trx: &Transaction,
+        inner: &Inner,
         instance: &Instance,
         cursor: Place,
     ) -> impl Future<Output = Result<u64>> + Send;
@@ -77,16 +81,47 @@ pub(super) enum Seen {
 pub(super) enum AnySource {
     BySeq(BySeq),
     ByIds(ByIds),
+    Channels(Box<Channels>),
     #[cfg(test)]
     Words(words::Words),
 }
 
 impl AnySource {
-    pub(super) fn of(scope: &Scope) -> AnySource {
-        let walk = BySeq::new(scope.clone());
-        match scope {
-            Scope::All | Scope::Designs => AnySource::BySeq(walk),
-            Scope::Ids(ids) => AnySource::ByIds(ByIds::new(ids.clone(), walk)),
+    /// What a feed is read from on somebody's behalf.
+    pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> AnySource {
+        match Channels::of(query, asker) {
+            Some(channels) => AnySource::Channels(Box::new(channels)),
+            None => match Plain::of(query) {
+                Plain::BySeq(source) => AnySource::BySeq(source),
+                Plain::ByIds(source) => AnySource::ByIds(source),
+            },
+        }
+    }
+
+    /// Of a feed whose rows are not those of by-seq, in a database with this number of its function: up to where it has read all that
+    /// there is, if it has.
+    pub(super) fn judged(&self, channels: u64) -> Option<Option<Seq>> {
+        match self {
+            AnySource::Channels(source) if source.judges(channels) => Some(source.until()),
+            _ => None,
+        }
+    }
+}
+
+/// Those of them that are for who sees all documents.
+enum Plain {
+    BySeq(BySeq),
+    ByIds(ByIds),
+}
+
+impl Plain {
+    fn of(query: &ChangesQuery) -> Plain {
+        let walk = BySeq::new(query.scope.clone());
+        match &query.scope {
+            Scope::Ids(ids) => Plain::ByIds(ByIds::new(ids.clone(), walk)),
+            Scope::All | Scope::Designs | Scope::Channels(_) => {
+                Plain::BySeq(if query.active_only { walk.without_tombstones() } else { walk })
+            }
         }
     }
 }
@@ -97,6 +132,7 @@ macro_rules! of_any {
         match $any {
             AnySource::BySeq($source) => $done,
             AnySource::ByIds($source) => $done,
+            AnySource::Channels($source) => $done,
             #[cfg(test)]
             AnySource::Words($source) => $done,
         }
@@ -116,8 +152,8 @@ impl Source for AnySource {
         of_any!(self, source => source.sees(row))
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
-        of_any!(self, source => source.pending(trx, instance, cursor).await)
+    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+        of_any!(self, source => source.pending(trx, inner, instance, cursor).await)
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use flatbed_channels::Kind;
 
 use crate::document::edit::Document;
-use crate::feed::row::ChangeRow;
+use crate::feed::row::{ChangeRow, RowChannels};
 use crate::store::seq::Seq;
 
 /// A follower is given about this much at once (one row may pass it).
@@ -20,6 +21,9 @@ const AGE_MAX: Duration = Duration::from_secs(60);
 
 /// What a row takes beside its id and document: the structures around it, and its text once it is written.
 const ROW_BYTES: usize = 500;
+
+/// Users and roles that have changed are kept so many of.
+const PRINCIPALS_MAX: usize = 1_000;
 
 /// Texts of a row that are kept beside it.
 pub const TEXTS: usize = 6;
@@ -34,6 +38,8 @@ pub struct TailRow {
     /// What followers make of the row: the first that needs a text writes it, the others send it. What each of them is, is
     /// theirs to say.
     pub texts: [OnceLock<Bytes>; TEXTS],
+    /// What channels know of it.
+    pub(crate) channels: RowChannels,
     read_at: Instant,
 }
 
@@ -55,13 +61,38 @@ impl TailRow {
     /// A row that has just been read. Its document is beside it, so `row.doc` is dropped.
     pub fn new(mut row: ChangeRow, document: TailDocument) -> TailRow {
         row.doc = None;
-        TailRow { row, document, texts: Default::default(), read_at: Instant::now() }
+        let (texts, channels) = Default::default();
+        TailRow { row, document, texts, channels, read_at: Instant::now() }
+    }
+
+    /// The same with what channels know of it.
+    pub(crate) fn with_channels(self, channels: RowChannels) -> TailRow {
+        TailRow { channels, ..self }
+    }
+
+    /// The same change as who sees its document has it, which left some of their channels with it.
+    pub(crate) fn removed_from(&self, removed: Vec<String>) -> TailRow {
+        let document = match &self.document {
+            TailDocument::NotRead => TailDocument::NotRead,
+            TailDocument::Read { document, with_conflicts } => {
+                TailDocument::Read { document: document.clone(), with_conflicts: *with_conflicts }
+            }
+        };
+        let (row, texts) = (ChangeRow { removed, ..self.row.clone() }, Default::default());
+        TailRow { row, document, texts, channels: RowChannels::default(), read_at: self.read_at }
+    }
+
+    /// The same change as those have it who saw its document before it, and do so no more.
+    pub(crate) fn left(&self, removed: Vec<String>) -> TailRow {
+        let lost = self.lost();
+        TailRow { row: ChangeRow { removed, deleted: self.row.deleted, ..lost.row.clone() }, ..lost }
     }
 
     /// The row of a feed that its document has left with this change.
     pub(crate) fn lost(&self) -> TailRow {
         let (row, document) = (self.row.lost(), TailDocument::NotRead);
-        TailRow { row, document, texts: Default::default(), read_at: self.read_at }
+        let (texts, channels) = Default::default();
+        TailRow { row, document, texts, channels, read_at: self.read_at }
     }
 
     fn weight(&self) -> usize {
@@ -70,7 +101,7 @@ impl TailRow {
             // As it is, and as text.
             TailDocument::Read { document, .. } => 2 * document.body.len() + 200 * document.attachments.len(),
         };
-        ROW_BYTES + 3 * self.row.id.len() + 100 * self.row.leaves.len() + document
+        ROW_BYTES + 3 * self.row.id.len() + 100 * self.row.leaves.len() + document + self.channels.bytes()
     }
 }
 
@@ -84,6 +115,10 @@ pub(crate) struct Part {
     pub is_all: bool,
     /// A read version as of which there was no more, where it is known.
     pub version: Option<i64>,
+    /// The number of the database's sync function, as of when it was read last; 0: it has no channels.
+    pub channels: u64,
+    /// Users and roles of the database that have changed since.
+    pub principals: Vec<(Kind, Arc<str>)>,
 }
 
 /// See the module.
@@ -100,13 +135,16 @@ pub(crate) struct Tail {
     weight: usize,
     /// A read version as of which by-seq had been read to its end.
     version: Option<i64>,
+    channels: u64,
+    /// In the order of commits.
+    principals: VecDeque<(Seq, Kind, Arc<str>)>,
 }
 
 impl Tail {
     /// An empty one: nothing behind `at` has been read.
     pub(crate) fn new(at: Seq) -> Tail {
-        let (rows, places) = Default::default();
-        Tail { begin: at, drained: at, rows, places, passed: 0, weight: 0, version: None }
+        let (rows, places, principals) = Default::default();
+        Tail { begin: at, drained: at, rows, places, passed: 0, weight: 0, version: None, channels: 0, principals }
     }
 
     /// Up to where by-seq has been read.
@@ -117,6 +155,20 @@ impl Tail {
     /// By-seq has been read to its end as of a read version.
     pub(crate) fn complete_as_of(&mut self, version: i64) {
         self.version = Some(version);
+    }
+
+    /// What was read is of a database whose sync function has this number: before its rows are added.
+    pub(crate) fn read_with(&mut self, channels: u64) {
+        self.channels = channels;
+    }
+
+    /// Adds users and roles that have changed, in the order of commits, each behind those that are here.
+    pub(crate) fn push_principals(&mut self, principals: Vec<(Seq, Kind, Arc<str>)>) {
+        let last = self.principals.back().map(|(seq, ..)| *seq);
+        self.principals.extend(principals.into_iter().filter(|(seq, ..)| last.is_none_or(|last| *seq > last)));
+        if self.principals.len() > PRINCIPALS_MAX {
+            self.clear(self.drained);
+        }
     }
 
     /// Adds rows, in the order of commits, and says up to where by-seq is read with them.
@@ -154,6 +206,9 @@ impl Tail {
             self.rows.pop_front();
             self.passed += 1;
         }
+        // Who stands before its begin reads by-seq anyway.
+        let passed = self.principals.partition_point(|(seq, ..)| *seq <= self.begin);
+        self.principals.drain(..passed);
         // An empty tail gives its memory back.
         self.rows.shrink_to(64);
         self.places.shrink_to(64);
@@ -161,7 +216,7 @@ impl Tail {
 
     /// Forgets all: who has not got it yet reads by-seq.
     pub(crate) fn clear(&mut self, drained: Seq) {
-        *self = Tail::new(drained.max(self.drained));
+        *self = Tail { channels: self.channels, ..Tail::new(drained.max(self.drained)) };
     }
 
     /// What comes behind a sequence, a bounded part of it; `None`: that is too long ago.
@@ -184,7 +239,10 @@ impl Tail {
         };
         let last = rows.last().map(|row| row.row.seq);
         let last_seq = if more { last } else { Some(self.drained.max(cursor)) };
-        Some(Part { rows, last_seq, is_all: !more, version: self.version.filter(|_| !more) })
+        let version = self.version.filter(|_| !more);
+        let from = self.principals.partition_point(|(seq, ..)| *seq <= cursor);
+        let principals = self.principals.range(from..).map(|(_, kind, name)| (*kind, Arc::clone(name))).collect();
+        Some(Part { rows, last_seq, is_all: !more, version, channels: self.channels, principals })
     }
 
     /// For how long the first change behind a commit version has been here; zero where there is none.

@@ -84,7 +84,7 @@ async fn lists_give_what_a_walk_gives() {
                         let limit = limit.map(|limit| limit as u64);
                         let scope = ids.clone();
                         let extras = if all_leaves { Extras::LEAVES } else { Extras::default() };
-                        let query = ChangesQuery { since, descending, limit, scope, extras };
+                        let query = ChangesQuery { since, descending, limit, scope, extras, ..ChangesQuery::default() };
                         let mut changes = db.changes(query.clone());
                         let found = rows(&mut changes).await;
                         let told = |row: &ChangeRow| (row.seq, row.id.clone(), row.rev.clone(), row.deleted);

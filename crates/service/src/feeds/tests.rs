@@ -56,6 +56,8 @@ fn query(follow: Follow) -> FeedQuery {
         descending: false,
         limit: None,
         scope: Scope::All,
+        active_only: false,
+        revocations: false,
         filter: Filter::None,
         all_leaves: false,
         documents: Documents::No,

@@ -19,6 +19,7 @@ use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::{Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::store::records::Info;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
@@ -171,8 +172,8 @@ impl Source for ByIds {
         self.walk.sees(row)
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
-        self.walk.pending(trx, instance, cursor).await
+    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+        self.walk.pending(trx, inner, instance, cursor).await
     }
 }
 

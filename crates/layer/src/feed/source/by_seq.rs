@@ -7,10 +7,11 @@ use futures_util::future::{try_join, try_join_all};
 use crate::error::{Error, Result};
 use crate::feed::place::Place;
 use crate::feed::query::Scope;
-use crate::feed::row::{ChangesPage, change_row};
+use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::feed::source::{Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::store::by_seq;
 use crate::store::keys::{BucketKeys, Counter, KeyRange};
 use crate::store::merge::Shares;
@@ -25,12 +26,22 @@ const COUNTED_AT_ONCE_MIN: usize = 16;
 /// All changes of a database, or those of some documents, by a walk over all.
 pub(crate) struct BySeq {
     scope: Scope,
+    active_only: bool,
     shares: Shares,
 }
 
 impl BySeq {
     pub(super) fn new(scope: Scope) -> BySeq {
-        BySeq { scope, shares: Shares::default() }
+        BySeq { scope, active_only: false, shares: Shares::default() }
+    }
+
+    /// The same, but for deletions.
+    pub(super) fn without_tombstones(self) -> BySeq {
+        BySeq { active_only: true, ..self }
+    }
+
+    fn has(&self, row: &ChangeRow) -> bool {
+        self.scope.has(&row.id) && !(self.active_only && row.deleted)
     }
 }
 
@@ -66,7 +77,7 @@ impl Source for BySeq {
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: last_seq.into() });
         }
         let most = page.rows_max();
-        let is_filtered = self.scope != Scope::All;
+        let is_filtered = self.scope != Scope::All || self.active_only;
         let limit = if is_filtered { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
         let (metrics, extent) = (&page.inner.metrics, (limit, page.descending));
         let read = by_seq::begin(trx, metrics, &instance.buckets, &ranges, extent, &self.shares, change_row);
@@ -77,7 +88,7 @@ impl Source for BySeq {
         let stands = if page.descending { cursor.unwrap_or(newest) } else { after };
         let mut last_read = rows.last().map_or(stands, |row| row.seq);
         if is_filtered {
-            rows.retain(|row| self.scope.has(&row.id));
+            rows.retain(|row| self.has(row));
         }
         rows.truncate(usize::try_from(page.limit).unwrap_or(usize::MAX));
         let full = rows.len() as u64 == page.limit;
@@ -90,10 +101,10 @@ impl Source for BySeq {
     }
 
     fn sees(&self, row: &TailRow) -> Seen {
-        if self.scope.has(&row.row.id) { Seen::Changed } else { Seen::Other }
+        if self.has(&row.row) { Seen::Changed } else { Seen::Other }
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
+    async fn pending(&self, trx: &Transaction, _: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
         // Of another incarnation all is left.
         let cursor = of_incarnation(instance.incarnation(), cursor.seq());
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();

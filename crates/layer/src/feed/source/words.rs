@@ -13,6 +13,7 @@ use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::{AnySource, Page, Seen, Source};
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::store::transaction::Transaction;
 
 /// A document with this is in the feed.
@@ -68,8 +69,8 @@ impl Source for Words {
         of(Some(document))
     }
 
-    async fn pending(&self, trx: &Transaction, instance: &Instance, cursor: Place) -> Result<u64> {
-        self.walk.pending(trx, instance, cursor).await
+    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+        self.walk.pending(trx, inner, instance, cursor).await
     }
 }
 

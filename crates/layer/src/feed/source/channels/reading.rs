@@ -1,0 +1,295 @@
+//! What a feed of channels reads: entries, and documents where a row rests on what they are now.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use flatbed_channels::{ALL, DocumentState, Entry, FeedRow, FeedScope, Left, Position, Source as Of, Stamp, Want};
+use flatbed_revtree::RevId;
+use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use prost::Message;
+
+use crate::document::body::begin_read;
+use crate::document::edit::check_document_id;
+use crate::error::{Error, Result};
+use crate::feed::source::channels::{Slot, UnderWay};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::all_docs::PAGE_ROWS_MAX;
+use crate::store::by_seq;
+use crate::store::keys::{BucketKeys, DocumentKeys, KeyRange};
+use crate::store::merge::Shares;
+use crate::store::proto;
+use crate::store::records::{Info, RevisionRecord, revision};
+use crate::store::seq::Seq;
+use crate::store::transaction::{Transaction, page_of};
+
+/// Ranges, or documents, that are read at once.
+pub(super) const AT_ONCE: usize = 256;
+
+/// Entries that a merge holds at most, beside what it needs to get on.
+const ROOM: usize = 4 * PAGE_ROWS_MAX;
+
+/// A stream is asked for so many entries at least.
+const LIMIT_MIN: usize = if cfg!(test) { 1 } else { 16 };
+
+/// What an entry takes, about, with its key.
+pub(super) const ENTRY_BYTES: u64 = 120;
+
+/// What channels that a document has left take together at most: there are no more than 10,000.
+const LEFT_BYTES_MAX: u64 = 16 << 20;
+
+/// What was read of a stream.
+pub(super) struct Read {
+    stream: usize,
+    rows: Vec<(Stamp, Entry)>,
+    at_end: bool,
+}
+
+/// How many entries each of several streams is asked for first, for a page of so many rows. It is twice as many each time after that.
+pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
+    let each = (2 * most / streams.max(1)).min(most.saturating_add(1)).clamp(LIMIT_MIN, PAGE_ROWS_MAX);
+    vec![each; streams]
+}
+
+impl UnderWay {
+    /// Asks for what the merge wants: of all that is read at once what comes first.
+    pub(super) fn begin_reads(
+        &mut self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+    ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<> {
+        let wants = self.merge.wants();
+        let room = ROOM.saturating_sub(self.merge.held_entries());
+        let count = if room == 0 { 1 } else { wants.len().min(AT_ONCE) };
+        let share = (room / count.max(1)).max(LIMIT_MIN);
+        let mut reads = Vec::with_capacity(count);
+        for want in wants.into_iter().take(count) {
+            let limit = self.limits.get_mut(want.stream).map_or(LIMIT_MIN, |limit| {
+                let before = *limit;
+                *limit = (2 * before).min(PAGE_ROWS_MAX);
+                before.min(share)
+            });
+            let (stream, read) = (want.stream, begin_entries(trx, inner, instance, &want, limit));
+            reads.push(async move {
+                let (rows, at_end) = read.await?;
+                Ok(Read { stream, rows, at_end })
+            });
+        }
+        try_join_all(reads)
+    }
+
+    /// Hands over what was read.
+    pub(super) fn give(&mut self, read: Vec<Read>) {
+        for Read { stream, rows, at_end } in read {
+            self.merge.give(stream, rows, at_end);
+        }
+    }
+
+    /// Asks for what the first of its streams take in the storage.
+    pub(super) fn begin_sizes(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+    ) -> impl Future<Output = foundationdb::FdbResult<Vec<i64>>> + Send + use<> {
+        let ranges = self.merge.wants().into_iter().take(AT_ONCE).flat_map(|want| ranges(instance, &want));
+        let size = |range: KeyRange| trx.get_estimated_range_size_bytes(&range.begin, &range.end);
+        try_join_all(ranges.map(size).collect::<Vec<_>>())
+    }
+}
+
+/// Some entries of a stream, and whether they are all.
+type Page = (Vec<(Stamp, Entry)>, bool);
+
+/// Where what is wanted lies.
+fn ranges(instance: &Instance, want: &Want<'_>) -> Vec<KeyRange> {
+    let seq = |stamp: Stamp| Seq::new(instance.incarnation(), stamp.0);
+    let (after, until) = (seq(want.after), Some(want.until).filter(|until| *until != Stamp::MAX).map(seq));
+    let behind = |mut key: Vec<u8>| {
+        key.push(0);
+        key
+    };
+    match want.source {
+        Of::Channel(channel) => {
+            let KeyRange { begin, end } = instance.keys.channel_entries_after(channel, &after);
+            let until = until.map(|until| behind(instance.keys.channel_entry(channel, &until)));
+            vec![KeyRange { begin, end: until.unwrap_or(end) }]
+        }
+        Of::All => {
+            let range = |bucket: &BucketKeys| {
+                let KeyRange { begin, end } = bucket.by_seq_after(&after);
+                let until = until.map(|until| behind(bucket.by_seq(&until)));
+                KeyRange { begin, end: until.unwrap_or(end) }
+            };
+            instance.buckets.all().iter().map(range).collect()
+        }
+    }
+}
+
+/// Asks for some entries, and whether they are all.
+fn begin_entries(
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    want: &Want<'_>,
+    limit: usize,
+) -> BoxFuture<'static, Result<Page>> {
+    let ranges = ranges(instance, want);
+    if *want.source == Of::All {
+        let (metrics, buckets) = (&inner.metrics, &instance.buckets);
+        let read = by_seq::begin(trx, metrics, buckets, &ranges, (limit, false), &Shares::default(), entry);
+        return Box::pin(async move {
+            let read = read.await?;
+            Ok((read.rows, read.is_all))
+        });
+    }
+    let pages: Vec<_> = ranges.iter().map(|range| trx.get_range(&page_of(range, limit, false), 1, true)).collect();
+    inner.metrics.channel_reads.add(pages.len() as u64);
+    let (keys, metrics) = (instance.keys.clone(), inner.metrics.clone());
+    Box::pin(async move {
+        let (mut rows, mut is_all) = (Vec::new(), true);
+        for page in pages {
+            let page = page.await?;
+            metrics.channel_rows.add(page.len() as u64);
+            is_all &= !page.more() && page.len() < limit;
+            for row in &page {
+                let entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+                rows.push((Stamp(*keys.channel_entry_seq(row.key())?.stamp()), entry));
+            }
+        }
+        Ok((rows, is_all))
+    })
+}
+
+/// An entry of by-seq as one of all documents.
+fn entry(seq: Seq, value: &[u8]) -> Result<(Stamp, Entry)> {
+    let entry = proto::SequenceEntry::decode(value)?;
+    let rev = revision(entry.winner.as_ref())?.to_string();
+    let channels = match entry.channels {
+        None => Some(Vec::new()),
+        Some(names) if names.are_elsewhere => None,
+        Some(names) => Some(names.names),
+    };
+    let (doc, deleted) = (entry.document_id, entry.deleted);
+    Ok((Stamp(*seq.stamp()), Entry { doc, rev, deleted, removed: false, channels }))
+}
+
+/// A place that no row of a feed is behind, and that says nothing of what is none.
+pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedScope) -> Result<Position> {
+    let lost = scope.lost.iter().map(|lost| lost.at);
+    let given = scope.held.channels().map(|(_, since)| since);
+    let mut newest = lost.chain(given).chain(scope.user).max().unwrap_or(Stamp::ZERO);
+    if scope.held.since(ALL).is_some() {
+        newest = newest.max(Stamp(*instance.buckets.begin_last_seq(trx, instance.incarnation()).await?.stamp()));
+    } else {
+        let last = |channel: String| {
+            let range = instance.keys.channel_entries(&channel, instance.incarnation());
+            let page = trx.get_range(&page_of(&range, 1, true), 1, true);
+            async move {
+                let page = page.await?;
+                let seq = page.first().map(|row| instance.keys.channel_entry_seq(row.key())).transpose()?;
+                Ok::<_, Error>(seq.map_or(Stamp::ZERO, |seq| Stamp(*seq.stamp())))
+            }
+        };
+        let channels: Vec<String> = scope.held.channels().map(|(channel, _)| channel.to_owned()).collect();
+        let mut last = stream::iter(channels).map(last).buffered(AT_ONCE);
+        while let Some(stamp) = last.try_next().await? {
+            newest = newest.max(stamp);
+        }
+    }
+    Ok(Position::at(newest))
+}
+
+/// The rows of a list of documents behind a place, in their order.
+pub(super) async fn look(
+    trx: &Transaction,
+    instance: &Instance,
+    ids: &HashSet<String>,
+    scope: &FeedScope,
+    since: Position,
+    is_about: impl Fn(&str) -> bool,
+) -> Result<Vec<Slot>> {
+    let is_sought = |id: &&String| check_document_id(id).is_ok() && is_about(id);
+    let mut ids: Vec<String> = ids.iter().filter(is_sought).cloned().collect();
+    // Close to one another in the store, too.
+    ids.sort_unstable();
+    let mut found = Vec::new();
+    let mut states = stream::iter(ids).map(|id| state(trx, instance, id)).buffered(AT_ONCE);
+    while let Some((id, state)) = states.try_next().await? {
+        let row = state.and_then(|state| scope.row_of(&id, &state)).filter(|row| row.position > since);
+        found.extend(row.map(|row| (row.position, id)));
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(position, id)| Slot::Id(position, id)).collect())
+}
+
+/// The rows that came of a merge or a list: those that rest on what a document is now as far as it is still so.
+pub(super) async fn answered(
+    trx: &Transaction,
+    instance: &Instance,
+    under_way: &UnderWay,
+    slots: Vec<Slot>,
+) -> Result<Vec<FeedRow>> {
+    let asked = slots.iter().filter_map(|slot| match slot {
+        Slot::Row(_) => None,
+        Slot::Asked(asked) => Some(asked.doc.clone()),
+        Slot::Id(_, id) => Some(id.clone()),
+    });
+    let asked: Vec<String> = asked.collect();
+    let mut states = stream::iter(asked).map(|id| state(trx, instance, id)).buffered(AT_ONCE);
+    let mut rows = Vec::with_capacity(slots.len());
+    for slot in slots {
+        match slot {
+            Slot::Row(row) => rows.push(row),
+            Slot::Asked(asked) => {
+                let state = states.try_next().await?.and_then(|(_, state)| state);
+                rows.extend(under_way.merge.answer(&asked, state.as_ref()));
+            }
+            Slot::Id(position, id) => {
+                let state = states.try_next().await?.and_then(|(_, state)| state);
+                let row = state.and_then(|state| under_way.scope().row_of(&id, &state));
+                rows.extend(row.filter(|row| row.position == position));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// What channels know of a document, with its id; `None`: there is none.
+async fn state(trx: &Transaction, instance: &Instance, id: String) -> Result<(String, Option<DocumentState>)> {
+    let keys = instance.keys.document(&id);
+    let info = trx.get(&keys.info(), true);
+    let left = begin_read(trx, instance.keys.left_of(&id));
+    let Some(info) = info.await? else { return Ok((id, None)) };
+    let info = Info::decode(&info)?;
+    let channels = channels_of(trx, &keys, &info).await?;
+    let mut all = BTreeMap::new();
+    if info.routed.left > 0 {
+        for row in left.finish(trx, LEFT_BYTES_MAX).await?.iter().flat_map(|page| page.iter()) {
+            let left = Left::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+            all.insert(instance.keys.left_channel(row.key())?, left);
+        }
+    }
+    let (seq, rev, deleted) = (Stamp(info.stamp), info.winner.to_string(), info.deleted);
+    Ok((id, Some(DocumentState { seq, rev, deleted, channels, left: all })))
+}
+
+/// The channels of a document's winner.
+pub(super) async fn channels_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<BTreeSet<String>> {
+    match &info.routed.channels {
+        None => Ok(BTreeSet::new()),
+        Some(names) if names.are_elsewhere => channels_of_revision(trx, keys, &info.winner).await,
+        Some(names) => Ok(names.names.iter().cloned().collect()),
+    }
+}
+
+/// Those of a revision, by its own record; none of one that there is no record of.
+pub(super) async fn channels_of_revision(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    rev: &RevId,
+) -> Result<BTreeSet<String>> {
+    let Some(record) = trx.get(&keys.revision(rev), true).await? else { return Ok(BTreeSet::new()) };
+    let verdict = RevisionRecord::decode(&record)?.verdict.unwrap_or_default();
+    Ok(verdict.channels.into_iter().collect())
+}

@@ -1,0 +1,188 @@
+//! Rows of a feed of channels with what they are asked to carry: leaves and documents as far as their reader sees them.
+
+use std::collections::{HashSet, VecDeque};
+
+use flatbed_channels::{FeedRow, RowKind as Kind};
+use flatbed_revtree::{RevId, rank};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use crate::document::body::Rows;
+use crate::document::edit::Document;
+use crate::document::latest::begin_latest_of;
+use crate::document::tree::{self, Leaves};
+use crate::error::{Error, Result};
+use crate::feed::query::Extras;
+use crate::feed::row::{ChangeRow, RowKind};
+use crate::feed::source::channels::reading::{AT_ONCE, channels_of, channels_of_revision};
+use crate::held::HeldAt;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::read::get::{READ_BYTES_MAX, read_ahead, shown};
+use crate::store::keys::DocumentKeys;
+use crate::store::once::now_ms;
+use crate::store::records::Info;
+use crate::store::seq::Seq;
+use crate::store::transaction::Transaction;
+
+/// What stands in the place of a body that the reader has lost.
+const REMOVED: &[u8] = br#""_removed":true"#;
+
+/// Shows rows to who has something.
+pub(super) struct Show<'a> {
+    pub(super) trx: &'a Transaction,
+    pub(super) inner: &'a Inner,
+    pub(super) instance: &'a Instance,
+    pub(super) held: &'a HeldAt,
+    pub(super) extras: Extras,
+    /// By which name the reader's own row goes.
+    pub(super) name: Option<&'a str>,
+}
+
+impl Show<'_> {
+    /// The rows as far as a page goes, and those that are left behind them. Documents that have changed since have no row here: theirs
+    /// stands behind.
+    pub(super) async fn rows(&self, found: Vec<FeedRow>) -> Result<(Vec<ChangeRow>, VecDeque<FeedRow>)> {
+        if self.extras.has_documents() {
+            return self.with_documents(found.into()).await;
+        }
+        let rows = stream::iter(found).map(|row| async move {
+            let (is_change, row) = (row.kind == Kind::Changed, self.row(row)?);
+            if is_change && self.extras.leaves { self.with_leaves(row).await } else { Ok(Some(row)) }
+        });
+        let rows: Vec<Option<ChangeRow>> = rows.buffered(AT_ONCE).try_collect().await?;
+        Ok((rows.into_iter().flatten().collect(), VecDeque::new()))
+    }
+
+    fn row(&self, row: FeedRow) -> Result<ChangeRow> {
+        let incarnation = self.instance.incarnation();
+        let at = Seq::new(incarnation, row.position.at.0);
+        let (seq, because) = match row.position.of {
+            Some(of) => (Seq::new(incarnation, of.0), Some(at)),
+            None => (at, None),
+        };
+        if row.kind == Kind::User {
+            let id = format!("_user/{}", self.name.unwrap_or_default());
+            let of = ChangeRow::changed(seq, id, RevId::new(0, [0; 16]), Vec::new());
+            return Ok(ChangeRow { kind: RowKind::User, because, leaf_count: 0, ..of });
+        }
+        let rev: RevId = row.rev.parse().map_err(|_| Error::Corrupt("an entry of a channel has no revision".into()))?;
+        let kind = match row.kind {
+            Kind::Changed => RowKind::Changed,
+            Kind::Removed => RowKind::Lost,
+            Kind::Revoked | Kind::User => RowKind::Revoked,
+        };
+        let (deleted, removed) = (row.deleted, row.removed);
+        let of = ChangeRow::changed(seq, row.doc, rev.clone(), vec![rev]);
+        Ok(ChangeRow { kind, because, deleted, removed, ..of })
+    }
+
+    /// With all leaves that are seen.
+    async fn with_leaves(&self, mut row: ChangeRow) -> Result<Option<ChangeRow>> {
+        let keys = self.instance.keys.document(&row.id);
+        let info = tree::info(self.trx, &keys, true).await?;
+        let Some(info) = info.filter(|info| is_of(info, &row)) else { return Ok(None) };
+        row.leaves = self.leaves(&keys, &info).await?;
+        row.leaf_count = row.leaves.len();
+        Ok(Some(row))
+    }
+
+    /// The leaves that are seen, the winner first.
+    async fn leaves(&self, keys: &DocumentKeys, info: &Info) -> Result<Vec<RevId>> {
+        if info.leaf_count < 2 {
+            return Ok(vec![info.winner.clone()]);
+        }
+        let leaves = Leaves::read(self.trx, keys).await?.0;
+        let mut others: Vec<(bool, RevId)> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
+        others.retain(|(_, rev)| *rev != info.winner);
+        others.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
+        let seen = stream::iter(others).map(|(_, rev)| async move {
+            let is_seen = self.held.has_all() || {
+                let channels = channels_of_revision(self.trx, keys, &rev).await?;
+                self.held.sees(channels.iter().map(String::as_str))
+            };
+            Ok::<_, Error>(is_seen.then_some(rev))
+        });
+        let seen: Vec<Option<RevId>> = seen.buffered(AT_ONCE).try_collect().await?;
+        Ok([info.winner.clone()].into_iter().chain(seen.into_iter().flatten()).collect())
+    }
+
+    async fn with_documents(&self, mut found: VecDeque<FeedRow>) -> Result<(Vec<ChangeRow>, VecDeque<FeedRow>)> {
+        let (mut rows, mut reads, mut bytes) = (Vec::with_capacity(found.len()), VecDeque::new(), 0);
+        let mut done = 0;
+        while bytes <= READ_BYTES_MAX {
+            let (width, target_bytes) = read_ahead(bytes, done);
+            while reads.len() < width
+                && let Some(row) = found.get(reads.len())
+            {
+                let is_change = row.kind == Kind::Changed;
+                reads.push_back(is_change.then(|| begin_latest_of(self.trx, self.instance, &row.doc, target_bytes)));
+            }
+            let Some(row) = found.pop_front() else { break };
+            let mut row = self.row(row)?;
+            match reads.pop_front().flatten() {
+                Some(read) => {
+                    let latest = read.finish(self.trx, self.instance).await?;
+                    let Some(latest) = latest.filter(|(info, _)| is_of(info, &row)) else { continue };
+                    if !self.with_document(&mut row, &latest).await? {
+                        continue;
+                    }
+                }
+                None if row.kind == RowKind::User => {}
+                None => row.doc = Some(removed(&row)),
+            }
+            bytes += row.doc.as_ref().map_or(0, |document| document.body.len());
+            done += 1;
+            rows.push(row);
+        }
+        Ok((rows, found))
+    }
+
+    /// The row with its document, if that is seen.
+    async fn with_document(&self, row: &mut ChangeRow, latest: &(Info, Rows)) -> Result<bool> {
+        let (info, keys) = (&latest.0, self.instance.keys.document(&row.id));
+        let is_seen =
+            self.held.has_all() || self.held.sees(channels_of(self.trx, &keys, info).await?.iter().map(String::as_str));
+        if !is_seen {
+            return Ok(false);
+        }
+        let conflicts = self.extras.conflicts();
+        let wants_leaves = self.extras.leaves || conflicts != Default::default();
+        let leaves = if wants_leaves { self.leaves(&keys, info).await? } else { vec![info.winner.clone()] };
+        let has_ended = info.routed.expires_at_ms.is_some_and(|at| at <= now_ms());
+        if !has_ended {
+            let mut document = shown(latest, self.trx, self.inner, self.instance, &row.id, conflicts).await?;
+            let seen: HashSet<&RevId> = leaves.iter().collect();
+            for names in [&mut document.conflicts, &mut document.deleted_conflicts].into_iter().flatten() {
+                names.retain(|rev| seen.contains(rev));
+            }
+            row.doc = Some(document);
+        }
+        if self.extras.leaves {
+            row.leaf_count = leaves.len();
+            row.leaves = leaves;
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a document is as the row says.
+fn is_of(info: &Info, row: &ChangeRow) -> bool {
+    info.stamp == *row.seq.stamp() && info.winner == row.rev
+}
+
+/// What is shown of a document that the reader has lost.
+fn removed(row: &ChangeRow) -> Document {
+    Document {
+        id: row.id.clone(),
+        rev: row.rev.clone(),
+        deleted: row.deleted,
+        body: if row.deleted { Vec::new() } else { REMOVED.to_vec() },
+        revisions: None,
+        revs_info: None,
+        born: None,
+        conflicts: None,
+        deleted_conflicts: None,
+        attachments: Vec::new(),
+        local_seq: None,
+    }
+}

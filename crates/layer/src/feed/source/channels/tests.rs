@@ -1,0 +1,523 @@
+#![cfg(test)]
+//! A client that reads its feed from time to time, in pages of any length, while everything changes, has in the end what the user
+//! sees. What lies in the storage is written here key by key, so that sequences are small numbers and everything is known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use flatbed_channels::{
+    ALL, DocumentState, Entry, Given, Kind, Left, Moves, Periods, Position, RowKind as Told, Stamp,
+};
+use flatbed_revtree::RevId;
+use foundationdb::Transaction as Raw;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use prost::Message;
+
+use super::*;
+use crate::feed::changes::{Changes, Followed};
+use crate::feed::query::{Documents, Extras};
+use crate::feed::row::{ChangeRow, RowKind};
+use crate::feed::source::AnySource;
+use crate::store::keys::pack_principal;
+use crate::store::proto;
+use crate::store::records::{RevisionRecord, revision_message};
+use crate::{CreateOptions, Database, Layer};
+
+const USER: &str = "alice";
+const ROLE: &str = "r";
+
+/// Something that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    /// A document changes, and gives the user a channel.
+    Write { doc: usize, channels: BTreeSet<String>, deleted: bool },
+    /// It is gone without a trace.
+    Purge { doc: usize },
+    /// The user is given a channel, or loses it.
+    Own { channel: String, has: bool },
+    /// The user's role is given a channel, or loses it.
+    OfRole { channel: String, has: bool },
+    /// The user is put into the role, or out of it.
+    Member { is: bool },
+    /// The role is made, or deleted.
+    Exists { does: bool },
+    /// An administrator changes the user's record.
+    Record,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    // Longer than what an entry names.
+    let channels = prop::collection::btree_set(
+        prop_oneof![9 => "[A-D!*]", 1 => Just("E".repeat(150)), 1 => Just("F".repeat(150))],
+        0..4,
+    );
+    prop_oneof![
+        9 => (0..7_usize, channels, prop::bool::weighted(0.2)).prop_map(|(doc, channels, deleted)| Event::Write { doc, channels, deleted }),
+        1 => (0..7_usize).prop_map(|doc| Event::Purge { doc }),
+        4 => ("[A-D!*]", any::<bool>()).prop_map(|(channel, has)| Event::Own { channel, has }),
+        1 => ("[A-D]", any::<bool>()).prop_map(|(channel, has)| Event::OfRole { channel, has }),
+        1 => any::<bool>().prop_map(|is| Event::Member { is }),
+        1 => any::<bool>().prop_map(|does| Event::Exists { does }),
+        1 => Just(Event::Record),
+    ]
+}
+
+/// What happens, and from time to time the client reads a page, on and on or from where it stands.
+#[derive(Debug, Clone)]
+enum Moment {
+    Happens(Event),
+    Page { anew: bool, limit: Option<u64> },
+}
+
+fn moment() -> impl Strategy<Value = Moment> {
+    let limit = prop_oneof![2 => Just(None), 1 => (1..6_u64).prop_map(Some)];
+    prop_oneof![
+        3 => event().prop_map(Moment::Happens),
+        2 => (any::<bool>(), limit).prop_map(|(anew, limit)| Moment::Page { anew, limit }),
+    ]
+}
+
+/// A database whose keys are written here.
+struct Store {
+    db: Database,
+    instance: Arc<Instance>,
+    seq: u64,
+    docs: BTreeMap<usize, DocumentState>,
+    own: BTreeMap<Given, Periods>,
+    of_role: BTreeMap<Given, Periods>,
+    record: Stamp,
+    purged: BTreeSet<String>,
+}
+
+impl Store {
+    async fn new(layer: &Layer, db: Database, shards: Option<u32>) -> Store {
+        db.create(&CreateOptions { shards, ..CreateOptions::default() }).await.unwrap();
+        crate::fenced::give_channels(&db).await;
+        let instance = crate::write::batch::instance_of(&layer.inner, &db.name).await.unwrap();
+        let (docs, own, of_role, purged) = Default::default();
+        let mut store = Store { db, instance, seq: 0, docs, own, of_role, record: Stamp::ZERO, purged };
+        store.happens(&Event::Record).await;
+        store
+    }
+
+    fn seq(&self, stamp: Stamp) -> Seq {
+        Seq::new(self.instance.incarnation(), stamp.0)
+    }
+
+    fn held(&self) -> Held {
+        let rows = self
+            .own
+            .iter()
+            .map(|(what, periods)| flatbed_channels::OwnRow { what: what.clone(), periods: periods.clone() });
+        Held::of(rows, |_| {
+            let mut of_role = flatbed_channels::RoleRows::default();
+            for (what, periods) in &self.of_role {
+                match what {
+                    Given::Role(_) => of_role.exists = periods.clone(),
+                    Given::Channel(name) => of_role.channels.push((name.clone(), periods.clone())),
+                }
+            }
+            Some(of_role)
+        })
+    }
+
+    /// What the user sees, deletions apart: documents by their revisions.
+    fn seen(&self) -> BTreeMap<String, String> {
+        let held = self.held();
+        let is_seen = |state: &DocumentState| !state.deleted && held.sees(state.channels.iter().map(String::as_str));
+        let seen = self.docs.iter().filter(|(_, state)| is_seen(state));
+        seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
+    }
+
+    /// The rows of the feed behind a place.
+    fn rows(&self, scope: &FeedScope, since: Position) -> Vec<FeedRow> {
+        let mut rows: Vec<_> = self.docs.iter().filter_map(|(doc, state)| scope.row_of(&id(*doc), state)).collect();
+        rows.extend(scope.user.map(|at| FeedRow {
+            position: Position::at(at),
+            kind: Told::User,
+            doc: String::new(),
+            rev: String::new(),
+            deleted: false,
+            removed: Vec::new(),
+        }));
+        rows.retain(|row| row.position > since);
+        rows.sort_by_key(|row| row.position);
+        rows
+    }
+
+    async fn happens(&mut self, event: &Event) {
+        self.seq += 1;
+        let seq = Stamp::of(self.seq);
+        let trx = self.db.inner.db.create_trx().unwrap();
+        let channel = |name: &String| Given::Channel(name.clone());
+        match event {
+            Event::Write { doc, channels, deleted } => self.write(&trx, *doc, channels.clone(), *deleted),
+            Event::Purge { doc } => {
+                if let Some(state) = self.docs.remove(doc) {
+                    self.purge(&trx, *doc, &state);
+                    self.purged.insert(id(*doc));
+                }
+            }
+            Event::Own { channel: name, has } => self.give(&trx, Kind::User, channel(name), *has),
+            Event::Member { is } => self.give(&trx, Kind::User, Given::Role(ROLE.to_owned()), *is),
+            Event::OfRole { channel: name, has } => self.give(&trx, Kind::Role, channel(name), *has),
+            Event::Exists { does } => self.give(&trx, Kind::Role, Given::Role(ROLE.to_owned()), *does),
+            Event::Record => {
+                self.record = seq;
+                let record = proto::Principal { exists: true, changed: seq.0.to_vec(), ..proto::Principal::default() };
+                trx.set(&self.instance.keys.principal(Kind::User, USER), &record.encode_to_vec());
+                trx.set(&self.instance.keys.principal_version(Kind::User, USER), &seq.0);
+                self.tell(&trx, Kind::User, USER);
+            }
+        }
+        trx.set(&self.instance.buckets.own().last_seq(), &seq.0);
+        trx.commit().await.unwrap();
+    }
+
+    fn give(&mut self, trx: &Raw, kind: Kind, what: Given, has: bool) {
+        let (of, name) = if kind == Kind::User { (&mut self.own, USER) } else { (&mut self.of_role, ROLE) };
+        let (seq, periods) = (Stamp::of(self.seq), of.entry(what.clone()).or_default());
+        let before = std::mem::take(periods);
+        *periods = if has { before.given(seq) } else { before.taken(seq) };
+        trx.set(&self.instance.keys.periods(kind, name, &what), &periods.encode());
+        trx.set(&self.instance.keys.principal_version(kind, name), &seq.0);
+        self.tell(trx, kind, name);
+    }
+
+    /// Who follows is told that somebody has changed.
+    fn tell(&self, trx: &Raw, kind: Kind, name: &str) {
+        let mut key = self.instance.keys.changed_principals_after(&self.seq(Stamp::of(self.seq))).begin;
+        key.pop();
+        trx.set(&key, &pack_principal(kind, name));
+    }
+
+    fn write(&mut self, trx: &Raw, doc: usize, channels: BTreeSet<String>, deleted: bool) {
+        let (keys, buckets) = (&self.instance.keys, &self.instance.buckets);
+        let before = self.docs.get(&doc);
+        let rev = RevId::new(self.seq, [7; 16]);
+        let (state, Moves { cleared, entered, left, returned }) =
+            DocumentState::changed(before, Stamp::of(self.seq), rev.to_string(), deleted, channels);
+        let (id, document) = (id(doc), keys.document(&id(doc)));
+        for (channel, seq) in cleared {
+            trx.clear(&keys.channel_entry(&channel, &self.seq(seq)));
+        }
+        let names = || state.channels.iter().map(String::as_str);
+        let names = || names().collect::<Vec<_>>().into_iter();
+        let entry = |removed| Entry::new(&*id, &*state.rev, deleted, removed, names()).encode();
+        entered.iter().for_each(|channel| trx.set(&keys.channel_entry(channel, &self.seq(state.seq)), &entry(false)));
+        left.iter().for_each(|channel| trx.set(&keys.channel_entry(channel, &self.seq(state.seq)), &entry(true)));
+        for channel in &left {
+            let left = Left { seq: state.seq, rev: state.rev.clone(), deleted };
+            trx.set(&keys.left(&id, channel), &left.encode());
+        }
+        returned.iter().for_each(|channel| trx.clear(&keys.left(&id, channel)));
+        let named = names_of(&state.channels.iter().cloned().collect::<Vec<_>>());
+        let info = proto::DocumentInfo {
+            sequence: state.seq.0.to_vec(),
+            winner: Some(revision_message(&rev)),
+            deleted,
+            leaf_count: 1,
+            channels: Some(named.clone()),
+            left: state.left.len() as u32,
+            ..proto::DocumentInfo::default()
+        };
+        trx.set(&document.info(), &info.encode_to_vec());
+        let verdict =
+            proto::Verdict { channels: state.channels.iter().cloned().collect(), ..proto::Verdict::default() };
+        let record = proto::RevisionInfo { deleted, verdict: Some(verdict), ..proto::RevisionInfo::default() };
+        assert!(RevisionRecord::decode(&record.encode_to_vec()).is_ok());
+        trx.set(&document.revision(&rev), &record.encode_to_vec());
+        let entry = proto::SequenceEntry {
+            document_id: id.clone(),
+            winner: Some(revision_message(&rev)),
+            deleted,
+            leaf_count: 1,
+            channels: Some(named),
+            left: Some(names_of(&left)).filter(|_| !left.is_empty()),
+            ..proto::SequenceEntry::default()
+        };
+        if let Some(before) = before {
+            buckets.all().iter().for_each(|bucket| trx.clear(&bucket.by_seq(&self.seq(before.seq))));
+        }
+        let bucket = &buckets.all()[self.seq as usize % buckets.all().len()];
+        trx.set(&bucket.by_seq(&self.seq(state.seq)), &entry.encode_to_vec());
+        self.docs.insert(doc, state);
+    }
+
+    fn purge(&self, trx: &Raw, doc: usize, state: &DocumentState) {
+        let (keys, buckets) = (&self.instance.keys, &self.instance.buckets);
+        trx.clear(&keys.document(&id(doc)).info());
+        for channel in &state.channels {
+            trx.clear(&keys.channel_entry(channel, &self.seq(state.seq)));
+        }
+        for (channel, left) in &state.left {
+            trx.clear(&keys.channel_entry(channel, &self.seq(left.seq)));
+            trx.clear(&keys.left(&id(doc), channel));
+        }
+        buckets.all().iter().for_each(|bucket| trx.clear(&bucket.by_seq(&self.seq(state.seq))));
+    }
+
+    fn feed(&self, query: ChangesQuery, asker: &Asker) -> Changes {
+        let source = AnySource::of(&query, asker);
+        Changes::from_source(self.db.reader().clone(), query, source)
+    }
+}
+
+/// As entries name them.
+fn names_of(channels: &[String]) -> proto::ChannelNames {
+    let are_elsewhere = Entry::new("", "", false, false, channels.iter().map(String::as_str)).channels.is_none();
+    proto::ChannelNames { names: if are_elsewhere { Vec::new() } else { channels.to_vec() }, are_elsewhere }
+}
+
+fn id(doc: usize) -> String {
+    format!("d{doc}")
+}
+
+fn alice() -> Asker {
+    Asker::Principal(USER.into())
+}
+
+/// All pages up to the end.
+async fn all(changes: &mut Changes) -> Vec<ChangeRow> {
+    let mut rows = Vec::new();
+    loop {
+        let page = changes.next_page().await.unwrap();
+        assert!(page.rows.len() <= ROWS_MAX);
+        rows.extend(page.rows);
+        if page.at_end {
+            return rows;
+        }
+    }
+}
+
+fn is_of(row: &ChangeRow, expected: &FeedRow, incarnation: u64) -> bool {
+    let kind = match expected.kind {
+        Told::Changed => RowKind::Changed,
+        Told::Removed => RowKind::Lost,
+        Told::Revoked => RowKind::Revoked,
+        Told::User => return row.kind == RowKind::User && row.id == "_user/alice" && row.leaves.is_empty(),
+    };
+    let place = Place::new(incarnation, expected.position);
+    row.kind == kind
+        && (row.place(), &row.id, row.rev.to_string()) == (place, &expected.doc, expected.rev.clone())
+        && (row.deleted, &row.removed) == (expected.deleted, &expected.removed)
+        && row.leaves == [row.rev.clone()]
+}
+
+#[derive(Default)]
+struct Client {
+    docs: BTreeMap<String, String>,
+    at: Option<Place>,
+    changes: Option<Changes>,
+}
+
+impl Client {
+    /// Reads a page, and says whether it was the last.
+    async fn page(&mut self, store: &Store, revocations: bool, leaves: bool, anew: bool, limit: Option<u64>) -> bool {
+        let since = self.at.map_or(Since::Beginning, |at| Since::after(at.to_string().parse::<Place>().unwrap()));
+        let extras = Extras { leaves, documents: Documents::No };
+        let query = ChangesQuery { since, limit, revocations, extras, ..ChangesQuery::default() };
+        let mut changes = match self.changes.take() {
+            Some(changes) if !anew => changes,
+            _ => store.feed(query, &alice()),
+        };
+        let page = changes.next_page().await.unwrap();
+        assert!(page.rows.is_sorted_by_key(ChangeRow::place) && self.at.is_none_or(|at| page.last_seq >= at));
+        for row in page.rows {
+            assert!(self.at.is_none_or(|at| row.place() > at));
+            match row.kind {
+                RowKind::Changed if !row.deleted => self.docs.insert(row.id, row.rev.to_string()),
+                RowKind::Changed | RowKind::Lost | RowKind::Revoked => self.docs.remove(&row.id),
+                RowKind::User => None,
+            };
+        }
+        self.at = Some(page.last_seq);
+        self.changes = Some(changes).filter(|_| !page.at_end);
+        page.at_end
+    }
+}
+
+#[tokio::test]
+async fn who_reads_to_the_end_has_what_they_see() {
+    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let mut runner = TestRunner::deterministic();
+    let cases = std::env::var("FLATBED_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60);
+    for case in 0..cases {
+        let moments = prop::collection::vec(moment(), 0..60).new_tree(&mut runner).unwrap().current();
+        let [revocations, leaves, shards] = any::<[bool; 3]>().new_tree(&mut runner).unwrap().current();
+        let db = layer.database(&format!("c{case}"), authority.for_job("test"));
+        let mut store = Store::new(&layer, db, shards.then_some(3)).await;
+        let (mut client, mut has_lost) = (Client::default(), false);
+        for moment in &moments {
+            match moment {
+                Moment::Happens(event) => store.happens(event).await,
+                Moment::Page { anew, limit } => drop(client.page(&store, revocations, leaves, *anew, *limit).await),
+            }
+            has_lost |= !store.held().lost().is_empty();
+        }
+        client.changes = None;
+        while !client.page(&store, revocations, leaves, false, None).await {}
+        let seen = store.seen();
+        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that.
+        let is_told =
+            |doc: &String| seen.contains_key(doc) || !store.purged.contains(doc) && (revocations || !has_lost);
+        client.docs.retain(|doc, _| is_told(doc));
+        assert_eq!(client.docs, seen, "case {case}: {moments:?}");
+        rows_are_those_of_the_documents(&store, &mut runner, revocations).await;
+    }
+}
+
+async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner, revocations: bool) {
+    let incarnation = store.instance.incarnation();
+    let (active_only, leaves, by_ids) = any::<(bool, bool, bool)>().new_tree(runner).unwrap().current();
+    let (at, of) = (0..=store.seq, prop::option::of(0..=store.seq)).new_tree(runner).unwrap().current();
+    let since = Position { at: Stamp::of(at), of: of.map(Stamp::of) };
+    let names: Vec<String> = prop::collection::vec("[A-E!]", 0..3).new_tree(runner).unwrap().current();
+    let names: BTreeSet<String> = names.into_iter().collect();
+    let held = store.held();
+    let lost = |held: &Held| if revocations { held.lost().to_vec() } else { Vec::new() };
+    let user = Some(store.record);
+    let some: HashSet<String> = (0..9).step_by(2).map(id).collect();
+    let of_names = || names.iter().map(String::as_str);
+    let whole = FeedScope { lost: lost(&held), held: held.clone(), user, active_only };
+    let only = held.only(of_names());
+    let cases = [
+        (Scope::All, alice(), whole.clone()),
+        (
+            Scope::Channels(Arc::new(names.clone())),
+            alice(),
+            FeedScope { lost: lost(&only), held: only, user, active_only },
+        ),
+        (
+            Scope::Channels(Arc::new(names.clone())),
+            Asker::All,
+            FeedScope { held: Held::since_ever(of_names()), active_only, ..FeedScope::default() },
+        ),
+        (Scope::Ids(Arc::new(some.clone())), alice(), FeedScope { user: None, active_only: false, ..whole }),
+    ];
+    for (scope, asker, of) in cases {
+        let is_ids = matches!(scope, Scope::Ids(_));
+        if is_ids != by_ids && is_ids {
+            continue;
+        }
+        let mut expected = store.rows(&of, since);
+        expected.retain(|row| !is_ids || some.contains(&row.doc));
+        let extras = Extras { leaves, documents: Documents::No };
+        let since = Since::After(Place::new(incarnation, since));
+        let query = ChangesQuery { since, scope, active_only, revocations, extras, ..ChangesQuery::default() };
+        let mut changes = store.feed(query.clone(), &asker);
+        let rows = all(&mut changes).await;
+        let are_same = rows.len() == expected.len()
+            && rows.iter().zip(&expected).all(|(row, expected)| is_of(row, expected, incarnation));
+        assert!(are_same, "{query:?} {asker:?} {rows:#?} {expected:#?}");
+        // It is told as the place of the last row, and hidden changes do not move it.
+        let last = rows.last().map(ChangeRow::place);
+        assert_eq!(changes.last_seq(), Some(last.unwrap_or(place_of(&query))));
+        // What is left is counted, or no less is said.
+        let mut nothing = store.feed(ChangesQuery { limit: Some(0), ..query.clone() }, &asker);
+        assert!(nothing.next_page().await.unwrap().rows.is_empty());
+        let pending = nothing.pending().await.unwrap() as usize;
+        let is_exact = expected.len() <= PENDING_EXACT_MAX || is_ids;
+        assert!(if is_exact { pending == expected.len() } else { pending > PENDING_EXACT_MAX }, "{pending}");
+        // From now on there is nothing.
+        let mut now = store.feed(ChangesQuery { since: Since::Now, ..query.clone() }, &asker);
+        assert!(all(&mut now).await.is_empty() && now.last_seq() >= last);
+    }
+}
+
+fn place_of(query: &ChangesQuery) -> Place {
+    match query.since {
+        Since::After(place) => place,
+        Since::Beginning | Since::Now => unreachable!("a place was asked for"),
+    }
+}
+
+/// Who has all sees all, but design documents; who is nobody sees nothing.
+#[tokio::test]
+async fn each_sees_what_is_theirs() {
+    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let db = layer.database("db2", authority.for_job("test"));
+    let mut store = Store::new(&layer, db, None).await;
+    let written = |doc: usize, channels: &[&str]| Event::Write {
+        doc,
+        channels: channels.iter().map(|name| (*name).to_owned()).collect(),
+        deleted: false,
+    };
+    for event in [written(0, &["A"]), written(1, &["!"]), written(2, &[])] {
+        store.happens(&event).await;
+    }
+    let ids = async |store: &Store, asker: Asker| {
+        let rows = all(&mut store.feed(ChangesQuery::default(), &asker)).await;
+        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    let account = |name: &str, is_member| Asker::Account { name: name.into(), is_member };
+    assert_eq!(ids(&store, Asker::All).await, ["d0", "d1", "d2"]);
+    assert_eq!(ids(&store, alice()).await, ["_user/alice", "d1"]);
+    assert_eq!(ids(&store, account("bob", true)).await, ["d1"]);
+    assert!(ids(&store, account("bob", false)).await.is_empty());
+    assert!(ids(&store, Asker::Guest).await.is_empty());
+    assert!(ids(&store, Asker::Principal("nobody".into())).await.is_empty());
+    store.happens(&Event::Own { channel: ALL.to_owned(), has: true }).await;
+    assert_eq!(ids(&store, alice()).await, ["_user/alice", "d1", "d0", "d2"]);
+    let descending = ChangesQuery { descending: true, ..ChangesQuery::default() };
+    let refused = store.feed(descending, &alice()).next_page().await;
+    assert!(matches!(refused, Err(crate::Error::Refused(Refusal::NoSuchFeed(_)))), "{refused:?}");
+    // A sequence of another database means the beginning.
+    let since = Since::after(Seq::new(store.instance.incarnation() ^ 1, [9; 12]));
+    let mut other = store.feed(ChangesQuery { since, ..ChangesQuery::default() }, &alice());
+    assert_eq!(all(&mut other).await.len(), 4);
+}
+
+/// Who follows has what a reader of pages has, most of it from what all share.
+#[tokio::test]
+async fn followers_get_what_they_see() {
+    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let mut runner = TestRunner::deterministic();
+    let (mut shared, mut pages) = (0, 0);
+    for case in 0..6 {
+        let events = prop::collection::vec(event(), 40..60).new_tree(&mut runner).unwrap().current();
+        let db = layer.database(&format!("f{case}"), authority.for_job("test"));
+        let mut store = Store::new(&layer, db, (case % 2 == 1).then_some(3)).await;
+        let extras = Extras { leaves: case % 3 == 0, documents: Documents::No };
+        let query = ChangesQuery { revocations: true, extras, ..ChangesQuery::default() };
+        let mut changes = store.feed(query, &alice());
+        let mut docs = BTreeMap::new();
+        let take = |docs: &mut BTreeMap<String, String>, row: ChangeRow| match row.kind {
+            RowKind::Changed if !row.deleted => drop(docs.insert(row.id, row.rev.to_string())),
+            RowKind::Changed | RowKind::Lost | RowKind::Revoked => drop(docs.remove(&row.id)),
+            RowKind::User => {}
+        };
+        all(&mut changes).await.into_iter().for_each(|row| take(&mut docs, row));
+        // Of what is purged no feed tells.
+        for event in events.iter().filter(|event| !matches!(event, Event::Purge { .. })) {
+            store.happens(event).await;
+            let seen = store.seen();
+            while docs != seen {
+                let followed = tokio::time::timeout(std::time::Duration::from_secs(20), changes.follow()).await;
+                let at = changes.last_seq();
+                let came: Vec<ChangeRow> = match followed {
+                    Ok(Followed::Rows(rows)) => {
+                        shared += rows.len();
+                        rows.iter().map(|row| changes.shown(row)).collect()
+                    }
+                    Ok(Followed::ReadOn) => {
+                        pages += 1;
+                        all(&mut changes).await
+                    }
+                    other => panic!("case {case}: {event:?} {other:?}: {docs:?} instead of {seen:?}"),
+                };
+                assert!(came.is_sorted_by_key(ChangeRow::place) && at <= changes.last_seq());
+                came.into_iter().for_each(|row| take(&mut docs, row));
+            }
+        }
+        // One that begins anew has the same rows in the end, wherever this one stands.
+        let since = Since::After(changes.last_seq().unwrap());
+        let rest =
+            all(&mut store.feed(ChangesQuery { since, revocations: true, ..ChangesQuery::default() }, &alice())).await;
+        rest.into_iter().for_each(|row| take(&mut docs, row));
+        assert_eq!(docs, store.seen(), "case {case}");
+    }
+    assert!(shared > 10 && pages > 5, "{shared} rows were shared, {pages} pages read");
+}
