@@ -239,6 +239,7 @@ fn folders_know_only_those_below_them() {
                 "admission",
                 "compactions",
                 "error",
+                "held",
                 "store",
                 "instance",
                 "lanes",

@@ -16,6 +16,7 @@ mod fair_places;
 mod feed_parameters;
 mod feeds;
 mod functions;
+mod hidden_documents;
 mod hostile_connections;
 mod hostile_revisions;
 mod keys;

@@ -401,7 +401,7 @@ pub(super) struct Get<'a> {
 }
 
 /// What is known of a document's revisions.
-type Records = HashMap<RevId, RevisionRecord>;
+pub(crate) type Records = HashMap<RevId, RevisionRecord>;
 
 impl Get<'_> {
     /// Whether one leaf at most is meant, where no revision or the latest ones of a revision are asked for.
@@ -552,7 +552,7 @@ impl Get<'_> {
 }
 
 /// The records of all revisions of a document that were written here.
-pub(super) async fn read_records(trx: &Transaction, keys: &DocumentKeys) -> Result<Records> {
+pub(crate) async fn read_records(trx: &Transaction, keys: &DocumentKeys) -> Result<Records> {
     let range = keys.revisions();
     let prefix_bytes = range.begin.len();
     let mut records = HashMap::new();

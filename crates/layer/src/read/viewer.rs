@@ -84,17 +84,23 @@ pub(crate) fn check_id(id: &str) -> std::result::Result<(), Refusal> {
     if DocumentId::of(id).is_design() { Err(only_for_administrators()) } else { Ok(()) }
 }
 
+/// Whether a revision is seen by who has this.
+pub(crate) fn is_seen(held: &HeldAt, record: &RevisionRecord) -> bool {
+    let verdict = record.verdict.as_ref();
+    held.sees(verdict.into_iter().flat_map(|verdict| verdict.channels.iter().map(String::as_str)))
+}
+
 impl Viewer {
     /// Whether they see a revision.
     pub(crate) fn sees(&self, record: &RevisionRecord) -> bool {
-        let verdict = record.verdict.as_ref();
-        self.held.sees(verdict.into_iter().flat_map(|verdict| verdict.channels.iter().map(String::as_str)))
+        is_seen(&self.held, record)
     }
 
-    /// Whether they have written it.
+    /// Whether they have written it. Who is no user of the database stands behind a colon there.
     pub(crate) fn wrote(&self, record: &RevisionRecord, asker: &Asker) -> bool {
         let writer = record.verdict.as_ref().map_or("", |verdict| verdict.writer.as_str());
         match asker {
+            Asker::Account { name, .. } if !self.held.is_there => writer.strip_prefix(':') == Some(&**name),
             Asker::Principal(name) | Asker::Account { name, .. } => !writer.is_empty() && **name == *writer,
             Asker::All | Asker::Guest => false,
         }

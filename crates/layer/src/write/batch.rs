@@ -569,7 +569,8 @@ impl Operation for WriteBatch<'_, '_> {
             let judgement = item.judged.judgement.as_ref();
             let (refused, verdict) = (judgement.err(), judgement.unwrap_or(&unjudged));
             let (keys, room, leaves_max) = (&keys, &room, inner.options.leaves_max);
-            let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max };
+            let held = item.judged.held.as_deref();
+            let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max, held };
             let planned = planner.plan(info.as_ref(), old_leaves, list).await;
             let brings_leaf = matches!(&planned, Ok(Planned::Change(plan, _)) if plan.brings() == Brings::Leaf);
             if item.judged.was_there && brings_leaf {

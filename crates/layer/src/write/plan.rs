@@ -10,7 +10,10 @@ use crate::document::edit::Edit;
 use crate::document::staging;
 use crate::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
 use crate::error::{Error, Refusal, Result};
+use crate::held::HeldAt;
 use crate::instance::Instance;
+use crate::read::get::read_records;
+use crate::read::viewer::is_seen;
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
@@ -95,6 +98,8 @@ pub(crate) struct Planner<'a, 'e> {
     pub refused: Option<&'a Refusal>,
     /// No revision of another replica makes the document's leaves more than this.
     pub leaves_max: usize,
+    /// In a database with channels: what who writes has. Stubs stand for attachments of revisions that they see.
+    pub held: Option<&'a HeldAt>,
 }
 
 impl Planner<'_, '_> {
@@ -167,7 +172,14 @@ impl Planner<'_, '_> {
                 _ => Ok(Vec::new()),
             }
         };
-        let (leaves, known) = futures_util::try_join!(leaves, known)?;
+        let sees = async {
+            match parent.as_ref().filter(|_| self.judges_stubs()) {
+                Some(parent) => self.sees(self.trx.get(&self.keys.revision(parent), true).await?.as_deref()),
+                None => Ok(true),
+            }
+        };
+        let (leaves, known, sees) = futures_util::try_join!(leaves, known, sees)?;
+        let known = if sees { known } else { Vec::new() };
         let leaf = parent.as_ref().and_then(|parent| leaves.find(parent)).cloned();
         if let (Some(info), None) = (info, &leaf) {
             if leaves.find(&info.winner).is_none() {
@@ -203,6 +215,17 @@ impl Planner<'_, '_> {
         Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
+    /// Whether the edit has stubs, of somebody who may not see what they stand for.
+    fn judges_stubs(&self) -> bool {
+        self.held.is_some_and(|held| !held.has_all()) && has_stubs(&self.edit.attachments)
+    }
+
+    /// Whether they see a revision with this record.
+    fn sees(&self, record: Option<&[u8]>) -> Result<bool> {
+        let (Some(held), Some(record)) = (self.held, record) else { return Ok(self.held.is_none()) };
+        Ok(is_seen(held, &RevisionRecord::decode(record)?))
+    }
+
     fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> std::result::Result<Vec<Attachment>, Refusal> {
         let is_foreign = self.edit.history.is_some();
         Resolve { id: &self.edit.id, edits: &self.edit.attachments, known, generation, is_foreign }.run()
@@ -224,6 +247,12 @@ impl Planner<'_, '_> {
                 Ok::<_, Error>((rev, list))
             });
             lists.extend(futures_util::future::try_join_all(reads).await?);
+        }
+        if self.judges_stubs() {
+            let records = read_records(self.trx, self.keys).await?;
+            let sees =
+                |rev: &RevId| records.get(rev).zip(self.held).is_some_and(|(record, held)| is_seen(held, record));
+            lists.retain(|(rev, _)| sees(rev));
         }
         // Ancestors first, the nearest before all.
         lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));

@@ -1,0 +1,312 @@
+//! What users of a database with channels are shown of it, over HTTP: a document that is hidden from them beside one that never was,
+//! each route of the table "Reading" in design/channels.md, byte for byte.
+
+use std::collections::BTreeSet;
+
+use base64::Engine;
+use flatbed_auth::PasswordHash;
+use flatbed_layer::channels::{Kind, PrincipalWrite, SignsIn};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Client, Layer, Running, ServerOptions, Store};
+
+fn basic(name: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:test")))
+}
+
+async fn ask(client: &mut Client, who: &str, method: &str, path: &str, more: &[(&str, &str)], body: &str) -> Answer {
+    let authorization = basic(who);
+    let mut headers = vec![("content-type", "application/json")];
+    if !who.is_empty() {
+        headers.push(("authorization", authorization.as_str()));
+    }
+    headers.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
+    headers.extend(more);
+    // In a box: a test's future holds those of all its calls.
+    Box::pin(client.call(method, path, &headers, body.as_bytes())).await
+}
+
+/// What the administrator asks for, which must succeed.
+async fn root(client: &mut Client, method: &str, path: &str, body: &Value) -> Value {
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    let answer = Box::pin(ask(client, "root", method, path, &[], &text)).await;
+    assert!(answer.status < 300, "{method} {path}: {} {}", answer.status, answer.body);
+    serde_json::from_str(&answer.body).unwrap_or(Value::Null)
+}
+
+/// The user `ann`, who has channel `A`, is a member of the database by account alone.
+async fn served(store: &Store) -> (Layer, Running, Client) {
+    let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
+    let layer = store.layer().await;
+    let options = ServerOptions { admins: [("root".to_owned(), hash)].into(), ..ServerOptions::default() };
+    let server = store.serve_on(layer, options).await;
+    let layer = store.layer().await;
+    let database = layer.database("db");
+    let mut client = server.connect().await;
+    root(&mut client, "PUT", "/_users", &Value::Null).await;
+    for name in ["ann", "member", "stranger", "all"] {
+        let user = json!({"name": name, "type": "user", "roles": [], "password": "test"});
+        root(&mut client, "PUT", &format!("/_users/org.couchdb.user:{name}"), &user).await;
+    }
+    root(&mut client, "PUT", "/db", &json!({"channels": true})).await;
+    root(&mut client, "PUT", "/db/_security", &json!({"members": {"names": ["member"]}})).await;
+    for (name, channel) in [("ann", "A"), ("all", "*")] {
+        let write = PrincipalWrite {
+            kind: Kind::User,
+            name: name.to_owned(),
+            email: String::new(),
+            is_disabled: false,
+            admin_channels: BTreeSet::from([channel.to_owned()]),
+            admin_roles: BTreeSet::new(),
+            signs_in: Some(SignsIn::Account),
+            is_new: true,
+        };
+        database.put_principal(&write).await.unwrap();
+    }
+    (layer, server, client)
+}
+
+/// An answer but for what names the document and the revision that were asked for, and the time.
+fn shown(answer: &Answer, id: &str, rev: &str) -> String {
+    let mut headers: Vec<String> = answer
+        .headers
+        .iter()
+        .filter(|(name, _)| !["date", "x-couch-request-id"].contains(&name.as_str()))
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    headers.sort();
+    format!("{} {}\n{}", answer.status, headers.join("\n"), answer.body).replace(id, "ID").replace(rev, "REV")
+}
+
+/// What is asked for of a document: method, path, headers, body.
+type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
+
+const ASKED: &[Asked] = &[
+    ("GET", "/db/ID", &[], ""),
+    ("HEAD", "/db/ID", &[], ""),
+    ("GET", "/db/ID?rev=REV", &[], ""),
+    ("HEAD", "/db/ID?rev=REV", &[], ""),
+    ("GET", "/db/ID?rev=REV&revs=true", &[], ""),
+    ("GET", "/db/ID?rev=REV&latest=true", &[], ""),
+    ("GET", "/db/ID?revs=true&revs_info=true&conflicts=true&deleted_conflicts=true&local_seq=true", &[], ""),
+    ("GET", "/db/ID?meta=true&attachments=true", &[("accept", "multipart/related")], ""),
+    ("GET", "/db/ID", &[("if-none-match", "\"REV\"")], ""),
+    ("GET", "/db/ID?open_revs=all", &[], ""),
+    ("GET", "/db/ID?open_revs=all&revs=true", &[("accept", "application/json")], ""),
+    ("GET", "/db/ID?open_revs=%5B%22REV%22%5D", &[("accept", "application/json")], ""),
+    ("GET", "/db/ID?open_revs=%5B%22REV%22%5D&revs=true&latest=true", &[("accept", "application/json")], ""),
+    ("GET", "/db/ID/file", &[], ""),
+    ("HEAD", "/db/ID/file", &[], ""),
+    ("GET", "/db/ID/file?rev=REV", &[], ""),
+    ("GET", "/db/ID/other", &[], ""),
+    ("GET", "/db/_all_docs", &[], ""),
+    ("GET", "/db/_all_docs?key=%22ID%22", &[], ""),
+    ("GET", "/db/_all_docs?startkey=%22ID%22&update_seq=true", &[], ""),
+    ("GET", "/db/_all_docs?descending=true&endkey=%22ID%22&limit=3&skip=1&include_docs=true", &[], ""),
+    ("POST", "/db/_all_docs", &[], r#"{"keys":["ID","seen","ID"]}"#),
+    ("POST", "/db/_all_docs?include_docs=true", &[], r#"{"keys":["ID","seen"]}"#),
+    ("POST", "/db/_all_docs/queries", &[], r#"{"queries":[{"keys":["ID"]},{"start_key":"ID"}]}"#),
+    ("POST", "/db/_bulk_get", &[], r#"{"docs":[{"id":"ID"},{"id":"seen"},{"id":"ID","rev":"REV"}]}"#),
+    ("POST", "/db/_bulk_get?revs=true&latest=true&attachments=true", &[], r#"{"docs":[{"id":"ID","rev":"REV"}]}"#),
+    ("POST", "/db/_revs_diff", &[], r#"{"ID":["REV","9-abc"],"seen":["9-abc"]}"#),
+    ("POST", "/db/_missing_revs", &[], r#"{"ID":["REV"]}"#),
+    ("DELETE", "/db/ID", &[], ""),
+    ("DELETE", "/db/ID?rev=REV", &[], ""),
+    ("DELETE", "/db/ID/file", &[], ""),
+    ("DELETE", "/db/ID/file?rev=REV", &[], ""),
+    ("PUT", "/db/ID/file?rev=REV", &[("content-type", "text/plain")], "x"),
+    ("COPY", "/db/ID", &[("destination", "copied")], ""),
+    ("COPY", "/db/ID?rev=REV", &[("destination", "copied")], ""),
+    ("GET", "/db", &[], ""),
+    ("HEAD", "/db", &[], ""),
+    ("POST", "/db/_ensure_full_commit", &[], ""),
+    ("GET", "/db/_local/ID", &[], ""),
+];
+
+/// Who sees what in these tests: nobody of them any of the hidden documents.
+const WHO: [&str; 3] = ["ann", "member", "stranger"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_hidden_is_answered_as_what_never_was() {
+    let store = Store::new();
+    let (_layer, _server, mut client) = Box::pin(served(&store)).await;
+    let client = &mut client;
+    root(client, "PUT", "/db/seen", &json!({"channels": ["A"], "v": 1})).await;
+    root(client, "PUT", "/db/everybodys", &json!({"channels": ["!"]})).await;
+    root(client, "PUT", "/db/tagged", &json!({"channels": ["*"]})).await;
+    // A document of each kind, with the revision that is asked for, after all of them.
+    let mut hidden: Vec<(&str, String)> = Vec::new();
+    let text = |answer: &Value| answer["rev"].as_str().unwrap().to_owned();
+    let file = json!({"file": {"content_type": "text/plain", "data": "aGlkZGVu"}});
+    let plain = root(client, "PUT", "/db/hidden-plain", &json!({"channels": ["B"], "_attachments": file})).await;
+    hidden.push(("hidden-plain", text(&plain)));
+    let none = root(client, "PUT", "/db/hidden-without", &json!({"v": 1})).await;
+    hidden.push(("hidden-without", text(&none)));
+    let first = root(client, "PUT", "/db/hidden-edited", &json!({"channels": "B"})).await;
+    let edit = json!({"channels": "C", "_rev": text(&first)});
+    let edited = root(client, "PUT", "/db/hidden-edited", &edit).await;
+    hidden.push(("hidden-edited", text(&first)));
+    hidden.push(("hidden-edited", text(&edited)));
+    let first = root(client, "PUT", "/db/hidden-tombstone", &json!({"channels": "B"})).await;
+    let gone = json!({"channels": "B", "_rev": text(&first), "_deleted": true});
+    let gone = root(client, "PUT", "/db/hidden-tombstone", &gone).await;
+    hidden.push(("hidden-tombstone", text(&first)));
+    hidden.push(("hidden-tombstone", text(&gone)));
+    for rev in ["1-aa", "1-bb", "2-cc"] {
+        let revisions = if rev == "2-cc" { json!({"start": 2, "ids": ["cc", "bb"]}) } else { Value::Null };
+        let mut document = json!({"_rev": rev, "channels": "B"});
+        if !revisions.is_null() {
+            document["_revisions"] = revisions;
+        }
+        root(client, "PUT", "/db/hidden-conflict?new_edits=false", &document).await;
+        hidden.push(("hidden-conflict", rev.to_owned()));
+    }
+    let many: Vec<String> = (0..20).map(|at| format!("channel-{at}")).collect();
+    let many = root(client, "PUT", "/db/hidden-many", &json!({"channels": many})).await;
+    hidden.push(("hidden-many", text(&many)));
+    for (id, rev) in &hidden {
+        // As long, and beside it in the order of ids, but for what is between.
+        let never = format!("{}~", &id[..id.len() - 1]);
+        // The others see none of them, whatever they are like.
+        for who in if *id == "hidden-plain" { &WHO[..] } else { &WHO[..1] } {
+            for (method, path, headers, body) in ASKED {
+                let mut answers = Vec::new();
+                for id in [*id, &never] {
+                    let named = |text: &str| text.replace("ID", id).replace("REV", rev);
+                    let headers: Vec<(&str, String)> =
+                        headers.iter().map(|(name, value)| (*name, named(value))).collect();
+                    let headers: Vec<(&str, &str)> =
+                        headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                    let answer = ask(client, who, method, &named(path), &headers, &named(body)).await;
+                    answers.push(shown(&answer, id, rev));
+                }
+                assert_eq!(answers[0], answers[1], "{who}: {method} {path} {headers:?} {body} of {id} {rev}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_revision_is_shown_by_its_own_channels() {
+    let store = Store::new();
+    let (_layer, _server, mut client) = Box::pin(served(&store)).await;
+    let client = &mut client;
+    let text = |answer: &Value| answer["rev"].as_str().unwrap().to_owned();
+    let one = text(&root(client, "PUT", "/db/moved", &json!({"channels": ["A"], "v": 1})).await);
+    let get = async |client: &mut Client, who: &str, path: &str| {
+        let answer = ask(client, who, "GET", path, &[("accept", "application/json")], "").await;
+        (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap_or(Value::Null))
+    };
+    assert_eq!(get(client, "ann", "/db/moved").await.1["v"], 1);
+    assert_eq!(get(client, "all", "/db/moved").await.1["v"], 1);
+    assert_eq!(get(client, "member", "/db/moved").await.0, 404);
+    assert_eq!(
+        get(client, "stranger", "/db/moved").await,
+        (403, json!({"error": "forbidden", "reason": "You are not allowed to access this db."}))
+    );
+    assert_eq!(get(client, "", "/db/moved").await.0, 401);
+    // It leaves what she sees: the old body is shown, and of the new revision that it is the one with which it left.
+    let two = text(&root(client, "PUT", "/db/moved", &json!({"channels": ["B"], "v": 2, "_rev": one})).await);
+    let three = text(&root(client, "PUT", "/db/moved", &json!({"channels": ["B"], "v": 3, "_rev": two})).await);
+    assert_eq!(get(client, "ann", "/db/moved").await, (404, json!({"error": "not_found", "reason": "missing"})));
+    assert_eq!(
+        get(client, "ann", &format!("/db/moved?rev={one}&local_seq=true")).await.1,
+        json!({"_id": "moved", "_rev": one, "channels": ["A"], "v": 1})
+    );
+    let removed = json!({"_id": "moved", "_rev": two, "_removed": true});
+    assert_eq!(get(client, "ann", &format!("/db/moved?rev={two}")).await, (200, removed.clone()));
+    assert_eq!(get(client, "ann", &format!("/db/moved?open_revs=[%22{two}%22]")).await.1, json!([{"ok": removed}]));
+    assert_eq!(get(client, "ann", &format!("/db/moved?rev={three}")).await.0, 404);
+    assert_eq!(get(client, "member", &format!("/db/moved?rev={two}")).await.0, 404);
+    let body = json!({"docs": [{"id": "moved", "rev": two}, {"id": "moved"}]}).to_string();
+    let answer = ask(client, "ann", "POST", "/db/_bulk_get", &[], &body).await.json();
+    assert_eq!(answer["results"][0]["docs"], json!([{"ok": removed}]));
+    assert_eq!(answer["results"][1]["docs"][0]["error"]["error"], "not_found");
+    // Of conflicts those leaves that she sees.
+    for (rev, channel) in [("1-aa", "A"), ("1-bb", "B"), ("1-cc", "A")] {
+        let document = json!({"_rev": rev, "channels": channel});
+        root(client, "PUT", "/db/conflict?new_edits=false", &document).await;
+    }
+    assert_eq!(get(client, "ann", "/db/conflict?conflicts=true").await.1["_conflicts"], json!(["1-aa"]));
+    let open = get(client, "ann", "/db/conflict?open_revs=all").await.1;
+    let revs: Vec<&Value> = open.as_array().unwrap().iter().map(|leaf| &leaf["ok"]["_rev"]).collect();
+    assert_eq!(revs, ["1-aa", "1-cc"]);
+    let diff = json!({"conflict": ["1-aa", "1-bb", "2-dd"]}).to_string();
+    let diff = ask(client, "ann", "POST", "/db/_revs_diff", &[], &diff).await.json();
+    assert_eq!(diff, json!({"conflict": {"missing": ["1-bb", "2-dd"], "possible_ancestors": ["1-cc", "1-aa"]}}));
+    // Lists and figures are of what is seen.
+    root(client, "PUT", "/db/_design/d", &json!({})).await;
+    let all = get(client, "ann", "/db/_all_docs?include_docs=true").await.1;
+    assert_eq!(
+        (&all["total_rows"], &all["offset"], &all["rows"][0]["id"]),
+        (&json!(1), &Value::Null, &json!("conflict"))
+    );
+    assert_eq!(get(client, "all", "/db/_all_docs").await.1["total_rows"], 2);
+    let info = get(client, "ann", "/db").await.1;
+    assert_eq!((&info["doc_count"], &info["doc_del_count"]), (&json!(1), &json!(0)));
+    assert_eq!(get(client, "all", "/db").await.1["doc_count"], 2);
+    assert_eq!(get(client, "root", "/db").await.1["doc_count"], 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stubs_stand_for_what_the_writer_sees() {
+    let store = Store::new();
+    let (_layer, _server, mut client) = Box::pin(served(&store)).await;
+    let client = &mut client;
+    let text = |answer: &Value| answer["rev"].as_str().unwrap().to_owned();
+    let file = json!({"file": {"content_type": "text/plain", "data": "aGlkZGVu"}});
+    let stub = json!({"file": {"stub": true}});
+    for (id, channel, status) in [("seen", "A", 201), ("hidden", "B", 412)] {
+        let document = json!({"channels": [channel], "_attachments": file});
+        let one = text(&root(client, "PUT", &format!("/db/{id}"), &document).await);
+        let replicated = json!({
+            "channels": ["A"], "_attachments": stub, "_rev": "2-aa",
+            "_revisions": {"start": 2, "ids": ["aa", one.strip_prefix("1-").unwrap()]},
+        });
+        let path = format!("/db/{id}?new_edits=false");
+        let answer = ask(client, "ann", "PUT", &path, &[], &replicated.to_string()).await;
+        assert_eq!(answer.status, status, "{id}: {}", answer.body);
+        let parent = if status == 201 { "2-aa" } else { one.as_str() };
+        let edit = json!({"channels": ["A"], "_attachments": stub, "_rev": parent}).to_string();
+        let answer = ask(client, "ann", "PUT", &format!("/db/{id}"), &[], &edit).await;
+        assert_eq!(answer.status, status, "{id}: {}", answer.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_shows_several_documents_is_for_administrators() {
+    let store = Store::new();
+    let (_layer, _server, mut client) = Box::pin(served(&store)).await;
+    let client = &mut client;
+    root(client, "PUT", "/db/_design/d", &json!({"views": {"v": {"map": "function (doc) { emit(1); }"}}})).await;
+    let refused = json!({"error": "forbidden", "reason": "Only administrators may read this."});
+    for (method, path) in [
+        ("GET", "/db/_design/d"),
+        ("GET", "/db/_design/none"),
+        ("GET", "/db/_design/d/file"),
+        ("GET", "/db/_design/d/_view/v"),
+        ("GET", "/db/_design/none/_view/v"),
+        ("GET", "/db/_design/d/_info"),
+        ("GET", "/db/_design/d/_show/s/x"),
+        ("GET", "/db/_design/d/_list/l/v"),
+        ("POST", "/db/_design/d/_update/u"),
+        ("GET", "/db/_design/d/_rewrite/x"),
+        ("POST", "/db/_find"),
+        ("POST", "/db/_explain"),
+        ("GET", "/db/_index"),
+        ("GET", "/db/_design_docs"),
+        ("POST", "/db/_design_docs/queries"),
+        ("GET", "/db/_partition/p"),
+        ("GET", "/db/_partition/p/_all_docs"),
+        ("GET", "/db/_security"),
+        ("GET", "/db/_revs_limit"),
+        ("GET", "/db/_shards"),
+    ] {
+        for who in ["ann", "all", "member", "stranger"] {
+            let answer = ask(client, who, method, path, &[], r#"{"selector":{}}"#).await;
+            let told = serde_json::from_str::<Value>(&answer.body).unwrap_or(Value::Null);
+            assert_eq!((answer.status, &told), (403, &refused), "{who}: {method} {path}");
+        }
+        assert_eq!(ask(client, "", method, path, &[], "{}").await.status, 401, "{method} {path}");
+    }
+}
