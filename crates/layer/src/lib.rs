@@ -47,6 +47,7 @@ mod metrics;
 mod read;
 mod record_change;
 pub mod renew;
+mod resync;
 mod security;
 mod sign_in;
 mod store;
@@ -100,6 +101,7 @@ pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use read::routings::DocumentRouting;
+pub use resync::ResyncState;
 pub use sign_in::{SignInState, UsersState};
 pub use store::buckets::SHARDS_MAX;
 pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
@@ -135,7 +137,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 46] = [
+    let table: [(&str, &[&str]); 47] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("turns", &[]),
@@ -312,9 +314,13 @@ fn folders_know_only_those_below_them() {
         ("stored_settings", &["actor", "admission", "confirmed", "error", "store", "layer", "feed"]),
         ("sign_in", &["confirmed", "error", "store", "instance", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
+        ("resync", &["actor", "error", "store", "instance", "layer", "handle", "document", "index", "judge", "write"]),
         (
             "background",
-            &["actor", "builder", "error", "store", "layer", "document", "feed", "group", "lease", "sweeper", "write"],
+            &[
+                "actor", "builder", "error", "store", "layer", "document", "feed", "group", "lease", "resync",
+                "sweeper", "write",
+            ],
         ),
         (
             "check",

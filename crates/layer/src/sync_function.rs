@@ -18,6 +18,7 @@ use crate::judge::routes::ReadFunction;
 use crate::layer::Inner;
 use crate::record_change::check_room;
 use crate::store::database_name::DatabaseKind;
+use crate::store::due::{self, Kind};
 use crate::store::features::check_record;
 use crate::store::once::{Once, now_ms};
 use crate::store::proto;
@@ -171,6 +172,7 @@ impl Operation for SetFunction<'_> {
         set_function(trx, &keys, &mut record, self.source, self.now_ms);
         let resync = proto::Resync { number: record.channels, begun_at_ms: self.now_ms, ..proto::Resync::default() };
         trx.set(&keys.resync(), &resync.encode_to_vec());
+        due::mark(trx, &self.inner.keys, Kind::Resync, self.name, 0)?;
         check_room(&record.encode_to_vec(), &bytes)?;
         self.once.mark(trx);
         trx.set(&key, &record.encode_to_vec());

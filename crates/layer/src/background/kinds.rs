@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::feed::updates;
 use crate::group::attend::{Attended, attend};
 use crate::layer::{Layer, NameRange};
+use crate::resync::resync;
 use crate::store::due::{self, Kind};
 use crate::store::keys::DueKey;
 use crate::sweeper::{self, KEPT_FOR};
@@ -77,6 +78,10 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
             Attended::Unfinished => Outcome::Unfinished,
             Attended::Elsewhere => Outcome::Elsewhere,
         },
+        Some(Kind::Resync) => match resync(&layer.reader(name), turn).await? {
+            true => Outcome::Done,
+            false => Outcome::Unfinished,
+        },
         Some(Kind::Survey) => {
             survey(layer).await?;
             Outcome::Done
@@ -99,6 +104,7 @@ pub(super) fn rest(kind: u64) -> Backoff {
     match Kind::of(kind) {
         // Somebody waits for it.
         Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
+        Some(Kind::Resync) => Backoff { first: Duration::from_secs(5), max: Duration::from_secs(5 * 60) },
         Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
     }

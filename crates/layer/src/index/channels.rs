@@ -159,7 +159,6 @@ impl Rerouted {
     }
 
     /// Whether the change moves nothing but sequences: the document is where it was, gives what it gave and ends when it did.
-    #[allow(dead_code, reason = "a resync asks it")]
     pub(crate) fn is_same(&self) -> bool {
         let of = |said: &Option<Verdict>| {
             said.as_ref().map(|said| (said.channels.clone(), said.grants.clone(), said.expires_at_ms))

@@ -44,13 +44,15 @@ pub(crate) enum Kind {
     Indexes = 7,
     /// See whether the groups of views of a database have followed its documents, and drop those that no design document names.
     Views = 8,
+    /// Bring a database's documents to where its sync function puts them.
+    Resync = 9,
 }
 
 impl Kind {
     /// `None`: a later program knows it.
     pub(crate) fn of(number: u64) -> Option<Kind> {
         use Kind::*;
-        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views];
+        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views, Resync];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
 }

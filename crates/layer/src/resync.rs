@@ -1,0 +1,501 @@
+//! Brings the documents of a database to where its present sync function puts them, in the background.
+//!
+//! Who gives a database a function notes in the same transaction that it has not reached all documents, and of all processes one brings them
+//! there, in the order of their ids, some in a transaction. Each leaf is asked about with its own body and that of the revision below it, and
+//! without a user: whoever wrote it was judged then. A leaf that the function refuses stays where it was. A document whose winner is in other
+//! channels, gives something else or ends at another time has a new sequence, so whoever was past its old one sees what has become of it;
+//! of the others nothing is written. What is written meanwhile is judged by the new function already. Two that do it at once leave it as
+//! right: each step is committed only where the place is the one that it began at.
+
+use std::time::Duration;
+
+use flatbed_flatten::json::{Limits, parse};
+use flatbed_revtree::{DocumentId, RevId};
+use foundationdb::options::{ConflictRangeType, MutationType};
+use futures_util::future::try_join_all;
+use futures_util::stream::{StreamExt, TryStreamExt, iter};
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::actor::Actor;
+use crate::document::attachments::AttachmentEdit;
+use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
+use crate::document::edit::{Document, Edit, GetOptions};
+use crate::document::tree::{Leaves, info};
+use crate::document::verdict::Verdict;
+use crate::error::{Error, Refusal, Result};
+use crate::handle::{Database, Reader};
+use crate::index::channels;
+use crate::index::maintainers::{Change, Maintainers, Within};
+use crate::index::prepare::Preparations;
+use crate::instance::Instance;
+use crate::judge::ask::routed;
+use crate::layer::Inner;
+use crate::store::due::{self, Kind};
+use crate::store::once::now_ms;
+use crate::store::proto;
+use crate::store::records::{Info, RevisionRecord};
+use crate::store::seq::STAMP_BYTES;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, page_of};
+use crate::write::winner::Bodies;
+
+/// Documents of a transaction.
+const DOCUMENTS_AT_ONCE: usize = 50;
+
+/// What a transaction writes, about: behind a document with which it has written more it ends.
+const WRITTEN_BYTES_MAX: u64 = 400_000;
+
+/// Documents that are asked about at once. Their bodies are in memory.
+const ASKED_AT_ONCE: usize = 4;
+
+/// What a document's other records take, about.
+const ROW_BYTES: u64 = 400;
+
+/// Leaves' records that are read at once.
+const RECORDS_AT_ONCE: usize = 100;
+
+/// How often a document with conflicts that is edited all the time is asked about anew.
+const ASKED_ANEW_MAX: usize = 20;
+
+/// How far a new sync function has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResyncState {
+    /// How many documents it has come to.
+    pub documents: u64,
+    /// Of these, such as are in other channels, give something else or end at another time than before.
+    pub changed: u64,
+    /// Leaves that it has refused: they are where they were.
+    pub refused: u64,
+    /// When it was begun, in milliseconds of Unix time.
+    pub begun_at_ms: u64,
+    /// Whether it was stopped before its end.
+    pub is_stopped: bool,
+}
+
+impl Reader {
+    /// How far the database's sync function has come; `None`: it has come to all documents, or there are no channels.
+    pub async fn resync_state(&self) -> Result<Option<ResyncState>> {
+        let (inner, name) = (&*self.inner, &*self.name);
+        let state = self.read(&mut ReadState { inner, name }).await?;
+        Ok(state.map(|(_, state)| ResyncState {
+            documents: state.documents,
+            changed: state.changed,
+            refused: state.refused,
+            begun_at_ms: state.begun_at_ms,
+            is_stopped: state.stopped,
+        }))
+    }
+}
+
+impl Database {
+    /// Begins to bring all documents to where the sync function puts them, from the first on, unless that is under way; `false`: stops it. Returns
+    /// whether that changed something.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`]: the database has no channels.
+    pub async fn resync(&self, starts: bool) -> Result<bool> {
+        let (inner, name, actor) = (&*self.inner, &*self.name, self.actor());
+        let mut set = SetState { inner, name, actor, starts, now_ms: now_ms() };
+        let changed = transaction::write(&inner.db, &inner.metrics, &mut set).await?;
+        inner.due.wake.notify_one();
+        Ok(changed)
+    }
+}
+
+/// The database and how far its function has come.
+struct ReadState<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+}
+
+async fn state_of(trx: &Transaction, instance: &Instance, snapshot: bool) -> Result<Option<proto::Resync>> {
+    let state = trx.get(&instance.keys.resync(), snapshot).await?;
+    Ok(state.map(|state| proto::Resync::decode(&*state)).transpose()?.filter(|_| instance.channels() > 0))
+}
+
+impl Operation for ReadState<'_> {
+    type Output = Option<(std::sync::Arc<Instance>, proto::Resync)>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        Ok(state_of(trx, &instance, true).await?.map(|state| (instance, state)))
+    }
+}
+
+struct SetState<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    actor: &'a Actor,
+    starts: bool,
+    now_ms: u64,
+}
+
+impl Operation for SetState<'_> {
+    type Output = bool;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+        let (instance, writer) = self.inner.resolve_for(trx, self.name, self.actor).await?;
+        writer.admitted(trx, &instance).await?;
+        if instance.channels() == 0 {
+            return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
+        }
+        let state = match (state_of(trx, &instance, false).await?, self.starts) {
+            (Some(state), true) if !state.stopped => return Ok(false),
+            (_, true) => begun(instance.channels(), self.now_ms),
+            (Some(state), false) if !state.stopped => proto::Resync { stopped: true, ..state },
+            (_, false) => return Ok(false),
+        };
+        trx.set(&instance.keys.resync(), &state.encode_to_vec());
+        if self.starts {
+            due::mark(trx, &instance.root, Kind::Resync, self.name, 0)?;
+        }
+        Ok(true)
+    }
+}
+
+/// That the function of this number has come to no document yet.
+fn begun(number: u64, now_ms: u64) -> proto::Resync {
+    proto::Resync { number, begun_at_ms: now_ms, ..proto::Resync::default() }
+}
+
+/// Goes on with a database's documents for some `time`. Returns whether it is through, or stopped.
+///
+/// # Errors
+/// Those of the storage; of a function that cannot be asked: what was done before stays.
+pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
+    let (inner, name) = (&*database.inner, &*database.name);
+    let (until, mut anew) = (Instant::now() + time, 0);
+    loop {
+        let found = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner, name }).await?;
+        let Some((instance, state)) = found.filter(|(_, state)| !state.stopped) else { return Ok(true) };
+        if inner.is_closing() || Instant::now() >= until {
+            return Ok(false);
+        }
+        let mut page = Page { inner, instance: &instance, behind: state.done_until.clone() };
+        let found = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
+        let asked: Vec<_> = found.documents.iter().map(|found| Box::pin(ask(database, &instance, found))).collect();
+        let answers: Vec<Answers> = iter(asked).buffered(ASKED_AT_ONCE).try_collect().await?;
+        let preparations = Preparations::default();
+        let gives_up = anew >= ASKED_ANEW_MAX;
+        let mut step = Step { inner, name, state, found: &found, answers: &answers, preparations, gives_up };
+        match transaction::write(&inner.db, &inner.metrics, &mut step).await? {
+            Stepped::On => anew = 0,
+            Stepped::Edited => anew += 1,
+            Stepped::Elsewhere => {}
+        }
+    }
+}
+
+/// A document as it was when it was asked about.
+struct Found {
+    id: String,
+    info: Info,
+    /// Its leaves, as (deleted, revision), and what was said of each.
+    leaves: Vec<(bool, RevId)>,
+    said: Vec<Verdict>,
+}
+
+struct FoundPage {
+    documents: Vec<Found>,
+    /// There is none behind them.
+    is_last: bool,
+}
+
+/// The next documents behind an id.
+struct Page<'a> {
+    inner: &'a Inner,
+    instance: &'a Instance,
+    behind: String,
+}
+
+impl Operation for Page<'_> {
+    type Output = FoundPage;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<FoundPage> {
+        let instance = self.inner.resolve(trx, &self.instance.name).await?;
+        if instance.id() != self.instance.id() {
+            return Err(Error::DatabaseNotFound);
+        }
+        let keys = &instance.keys;
+        let mut range = keys.subspace(crate::store::keys::Subspace::Documents);
+        if !self.behind.is_empty() {
+            range.begin = keys.document(&self.behind).whole().end;
+        }
+        let mut infos = Vec::new();
+        // Tombstones are in channels, too, and stand in no index by id. A document's first key is its info.
+        while infos.len() < DOCUMENTS_AT_ONCE {
+            let page = trx.get_range(&page_of(&range, 1, false), 1, true).await?;
+            let Some(row) = page.first() else { break };
+            let (id, _, _) = keys.split_document(row.key())?;
+            let document = keys.document(&id);
+            range.begin = document.whole().end;
+            if row.key() != document.info() {
+                return Err(Error::Corrupt(format!("document {id:?} has no info")));
+            }
+            infos.push((id, Info::decode(row.value())?));
+        }
+        let is_last = infos.len() < DOCUMENTS_AT_ONCE;
+        let documents = infos.into_iter().map(|(id, info)| found(trx, &instance, id, info));
+        Ok(FoundPage { documents: try_join_all(documents).await?, is_last })
+    }
+}
+
+/// A document's leaves and what was said of them.
+async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -> Result<Found> {
+    let keys = instance.keys.document(&id);
+    let leaves: Vec<(bool, RevId)> = match info.leaf_count {
+        1 => vec![(info.deleted, info.winner.clone())],
+        _ => Leaves::read(trx, &keys).await?.0.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect(),
+    };
+    let mut said = Vec::with_capacity(leaves.len());
+    for some in leaves.chunks(RECORDS_AT_ONCE) {
+        let records = try_join_all(some.iter().map(|(_, rev)| trx.get(&keys.revision(rev), true))).await?;
+        for ((_, rev), record) in some.iter().zip(records) {
+            let record = record.ok_or_else(|| Error::Corrupt(format!("leaf {rev} has no record")))?;
+            said.push(Verdict::decode(RevisionRecord::decode(&record)?.verdict));
+        }
+    }
+    Ok(Found { id, info, leaves, said })
+}
+
+/// What a function says of a document's leaves now.
+#[derive(Default)]
+struct Answers {
+    /// Of those of which it says something else than was said, by their places.
+    changed: Vec<(usize, Verdict)>,
+    /// How many it refuses.
+    refused: u64,
+}
+
+/// Asks about all leaves of a document, one behind the other.
+async fn ask(database: &Reader, instance: &Instance, found: &Found) -> Result<Answers> {
+    let mut answers = Answers::default();
+    let is_design = DocumentId::of(&found.id).is_design();
+    for (at, ((deleted, rev), said)) in found.leaves.iter().zip(&found.said).enumerate() {
+        let now = match is_design {
+            // As where they are written: nobody is asked.
+            true => Verdict::default(),
+            false => match ask_leaf(database, instance, &found.id, *deleted, rev).await {
+                Ok(Some(now)) => now,
+                // It is gone: so the document is another one by now.
+                Ok(None) => continue,
+                Err(error @ Error::Refused(Refusal::NotJudged { .. })) => return Err(error),
+                Err(Error::Refused(_)) => {
+                    answers.refused += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        // Who wrote it is known, and until when it is to be there, where the client had said it: which of both did is not kept.
+        let expires_at_ms = now.expires_at_ms.or(said.expires_at_ms).filter(|_| !deleted && !is_design);
+        let now = Verdict { writer: said.writer.clone(), expires_at_ms, ..now };
+        if now != *said {
+            answers.changed.push((at, now));
+        }
+    }
+    Ok(answers)
+}
+
+async fn ask_leaf(
+    database: &Reader,
+    instance: &Instance,
+    id: &str,
+    deleted: bool,
+    rev: &RevId,
+) -> Result<Option<Verdict>> {
+    // It is never closed.
+    let _reading = database.inner.turns.judged_reads.acquire().await.ok();
+    let Some(document) = revision(database, id, rev).await? else { return Ok(None) };
+    let parent = document.revisions.as_ref().and_then(|revisions| revisions.get(1)).cloned();
+    let old = match &parent {
+        Some(parent) => revision(database, id, parent).await?,
+        None => None,
+    };
+    let text = [b"{", document.body.as_slice(), b"}"].concat();
+    let body = parse(&text, &Limits::default()).map_err(|error| Error::Corrupt(format!("body of {rev}: {error}")))?;
+    let attachments = document.attachments.into_iter();
+    let attachments =
+        attachments.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
+    let edit = Edit { id: id.into(), parent, history: None, deleted, expiry: None, attachments, body };
+    let said = routed(database, instance, &edit, old.as_ref(), None).await?;
+    Ok(Some(said?))
+}
+
+async fn revision(database: &Reader, id: &str, rev: &RevId) -> Result<Option<Document>> {
+    let options = GetOptions { rev: Some(rev.clone()), revs: true, ..GetOptions::default() };
+    match database.get(id, &options).await {
+        Ok(document) => Ok(Some(document)),
+        Err(Error::Refused(Refusal::DocumentNotFound(_))) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What became of a step.
+enum Stepped {
+    /// The place is another one, or all is done.
+    On,
+    /// The first document has been edited since it was asked about.
+    Edited,
+    /// Somebody else has gone on, there is another function, or it was stopped.
+    Elsewhere,
+}
+
+/// Writes what is said of some documents, and how far that is.
+struct Step<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    /// As it was read before.
+    state: proto::Resync,
+    found: &'a FoundPage,
+    answers: &'a [Answers],
+    preparations: Preparations,
+    /// The first document is passed over if it has been edited once more.
+    gives_up: bool,
+}
+
+impl Operation for Step<'_> {
+    type Output = Stepped;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
+        self.preparations.make_up(self.inner).await?;
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        if !self.preparations.fit(&instance) {
+            self.preparations = Preparations::of(&instance);
+        }
+        // An earlier attempt that was committed has another place.
+        let state = state_of(trx, &instance, false).await?;
+        if state.as_ref() != Some(&self.state) {
+            return Ok(Stepped::Elsewhere);
+        }
+        if instance.channels() != self.state.number {
+            // It was asked about another function than the one that is there.
+            let anew = begun(instance.channels(), self.state.begun_at_ms);
+            trx.set(&instance.keys.resync(), &anew.encode_to_vec());
+            return Ok(Stepped::On);
+        }
+        let mut state = self.state.clone();
+        let within = Within { inner: self.inner, trx, instance: &instance };
+        let mut maintainers = Maintainers::of(&instance, &self.preparations);
+        let documents = self.found.documents.iter().zip(self.answers);
+        let infos =
+            self.found.documents.iter().map(async |found| info(trx, &instance.keys.document(&found.id), true).await);
+        let infos = try_join_all(infos).await?;
+        let (mut written, mut user_version, mut passed) = (0, 0, 0);
+        for ((found, answers), now) in documents.zip(infos) {
+            if written > WRITTEN_BYTES_MAX {
+                break;
+            }
+            let is_same = now.as_ref().is_some_and(|now| now.stamp == found.info.stamp);
+            // What has one leaf and was edited since was judged by the function then.
+            let is_judged = now.as_ref().is_none_or(|now| now.leaf_count == 1) && found.leaves.len() == 1;
+            let is_passed_over = self.gives_up && passed == 0;
+            if !(is_same || is_judged || is_passed_over) {
+                break;
+            }
+            if is_same {
+                let rewritten = self.rewrite(&within, &mut maintainers, found, answers, user_version).await?;
+                written += rewritten.bytes + maintainers.excess();
+                user_version += u16::from(rewritten.is_moved);
+                state.changed += u64::from(rewritten.is_moved);
+                state.refused += answers.refused;
+            }
+            state.documents += 1;
+            state.done_until.clone_from(&found.id);
+            passed += 1;
+        }
+        self.preparations.check()?;
+        maintainers.finish(&within, false).await?;
+        if passed == self.found.documents.len() && self.found.is_last {
+            trx.clear(&instance.keys.resync());
+        } else if passed == 0 {
+            return Ok(Stepped::Edited);
+        } else {
+            trx.set(&instance.keys.resync(), &state.encode_to_vec());
+        }
+        Ok(Stepped::On)
+    }
+}
+
+/// What was written of a document.
+#[derive(Default)]
+struct Rewritten {
+    bytes: u64,
+    /// It has a new sequence.
+    is_moved: bool,
+}
+
+impl Step<'_> {
+    /// Gives a document's leaves what is said of them now.
+    async fn rewrite(
+        &self,
+        within: &Within<'_>,
+        maintainers: &mut Maintainers,
+        found: &Found,
+        answers: &Answers,
+        user_version: u16,
+    ) -> Result<Rewritten> {
+        let Within { trx, instance, .. } = *within;
+        let (keys, old) = (instance.keys.document(&found.id), &found.info);
+        let mut rewritten = Rewritten::default();
+        let of_winner =
+            answers.changed.iter().find(|(at, _)| found.leaves.get(*at).is_some_and(|(_, rev)| *rev == old.winner));
+        // Before records are written.
+        let Some(before) = channels::before(within, &keys, Some(old)).await? else { return Ok(rewritten) };
+        let place = found.leaves.iter().position(|(_, rev)| *rev == old.winner);
+        let said = of_winner.map(|(_, said)| said).or_else(|| found.said.get(place?)).cloned().unwrap_or_default();
+        let mut new = Info { bucket: instance.buckets.own_number(), ..old.clone() };
+        new.stamp = [0xff; STAMP_BYTES];
+        new.stamp[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
+        let rerouted = before.becomes_said(within, &found.id, Some(old), &mut new, Some(said.clone())).await?;
+        if answers.changed.is_empty() && rerouted.is_same() {
+            return Ok(rewritten);
+        }
+        let info_key = keys.info();
+        let end = [&info_key[..], &[0]].concat();
+        // An edit that is under way must see it, and what was read is to be so still.
+        trx.add_conflict_range(&info_key, &end, ConflictRangeType::Read)?;
+        trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+        for (at, said) in &answers.changed {
+            let Some((_, rev)) = found.leaves.get(*at) else { continue };
+            let key = keys.revision(rev);
+            let record =
+                trx.get(&key, true).await?.ok_or_else(|| Error::Corrupt(format!("leaf {rev} has no record")))?;
+            let record = RevisionRecord { verdict: said.encode(), ..RevisionRecord::decode(&record)? }.encode();
+            rewritten.bytes += (key.len() + record.len()) as u64;
+            Quiet(trx).set(&key, &record)?;
+        }
+        if rerouted.is_same() {
+            return Ok(rewritten);
+        }
+        maintainers.begin(within, &found.id);
+        let bodies = Bodies { trx, instance, keys: &keys };
+        let (mut old_rows, mut old_blob) = (None, None);
+        if !instance.record.indexes.is_empty() {
+            let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
+            old_rows = Some(Rows::new(rows, keys.body().len()));
+            if maintainers.want_old_body() {
+                old_blob = bodies.blob_rows(old).await?;
+            }
+        }
+        trx.atomic_op(&info_key, &new.encode_stamped(), MutationType::SetVersionstampedValue);
+        let change = Change {
+            id: &found.id,
+            keys: &keys,
+            old: Some(old),
+            old_rows: old_blob.as_ref().or(old_rows.as_ref()),
+            new: &new,
+            brought: None,
+            judged: Some((&new.winner, &said)),
+            rerouted: Some(&rerouted),
+            leaves: &found.leaves,
+            stored_bytes_delta: 0,
+            superseded_bytes_delta: 0,
+            user_version,
+        };
+        maintainers.document(within, &change).await?;
+        rewritten.bytes += 10 * (info_key.len() as u64) + ROW_BYTES;
+        rewritten.is_moved = true;
+        Ok(rewritten)
+    }
+}
