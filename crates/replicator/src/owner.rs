@@ -43,9 +43,11 @@ impl Owner {
                 Some(account) => Owner::Named { name: name.as_str().into(), account: Some(account) },
                 None => Owner::Shown(standing.clone()),
             },
-            RestsOn::OpenServer | RestsOn::Nothing | RestsOn::Token { .. } | RestsOn::Proxy => {
-                Owner::Shown(standing.clone())
-            }
+            RestsOn::OpenServer
+            | RestsOn::Nothing
+            | RestsOn::Token { .. }
+            | RestsOn::Proxy
+            | RestsOn::Principal { .. } => Owner::Shown(standing.clone()),
         }
     }
 

@@ -25,6 +25,7 @@ use flatbed_layer::{
 use tokio::sync::watch;
 
 use crate::configuration::Configuration;
+use crate::principals::Principals;
 use crate::sign_in::keys::{Keys, KeysNow};
 use crate::standing::{RestsOn, Standing};
 use entries::{Entries, Entry};
@@ -110,6 +111,8 @@ pub struct Accounts {
     reading: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
     keys: Keys,
+    /// Users of databases.
+    pub(crate) principals: Principals,
     is_polled: AtomicBool,
 }
 
@@ -197,6 +200,7 @@ impl Accounts {
             asked: Instant::now(),
         };
         let settings = configuration.clone();
+        let principals = Principals::new(layer.clone());
         let accounts = Arc::new_cyclic(|this| Accounts {
             this: Weak::clone(this),
             layer,
@@ -210,6 +214,7 @@ impl Accounts {
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
             hasher: RandomState::new(),
             keys: Keys::new(),
+            principals,
             is_polled: AtomicBool::new(false),
         });
         let of_settings = Arc::downgrade(&accounts);
@@ -298,6 +303,7 @@ impl Accounts {
                 ends.is_none_or(|ends| now_s < ends) && self.keys().await.has(by)
             }
             RestsOn::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
+            RestsOn::Principal { .. } => self.is_still_user(standing.rests_on(), fresh).await?,
         };
         Ok(is_so.then(|| standing.clone()))
     }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use flatbed_auth::{Credentials, Principal};
 use flatbed_javascript::Runner;
+use flatbed_layer::channels::SignsIn;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Layer, Reader, Result, User};
 
@@ -15,11 +17,12 @@ use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
-use crate::rights::{Denied, Needs, Right, Rights};
+use crate::rights::{Administer, Denied, Needs, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::{Databases, ServerAdministration};
+use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 use crate::sign_in::{SessionBegun, SignIn};
-use crate::standing::{Claims, Identified, SignInError, Standing};
+use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
 use crate::user_documents::UserDocuments;
 use crate::watching::{Judged, RightsWatch, Watching};
 
@@ -60,7 +63,8 @@ impl Service {
         let (watching, judged) = (self.watching.clone(), Arc::default());
         let (layer, configuration) = (self.layer.clone(), self.configuration.clone());
         let (rights, renewed) = (Rights::new(standing, self.users.clone()), Mutex::default());
-        Context { layer, rights, renewed, feeds, answering, watching, configuration, judged }
+        let sign_in = self.sign_in.clone();
+        Context { layer, rights, renewed, feeds, answering, watching, configuration, sign_in, judged }
     }
 
     /// Who makes a request. Without administrators everyone is one.
@@ -71,6 +75,29 @@ impl Service {
         let credentials = claims.basic_alone();
         self.configuration.confirm_for(credentials.as_ref().map(|credentials| credentials.name.as_str())).await?;
         self.sign_in.identify(claims).await
+    }
+
+    /// Who asks for something of a database that users sign in to by itself. Its administrators are nobody else there.
+    ///
+    /// # Errors
+    /// [`UserSignInError`]; of a database that is not there, the layer's.
+    pub async fn identify_in(
+        &self,
+        database: &str,
+        claims: &UserClaims<'_>,
+    ) -> std::result::Result<UserIdentified, UserSignInError> {
+        let credentials = claims.authorization.and_then(|header| Credentials::of_header(header).ok().flatten());
+        let name = credentials.as_ref().map(|credentials| credentials.name.as_str());
+        self.configuration.confirm_for(name).await.map_err(SignInError::from)?;
+        self.sign_in.identify_in(database, claims).await
+    }
+
+    /// Ends a session of a database, by its id: whoever has it may.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub async fn end_user_session(&self, database: &str, id: &str) -> Result<()> {
+        self.sign_in.end_session_in(database, id).await
     }
 
     /// Begins a session for who has this name and password.
@@ -184,6 +211,7 @@ pub struct Context {
     answering: Answering,
     watching: Arc<Watching>,
     configuration: Configuration,
+    sign_in: Arc<SignIn>,
     /// What was given.
     judged: Arc<Judged>,
 }
@@ -259,6 +287,42 @@ impl Context {
     /// What tells of the rights that this context gives, from now on or has given, when one of them is lost.
     pub fn rights_watch(&self) -> RightsWatch {
         RightsWatch::new(self.watching.clone(), self.rights.standing.clone(), self.judged.clone())
+    }
+
+    /// Makes a session of a user of a database that has channels: for that user, however they have signed in, or for who administers
+    /// the database. It goes on for so long from when it is used. `None`: there is no such user, or they are disabled.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub async fn begin_user_session(
+        &self,
+        database: &str,
+        name: &str,
+        lasts: Duration,
+    ) -> std::result::Result<Option<UserSession>, Denied> {
+        let now = self.now().await?;
+        let is_own = match now.standing.rests_on() {
+            RestsOn::Principal { database: of, name: own, .. } => (&**of, &**own) == (database, name),
+            _ if now.principal().name.as_deref() == Some(name) => {
+                let user = self.watching.accounts().user_of(database, name, Fresh::Second).await?;
+                user.is_some_and(|user| user.principal.signs_in == SignsIn::Account)
+            }
+            _ => false,
+        };
+        if !is_own {
+            self.database(database, Administer).await?;
+        }
+        Ok(self.sign_in.begin_session_in(database, name, lasts).await?)
+    }
+
+    /// Whose a session of a database is, if it counts, and until when, in milliseconds of Unix time: for who administers it.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub async fn user_session(&self, database: &str, id: &str) -> std::result::Result<Option<(String, u64)>, Denied> {
+        self.database(database, Administer).await?;
+        let found = self.sign_in.session_in(database, id).await?;
+        Ok(found.map(|(session, _)| (session.name, session.ends_at_ms)))
     }
 
     /// Compiles a selector for a feed.

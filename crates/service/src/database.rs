@@ -304,6 +304,14 @@ impl Administration {
     pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
         self.0.write(|database| async move { database.delete_principal(kind, name).await }).await
     }
+
+    /// See [`Database::end_principal_sessions`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
+        self.0.write(|database| async move { database.end_principal_sessions(name).await }).await
+    }
 }
 
 impl Maintenance {

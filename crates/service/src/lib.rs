@@ -18,6 +18,7 @@ mod given;
 mod indexes;
 pub mod json_out;
 mod named;
+mod principals;
 mod queries;
 mod replications;
 mod rights;
@@ -45,6 +46,7 @@ pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, ReadWhole, Righ
 pub use selecting::{Selecting, SelectorError};
 pub use server::ServerAdministration;
 pub use sign_in::SessionBegun;
+pub use sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 pub use standing::{Claims, Identified, RestsOn, SignInError, Standing};
 pub use uploads::Uploads;
 pub use watching::RightsWatch;

@@ -191,6 +191,14 @@ impl Rights {
             }
             found => found?,
         };
+        if let Some(is_here) = self.standing.is_user_of(name, found.incarnation()) {
+            // Nobody in other databases, and in their own that alone, whatever its `_security` says.
+            if !is_here || !found.has_channels() {
+                return Err(security::not_a_member(principal).into());
+            }
+            needs.are_met(principal, Access::Member, true)?;
+            return Ok(Access::Member);
+        }
         let access = access(principal, name, &found.parsed(parsed));
         needs.are_met(principal, access, found.has_channels())?;
         Ok(access)
@@ -276,6 +284,9 @@ impl Granted<'_> {
 
     /// On whose behalf it is read and written to. Whether that matters, since it has channels, is looked at by whatever does so.
     fn asker(&self) -> Asker {
+        if let RestsOn::Principal { name, .. } = self.rights.standing.rests_on() {
+            return if name.is_empty() { Asker::Guest } else { Asker::Principal(Arc::clone(name)) };
+        }
         match &self.rights.principal().name {
             _ if self.access == Access::Admin => Asker::All,
             None => Asker::Guest,
@@ -305,8 +316,8 @@ impl Granted<'_> {
     }
 
     fn held(&self, needs: Needs) -> Held {
-        let principal = self.rights.principal().clone();
-        Held { principal, needs, name: self.name.to_owned(), access: self.access }
+        let standing = self.rights.standing.clone();
+        Held { standing, needs, name: self.name.to_owned(), access: self.access }
     }
 
     fn actor(&self, needs: Needs) -> Actor {
@@ -318,7 +329,7 @@ impl Granted<'_> {
 /// What was granted, to be judged again by the `_security` of the moment in which something is written.
 #[derive(Debug)]
 struct Held {
-    principal: Principal,
+    standing: Standing,
     needs: Needs,
     name: String,
     access: Access,
@@ -326,11 +337,17 @@ struct Held {
 
 impl Gate for Held {
     fn judge(&self, security: &SecurityOf) -> Result<(), Refusal> {
-        if self.principal.is_admin {
+        let principal = self.standing.principal();
+        if principal.is_admin {
             return Ok(());
         }
-        let access = access(&self.principal, &self.name, &security.parsed(parsed));
-        self.needs.are_met(&self.principal, access, security.has_channels()).map_err(refusal)?;
+        let access = match self.standing.is_user_of(&self.name, security.incarnation()) {
+            Some(false) => return Err(Refusal::UserChanged),
+            // What they may write is said by the database's function.
+            Some(true) => Access::Nobody,
+            None => access(principal, &self.name, &security.parsed(parsed)),
+        };
+        self.needs.are_met(principal, access, security.has_channels()).map_err(refusal)?;
         // What was let by as an administrator's, design documents among it, is to be judged anew as a member's.
         if self.access == Access::Admin && access != Access::Admin { Err(Refusal::UserChanged) } else { Ok(()) }
     }

@@ -7,6 +7,7 @@ mod audit;
 mod checks;
 pub(crate) mod keys;
 mod line;
+pub(crate) mod users;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::jwt::VerifiedBy;
-use flatbed_auth::{Credentials, Kind, Principal, Refused, proxy};
+use flatbed_auth::{Credentials, Kind, Principal, Refused, SignedIn, proxy};
 use flatbed_layer::{RevId, SettingFence, UserFence};
 
 use crate::configuration::ProxySettings;
@@ -72,6 +72,17 @@ pub enum RestsOn {
     },
     /// A proxy's word.
     Proxy,
+    /// A user of one database that has channels, or its guest: nobody anywhere else, whatever they are called.
+    Principal {
+        /// The database's name.
+        database: Arc<str>,
+        /// Tells it from others that had its name.
+        incarnation: u64,
+        /// The user's; the guest's is empty.
+        name: Arc<str>,
+        /// The user's, when they signed in: it goes up with another password, and where they are disabled.
+        generation: u64,
+    },
 }
 
 /// Who makes a request, with what that rests on. Cheap to clone.
@@ -98,6 +109,11 @@ impl Standing {
     /// Whether whom a proxy has vouched for would still be believed to be that by these settings.
     pub(crate) fn is_vouched_for(&self, settings: &ProxySettings) -> bool {
         !settings.peers.is_empty() && self.proxy.as_deref() == Some(settings)
+    }
+
+    /// A user of one database. Their name is not that of a principal: it is no account's, and no member's of a `_security`.
+    pub(crate) fn of_user(rests_on: RestsOn, signed_in: SignedIn) -> Standing {
+        Standing::new(Principal { signed_in, ..Principal::anonymous() }, rests_on)
     }
 
     /// Nobody in particular.
@@ -139,6 +155,14 @@ impl Standing {
             _ => return None,
         };
         Some(UserFence { name: name.clone(), rev: Some(rev.clone()) })
+    }
+
+    /// Of a user of one database: whether it is this one. `None`: they are no such user.
+    pub(crate) fn is_user_of(&self, name: &str, found: u64) -> Option<bool> {
+        match self.rests_on() {
+            RestsOn::Principal { database, incarnation, .. } => Some(&**database == name && *incarnation == found),
+            _ => None,
+        }
     }
 
     /// What they are refused with once they are nobody any more.

@@ -80,7 +80,12 @@ fn databases_of_the_system_are_the_servers() {
 #[test]
 fn what_was_granted_is_judged_again() {
     let closed: &[u8] = br#"{"members":{"names":["bob"]}}"#;
-    let held = |principal: Principal, needs, access| Held { principal, needs, name: "db".to_owned(), access };
+    let held = |principal: Principal, needs, access| Held {
+        standing: Standing::new(principal, RestsOn::Nothing),
+        needs,
+        name: "db".to_owned(),
+        access,
+    };
     let judged = |held: &Held, security: &[u8]| held.judge(&SecurityOf::new(security, 1));
     let member = held(user(&[]), Needs::Member, Access::Member);
     assert_eq!(judged(&member, b"{}"), Ok(()));

@@ -144,7 +144,9 @@ impl Done {
                 })
             }
             _ => {
-                let documents = random.some(&DOCUMENTS).into_iter();
+                // Some of them twice.
+                let twice = [random.some(&DOCUMENTS), random.some(&DOCUMENTS[..1])];
+                let documents = twice.into_iter().flatten();
                 let one = |random: &mut Random| match random.below(5) {
                     0 | 1 => grant(random.one(&USERS), random.one(&CHANNELS), false),
                     2 => grant(random.one(&USERS), random.one(&ROLES), true),

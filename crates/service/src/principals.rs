@@ -1,0 +1,88 @@
+//! Users of databases that have channels, as of less than a second ago: who signs in to one, and whether who has is still there. What
+//! they have there is no part of it: that is found out with whatever is read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use flatbed_layer::channels::{PrincipalAt, is_principal};
+use flatbed_layer::{Error, Layer, Result};
+
+use crate::accounts::{Accounts, Fresh};
+use crate::standing::RestsOn;
+
+/// How old an answer may be.
+const WITHIN: Duration = Duration::from_millis(950);
+
+/// Names that are remembered, those of nobody among them.
+const NAMES_MAX: usize = 10_000;
+
+/// A database's name, and a user's.
+type Of = (Box<str>, Box<str>);
+
+/// What was found of a user, and when it was asked for.
+type Found = (Instant, Option<Arc<PrincipalAt>>);
+
+/// Users of databases.
+pub(crate) struct Principals {
+    layer: Layer,
+    found: Mutex<HashMap<Of, Found>>,
+}
+
+impl Principals {
+    pub(crate) fn new(layer: Layer) -> Principals {
+        Principals { layer, found: Mutex::default() }
+    }
+
+    async fn find(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<PrincipalAt>>> {
+        if !is_principal(name) {
+            return Ok(None);
+        }
+        let of = (Box::from(database), Box::from(name));
+        let is_fresh = |asked: Instant| match fresh {
+            Fresh::Second => asked.elapsed() < WITHIN,
+            Fresh::Since(moment) => asked >= moment,
+        };
+        if let Some((asked, user)) = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&of)
+            && is_fresh(*asked)
+        {
+            return Ok(user.clone());
+        }
+        let asked = Instant::now();
+        let user = self.layer.reader(database).user_at(name).await?.map(Arc::new);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.len() >= NAMES_MAX {
+            found.retain(|_, (asked, _)| asked.elapsed() < WITHIN);
+        }
+        if found.len() < NAMES_MAX {
+            found.insert(of, (asked, user.clone()));
+        }
+        Ok(user)
+    }
+}
+
+impl Accounts {
+    /// A user of a database; `None`: there is none of the name, or the database has no channels.
+    ///
+    /// # Errors
+    /// [`DatabaseNotFound`](flatbed_layer::Error::DatabaseNotFound), and those of the storage.
+    pub(crate) async fn user_of(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<PrincipalAt>>> {
+        self.principals.find(database, name, fresh).await
+    }
+
+    /// Whether a user of a database is there as when they signed in.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub(crate) async fn is_still_user(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<bool> {
+        let RestsOn::Principal { database, incarnation, name, generation } = rests_on else { return Ok(false) };
+        let found = match self.user_of(database, name, fresh).await {
+            Err(Error::DatabaseNotFound) => None,
+            found => found?,
+        };
+        let is_same = |user: &PrincipalAt| {
+            (user.incarnation, user.principal.generation) == (*incarnation, *generation) && !user.principal.is_disabled
+        };
+        Ok(found.is_some_and(|user| is_same(&user)))
+    }
+}

@@ -1,0 +1,282 @@
+//! Who asks for something of a database that has channels, where users sign in to a database: by a name and a password of the database
+//! itself, as an account of the server, by a session that was made in the database, or as its guest.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flatbed_auth::lockout::locked_out;
+use flatbed_auth::{Credentials, PasswordHash, Refused, SignedIn, digest};
+use flatbed_layer::channels::{PrincipalAt, PrincipalSession, SessionHash, SignsIn};
+use flatbed_layer::{Gate, Refusal, SecurityOf, User};
+
+use super::audit::{Way, Why};
+use super::checks::Outcome;
+use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, now_s, standing_of};
+use crate::accounts::Fresh;
+use crate::standing::{Claims, RestsOn, SignInError, Standing};
+
+/// How long a session may last.
+const LASTS_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+/// Ids of sessions are no longer: they are hexadecimal digits.
+const ID_BYTES: usize = 40;
+
+/// What a request says of who makes it, to a database that users sign in to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UserClaims<'a> {
+    /// The header `authorization`.
+    pub authorization: Option<&'a str>,
+    /// The id of a session.
+    pub session: Option<&'a str>,
+    /// Where the client is.
+    pub peer: Option<IpAddr>,
+}
+
+/// Who a request to a database was found to come from.
+#[derive(Debug, Clone)]
+pub struct UserIdentified {
+    /// Who it is.
+    pub standing: Standing,
+    /// The session that was used has been prolonged: until then, in milliseconds of Unix time.
+    pub prolonged_until_ms: Option<u64>,
+}
+
+/// Why it is not known who asks for something of a database.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum UserSignInError {
+    /// Nobody is claimed to be anybody, and the guest is not let in.
+    #[error("Login required")]
+    LoginRequired,
+    /// The session is none, or not any more.
+    #[error("Session Invalid")]
+    SessionInvalid,
+    /// What else they claim is wrong, or that is not known.
+    #[error(transparent)]
+    Other(#[from] SignInError),
+}
+
+impl From<flatbed_layer::Error> for UserSignInError {
+    fn from(error: flatbed_layer::Error) -> Self {
+        UserSignInError::Other(error.into())
+    }
+}
+
+/// A session that has been made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserSession {
+    /// What whoever brings it is known by: 40 hexadecimal digits, drawn by lot. It is a secret, and stands nowhere.
+    pub id: String,
+    /// When it ends, in milliseconds of Unix time.
+    pub ends_at_ms: u64,
+}
+
+/// Who proved the password, or brings the session, lets the server write what follows from it.
+#[derive(Debug)]
+struct Proved;
+
+impl Gate for Proved {
+    fn judge(&self, _: &SecurityOf) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+fn session_hash(id: &str) -> SessionHash {
+    let mut hash = SessionHash::default();
+    hash.iter_mut().zip(digest(id)).for_each(|(byte, of)| *byte = of);
+    hash
+}
+
+fn now_ms() -> u64 {
+    now_s().saturating_mul(1_000)
+}
+
+/// The standing of a user of a database.
+fn standing(database: &str, user: &PrincipalAt, signed_in: SignedIn) -> Standing {
+    Standing::of_user(
+        RestsOn::Principal {
+            database: database.into(),
+            incarnation: user.incarnation,
+            name: user.principal.name.as_str().into(),
+            generation: user.principal.generation,
+        },
+        signed_in,
+    )
+}
+
+impl SignIn {
+    /// Who asks for something of a database. Whoever administers the server does not do so by this.
+    pub(crate) async fn identify_in(
+        &self,
+        database: &str,
+        claims: &UserClaims<'_>,
+    ) -> Result<UserIdentified, UserSignInError> {
+        let found = |standing| Ok(UserIdentified { standing, prolonged_until_ms: None });
+        let others = Claims { authorization: claims.authorization, peer: claims.peer, ..Claims::default() };
+        if let Some(authorization) = claims.authorization {
+            if let Some(standing) = self.by_token(authorization, &others).await? {
+                return found(standing);
+            }
+            if let Some(credentials) = Credentials::of_header(authorization).map_err(SignInError::from)? {
+                return found(self.by_name(database, &credentials, &others).await?);
+            }
+        }
+        if let Some(id) = claims.session {
+            return self.by_session(database, id).await;
+        }
+        match self.accounts.user_of(database, "", Fresh::Second).await? {
+            Some(guest) if !guest.principal.is_disabled => found(standing(database, &guest, SignedIn::Not)),
+            _ => Err(UserSignInError::LoginRequired),
+        }
+    }
+
+    /// By a name and a password: of the database's own user, if there is one who has a password here, else of an account.
+    async fn by_name(
+        &self,
+        database: &str,
+        credentials: &Credentials,
+        claims: &Claims<'_>,
+    ) -> Result<Standing, SignInError> {
+        let name = &credentials.name;
+        let is_named = |user: &Arc<PrincipalAt>| matches!(user.principal.signs_in, SignsIn::Password(_));
+        let find = |fresh| async move {
+            // The guest has no name that anybody could give.
+            if name.is_empty() {
+                return Err(SignInError::from(Refused::wrong_password()));
+            }
+            Ok(self.accounts.user_of(database, name, fresh).await?)
+        };
+        let came = Instant::now();
+        let Some(mut user) = find(Fresh::Second).await?.filter(is_named) else {
+            let found = self.by_password(credentials, claims, Way::Basic).await?;
+            return standing_of(&found, SignedIn::Password).ok_or_else(|| Refused::wrong_password().into());
+        };
+        // Another person than an account of that name, or a user of another database.
+        let whose = format!("{database}\0{name}");
+        let shown = format!("{database}/{name}");
+        let password = &credentials.password;
+        let digest = digest_of("user", &[database, &user.incarnation.to_string(), name, password]);
+        let in_line = Credentials { name: whose.clone(), password: password.clone() };
+        for _ in 0..CHECKS_OF_ONE_MAX {
+            let hash = self.hash_of(&user);
+            if lock(&self.known).is_right(&digest, &whose, &hash) && !user.principal.is_disabled {
+                return Ok(standing(database, &user, SignedIn::Password));
+            }
+            match self.check(&in_line, digest, &hash, network(claims.peer)).await {
+                Outcome::Right if !user.principal.is_disabled => {
+                    self.audit.signed_in(Way::Basic, &shown, claims.peer);
+                    lock(&self.known).insert(digest, whose, hash);
+                    return Ok(standing(database, &user, SignedIn::Password));
+                }
+                Outcome::Right | Outcome::Wrong => {}
+                Outcome::LockedOut => {
+                    self.audit.refused(Why::LockedOut, &shown, claims.peer);
+                    return Err(locked_out().into());
+                }
+                Outcome::NoRoom => {
+                    self.audit.refused(Why::TooMany, &shown, claims.peer);
+                    return Err(SignInError::TooMany);
+                }
+            }
+            // Perhaps it was changed less than a second ago, at another process.
+            let Some(now) = find(Fresh::Since(came)).await?.filter(is_named) else { break };
+            let is_same = now.principal.generation == user.principal.generation;
+            user = now;
+            if is_same {
+                break;
+            }
+        }
+        self.audit.refused(Why::Wrong, &shown, claims.peer);
+        Err(Refused::wrong_password().into())
+    }
+
+    /// The hash of a user's password; one of nothing, where it cannot be read, or takes too long.
+    fn hash_of(&self, user: &PrincipalAt) -> PasswordHash {
+        let iterations_max = self.configuration.now().auth.max_iterations;
+        let hash = match &user.principal.signs_in {
+            SignsIn::Password(text) => std::str::from_utf8(text).ok().and_then(|text| PasswordHash::parse(text).ok()),
+            SignsIn::Not | SignsIn::Account => None,
+        };
+        let hash = hash.filter(|hash| hash.iterations() <= iterations_max);
+        hash.unwrap_or_else(PasswordHash::of_nothing)
+    }
+
+    /// By a session of the database. Where a tenth of its time has passed, it begins anew.
+    async fn by_session(&self, database: &str, id: &str) -> Result<UserIdentified, UserSignInError> {
+        let Some((session, user)) = self.session_in(database, id).await? else {
+            return Err(UserSignInError::SessionInvalid);
+        };
+        let now = now_ms();
+        let left = u128::from(session.ends_at_ms.saturating_sub(now)) * 10;
+        let mut prolonged_until_ms = None;
+        if left < u128::from(session.lasts_ms) * 9 {
+            let ends_at_ms = now.saturating_add(session.lasts_ms);
+            let proved = User::default().through(Arc::new(Proved));
+            let prolonged = self.layer.0.database(database, proved);
+            if prolonged.prolong_principal_session(&session_hash(id), ends_at_ms).await? {
+                prolonged_until_ms = Some(ends_at_ms);
+            }
+        }
+        Ok(UserIdentified { standing: standing(database, &user, SignedIn::Cookie), prolonged_until_ms })
+    }
+
+    /// A session of a database that still counts, and its user.
+    pub(crate) async fn session_in(
+        &self,
+        database: &str,
+        id: &str,
+    ) -> flatbed_layer::Result<Option<(PrincipalSession, Arc<PrincipalAt>)>> {
+        if id.len() != ID_BYTES || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(None);
+        }
+        let session = self.layer.0.reader(database).principal_session(&session_hash(id)).await?;
+        let Some(session) = session.filter(|session| now_ms() < session.ends_at_ms) else { return Ok(None) };
+        let mut user = self.accounts.user_of(database, &session.name, Fresh::Second).await?;
+        if user.as_ref().is_none_or(|user| user.principal.generation < session.generation) {
+            // It may have been made a moment ago.
+            user = self.accounts.user_of(database, &session.name, Fresh::Since(Instant::now())).await?;
+        }
+        let is_same = |user: &Arc<PrincipalAt>| {
+            user.principal.generation == session.generation && !user.principal.is_disabled && !session.name.is_empty()
+        };
+        Ok(user.filter(is_same).map(|user| (session, user)))
+    }
+
+    /// Makes a session of a user of a database, for whoever may; `None`: there is none of the name, or they are disabled. It goes on
+    /// for so long from when it is used.
+    pub(crate) async fn begin_session_in(
+        &self,
+        database: &str,
+        name: &str,
+        lasts: Duration,
+    ) -> flatbed_layer::Result<Option<UserSession>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let user = self.accounts.user_of(database, name, Fresh::Since(Instant::now())).await?;
+        let Some(user) = user else { return Ok(None) };
+        let mut random = [0; ID_BYTES / 2];
+        getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;
+        let id = hex(&random);
+        let lasts_ms = lasts.min(LASTS_MAX).as_millis() as u64;
+        let ends_at_ms = now_ms().saturating_add(lasts_ms);
+        let generation = user.principal.generation;
+        let session = PrincipalSession { name: name.to_owned(), generation, ends_at_ms, lasts_ms };
+        let proved = User::default().through(Arc::new(Proved));
+        let begun =
+            self.layer.0.database(database, proved).begin_principal_session(&session_hash(&id), &session).await?;
+        Ok(begun.then_some(UserSession { id, ends_at_ms }))
+    }
+
+    /// Ends the session of an id.
+    pub(crate) async fn end_session_in(&self, database: &str, id: &str) -> flatbed_layer::Result<()> {
+        if id.len() != ID_BYTES {
+            return Ok(());
+        }
+        let proved = User::default().through(Arc::new(Proved));
+        self.layer.0.database(database, proved).end_principal_session(&session_hash(id)).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+use std::collections::BTreeSet;
+
+use base64::Engine;
+use flatbed_javascript::{Runner, RunnerOptions};
+use flatbed_layer::channels::{Kind, PrincipalWrite, PrincipalWritten};
+use flatbed_layer::{Authority, ChannelsOptions, CreateOptions, Layer, USERS};
+
+use super::*;
+use crate::accounts::tests::{hash_members, users, write_user};
+use crate::test_store::{Store, with_admin};
+use crate::{Administer, Own, Read, Service, Write};
+
+fn basic(text: &str) -> String {
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text))
+}
+
+fn hash(password: &str, salt: u8) -> PasswordHash {
+    PasswordHash::with_iterations(password, &[salt; 16], 1_000)
+}
+
+struct Server {
+    service: Service,
+    layer: Layer,
+    authority: Authority,
+}
+
+impl Server {
+    async fn new(store: &Store) -> Server {
+        let (layer, authority) = store.again_with_authority().await;
+        let configuration = with_admin("admin", &hash("secret", 9));
+        let service = Service::new(layer.clone(), Runner::new(RunnerOptions::default()).unwrap(), configuration);
+        Server { service, layer, authority }
+    }
+
+    fn database(&self, name: &str) -> flatbed_layer::Database {
+        self.layer.database(name, self.authority.for_job("test"))
+    }
+
+    async fn create(&self, name: &str) {
+        let channels = Some(ChannelsOptions::default());
+        self.database(name).create(&CreateOptions { channels, ..CreateOptions::default() }).await.unwrap();
+    }
+
+    async fn put(&self, database: &str, name: &str, signs_in: Option<SignsIn>, is_disabled: bool) {
+        let write = PrincipalWrite {
+            kind: Kind::User,
+            name: name.to_owned(),
+            email: String::new(),
+            is_disabled,
+            admin_channels: BTreeSet::new(),
+            admin_roles: BTreeSet::new(),
+            signs_in,
+            is_new: false,
+        };
+        let written = self.database(database).put_principal(&write).await.unwrap();
+        assert!(matches!(written, PrincipalWritten::Created | PrincipalWritten::Changed));
+    }
+
+    async fn ask(&self, database: &str, authorization: &str) -> Result<Standing, String> {
+        let authorization = basic(authorization);
+        let claims = UserClaims { authorization: Some(&authorization), ..UserClaims::default() };
+        let found = self.service.identify_in(database, &claims).await;
+        found.map(|found| found.standing).map_err(|error| error.to_string())
+    }
+
+    async fn bring(&self, database: &str, session: &str) -> Result<UserIdentified, String> {
+        let claims = UserClaims { session: Some(session), ..UserClaims::default() };
+        self.service.identify_in(database, &claims).await.map_err(|error| error.to_string())
+    }
+}
+
+fn password(password: &str, salt: u8) -> Option<SignsIn> {
+    Some(SignsIn::Password(hash(password, salt).to_string().into_bytes()))
+}
+
+/// Whose it is, where it is a user of a database.
+fn user_of(standing: &Standing) -> (&str, &str, u64) {
+    match standing.rests_on() {
+        RestsOn::Principal { database, name, generation, .. } => (database, name, *generation),
+        other => panic!("{other:?}"),
+    }
+}
+
+const WRONG: &str = "unauthorized: Name or password is incorrect.";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_sign_in_to_one_database() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    for name in ["one", "two"] {
+        server.create(name).await;
+    }
+    users(&server.layer).create(&CreateOptions::default()).await.unwrap();
+    let account = format!(r#"{},"roles":[]"#, hash_members("of-account", "salt", 1_000));
+    write_user(&server.layer, "anna", &account, None).await;
+    // Whoever has an account signs in with it, as long as nobody of the name has a password here.
+    let found = server.ask("one", "anna:of-account").await.unwrap();
+    assert!(matches!(found.rests_on(), RestsOn::Document { name, .. } if name == "anna"));
+    server.put("one", "anna", Some(SignsIn::Account), false).await;
+    let found = server.ask("one", "anna:of-account").await.unwrap();
+    assert!(matches!(found.rests_on(), RestsOn::Document { .. }));
+    server.put("one", "anna", password("of-one", 1), false).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let found = server.ask("one", "anna:of-one").await.unwrap();
+    assert_eq!(user_of(&found), ("one", "anna", 2));
+    let principal = found.principal();
+    assert!(principal.name.is_none() && !principal.is_admin && principal.roles.is_empty() && found.fence().is_none());
+    for wrong in ["anna:of-account", "anna:", "anna:of-one ", ":", ":of-one", "bert:of-one", "a b:x"] {
+        assert_eq!(server.ask("one", wrong).await.unwrap_err(), WRONG, "{wrong}");
+    }
+    assert_eq!(server.ask("two", "anna:of-one").await.unwrap_err(), WRONG);
+    // Of the same password it is somebody else there.
+    server.put("two", "anna", password("of-one", 1), false).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(user_of(&server.ask("two", "anna:of-one").await.unwrap()), ("two", "anna", 1));
+    // Another password holds at once, at another server too; of the one before nothing is left after a second.
+    let other = Server::new(&store).await;
+    other.put("one", "anna", password("new", 2), false).await;
+    assert_eq!(user_of(&server.ask("one", "anna:new").await.unwrap()).2, 3);
+    assert_eq!(server.ask("one", "anna:of-one").await.unwrap_err(), WRONG);
+    let accounts = server.service.accounts();
+    let before = found;
+    assert!(accounts.stands(&before, Fresh::Since(Instant::now())).await.unwrap().is_none());
+    let now = server.ask("one", "anna:new").await.unwrap();
+    assert!(accounts.stands(&now, Fresh::Since(Instant::now())).await.unwrap().is_some());
+    other.put("one", "anna", None, true).await;
+    assert!(accounts.stands(&now, Fresh::Since(Instant::now())).await.unwrap().is_none());
+    assert_eq!(server.ask("one", "anna:new").await.unwrap_err(), WRONG);
+    // A database without channels has no users; one that is not there is said to be none.
+    server.database("plain").create(&CreateOptions::default()).await.unwrap();
+    assert_eq!(server.ask("plain", "bert:x").await.unwrap_err(), WRONG);
+    assert!(
+        server.ask("none", "bert:x").await.unwrap_err().contains("no_db_file")
+            || server.ask("none", "bert:x").await.is_err()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guest_is_let_in_by_an_administrator_alone() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    server.create("one").await;
+    let nobody = async || {
+        let found = server.service.identify_in("one", &UserClaims::default()).await;
+        found.map(|found| found.standing).map_err(|error| error.to_string())
+    };
+    assert_eq!(nobody().await.unwrap_err(), "Login required");
+    server.put("one", "", None, false).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(user_of(&nobody().await.unwrap()), ("one", "", 1));
+    assert_eq!(
+        server
+            .service
+            .context(nobody().await.unwrap())
+            .begin_user_session("one", "", Duration::from_secs(9))
+            .await
+            .unwrap(),
+        None
+    );
+    server.put("one", "", None, true).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(nobody().await.unwrap_err(), "Login required");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_count_in_their_database_alone_until_something_ends_them() {
+    let store = Store::new().await;
+    let (server, other) = (Server::new(&store).await, Server::new(&store).await);
+    for name in ["one", "two"] {
+        server.create(name).await;
+        server.put(name, "anna", password("pw", 1), false).await;
+    }
+    let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
+    let day = Duration::from_secs(24 * 3_600);
+    let begun = anna.begin_user_session("one", "anna", day).await.unwrap().unwrap();
+    assert!(begun.id.len() == 40 && begun.ends_at_ms > now_ms() + 86_000_000);
+    for server in [&server, &other] {
+        let found = server.bring("one", &begun.id).await.unwrap();
+        assert_eq!((user_of(&found.standing), found.prolonged_until_ms), (("one", "anna", 1), None));
+        assert_eq!(found.standing.principal().signed_in, SignedIn::Cookie);
+    }
+    for wrong in ["", "x", &begun.id[1..], &format!("{}0", &begun.id[..39]), &"é".repeat(20)] {
+        if wrong != begun.id {
+            assert_eq!(server.bring("one", wrong).await.unwrap_err(), "Session Invalid", "{wrong}");
+        }
+    }
+    assert_eq!(server.bring("two", &begun.id).await.unwrap_err(), "Session Invalid");
+    // Nobody makes one for somebody else but who administers the database.
+    for (database, name) in [("two", "anna"), ("one", "bert"), ("one", ""), ("none", "anna")] {
+        assert!(anna.begin_user_session(database, name, day).await.is_err(), "{database} {name}");
+    }
+    let admin = server.service.context(Standing::of_server());
+    assert_eq!(admin.begin_user_session("one", "bert", day).await.unwrap(), None);
+    let by_admin = admin.begin_user_session("one", "anna", day).await.unwrap().unwrap();
+    assert_eq!(admin.user_session("one", &by_admin.id).await.unwrap(), Some(("anna".into(), by_admin.ends_at_ms)));
+    assert_eq!(admin.user_session("two", &by_admin.id).await.unwrap(), None);
+    assert!(anna.user_session("one", &by_admin.id).await.is_err());
+    // One ends, the other goes on; all end.
+    server.service.end_user_session("one", &begun.id).await.unwrap();
+    assert_eq!(other.bring("one", &begun.id).await.unwrap_err(), "Session Invalid");
+    assert!(other.bring("one", &by_admin.id).await.is_ok());
+    let administration = admin.database("one", Administer).await.unwrap();
+    assert!(administration.end_principal_sessions("anna").await.unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(other.bring("one", &by_admin.id).await.unwrap_err(), "Session Invalid");
+    // A user who is deleted, and made again.
+    let again = admin.begin_user_session("one", "anna", day).await.unwrap().unwrap();
+    server.database("one").delete_principal(Kind::User, "anna").await.unwrap();
+    server.put("one", "anna", password("pw", 1), false).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.bring("one", &again.id).await.unwrap_err(), "Session Invalid");
+    // They end by themselves, and go on where they are used behind a tenth of their time.
+    let short = admin.begin_user_session("one", "anna", Duration::from_secs(3)).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let prolonged = other.bring("one", &short.id).await.unwrap().prolonged_until_ms.unwrap();
+    assert!(prolonged > short.ends_at_ms);
+    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    assert!(server.bring("one", &short.id).await.is_ok());
+    tokio::time::sleep(Duration::from_millis(4_100)).await;
+    assert_eq!(server.bring("one", &short.id).await.unwrap_err(), "Session Invalid");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_one_database_is_nobody_in_others() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    for name in ["one", "two"] {
+        server.create(name).await;
+        // Members and administrators by this name are others.
+        let security = br#"{"admins":{"names":["anna"],"roles":[]},"members":{"names":["anna"],"roles":[]}}"#;
+        server.database(name).set_security(security).await.unwrap();
+    }
+    server.database("plain").create(&CreateOptions::default()).await.unwrap();
+    server.database("plain").set_security(br#"{"members":{"names":[],"roles":[]}}"#).await.unwrap();
+    users(&server.layer).create(&CreateOptions::default()).await.unwrap();
+    server.put("one", "anna", password("pw", 1), false).await;
+    let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
+    assert!(anna.database("one", Read).await.is_ok());
+    assert!(anna.database("one", Administer).await.is_err() && anna.database("one", Own).await.is_err());
+    for elsewhere in ["two", "plain", USERS, "none"] {
+        assert!(anna.database(elsewhere, Read).await.is_err(), "{elsewhere}");
+        assert!(anna.database(elsewhere, Write).await.is_err(), "{elsewhere}");
+    }
+    assert!(anna.server().await.is_err());
+    // Nor in one that has the name later.
+    server.database("one").delete().await.unwrap();
+    server.create("one").await;
+    server.put("one", "anna", password("pw", 1), false).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(anna.database("one", Read).await.is_err());
+}
