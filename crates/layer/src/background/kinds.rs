@@ -5,6 +5,7 @@ use std::time::Duration;
 use flatbed_jobs::Backoff;
 use tokio::time::Instant;
 
+use crate::actor::ServerActor;
 use crate::background::list::{self, Entry};
 use crate::builder;
 use crate::document::staging;
@@ -17,6 +18,7 @@ use crate::store::due::{self, Kind};
 use crate::store::keys::DueKey;
 use crate::sweeper::{self, KEPT_FOR};
 use crate::write::compact;
+use crate::write::expire::expire;
 
 /// Lists whose attachments could not be freed because their documents are edited all the time wait so long.
 const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;
@@ -38,7 +40,7 @@ pub(super) enum Outcome {
 }
 
 /// Does what is due, for about `turn` where it takes long.
-pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result<Outcome> {
+pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn: Duration) -> Result<Outcome> {
     let (inner, name) = (&layer.inner, entry.key.name.as_str());
     Ok(match Kind::of(entry.key.kind) {
         Some(Kind::Superseded) => match compact::is_due(inner, name).await? {
@@ -82,6 +84,7 @@ pub(super) async fn work(layer: &Layer, entry: &Entry, turn: Duration) -> Result
             true => Outcome::Done,
             false => Outcome::Unfinished,
         },
+        Some(Kind::Expiry) => of_part(Some(expire(&layer.database(name, actor.clone()), turn).await?)),
         Some(Kind::Survey) => {
             survey(layer).await?;
             Outcome::Done

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, Entry};
 use crate::background::{BackgroundOptions, Worker, drawn};
@@ -30,6 +31,7 @@ const TURNS: u32 = 5;
 /// See the module.
 pub(super) struct Slice {
     layer: Layer,
+    actor: ServerActor,
     options: BackgroundOptions,
     /// Of the process's work in the background.
     stop: tokio::sync::watch::Receiver<bool>,
@@ -97,6 +99,7 @@ impl Slice {
         queue.waiting.rotate_left(first);
         Slice {
             layer: worker.layer.clone(),
+            actor: worker.actor.clone(),
             options: worker.options.clone(),
             stop: worker.status.stopping(),
             id: slice.to_string(),
@@ -164,10 +167,10 @@ impl Job for Slice {
                 && !is_over
                 && let Some(entry) = { self.queue().waiting.pop_front() }
             {
-                let (layer, turn) = (self.layer.clone(), self.options.turn);
+                let (layer, actor, turn) = (self.layer.clone(), self.actor.clone(), self.options.turn);
                 let work = waits::carry(operation.clone(), {
                     let entry = entry.clone();
-                    async move { work(&layer, entry, turn).await }
+                    async move { work(&layer, &actor, entry, turn).await }
                 });
                 under_way.insert(tasks.spawn(work).id(), entry);
             }
@@ -215,13 +218,13 @@ struct Worked {
 }
 
 /// Does a piece of work for some time.
-async fn work(layer: &Layer, entry: Entry, turn: Duration) -> Worked {
+async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration) -> Worked {
     let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
     // Who had the lease before this process may have done it since it was seen.
     if !list::is_due(inner, &entry).await.unwrap_or(false) {
         return nothing;
     }
-    let next = match kinds::work(layer, &entry, turn).await {
+    let next = match kinds::work(layer, actor, &entry, turn).await {
         Ok(Outcome::Done) => None,
         Ok(Outcome::Due(next)) => Some((next, 0)),
         Ok(Outcome::Unfinished) => return Worked { got_on: true, left: Some(entry) },

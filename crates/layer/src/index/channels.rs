@@ -19,6 +19,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::instance::Instance;
+use crate::store::due;
 use crate::store::keys::DocumentKeys;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, Routed, revision_message};
@@ -367,6 +368,7 @@ fn by_id(
     }
     if let Some(second) = ends.filter(|_| has_other_winner || ended != ends) {
         writer.set(&instance.keys.end_of_document(second, id), &entry)?;
+        due::mark_end(writer.quiet.0, &instance.root, &instance.name, second.saturating_mul(1_000))?;
     }
     Ok(())
 }

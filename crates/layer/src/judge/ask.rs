@@ -220,9 +220,14 @@ pub(crate) async fn judge(
             }
             let writer = writer.map_err(Refusal::clone)?;
             let upon = upon.filter(|_| routes.is_some());
-            let Some((old, _room)) = with_room(database, edit, upon, judge, named).await? else {
+            let Some((mut old, _room)) = with_room(database, edit, upon, judge, named).await? else {
                 return Ok(Judged { was_there: true, ..judged(Verdict::default()) });
             };
+            if let (Some(old), true) = (&mut old, upon.is_some()) {
+                // One that has ended is a tombstone, whether that is written or not.
+                old.deleted = true;
+                old.body.clear();
+            }
             let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security, writer };
             let mut verdict = Verdict::default();
             if let Some(routes) = routes {

@@ -23,6 +23,7 @@ use crate::read::merged_ids::merged_page;
 use crate::read::seen::winners_of;
 use crate::read::viewer::{Coming, Viewer, check_id, is_judged};
 use crate::store::keys::{Counter, KeyRange, Keys};
+use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, revision};
 use crate::store::transaction::page_of;
@@ -521,6 +522,7 @@ impl Operation for AllDocsKeys<'_> {
                 let reads: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), true)).collect();
                 for (id, read) in ids.iter().zip(reads) {
                     let found = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
+                    let found = found.map(|info| info.as_of(now_ms()));
                     rows.push(found.map(|info| AllDocsRow {
                         id: id.clone(),
                         rev: info.winner,

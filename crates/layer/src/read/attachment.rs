@@ -8,6 +8,7 @@ use crate::document::attachments::AttachmentPlace;
 use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
 use crate::read::viewer::{Coming, check_id, is_judged};
+use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -44,7 +45,7 @@ impl Operation for OpenAttachment<'_> {
             }
             None => None,
         };
-        let info = Info::decode(&info.await?.ok_or_else(missing)?)?;
+        let info = Info::decode(&info.await?.ok_or_else(missing)?)?.as_of(now_ms());
         let rev = match self.rev {
             None => {
                 if let Some(viewer) = &viewer

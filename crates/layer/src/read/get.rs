@@ -19,6 +19,7 @@ use crate::layer::Inner;
 use crate::read::seen;
 use crate::read::viewer::{Viewer, is_judged};
 use crate::store::keys::{DocumentKeys, take_rev};
+use crate::store::once::now_ms;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -74,7 +75,7 @@ where
         let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
             return Ok(None);
         };
-        let info = Info::decode(&info)?;
+        let info = Info::decode(&info)?.as_of(now_ms());
         if info.place == BodyPlace::Rows { Ok(Some((info, rows))) } else { Err(Refusal::LargeDocument.into()) }
     }
 
@@ -418,6 +419,14 @@ impl Get<'_> {
     }
 
     pub(super) async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
+        let ended;
+        let found = match found {
+            Some((info, _)) if info.has_ended(now_ms()) => {
+                ended = (info.clone().as_of(now_ms()), Rows::new(Vec::new(), 0));
+                Some(&ended)
+            }
+            found => found,
+        };
         let Some((info, rows)) = found else { return Err(Refusal::DocumentNotFound(NotFound::Missing).into()) };
         self.inner.metrics.documents_read.add(1);
         let keys = self.instance.keys.document(self.id);
@@ -461,7 +470,12 @@ impl Get<'_> {
             older = Box::pin(self.superseded(&keys, wanted)).await?;
             (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
         };
-        let body = if options.no_body { Vec::new() } else { body::to_json(self.inner, self.instance, rows).await? };
+        let is_gone = *wanted == info.winner && info.has_ended(now_ms());
+        let body = if options.no_body || is_gone {
+            Vec::new()
+        } else {
+            body::to_json(self.inner, self.instance, rows).await?
+        };
         let mut document = plain(self.id, rev, deleted, body);
         if has_attachments && !options.no_body {
             document.attachments = Box::pin(attachments::list(self.trx, &keys, &document.rev)).await?;

@@ -27,6 +27,7 @@ use crate::read::get::{
 use crate::read::missing::{LOOKS_MAX, MissingRevs, Named};
 use crate::read::viewer::{Coming, Removals, Viewer, check_id};
 use crate::store::keys::DocumentKeys;
+use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -38,7 +39,7 @@ fn missing() -> Error {
 }
 
 async fn info_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<Info>> {
-    read.await?.map(|bytes| Info::decode(&bytes)).transpose()
+    Ok(read.await?.map(|bytes| Info::decode(&bytes)).transpose()?.map(|info| info.as_of(now_ms())))
 }
 
 async fn record_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<RevisionRecord>> {

@@ -19,6 +19,9 @@ use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::transaction::Transaction;
 
+/// When documents that end are looked for: rounded up to this.
+const ENDS_ROUNDED_TO_MS: u64 = 60 * 1_000;
+
 /// Times are rounded up to this, so that what becomes due again and again is one entry.
 const ROUNDED_TO_MS: u64 = 10 * 60 * 1_000;
 
@@ -46,13 +49,15 @@ pub(crate) enum Kind {
     Views = 8,
     /// Bring a database's documents to where its sync function puts them.
     Resync = 9,
+    /// Write tombstones for documents of a database that have ended.
+    Expiry = 10,
 }
 
 impl Kind {
     /// `None`: a later program knows it.
     pub(crate) fn of(number: u64) -> Option<Kind> {
         use Kind::*;
-        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views, Resync];
+        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views, Resync, Expiry];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
 }
@@ -84,6 +89,11 @@ pub(crate) fn rounded_ms(at_ms: u64) -> u64 {
 pub(crate) fn rounded_to(at_ms: u64, to_ms: u64) -> u64 {
     let to_ms = to_ms.max(1);
     at_ms.div_ceil(to_ms).saturating_mul(to_ms)
+}
+
+/// Notes that a document ends.
+pub(crate) fn mark_end(trx: &Transaction, keys: &RootKeys, name: &str, at_ms: u64) -> Result<()> {
+    mark(trx, keys, Kind::Expiry, name, rounded_to(at_ms, ENDS_ROUNDED_TO_MS))
 }
 
 /// Notes something in a transaction: blindly.

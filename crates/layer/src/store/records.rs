@@ -67,6 +67,26 @@ pub(crate) struct Routed {
 }
 
 impl Info {
+    /// Whether the document has ended by a moment, in milliseconds of Unix time, whatever has been written of that.
+    pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
+        self.routed.expires_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// As it is to be read at that moment: one that has ended is a tombstone without a body.
+    pub(crate) fn as_of(self, now_ms: u64) -> Info {
+        if !self.has_ended(now_ms) {
+            return self;
+        }
+        Info {
+            deleted: true,
+            has_attachments: false,
+            place: BodyPlace::Rows,
+            external_bytes: 0,
+            stored_bytes: 0,
+            ..self
+        }
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let message = proto::DocumentInfo::decode(bytes)?;
         Ok(Info {

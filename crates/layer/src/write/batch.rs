@@ -29,7 +29,7 @@ use crate::judge::ask::{self, Asked, Judged};
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
-use crate::store::once::random_id;
+use crate::store::once::{now_ms, random_id};
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -224,6 +224,17 @@ pub(crate) struct Item {
     is_stale: bool,
     /// Its document is too large for a transaction with edits of others, or there was no room left for it.
     goes_alone: bool,
+}
+
+impl Item {
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// It is judged by who knows it, and by nobody else.
+    pub(crate) fn judge(&mut self, judged: Judged) {
+        self.judged = judged;
+    }
 }
 
 /// Edits made ready for their transactions.
@@ -642,7 +653,8 @@ async fn is_written(
 /// The tombstone on which an edit makes a document again without naming it.
 fn upon<'a>(edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
     let makes = edit.history.is_none() && edit.parent.is_none() && !edit.deleted;
-    info.filter(|info| makes && info.deleted).map(|info| &info.winner)
+    let is_gone = |info: &&Info| info.deleted || info.has_ended(now_ms());
+    info.filter(|info| makes && is_gone(info)).map(|info| &info.winner)
 }
 
 /// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records, and in a row

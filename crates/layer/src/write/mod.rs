@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod compact;
 pub(crate) mod document_write;
+pub(crate) mod expire;
 pub(crate) mod plan;
 pub(crate) mod purge;
 pub(crate) mod winner;

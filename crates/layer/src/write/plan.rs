@@ -15,6 +15,7 @@ use crate::instance::Instance;
 use crate::read::get::read_records;
 use crate::read::viewer::is_seen;
 use crate::store::keys::DocumentKeys;
+use crate::store::once::now_ms;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -149,7 +150,9 @@ impl Planner<'_, '_> {
             (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Err(Refusal::Conflict.into()),
             (None, parent) => parent.clone(),
             // A document that was deleted is created again on top of its tombstone.
-            (Some(info), None) if info.deleted && !self.edit.deleted => Some(info.winner.clone()),
+            (Some(info), None) if (info.deleted || info.has_ended(now_ms())) && !self.edit.deleted => {
+                Some(info.winner.clone())
+            }
             (Some(info), Some(parent)) if *parent == info.winner || info.leaf_count > 1 => Some(parent.clone()),
             (Some(_), _) => return Err(Refusal::Conflict.into()),
         };

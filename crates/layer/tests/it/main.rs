@@ -13,6 +13,7 @@ mod databases;
 mod doc_ids;
 mod documents;
 mod edges;
+mod expiry;
 mod fences;
 mod followers;
 mod generated_proto;
