@@ -1,7 +1,8 @@
 // Sync Gateway's recorded answers, request by request, on Flatbed's two ports for its API: status, headers and body must be equal. What
 // differs on purpose is listed with its reason in sync-gateway/differences.mjs; what is not built yet, in sync-gateway/later.json,
 // scenario by scenario, by the places of its steps, or as 'all' where the database cannot be made. The former must differ; of the latter
-// nothing is held, and FLATBED_GENERATE leaves out what has become equal.
+// nothing is held, and FLATBED_GENERATE leaves out what has become equal. What another password or a lost user changes shows within a
+// second, so of scenarios about that what users ask is among them.
 //   FLATBED_ANSWERS   replay only scenarios whose names have this in them
 //   FLATBED_GENERATE  write later.json anew, but for what differs on purpose, and tell how many answers are equal
 import assert from 'node:assert/strict';

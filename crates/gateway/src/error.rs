@@ -157,6 +157,7 @@ impl From<flatbed_auth::Refused> for Failure {
     fn from(refused: flatbed_auth::Refused) -> Failure {
         match StatusCode::from_u16(refused.kind.status()) {
             Ok(StatusCode::FORBIDDEN) => Failure::new(StatusCode::FORBIDDEN, "forbidden"),
+            Ok(StatusCode::UNAUTHORIZED) => Failure::login_required(),
             Ok(status) => Failure::new(status, refused.reason),
             Err(_) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "see the server's log"),
         }

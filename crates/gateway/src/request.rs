@@ -28,6 +28,15 @@ impl Request {
     /// # Errors
     /// 415, and those of reading it.
     pub(crate) async fn json(&mut self) -> Result<Body> {
+        self.check_json().await?;
+        self.body().await
+    }
+
+    /// That the body is said to be JSON, or not said to be anything.
+    ///
+    /// # Errors
+    /// 415.
+    pub(crate) async fn check_json(&mut self) -> Result<()> {
         let kind = self.header(header::CONTENT_TYPE).unwrap_or_default();
         let (kind, _) = kind.split_once(';').unwrap_or((kind, ""));
         let kind = kind.trim();
@@ -36,7 +45,7 @@ impl Request {
             self.skip_body().await;
             return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason));
         }
-        self.body().await
+        Ok(())
     }
 
     /// The body, whatever it is said to be.

@@ -1,10 +1,140 @@
-//! `_session`: who somebody is.
+//! `_session`: who somebody is, and sessions of users.
 
+use std::time::Duration;
+
+use flatbed_channels::{Expiry, GUEST, Kind};
 use flatbed_http::Reply;
-use flatbed_layer::json::Object;
-use hyper::StatusCode;
+use flatbed_layer::Seq;
+use flatbed_layer::json::{Object, Value};
+use flatbed_service::{
+    Administer, RestsOn, SignInError, Standing, UserClaims, UserIdentified, UserSession, UserSignInError,
+};
+use hyper::{Method, StatusCode, header};
 
-use crate::reply::json;
+use crate::error::{Failure, Result};
+use crate::path::Of;
+use crate::reply::{empty, json};
+use crate::request::{Request, object};
+use crate::state::Gateway;
+
+/// The cookie's name.
+const COOKIE: &str = "SyncGatewaySession";
+
+/// How long a session goes on that does not say so.
+const LASTS: Duration = Duration::from_secs(24 * 3_600);
+
+/// More is no name and password.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// For it to come: anybody may send one.
+const BODY_MAX: Duration = Duration::from_secs(30);
+
+/// The value of the session's cookie.
+fn id_in(cookies: Option<&str>) -> Option<&str> {
+    let pairs = cookies?.split(';').filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value).next()
+}
+
+/// The value of a `set-cookie` header.
+fn cookie(database: &str, id: &str, ends_at_ms: u64) -> String {
+    format!("{COOKIE}={id}; Path=/{database}; Expires={}", http_date(ends_at_ms / 1_000))
+}
+
+/// A date as cookies have it.
+fn http_date(seconds: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    // `YYYY-MM-DDThh:mm:ssZ`
+    let date = Expiry::At(seconds).shown().unwrap_or_default();
+    let part = |from: usize, to: usize| date.get(from..to).unwrap_or_default();
+    let month = part(5, 7).parse::<usize>().ok().and_then(|month| MONTHS.get(month.checked_sub(1)?));
+    let day = DAYS.get(usize::try_from(seconds / 86_400 % 7).unwrap_or_default());
+    let (day, month) = (day.unwrap_or(&"Thu"), month.unwrap_or(&"Jan"));
+    format!("{day}, {} {month} {} {} GMT", part(8, 10), part(0, 4), part(11, 19))
+}
+
+/// Who makes a request at the users' port, and a cookie for the answer where the session goes on.
+pub(crate) struct SignedIn {
+    pub standing: Standing,
+    pub set_cookie: Option<String>,
+}
+
+/// Finds out who makes a request.
+///
+/// # Errors
+/// 401 in several words.
+pub(crate) async fn sign_in(
+    gateway: &Gateway,
+    request: &flatbed_http::Request,
+    database: &str,
+    of: &Of,
+) -> Result<SignedIn> {
+    let session = id_in(request.header(header::COOKIE));
+    let claims = UserClaims { authorization: request.header(header::AUTHORIZATION), session, peer: request.peer };
+    let is_session = *of == Of::Session && request.method != Method::DELETE;
+    match gateway.service.identify_in(database, &claims).await {
+        Ok(UserIdentified { standing, prolonged_until_ms }) => {
+            let set_cookie = session.zip(prolonged_until_ms).map(|(id, ends)| cookie(database, id, ends));
+            Ok(SignedIn { standing, set_cookie })
+        }
+        // Who asks who they are may be nobody.
+        Err(UserSignInError::LoginRequired | UserSignInError::SessionInvalid) if is_session => {
+            Ok(SignedIn { standing: Standing::anonymous(), set_cookie: None })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl From<UserSignInError> for Failure {
+    fn from(error: UserSignInError) -> Failure {
+        match error {
+            UserSignInError::LoginRequired => Failure::login_required(),
+            UserSignInError::SessionInvalid => Failure::new(StatusCode::UNAUTHORIZED, error.to_string()),
+            UserSignInError::Other(error) => error.into(),
+        }
+    }
+}
+
+/// The name of who has signed in, as a principal of the database; `None`: nobody in particular.
+fn name_of(standing: &Standing) -> Option<&str> {
+    match standing.rests_on() {
+        RestsOn::Principal { name, .. } => Some(&**name).filter(|name| !name.is_empty()),
+        _ => standing.principal().name.as_deref(),
+    }
+}
+
+/// Whom the log and limits know as who asks.
+pub(crate) fn user_of(standing: &Standing, database: &str) -> Option<String> {
+    match standing.rests_on() {
+        RestsOn::Principal { name, .. } if name.is_empty() => None,
+        RestsOn::Principal { name, .. } => Some(format!("{database}/{name}")),
+        _ => standing.principal().name.clone(),
+    }
+}
+
+/// Who somebody is: `None` is nobody. The channels are those that are not a role's.
+async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: bool) -> Result<Vec<u8>> {
+    let context = gateway.service.context(Standing::of_server());
+    let of = context.database(database, Administer).await?;
+    let found = match (name, is_guest) {
+        (None, false) => None,
+        (name, _) => of.principal(Kind::User, name.unwrap_or_default()).await?,
+    };
+    let incarnation = of.update_seq().await?.incarnation();
+    Ok(Object::text(|object| {
+        object.array("authentication_handlers").string("default").string("cookie");
+        object.bool("ok", true);
+        let mut user = object.object("userCtx");
+        let mut channels = user.object("channels");
+        if let Some(found) = found.iter().find(|found| !found.principal.is_disabled) {
+            for (channel, since) in found.held.own() {
+                channels.string(channel, &Seq::new(incarnation, since.0).to_string());
+            }
+        }
+        channels.end();
+        user.string_or_null("name", name);
+    }))
+}
 
 /// What is told to nobody in particular.
 pub(crate) fn nobody() -> Reply {
@@ -16,4 +146,141 @@ pub(crate) fn nobody() -> Reply {
         user.null("name");
     });
     json(StatusCode::OK, text)
+}
+
+/// At the users' port.
+pub(crate) async fn of_users(gateway: &Gateway, mut request: Request, database: &str) -> Result<Reply> {
+    let standing = request.context.standing().clone();
+    let name = name_of(&standing).map(str::to_owned);
+    match request.method {
+        Method::POST => begin(gateway, &mut request, database, name).await,
+        Method::DELETE => {
+            request.skip_body().await;
+            let Some(id) = id_in(request.header(header::COOKIE)) else {
+                return Err(Failure::not_found("no session"));
+            };
+            gateway.service.end_user_session(database, id).await?;
+            let mut reply = empty(StatusCode::OK);
+            reply.header(header::SET_COOKIE, &format!("{COOKIE}=; Expires={}", http_date(0)));
+            Ok(reply)
+        }
+        _ => {
+            let is_guest = matches!(standing.rests_on(), RestsOn::Principal { name, .. } if name.is_empty());
+            Ok(json(StatusCode::OK, text(gateway, database, name.as_deref(), is_guest).await?))
+        }
+    }
+}
+
+/// A name and a password for a session; who has signed in already needs none.
+async fn begin(gateway: &Gateway, request: &mut Request, database: &str, own: Option<String>) -> Result<Reply> {
+    request.check_json().await?;
+    let body = request.read_small_body(BODY_BYTES_MAX, BODY_MAX).await?;
+    let (mut standing, mut name) = (request.context.standing().clone(), own);
+    if !(body.bytes.is_empty() && name.is_some()) {
+        let value = object(&body.bytes)?;
+        let member = |member: &str| match value.get(member) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.to_string())),
+            Some(_) => Err(Failure::bad_request(format!("Bad JSON: {member} must be a string"))),
+        };
+        let (given, password) = (member("name")?, member("password")?);
+        if given.is_some() || name.is_none() {
+            let wrong = || Failure::new(StatusCode::UNAUTHORIZED, "Invalid login");
+            let given = given.filter(|name| !name.is_empty() && !name.contains(':')).ok_or_else(wrong)?;
+            let credentials = format!("{given}:{}", password.unwrap_or_default());
+            let authorization = format!("Basic {}", flatbed_documents::base64(credentials.as_bytes()));
+            let claims = UserClaims { authorization: Some(&authorization), session: None, peer: request.peer };
+            let found = gateway.service.identify_in(database, &claims).await;
+            let found = found.map_err(|error| match error {
+                UserSignInError::Other(SignInError::Refused(_)) => wrong(),
+                error => error.into(),
+            })?;
+            standing = found.standing;
+            name = name_of(&standing).map(str::to_owned);
+        }
+    }
+    let name = name.ok_or_else(Failure::login_required)?;
+    let context = gateway.service.context(standing).from_peer(request.peer);
+    let UserSession { id, ends_at_ms } = context
+        .begin_user_session(database, &name, LASTS)
+        .await?
+        .ok_or_else(|| Failure::new(StatusCode::UNAUTHORIZED, "Invalid login"))?;
+    let mut reply = json(StatusCode::OK, text(gateway, database, Some(&name), false).await?);
+    reply.header(header::SET_COOKIE, &cookie(database, &id, ends_at_ms));
+    Ok(reply)
+}
+
+/// `POST _session` at the administrators' port: a session for somebody else.
+pub(crate) async fn begin_for(mut request: Request, database: &str) -> Result<Reply> {
+    let body = request.json().await?;
+    let value = object(&body.bytes)?;
+    let name = match value.get("name") {
+        None | Some(Value::Null) => "",
+        Some(Value::String(name)) => name,
+        Some(_) => return Err(Failure::bad_request("Bad JSON: name must be a string")),
+    };
+    if name.is_empty() || name == GUEST {
+        return Err(Failure::bad_request("Invalid or missing user name"));
+    }
+    let lasts = match value.get("ttl") {
+        None | Some(Value::Null) => LASTS,
+        Some(Value::Number(seconds)) => match seconds.parse() {
+            Ok(seconds @ 1_u64..) => Duration::from_secs(seconds),
+            _ => return Err(Failure::bad_request("Invalid or missing ttl")),
+        },
+        Some(_) => return Err(Failure::bad_request("Bad JSON: ttl must be a number")),
+    };
+    let begun = request.context.begin_user_session(database, name, lasts).await?;
+    let UserSession { id, ends_at_ms } = begun.ok_or_else(|| Failure::not_found(format!("No such user {name:?}")))?;
+    let text = Object::text(|object| {
+        object.string("session_id", &id);
+        object.string("expires", &Expiry::At(ends_at_ms / 1_000).shown().unwrap_or_default());
+        object.string("cookie_name", COOKIE);
+    });
+    Ok(json(StatusCode::OK, text))
+}
+
+/// `_session/{id}` at the administrators' port, and that of one user.
+pub(crate) async fn one(
+    gateway: &Gateway,
+    mut request: Request,
+    database: &str,
+    id: &str,
+    of: Option<&str>,
+) -> Result<Reply> {
+    request.skip_body().await;
+    let found = request.context.user_session(database, id).await?;
+    let found = found.filter(|(name, _)| of.is_none_or(|of| of == name));
+    let (name, _) = found.ok_or_else(|| Failure::not_found("missing"))?;
+    if request.method == Method::DELETE {
+        gateway.service.end_user_session(database, id).await?;
+        return Ok(empty(StatusCode::OK));
+    }
+    Ok(json(StatusCode::OK, text(gateway, database, Some(&name), false).await?))
+}
+
+/// `_user/{name}/_session` at the administrators' port: all of one user end.
+pub(crate) async fn end_all(mut request: Request, database: &str, name: &str) -> Result<Reply> {
+    request.skip_body().await;
+    let database = request.context.database(database, Administer).await?;
+    database.end_principal_sessions(name).await?;
+    Ok(empty(StatusCode::OK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(http_date(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(http_date(4_102_444_800), "Fri, 01 Jan 2100 00:00:00 GMT");
+    }
+
+    #[test]
+    fn cookies() {
+        assert_eq!(id_in(Some("a=b; SyncGatewaySession=x; SyncGatewaySession=y")), Some("x"));
+        assert_eq!((id_in(Some("NotSyncGatewaySession=x; SyncGatewaySession")), id_in(None)), (None, None));
+    }
 }

@@ -1,12 +1,13 @@
 //! From a request to its handler, and from the handler's result to the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_channels::Kind;
 use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
 use flatbed_layer::DatabaseKind;
-use flatbed_service::Standing;
-use hyper::{Method, StatusCode};
+use flatbed_service::{RightsWatch, Standing};
+use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::path::{Administration, Of, Path, Target};
@@ -14,6 +15,7 @@ use crate::query::Query;
 use crate::reply::{failed, moved};
 use crate::request::Request;
 use crate::route::Route;
+use crate::session::SignedIn;
 use crate::state::{Gateway, Port};
 use crate::{all_docs, attachment, bulk, changes, config, database, document, local, principals, raw, session};
 
@@ -78,7 +80,7 @@ impl Gateway {
         if request.method == Method::OPTIONS {
             request.skip_body().await;
             let mut reply = crate::reply::empty(StatusCode::NO_CONTENT);
-            reply.header(hyper::header::ALLOW, methods);
+            reply.header(header::ALLOW, methods);
             return Ok((reply, None));
         }
         if !methods.split(", ").any(|method| method == request.method.as_str()) {
@@ -89,17 +91,66 @@ impl Gateway {
         if origin.is_inside {
             return Err(Failure::login_required());
         }
-        let standing = if is_for_administrators {
-            origin.know();
-            Standing::of_server()
-        } else {
-            Standing::anonymous()
+        let signed_in = match &target {
+            _ if is_for_administrators => SignedIn { standing: Standing::of_server(), set_cookie: None },
+            Target::Database(name, of) => match self.user(&request, name, of).await {
+                Ok(signed_in) => signed_in,
+                Err(failure) => {
+                    request.skip_body().await;
+                    return Err(failure);
+                }
+            },
+            _ => SignedIn { standing: Standing::anonymous(), set_cookie: None },
         };
+        let SignedIn { standing, set_cookie } = signed_in;
+        let user = match &target {
+            Target::Database(name, _) => session::user_of(&standing, name),
+            _ => None,
+        };
+        if is_for_administrators || standing.principal().is_admin {
+            origin.know();
+        } else if let Some(user) = &user {
+            origin.admit(user)?;
+        }
         let query = Query::parse(request.uri.query())?;
         let context = self.service.context(standing).from_peer(request.peer);
+        let watch = context.rights_watch();
         let request = Box::new(Request::new(request, query, context));
-        Ok((run(self, request, target).await?, None))
+        let reply = run(self, request, target).await.unwrap_or_else(|failure| failed(&failure));
+        let mut reply = reply.until(cut(watch));
+        if let Some(cookie) = set_cookie
+            && !reply.headers.contains_key(header::SET_COOKIE)
+        {
+            reply.header(header::SET_COOKIE, &cookie);
+        }
+        Ok((reply, user))
     }
+
+    /// Who asks for something of a database at the users' port, of which they may know.
+    async fn user(&self, request: &flatbed_http::Request, name: &str, of: &Of) -> Result<SignedIn> {
+        let is_ordinary = DatabaseKind::of(name) == DatabaseKind::Ordinary;
+        let found = match is_ordinary {
+            true => database::must_be_public(&self.service, name).await,
+            false => Err(Failure::no_database(name)),
+        };
+        if (of, &request.method) == (&Of::Root, &Method::PUT) {
+            return Err(match found {
+                Ok(()) => Failure::new(StatusCode::PRECONDITION_FAILED, "Database already exists"),
+                Err(_) => Failure::new(StatusCode::FORBIDDEN, "Creating a DB over the public API is unsupported"),
+            });
+        }
+        found?;
+        session::sign_in(self, request, name, of).await
+    }
+}
+
+/// For feeds that say why they end.
+const CUT_AFTER: Duration = Duration::from_millis(250);
+
+/// Resolves when an answer may not go on.
+async fn cut(mut watch: RightsWatch) {
+    watch.lost().await;
+    tokio::time::sleep(CUT_AFTER).await;
 }
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
@@ -131,34 +182,50 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
         request.skip_body().await;
         return Err(Failure::no_database(name));
     }
-    if !state.is_for_administrators() {
-        return public(state, request, name, of).await;
-    }
-    let done = administrators(state, request, name, of).await;
+    let done = match state.is_for_administrators() {
+        true => administrators(state, request, name, of).await,
+        false => users(state, request, name, of).await,
+    };
     done.map_err(|failure| match failure.reason.as_str() {
         "no such database" => Failure::no_database(name),
         _ => failure,
     })
 }
 
-/// No user has a way to sign in yet, so all that asks for one is refused.
-async fn public(state: &Gateway, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
-    request.skip_body().await;
-    let found = database::must_be_public(&state.service, name).await;
-    if (&of, &request.method) == (&Of::Root, &Method::PUT) {
-        return Err(match found {
-            Ok(()) => Failure::new(StatusCode::PRECONDITION_FAILED, "Database already exists"),
-            Err(_) => Failure::new(StatusCode::FORBIDDEN, "Creating a DB over the public API is unsupported"),
-        });
-    }
-    found?;
-    match (of, &request.method) {
-        (Of::Session, &Method::GET | &Method::HEAD) => Ok(session::nobody()),
-        _ => Err(Failure::login_required()),
+/// What users have a way to. The handlers are those of administrators: what is seen, and what may be written, is said by who asks.
+async fn users(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+    match of {
+        Of::Session => Box::pin(session::of_users(state, *request, name)).await,
+        Of::Design(_) | Of::View => {
+            request.skip_body().await;
+            Err(Failure::new(StatusCode::FORBIDDEN, "forbidden"))
+        }
+        Of::Administration(_) => {
+            request.skip_body().await;
+            Err(Failure::unknown())
+        }
+        of => Box::pin(documents(state, request, name, of)).await,
     }
 }
 
 async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+    match of {
+        Of::Session if request.method == Method::POST => Box::pin(session::begin_for(*request, name)).await,
+        Of::Session => {
+            request.context.database(name, flatbed_service::Read).await?.exists().await?;
+            Ok(session::nobody())
+        }
+        Of::Design(_) | Of::View => {
+            request.skip_body().await;
+            Err(Failure::not_implemented("This route"))
+        }
+        Of::Administration(of) => Box::pin(administration(state, *request, name, of)).await,
+        of => Box::pin(documents(state, request, name, of)).await,
+    }
+}
+
+/// What both ports have.
+async fn documents(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
     match of {
         Of::Root => Box::pin(database::root(*request, name)).await,
         Of::AllDocs => Box::pin(all_docs::all_docs(*request, name)).await,
@@ -166,22 +233,19 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
         Of::Changes => Box::pin(changes::changes(state, *request, name)).await,
         Of::RevsDiff => Box::pin(bulk::revs_diff(*request, name)).await,
         Of::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
-        Of::Session if request.method != Method::POST => {
-            request.context.database(name, flatbed_service::Read).await?.exists().await?;
-            Ok(session::nobody())
-        }
         Of::Local(id) => Box::pin(local::document(*request, name, &id)).await,
         Of::Document(id) => Box::pin(document::document(*request, name, &id)).await,
-        Of::Administration(of) => Box::pin(administration(*request, name, of)).await,
         Of::Attachment(id, file) => Box::pin(attachment::attachment(*request, name, &id, &file)).await,
-        Of::Session | Of::BulkGet | Of::Design(_) | Of::View => {
+        Of::BulkGet => {
             request.skip_body().await;
             Err(Failure::not_implemented("This route"))
         }
+        // Each port has its own of these.
+        Of::Session | Of::Design(_) | Of::View | Of::Administration(_) => Err(Failure::unknown()),
     }
 }
 
-async fn administration(mut request: Request, name: &str, of: Administration) -> Result<Reply> {
+async fn administration(state: &Gateway, mut request: Request, name: &str, of: Administration) -> Result<Reply> {
     match of {
         Administration::Compact => Box::pin(database::compact(request, name)).await,
         Administration::Vacuum => {
@@ -200,6 +264,9 @@ async fn administration(mut request: Request, name: &str, of: Administration) ->
         Administration::Role(role) => Box::pin(principals::one(request, name, Kind::Role, &role)).await,
         Administration::Config => Box::pin(config::config(request, name)).await,
         Administration::ConfigSync => Box::pin(config::sync(request, name)).await,
+        Administration::SessionOf(id) => Box::pin(session::one(state, request, name, &id, None)).await,
+        Administration::UserSession(user, id) => Box::pin(session::one(state, request, name, &id, Some(&user))).await,
+        Administration::UserSessions(user) => Box::pin(session::end_all(request, name, &user)).await,
         Administration::RevTree(id) => Box::pin(raw::rev_tree(request, name, &id)).await,
         Administration::RawChannels(id) => Box::pin(raw::channels(request, name, &id)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,
