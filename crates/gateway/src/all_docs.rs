@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
+use flatbed_channels::{Given, Grant, Grantee, Held, ROLE_PREFIX};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, Reader, Verdict};
-use flatbed_service::{Read, json_out};
+use flatbed_service::{Read, Standing, json_out};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::reply::{self, Interrupted, page_bytes};
 use crate::request::{Request, object, take};
+use crate::session;
+use crate::state::Gateway;
 
 /// Documents that are looked up at once by their ids; the layer gives back as many as fit.
 const KEYS_AT_ONCE: usize = 100;
@@ -30,17 +32,20 @@ struct Selection {
 }
 
 /// What rows tell of their documents beside revisions.
-#[derive(Debug, Clone, Copy)]
 struct Told {
     channels: bool,
     access: bool,
     update_seq: bool,
+    /// Who looks that up for a user, of rows that the user has been shown.
+    by: Option<Reader>,
+    /// Of the channels, those alone that are had: others' names are not a user's to know.
+    only: Option<Held>,
 }
 
 impl Told {
     /// Looks up what rows are to tell; of those that have not been there all along nothing.
     async fn look_up<'r>(
-        self,
+        &self,
         database: &Reader,
         rows: impl Iterator<Item = &'r AllDocsRow>,
     ) -> flatbed_layer::Result<HashMap<String, DocumentRouting>> {
@@ -51,7 +56,8 @@ impl Told {
         let ids: Vec<String> = rows.map(|row| row.id.clone()).collect();
         let mut rest = &ids[..];
         while !rest.is_empty() {
-            let part = database.routings(rest.get(..ROUTINGS_AT_ONCE).unwrap_or(rest)).await?;
+            let part =
+                self.by.as_ref().unwrap_or(database).routings(rest.get(..ROUTINGS_AT_ONCE).unwrap_or(rest)).await?;
             let count = part.len().max(1);
             let there = rest.iter().zip(part).filter_map(|(id, routing)| Some((id.clone(), routing?)));
             found.extend(there);
@@ -70,7 +76,7 @@ fn keys_of(list: Option<Value<'_>>, failure: &'static str) -> Result<Vec<String>
     texts.ok_or_else(|| Failure::bad_request(failure))
 }
 
-pub(crate) async fn all_docs(mut request: Request, name: &str) -> Result<Reply> {
+pub(crate) async fn all_docs(state: &Gateway, mut request: Request, name: &str) -> Result<Reply> {
     let mut memory = Memory::default();
     let keys = if request.method == Method::POST {
         let body = request.json().await?;
@@ -86,16 +92,21 @@ pub(crate) async fn all_docs(mut request: Request, name: &str) -> Result<Reply> 
     if query.flag("revs") {
         return Err(Failure::not_implemented("revs"));
     }
-    if let Some(asked) = ["channels", "update_seq"].into_iter().find(|asked| query.flag(asked))
-        && !request.context.principal().is_admin
-    {
-        return Err(Failure::not_implemented(&format!("{asked} for users")));
-    }
+    let is_admin = request.context.principal().is_admin;
     let told = Told {
         channels: query.flag("channels"),
         // Whom documents let in is for administrators; others' parameter means nothing.
-        access: query.flag("access") && request.context.principal().is_admin,
+        access: query.flag("access") && is_admin,
         update_seq: query.flag("update_seq"),
+        by: match is_admin {
+            true => None,
+            false => Some(state.service.context(Standing::of_server()).database(name, Read).await?),
+        },
+        only: if is_admin || !query.flag("channels") {
+            None
+        } else {
+            Some(session::held(state, &request, name).await?)
+        },
     };
     let walk = AllDocsQuery {
         start: query.text("startkey"),
@@ -144,7 +155,7 @@ async fn write(
             for (key, row) in chunk.iter().zip(found) {
                 separator(&mut rows, &mut sender.buffer);
                 match row.filter(|row| !row.deleted) {
-                    Some(row) => write_row(&row, selection.told, told.get(&row.id), sender),
+                    Some(row) => write_row(&row, &selection.told, told.get(&row.id), sender),
                     None => {
                         let mut row = Object::new(&mut sender.buffer);
                         row.string(name!("key"), key).string(name!("error"), "not_found");
@@ -164,7 +175,7 @@ async fn write(
             let told = sender.unless_gone(selection.told.look_up(database, page.iter())).await??;
             for row in page.iter().filter(|row| !row.id.starts_with('_')) {
                 separator(&mut rows, &mut sender.buffer);
-                write_row(row, selection.told, told.get(&row.id), sender);
+                write_row(row, &selection.told, told.get(&row.id), sender);
                 sender.send_if_full().await?;
             }
         }
@@ -186,7 +197,7 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
     *rows += 1;
 }
 
-fn write_row(row: &AllDocsRow, told: Told, routing: Option<&DocumentRouting>, sender: &mut Sender) {
+fn write_row(row: &AllDocsRow, told: &Told, routing: Option<&DocumentRouting>, sender: &mut Sender) {
     // Of another revision than the row's nothing is told.
     let routing = routing.filter(|routing| routing.rev == row.rev);
     let mut open = Object::new(&mut sender.buffer);
@@ -195,8 +206,10 @@ fn write_row(row: &AllDocsRow, told: Told, routing: Option<&DocumentRouting>, se
     json_out::rev(&row.rev, value.place(name!("rev")));
     if let Some(routing) = routing {
         let Verdict { channels, grants, .. } = &routing.verdict;
-        if told.channels && !channels.is_empty() {
-            value.array(name!("channels")).strings(channels.iter().map(String::as_str));
+        let is_told = |channel: &&str| told.only.as_ref().is_none_or(|held| held.sees([*channel]));
+        let mut channels = channels.iter().map(String::as_str).filter(is_told).peekable();
+        if told.channels && channels.peek().is_some() {
+            value.array(name!("channels")).strings(channels);
         }
         if told.access && !grants.is_empty() {
             write_access(grants, &mut value);

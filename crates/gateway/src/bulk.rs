@@ -16,7 +16,7 @@ use crate::reply::{json, uncached};
 use crate::request::{Request, object, take};
 
 /// Entries of a list that a request may have.
-const ENTRIES_MAX: usize = 100_000;
+pub(crate) const ENTRIES_MAX: usize = 100_000;
 
 /// Documents that are looked up together.
 const DOCUMENTS_AT_ONCE: usize = 100;
@@ -28,7 +28,7 @@ enum Wanted<'e> {
     Nothing { id: Option<String>, failure: Failure },
 }
 
-fn too_many() -> Failure {
+pub(crate) fn too_many() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("at most {ENTRIES_MAX} entries in a request"))
 }
 

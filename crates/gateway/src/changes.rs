@@ -1,6 +1,6 @@
 //! `_changes`, in all its forms but one over WebSocket.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ const HEARTBEAT_MIN: Duration = Duration::from_secs(25);
 /// Ids that a feed may be about.
 const IDS_MAX: usize = 100_000;
 
+/// Channels that a feed may be about. Each is a range of its own for whoever sees all.
+const CHANNELS_MAX: usize = 1_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Normal,
@@ -42,6 +45,7 @@ struct Asked {
     all_leaves: bool,
     include_docs: bool,
     active_only: bool,
+    revocations: bool,
     scope: Scope,
     timeout: Duration,
     heartbeat: Option<Duration>,
@@ -72,6 +76,9 @@ impl Asked {
                 return Err(wrong(name));
             }
         }
+        if !matches!(posted.get("doc_ids"), None | Some(Value::Array(_) | Value::Null)) {
+            return Err(wrong("doc_ids"));
+        }
         for name in ["filter", "channels", "feed", "style"] {
             if !matches!(posted.get(name), None | Some(Value::String(_) | Value::Null)) {
                 return Err(wrong(name));
@@ -94,16 +101,13 @@ impl Asked {
         let scope = match text("filter") {
             None => Scope::All,
             Some("_doc_ids") => Scope::Ids(doc_ids(query, posted)?),
-            Some("sync_gateway/bychannel") => {
-                by_channel(text("channels"))?;
-                return Err(Failure::not_implemented("filter=sync_gateway/bychannel"));
-            }
+            Some("sync_gateway/bychannel") => Scope::Channels(Arc::new(by_channel(text("channels"))?)),
             Some(_) => {
                 return Err(Failure::bad_request("Unknown filter; try sync_gateway/bychannel or _doc_ids"));
             }
         };
-        if flag("revocations") {
-            return Err(Failure::not_implemented("revocations"));
+        if matches!(scope, Scope::Ids(_)) && form != Form::Normal {
+            return Err(Failure::bad_request("Filter '_doc_ids' is only valid for feed=normal replications"));
         }
         let timeout = number("timeout").map_or(WAIT, |wait| Duration::from_millis(wait).min(WAIT_MAX));
         let heartbeat = number("heartbeat").filter(|every| *every > 0);
@@ -114,6 +118,7 @@ impl Asked {
             all_leaves: text("style") == Some("all_docs"),
             include_docs: flag("include_docs"),
             active_only: flag("active_only"),
+            revocations: flag("revocations"),
             scope,
             timeout,
             heartbeat: heartbeat.map(|every| Duration::from_millis(every).clamp(HEARTBEAT_MIN, WAIT_MAX)),
@@ -122,13 +127,17 @@ impl Asked {
 }
 
 /// The channels of a filter.
-fn by_channel(channels: Option<&str>) -> Result<Vec<&str>> {
-    let missing = || Failure::bad_request("Missing 'channels' filter parameter");
-    let channels: Vec<&str> = channels.ok_or_else(missing)?.split(',').collect();
-    match channels.iter().find(|channel| channel.is_empty()) {
-        Some(illegal) => Err(Failure::bad_request(format!("Illegal channel name {illegal:?}"))),
-        None => Ok(channels),
+fn by_channel(channels: Option<&str>) -> Result<BTreeSet<String>> {
+    let channels = channels.ok_or_else(|| Failure::bad_request("Missing 'channels' filter parameter"))?;
+    let mut named = BTreeSet::new();
+    for channel in channels.split(',') {
+        flatbed_layer::check_channel(channel).map_err(|illegal| Failure::bad_request(illegal.to_string()))?;
+        named.insert(channel.to_owned());
+        if named.len() > CHANNELS_MAX {
+            return Err(Failure::bad_request(format!("at most {CHANNELS_MAX} channels in a filter")));
+        }
     }
+    Ok(named)
 }
 
 fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
@@ -150,6 +159,9 @@ fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
         (None, None) => return Err(missing()),
     };
     let Value::Array(list) = list else { return Err(missing()) };
+    if list.is_empty() && query.get("doc_ids").is_none() {
+        return Err(Failure::bad_request("Empty doc_ids list"));
+    }
     if list.is_empty() || list.len() > IDS_MAX {
         return Err(missing());
     }
@@ -164,7 +176,7 @@ fn bytes_of_ids(ids: &HashSet<String>) -> usize {
 }
 
 /// What a page takes in memory.
-fn bytes_of(page: &ChangesPage) -> usize {
+pub(crate) fn bytes_of(page: &ChangesPage) -> usize {
     let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
     leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
 }
@@ -183,7 +195,7 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     } else {
         Value::Null
     };
-    let Asked { form, since, limit, all_leaves, include_docs, active_only, scope, timeout, heartbeat } =
+    let Asked { form, since, limit, all_leaves, include_docs, active_only, revocations, scope, timeout, heartbeat } =
         Asked::new(&request.query, &posted)?;
     drop(posted);
     if let Scope::Ids(ids) = &scope {
@@ -203,11 +215,10 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     let asked = FeedQuery {
         since,
         descending: false,
-        // What is left out does not count.
-        limit: limit.filter(|_| !active_only),
+        limit,
         scope,
         active_only,
-        revocations: false,
+        revocations,
         filter: Filter::None,
         all_leaves,
         documents,
@@ -231,7 +242,6 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     let mut writer = Writer {
         feed,
         form,
-        active_only,
         left: limit.unwrap_or(u64::MAX),
         sender,
         pages,
@@ -252,7 +262,6 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
 struct Writer {
     feed: Feed,
     form: Form,
-    active_only: bool,
     /// How many rows may come.
     left: u64,
     sender: Sender,
@@ -381,7 +390,7 @@ impl Writer {
         for row in rows {
             // Design documents are no documents here.
             let is_hidden = row.id.starts_with('_') && row.kind != RowKind::User;
-            if is_hidden || (self.active_only && row.deleted) {
+            if is_hidden {
                 continue;
             }
             if self.left == 0 {
@@ -471,6 +480,12 @@ mod tests {
         ] {
             assert_eq!(asked(query, posted).unwrap_err(), reason);
         }
+        let many = (0..=CHANNELS_MAX).map(|at| at.to_string()).collect::<Vec<_>>().join(",");
+        let failure = asked(&format!("filter=sync_gateway/bychannel&channels={many}"), "null").unwrap_err();
+        assert_eq!(failure, "at most 1000 channels in a filter");
+        let found = asked("filter=sync_gateway/bychannel&channels=B,A,B&revocations=true", "null").unwrap();
+        assert_eq!(found.scope, Scope::Channels(Arc::new(["A", "B"].map(str::to_owned).into())));
+        assert!(found.revocations);
         let ids = asked("filter=_doc_ids&doc_ids=a,b", "null").unwrap().scope;
         assert_eq!(ids, Scope::Ids(Arc::new(["a", "b"].map(str::to_owned).into())));
     }

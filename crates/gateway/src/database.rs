@@ -4,7 +4,7 @@ use flatbed_http::Reply;
 use flatbed_layer::json::Object;
 use flatbed_layer::{DatabaseInfo, Error as LayerError, NameRange};
 use flatbed_service::{Maintain, Own, Read, Service, Standing};
-use hyper::{Method, StatusCode};
+use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::reply::{empty, json};
@@ -67,7 +67,9 @@ pub(crate) async fn root(mut request: Request, name: &str) -> Result<Reply> {
         Method::DELETE => {
             request.skip_body().await;
             request.context.database(name, Own).await?.delete().await?;
-            Ok(json(StatusCode::OK, b"{}".to_vec()))
+            let mut reply = json(StatusCode::OK, b"{}".to_vec());
+            reply.header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
+            Ok(reply)
         }
         Method::POST => document::post(request, name).await,
         Method::HEAD => {

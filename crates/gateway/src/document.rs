@@ -1,18 +1,20 @@
 //! `/{db}/{id}`
 
+use flatbed_channels::Expiry;
 use flatbed_documents::{Form, Show, Shown, Written, attachment_edits, open_revs, parts};
 use flatbed_http::{Reply, spawn};
-use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{DocumentId, Edit, GetOptions, NotFound, OpenRevs, Refusal, RevId};
-use flatbed_service::{Read, Uploads, Write, json_out};
+use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_layer::{Document, DocumentId, Edit, GetOptions, NotFound, OpenRevs, Refusal, RevId};
+use flatbed_service::{Read, Standing, Uploads, Write, json_out};
 use hyper::{Method, StatusCode, header};
 
 use crate::body::{check_id, edit_of, new_id};
 use crate::error::{Failure, Result};
 use crate::request::{Request, object};
+use crate::state::Gateway;
 use crate::{local, read, reply};
 
-pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+pub(crate) async fn document(state: &Gateway, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if let Err(refusal) = flatbed_layer::check_document_id(id) {
         request.skip_body().await;
         return Err(refusal.into());
@@ -20,7 +22,7 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
     match request.method {
         Method::PUT => put(request, name, id).await,
         Method::DELETE => delete(request, name, id).await,
-        _ => get(request, name, id).await,
+        _ => get(state, request, name, id).await,
     }
 }
 
@@ -35,7 +37,7 @@ fn missing() -> Failure {
     Refusal::DocumentNotFound(NotFound::Missing).into()
 }
 
-async fn get(request: Request, name: &str, id: &str) -> Result<Reply> {
+async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let database = request.context.database(name, Read).await?;
     let revs = query.flag("revs");
@@ -56,6 +58,9 @@ async fn get(request: Request, name: &str, id: &str) -> Result<Reply> {
     let (mut document, room) = read::document(&database, id, options).await?;
     if let (Some(line), Some(limit)) = (&mut document.revisions, query.number("revs_limit")) {
         line.truncate(usize::try_from(limit).unwrap_or(usize::MAX).max(1));
+    }
+    if query.flag("show_exp") {
+        show_end(state, name, &mut document).await?;
     }
     let tag = format!("\"{}\"", document.rev);
     if !accepts_json(&request) {
@@ -87,6 +92,23 @@ async fn get(request: Request, name: &str, id: &str) -> Result<Reply> {
         reply.headers.remove(header::CONTENT_TYPE);
     }
     Ok(reply)
+}
+
+/// Adds to a document that was seen when it ends: `_exp`, as a date.
+async fn show_end(state: &Gateway, name: &str, document: &mut Document) -> Result<()> {
+    let database = state.service.context(Standing::of_server()).database(name, Read).await?;
+    let found = database.routings(std::slice::from_ref(&document.id)).await?.into_iter().next().flatten();
+    let end = found.filter(|found| found.rev == document.rev).and_then(|found| found.verdict.expires_at_ms);
+    if let Some(date) = end.and_then(|end| Expiry::At(end / 1_000).shown()) {
+        let member = Object::members_text(|members| {
+            members.string("_exp", &date);
+        });
+        if !document.body.is_empty() {
+            document.body.push(b',');
+        }
+        document.body.extend_from_slice(&member);
+    }
+    Ok(())
 }
 
 /// Revisions that one `open_revs` may name.

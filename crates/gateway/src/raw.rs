@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use flatbed_documents::{Part, Show};
 use flatbed_http::{Pages, Reply, ReplyBody, first_room};
 use flatbed_layer::json::Object;
 use flatbed_layer::{GetOptions, NotFound, OpenRevs, Refusal, RevId};
 use flatbed_service::{Administer, json_out};
-use hyper::{StatusCode, header};
+use hyper::{Method, StatusCode, header};
 
 use crate::all_docs::write_access;
 use crate::error::{Failure, Result};
+use crate::read;
 use crate::reply::{empty, json};
 use crate::request::Request;
 
@@ -24,9 +26,7 @@ fn missing() -> Failure {
 pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<Reply> {
     let accept = request.header(header::ACCEPT).unwrap_or("*/*");
     let mut kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
-    if !kinds.any(|kind| matches!(kind, "*/*" | "text/*" | "text/plain")) {
-        return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, "only text/plain available"));
-    }
+    let accepts_text = kinds.any(|kind| matches!(kind, "*/*" | "text/*" | "text/plain"));
     flatbed_layer::check_document_id(id)?;
     let database = request.context.database(name, Administer).await?;
     let room = first_room(&Pages::new(true)).await?;
@@ -37,6 +37,9 @@ pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<R
         let (leaves, count) = database.open_revs(id, &OpenRevs::All, read, false, &options).await?;
         if count == 0 {
             return Err(missing());
+        }
+        if !accepts_text {
+            return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, "only text/plain available"));
         }
         read += leaves.len();
         let is_over = leaves.is_empty() || read >= count;
@@ -89,4 +92,63 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
         }
     });
     Ok(json(StatusCode::OK, text))
+}
+
+/// `_raw/{id}`: the winner, be it a tombstone, and beside its members as `_sync` what is kept of it. Another shape than the recorded one,
+/// which was how a bucket keeps it: here it is where the document stands, its revisions, its channels and whom it lets in.
+pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply> {
+    let query = &request.query;
+    let include_doc = query.get("include_doc") != Some("false");
+    if query.flag("redact") {
+        if query.flag("include_doc") {
+            let reason = "redact and include_doc cannot be true at the same time. If you want to redact you must specify include_doc=false";
+            return Err(Failure::bad_request(reason));
+        }
+        return Err(Failure::not_implemented("redact"));
+    }
+    flatbed_layer::check_document_id(id)?;
+    let database = request.context.database(name, Administer).await?;
+    let found = database.routings(&[id.to_owned()]).await?.into_iter().next().flatten();
+    let routing = found.ok_or_else(missing)?;
+    let options = GetOptions {
+        rev: Some(routing.rev.clone()),
+        tombstone: true,
+        revs: true,
+        no_body: !include_doc,
+        ..GetOptions::default()
+    };
+    let (document, room) = read::document(&database, id, options).await?;
+    let mut out = Vec::new();
+    if include_doc {
+        for part in flatbed_documents::parts(&document, &Show::default(), true) {
+            match part {
+                Part::Text(text) => out.extend_from_slice(&text),
+                Part::Body => out.extend_from_slice(&document.body),
+                Part::Data(_) | Part::Stored(_) => {}
+            }
+        }
+        // It goes on.
+        if out.last() == Some(&b'}') {
+            out.pop();
+        }
+    }
+    let mut text = if include_doc { Object::reopen(&mut out) } else { Object::new(&mut out) };
+    let mut sync = text.object("_sync");
+    json_out::rev(&routing.rev, sync.place("rev"));
+    json_out::seq(&routing.seq, sync.place("sequence"));
+    sync.array("channels").strings(routing.verdict.channels.iter().map(String::as_str));
+    write_access(&routing.verdict.grants, &mut sync);
+    if let Some(at) = routing.verdict.expires_at_ms {
+        sync.number("expires_at_ms", at);
+    }
+    if let Some(writer) = &routing.verdict.writer {
+        sync.string("writer", writer);
+    }
+    sync.end();
+    text.end();
+    let mut reply = json(StatusCode::OK, out);
+    if request.method == Method::HEAD {
+        reply.headers.remove(header::CONTENT_TYPE);
+    }
+    Ok(Reply { held: room, ..reply })
 }

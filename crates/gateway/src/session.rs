@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatbed_channels::{Expiry, GUEST, Kind};
+use flatbed_channels::{Expiry, GUEST, Held, Kind};
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
 use flatbed_layer::json::{Object, Value};
@@ -134,6 +134,17 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
         channels.end();
         user.string_or_null("name", name);
     }))
+}
+
+/// What a user of the database has, or the guest; nothing of who is neither, as accounts of the server are.
+///
+/// # Errors
+/// Those of the storage.
+pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
+    let RestsOn::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
+    let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
+    let found = of.principal(Kind::User, name).await?.filter(|found| !found.principal.is_disabled);
+    Ok(found.map(|found| found.held).unwrap_or_default())
 }
 
 /// What is told to nobody in particular.

@@ -17,7 +17,10 @@ use crate::request::Request;
 use crate::route::Route;
 use crate::session::SignedIn;
 use crate::state::{Gateway, Port};
-use crate::{all_docs, attachment, bulk, changes, config, database, document, local, principals, raw, session};
+use crate::{
+    all_docs, attachment, bulk, bulk_get, changes, config, database, document, dump, local, principals, raw, resync,
+    session,
+};
 
 impl Surface for Gateway {
     type Target = Path;
@@ -225,21 +228,18 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
 }
 
 /// What both ports have.
-async fn documents(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+async fn documents(state: &Arc<Gateway>, request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
     match of {
         Of::Root => Box::pin(database::root(*request, name)).await,
-        Of::AllDocs => Box::pin(all_docs::all_docs(*request, name)).await,
+        Of::AllDocs => Box::pin(all_docs::all_docs(state, *request, name)).await,
         Of::BulkDocs => Box::pin(bulk::bulk_docs(*request, name)).await,
         Of::Changes => Box::pin(changes::changes(state, *request, name)).await,
         Of::RevsDiff => Box::pin(bulk::revs_diff(*request, name)).await,
         Of::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
         Of::Local(id) => Box::pin(local::document(*request, name, &id)).await,
-        Of::Document(id) => Box::pin(document::document(*request, name, &id)).await,
+        Of::Document(id) => Box::pin(document::document(state, *request, name, &id)).await,
         Of::Attachment(id, file) => Box::pin(attachment::attachment(*request, name, &id, &file)).await,
-        Of::BulkGet => {
-            request.skip_body().await;
-            Err(Failure::not_implemented("This route"))
-        }
+        Of::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
         // Each port has its own of these.
         Of::Session | Of::Design(_) | Of::View | Of::Administration(_) => Err(Failure::unknown()),
     }
@@ -268,6 +268,10 @@ async fn administration(state: &Gateway, mut request: Request, name: &str, of: A
         Administration::UserSession(user, id) => Box::pin(session::one(state, request, name, &id, Some(&user))).await,
         Administration::UserSessions(user) => Box::pin(session::end_all(request, name, &user)).await,
         Administration::RevTree(id) => Box::pin(raw::rev_tree(request, name, &id)).await,
+        Administration::Raw(id) => Box::pin(raw::raw(request, name, &id)).await,
+        Administration::DumpChannel(channel) => Box::pin(dump::channel(request, name, &channel)).await,
+        Administration::Resync => Box::pin(resync::resync(request, name)).await,
+        Administration::DryRun => Box::pin(resync::dry_run(request, name)).await,
         Administration::RawChannels(id) => Box::pin(raw::channels(request, name, &id)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,
         _ => {

@@ -86,7 +86,9 @@ impl Database {
             now_ms: now_ms(),
             once: self.inner.once()?,
         };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut set).await
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut set).await?;
+        self.inner.due.wake.notify_one();
+        Ok(())
     }
 
     /// What would be said of an edit in a database that has channels, if the asker made it: of its revision as it would be stored. Nothing is

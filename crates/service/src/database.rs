@@ -3,10 +3,10 @@
 use std::ops::Deref;
 
 use flatbed_channels::Kind as PrincipalKind;
-use flatbed_layer::channels::{PrincipalWrite, PrincipalWritten};
+use flatbed_layer::channels::{Asker, PrincipalWrite, PrincipalWritten};
 use flatbed_layer::{
     CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
-    Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded,
+    Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
 };
 
 use crate::given::{AGAIN_MAX, Given};
@@ -295,6 +295,22 @@ impl Administration {
     /// As there.
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
         self.0.write(|database| async move { database.set_sync_function(source).await }).await
+    }
+
+    /// See [`Database::resync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn resync(&self, starts: bool) -> Result<bool> {
+        self.0.write(|database| async move { database.resync(starts).await }).await
+    }
+
+    /// See [`Database::route`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
+        self.0.write(|database| async move { database.route(edit, asker).await }).await
     }
 
     /// See [`Database::delete_principal`].

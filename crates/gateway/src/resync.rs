@@ -1,0 +1,156 @@
+//! `_resync`, which brings documents to where the sync function puts them, and `_sync`, which asks the function about a document that is
+//! not written.
+
+use std::sync::Arc;
+
+use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
+use flatbed_http::Reply;
+use flatbed_layer::channels::{Asker, is_principal};
+use flatbed_layer::json::Object;
+use flatbed_layer::{Error as LayerError, Refusal, ResyncState, Verdict};
+use flatbed_service::{Administer, Administration};
+use hyper::{Method, StatusCode};
+
+use crate::body::{check_id, edit_of};
+use crate::error::{Failure, Result};
+use crate::principals::must_have_channels;
+use crate::reply::json;
+use crate::request::{Request, object};
+
+/// An id for a document that comes without one: nothing is written.
+const NO_ID: &str = "id";
+
+/// `_resync`: `GET` says how far it has come, `POST` begins it (`action=start`, or nothing) or stops it (`action=stop`). It goes on in the
+/// background, while the database is read and written.
+pub(crate) async fn resync(mut request: Request, db: &str) -> Result<Reply> {
+    let database = request.context.database(db, Administer).await?;
+    request.skip_body().await;
+    must_have_channels(&database).await?;
+    if request.method == Method::POST {
+        let starts = match request.query.get("action") {
+            None | Some("start") => true,
+            Some("stop") => false,
+            Some(_) => {
+                return Err(Failure::bad_request("Unknown parameter for 'action'. Must be start or stop"));
+            }
+        };
+        database.resync(starts).await?;
+    }
+    state(&database).await
+}
+
+async fn state(database: &Administration) -> Result<Reply> {
+    let state = database.resync_state().await?;
+    let text = Object::text(|object| {
+        let status = match &state {
+            None => "completed",
+            Some(ResyncState { is_stopped: true, .. }) => "stopped",
+            Some(_) => "running",
+        };
+        object.string("status", status);
+        if let Some(ResyncState { documents, changed, refused, begun_at_ms, .. }) = state {
+            object.number("docs_processed", documents).number("docs_changed", changed);
+            object.number("docs_refused", refused).number("begun_at_ms", begun_at_ms);
+        }
+    });
+    Ok(json(StatusCode::OK, text))
+}
+
+/// `_sync`: what the function would say of a document if an administrator wrote it, or by `user=NAME` that user: its channels, its
+/// grants and its end, or as `exception` what it is refused with.
+pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
+    let database = request.context.database(db, Administer).await?;
+    let asker = match request.query.get("user") {
+        None => Asker::All,
+        Some(name) if is_principal(name) => Asker::Principal(Arc::from(name)),
+        Some(_) => return Err(Failure::not_found("missing")),
+    };
+    let body = request.json().await?;
+    must_have_channels(&database).await?;
+    // Attachments would be uploaded, and are nothing to the function but names.
+    let (mut edit, _) = edit_of(object(&body.bytes)?, None, true)?;
+    if edit.id.is_empty() {
+        edit.id = NO_ID.into();
+    }
+    // The others are no business of the function's.
+    if edit.id.starts_with('_') {
+        return Err(Failure::bad_request("Invalid doc ID"));
+    }
+    check_id(&edit.id)?;
+    let text = match database.route(&edit, &asker).await {
+        Ok(verdict) => routed(&verdict),
+        Err(LayerError::Refused(Refusal::Rejected { status, reason })) => refused(&format!("{status} {reason}")),
+        Err(LayerError::Refused(Refusal::NotJudged { reason, .. })) => refused(&reason),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(json(StatusCode::OK, text))
+}
+
+fn refused(exception: &str) -> Vec<u8> {
+    Object::text(|object| {
+        object.string("exception", exception);
+    })
+}
+
+fn routed(verdict: &Verdict) -> Vec<u8> {
+    let to = |grantee: &Grantee| match grantee {
+        Grantee::User(name) => name.clone(),
+        Grantee::Role(name) => format!("{ROLE_PREFIX}{name}"),
+    };
+    // They are in the order of whom they are to.
+    let given = |object: &mut Object<'_>, name: &'static str, what: &dyn Fn(&Given) -> Option<String>| {
+        let mut grants = std::collections::BTreeMap::<String, Vec<String>>::new();
+        for Grant { to: grantee, what: given } in &verdict.grants {
+            if let Some(given) = what(given) {
+                grants.entry(to(grantee)).or_default().push(given);
+            }
+        }
+        let mut members = object.object(name);
+        for (to, given) in &grants {
+            members.array(to.as_str()).strings(given.iter().map(String::as_str));
+        }
+    };
+    Object::text(|object| {
+        object.array("channels").strings(verdict.channels.iter().map(String::as_str));
+        given(object, "access", &|given| match given {
+            Given::Channel(channel) => Some(channel.clone()),
+            Given::Role(_) => None,
+        });
+        given(object, "roles", &|given| match given {
+            Given::Role(role) => Some(format!("{ROLE_PREFIX}{role}")),
+            Given::Channel(_) => None,
+        });
+        if let Some(at) = verdict.expires_at_ms {
+            object.number("expires_at_ms", at);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts() {
+        let grant = |to: Grantee, what: Given| Grant { to, what };
+        let (alice, team) = (Grantee::User("alice".to_owned()), Grantee::Role("team".to_owned()));
+        let verdict = Verdict {
+            channels: ["A".to_owned()].into(),
+            grants: [
+                grant(alice.clone(), Given::Channel("B".to_owned())),
+                grant(alice, Given::Role("team".to_owned())),
+                grant(team, Given::Channel("C".to_owned())),
+            ]
+            .into(),
+            expires_at_ms: Some(5_000),
+            writer: None,
+        };
+        let text = String::from_utf8(routed(&verdict)).unwrap();
+        let wanted = concat!(
+            r#"{"channels":["A"],"access":{"alice":["B"],"role:team":["C"]},"#,
+            r#""roles":{"alice":["role:team"]},"expires_at_ms":5000}"#
+        );
+        assert_eq!(text, wanted);
+        assert_eq!(refused("403 \"no\""), br#"{"exception":"403 \"no\""}"#);
+    }
+}
