@@ -522,7 +522,7 @@ impl Operation for AllDocsKeys<'_> {
                 let reads: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), true)).collect();
                 for (id, read) in ids.iter().zip(reads) {
                     let found = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
-                    let found = found.map(|info| info.as_of(now_ms()));
+                    let found = found.map(|info| info.read_at(now_ms()));
                     rows.push(found.map(|info| AllDocsRow {
                         id: id.clone(),
                         rev: info.winner,

@@ -45,7 +45,7 @@ impl Operation for OpenAttachment<'_> {
             }
             None => None,
         };
-        let info = Info::decode(&info.await?.ok_or_else(missing)?)?.as_of(now_ms());
+        let info = Info::decode(&info.await?.ok_or_else(missing)?)?.read_at(now_ms());
         let rev = match self.rev {
             None => {
                 if let Some(viewer) = &viewer

@@ -75,7 +75,7 @@ where
         let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
             return Ok(None);
         };
-        let info = Info::decode(&info)?.as_of(now_ms());
+        let info = Info::decode(&info)?.read_at(now_ms());
         if info.place == BodyPlace::Rows { Ok(Some((info, rows))) } else { Err(Refusal::LargeDocument.into()) }
     }
 
@@ -422,7 +422,7 @@ impl Get<'_> {
         let ended;
         let found = match found {
             Some((info, _)) if info.has_ended(now_ms()) => {
-                ended = (info.clone().as_of(now_ms()), Rows::new(Vec::new(), 0));
+                ended = (info.clone().read_at(now_ms()), Rows::new(Vec::new(), 0));
                 Some(&ended)
             }
             found => found,

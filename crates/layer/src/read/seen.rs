@@ -39,7 +39,7 @@ fn missing() -> Error {
 }
 
 async fn info_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<Info>> {
-    Ok(read.await?.map(|bytes| Info::decode(&bytes)).transpose()?.map(|info| info.as_of(now_ms())))
+    Ok(read.await?.map(|bytes| Info::decode(&bytes)).transpose()?.map(|info| info.read_at(now_ms())))
 }
 
 async fn record_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<RevisionRecord>> {

@@ -73,7 +73,7 @@ impl Info {
     }
 
     /// As it is to be read at that moment: one that has ended is a tombstone without a body.
-    pub(crate) fn as_of(self, now_ms: u64) -> Info {
+    pub(crate) fn read_at(self, now_ms: u64) -> Info {
         if !self.has_ended(now_ms) {
             return self;
         }
