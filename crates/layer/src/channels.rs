@@ -10,6 +10,7 @@ pub(crate) mod grants;
 pub(crate) mod holding;
 mod principals;
 mod sessions;
+pub(crate) mod sweep;
 
 pub use crate::asker::Asker;
 pub use crate::held::HeldAt;

@@ -318,8 +318,8 @@ fn folders_know_only_those_below_them() {
         (
             "background",
             &[
-                "actor", "builder", "error", "store", "layer", "document", "feed", "group", "lease", "resync",
-                "sweeper", "write",
+                "actor", "builder", "channels", "error", "store", "layer", "document", "feed", "group", "lease",
+                "resync", "sweeper", "write",
             ],
         ),
         (

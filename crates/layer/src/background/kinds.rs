@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::actor::ServerActor;
 use crate::background::list::{self, Entry};
 use crate::builder;
+use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
 use crate::document::staging;
 use crate::error::Result;
 use crate::feed::updates;
@@ -85,6 +86,11 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
             false => Outcome::Unfinished,
         },
         Some(Kind::Expiry) => of_part(Some(expire(&layer.database(name, actor.clone()), turn).await?)),
+        Some(Kind::Principals) => match sweep::sweep(inner, name, Instant::now() + turn).await? {
+            Swept::All => Outcome::Done,
+            Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(KEPT_FOR_MS))),
+            Swept::Unfinished => Outcome::Unfinished,
+        },
         Some(Kind::Survey) => {
             survey(layer).await?;
             Outcome::Done

@@ -13,10 +13,12 @@ use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, try_join_all};
 
 use crate::channels::holding::periods_of;
+use crate::channels::sweep;
 use crate::error::Result;
 use crate::held::Reading;
 use crate::instance::Instance;
 use crate::store::keys::{Keys, pack_principal};
+use crate::store::once::now_ms;
 use crate::store::transaction::{Quiet, Transaction, conflict_with, page_of};
 
 /// The place of a transaction's versionstamp, with the least user version: what a transaction gives is had before whatever else it
@@ -141,14 +143,17 @@ impl Shared {
             }
             changed.insert((kind, name));
         }
-        let quiet = Quiet(trx);
+        if !changed.is_empty() {
+            sweep::note(trx, instance)?;
+        }
+        let (quiet, at_ms) = (Quiet(trx), now_ms());
         for (number, (kind, name)) in changed.iter().enumerate() {
             let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
             // Who writes by what they have has it as a read conflict.
             trx.atomic_op(&keys.principal_version(*kind, name), &version, MutationType::SetVersionstampedValue);
             let number = u16::try_from(number).unwrap_or(u16::MAX);
             let key = keys.changed_principal_stamped(instance.incarnation(), number);
-            quiet.atomic(&key, &pack_principal(*kind, name), MutationType::SetVersionstampedKey)?;
+            quiet.atomic(&key, &pack_principal(*kind, name, at_ms), MutationType::SetVersionstampedKey)?;
         }
         Ok(!changed.is_empty())
     }

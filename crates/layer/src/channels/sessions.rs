@@ -10,6 +10,7 @@ use prost::Message;
 
 use crate::channels::grants::Shared;
 use crate::channels::principals::{Principal, set_record, with_channels};
+use crate::channels::sweep;
 use crate::error::Result;
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
@@ -169,6 +170,7 @@ impl Operation for Begin<'_> {
         }
         let record = proto::GatewaySession { name, generation, ends_at_ms, lasts_ms };
         trx.set(&instance.keys.gateway_session(self.hash), &record.encode_to_vec());
+        sweep::note(trx, &instance)?;
         Ok(true)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use flatbed_channels::{Given, Grant, Grantee, Kind};
 
 use crate::channels::holding::Holding;
+use crate::channels::sweep::{Swept, sweep_as_of};
 use crate::channels::{Asker, HeldAt, PrincipalSession, PrincipalWrite, PrincipalWritten, SignsIn};
 use crate::fenced::layer;
 use crate::handle::Database;
@@ -337,4 +338,36 @@ async fn sessions_are_of_a_database_and_of_a_generation() {
     assert_eq!(here.principal_session(&hash).await.unwrap(), None);
     assert!(!here.prolong_principal_session(&hash, 60).await.unwrap());
     assert_eq!(here.principal_session(&hash).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
+    let (servers, _directory) = two_servers().await;
+    let db = &servers[0].1;
+    db.put_principal(&user("anna")).await.unwrap();
+    let now_ms = crate::store::once::now_ms();
+    for (number, ends_at_ms) in [(1, 1), (2, now_ms - 1), (3, now_ms + 3_600_000)] {
+        let session = PrincipalSession { name: "anna".into(), generation: 1, ends_at_ms, lasts_ms: 1 };
+        assert!(db.begin_principal_session(&[number; 20], &session).await.unwrap());
+    }
+    let sessions = async || {
+        let found = [1, 2, 3].map(|number| async move { db.principal_session(&[number; 20]).await.unwrap().is_some() });
+        futures_util::future::join_all(found).await
+    };
+    let changes = async || {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        let range = db.inner.cached("db").unwrap().keys.changed_principals_all();
+        let option = crate::store::transaction::page_of(&range, 9, false);
+        trx.get_range(&option, 1, true).await.unwrap().len()
+    };
+    let sweep = async |at_ms: u64| {
+        let until = tokio::time::Instant::now() + std::time::Duration::from_secs(9);
+        sweep_as_of(&db.inner, "db", at_ms, until).await.unwrap()
+    };
+    assert_eq!(sweep(now_ms).await, Swept::Some);
+    assert_eq!((sessions().await, changes().await), (vec![false, false, true], 1));
+    assert_eq!(sweep(now_ms + 3_599_000).await, Swept::Some);
+    assert_eq!((sessions().await, changes().await), (vec![false, false, true], 1));
+    assert_eq!(sweep(now_ms + 3_660_000).await, Swept::All);
+    assert_eq!((sessions().await, changes().await), (vec![false; 3], 0));
 }

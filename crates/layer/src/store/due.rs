@@ -51,13 +51,15 @@ pub(crate) enum Kind {
     Resync = 9,
     /// Write tombstones for documents of a database that have ended.
     Expiry = 10,
+    /// Remove sessions of users of a database that have ended, and that principals changed an hour ago.
+    Principals = 11,
 }
 
 impl Kind {
     /// `None`: a later program knows it.
     pub(crate) fn of(number: u64) -> Option<Kind> {
         use Kind::*;
-        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views, Resync, Expiry];
+        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views, Resync, Expiry, Principals];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
 }

@@ -28,7 +28,9 @@ pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
 pub(crate) use places::{Head, RowPlaces, Sorted};
 #[allow(unused_imports, reason = "likewise")]
-pub(crate) use principals::{PrincipalPart, SESSION_HASH_BYTES, pack_principal, unpack_principal};
+pub(crate) use principals::{
+    PrincipalPart, SESSION_HASH_BYTES, changed_principal_at, pack_principal, unpack_principal,
+};
 pub(crate) use root::RootKeys;
 pub(crate) use subspaces::Subspace;
 use tuple::{

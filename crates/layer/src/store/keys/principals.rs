@@ -278,18 +278,26 @@ impl Keys {
     }
 }
 
-/// The value of a key that says that a user or role has changed: kind and name, a tuple.
-pub(crate) fn pack_principal(kind: Kind, name: &str) -> Vec<u8> {
+/// The value of a key that says that a user or role has changed: kind, name, and when that was in milliseconds of Unix time, a
+/// tuple.
+pub(crate) fn pack_principal(kind: Kind, name: &str, at_ms: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_int(&mut out, kind_number(kind));
     put_text(&mut out, TUPLE_STRING, name.as_bytes());
+    put_int(&mut out, at_ms);
     out
 }
 
 /// Reads what [`pack_principal`] has written.
 pub(crate) fn unpack_principal(value: &[u8]) -> Result<(Kind, String)> {
     let (kind, rest) = take_kind(value)?;
-    Ok((kind, take_text(rest)?))
+    Ok((kind, take_text_at(rest)?.0))
+}
+
+/// When that was, in milliseconds of Unix time.
+pub(crate) fn changed_principal_at(value: &[u8]) -> Result<u64> {
+    let (_, rest) = take_text_at(take_kind(value)?.1)?;
+    Ok(take_int(rest)?.0)
 }
 
 #[cfg(test)]
@@ -323,7 +331,7 @@ mod tests {
         assert_eq!(session[..10], *b"\x01fb\0\x15\x03\x15\x01\x15\x12");
         assert_eq!(session[10..], [&[0x15, 5, 1][..], &[0, 0xff].repeat(20), &[0]].concat());
         assert_eq!(keys().principal_local("a", "l", 0), b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x06\x02a\0\x02l\0\x14");
-        assert_eq!(pack_principal(Kind::Role, "r"), b"\x15\x01\x02r\0");
+        assert_eq!(pack_principal(Kind::Role, "r", 258), b"\x15\x01\x02r\0\x16\x01\x02");
     }
 
     #[test]
@@ -389,7 +397,9 @@ mod tests {
                 prop_assert!(range.begin <= key && key < range.end && keys.check(Subspace::Principals, &key).is_ok());
                 prop_assert_eq!(keys.split_principals(&key).unwrap(), part);
             }
-            prop_assert_eq!(unpack_principal(&pack_principal(kind, &name)).unwrap(), (kind, name));
+            let changed = pack_principal(kind, &name, part);
+            prop_assert_eq!(changed_principal_at(&changed).unwrap(), part);
+            prop_assert_eq!(unpack_principal(&changed).unwrap(), (kind, name));
         }
     }
 }

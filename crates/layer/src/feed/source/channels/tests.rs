@@ -190,7 +190,7 @@ impl Store {
     fn tell(&self, trx: &Raw, kind: Kind, name: &str) {
         let mut key = self.instance.keys.changed_principals_after(&self.seq(Stamp::of(self.seq))).begin;
         key.pop();
-        trx.set(&key, &pack_principal(kind, name));
+        trx.set(&key, &pack_principal(kind, name, 0));
     }
 
     fn write(&mut self, trx: &Raw, doc: usize, channels: BTreeSet<String>, deleted: bool) {
