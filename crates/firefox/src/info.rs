@@ -64,7 +64,7 @@ pub(crate) fn configuration(state: &State) -> Reply {
 
 /// A text for people: what is to be set in Firefox.
 pub(crate) fn front(state: &State, request: &Request) -> Reply {
-    let url = url_of(request, state.public_url()).unwrap_or_default();
+    let url = url_of(request, state.public_url(), state.mount(&request.uri)).unwrap_or_default();
     let text = if state.tokens.is_some() {
         format!("Firefox Sync by Flatbed. In about:config: identity.sync.tokenserver.uri = {url}/1.0/sync/1.5\n")
     } else {

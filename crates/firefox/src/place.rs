@@ -73,8 +73,8 @@ pub(crate) fn place_of(request: &Request, public_url: Option<&PublicUrl>) -> Opt
     }
 }
 
-/// The URL that a client knows this server by.
-pub(crate) fn url_of(request: &Request, public_url: Option<&PublicUrl>) -> Option<String> {
+/// The URL that a client knows this server by; `mount` is the path that its requests are under.
+pub(crate) fn url_of(request: &Request, public_url: Option<&PublicUrl>, mount: &str) -> Option<String> {
     if let Some(url) = public_url {
         return Some(url.to_string());
     }
@@ -82,7 +82,7 @@ pub(crate) fn url_of(request: &Request, public_url: Option<&PublicUrl>) -> Optio
     let is_plain = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte));
     let (scheme, default) = if request.is_secure { ("https", 443) } else { ("http", 80) };
     let port = if port == default { String::new() } else { format!(":{port}") };
-    is_plain.then(|| format!("{scheme}://{host}{port}"))
+    is_plain.then(|| format!("{scheme}://{host}{port}{mount}"))
 }
 
 #[cfg(test)]

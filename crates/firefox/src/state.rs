@@ -22,6 +22,8 @@ pub struct FirefoxOptions {
     pub secret: Secret,
     /// What clients know this server by, if that is not what they write into `Host`.
     pub public_url: Option<PublicUrl>,
+    /// The path that it is mounted at, such as `/sync`, beside listeners of its own or without any.
+    pub path: Option<String>,
     /// The token server, if this is one.
     pub tokens: Option<TokenOptions>,
 }
@@ -38,6 +40,7 @@ pub struct State {
     /// For what fails here.
     pub(crate) failures: Sparing,
     public_url: Option<PublicUrl>,
+    path: String,
 }
 
 /// The surface.
@@ -57,6 +60,7 @@ impl State {
             sparing: Sparing::default(),
             failures: Sparing::default(),
             public_url: options.public_url,
+            path: options.path.unwrap_or_default(),
         }
     }
 
@@ -74,10 +78,16 @@ impl State {
         self.public_url.as_ref()
     }
 
-    /// A path without the public URL's, which a proxy takes off, or leaves there.
+    /// The path that a request comes under, or nothing.
+    pub(crate) fn mount(&self, uri: &Uri) -> &str {
+        if behind(uri.path(), &self.path).is_some() { &self.path } else { "" }
+    }
+
+    /// A path without that which it is mounted at, or without the public URL's, which a proxy takes off, or leaves there.
     pub(crate) fn inner<'p>(&self, path: &'p str) -> &'p str {
         let prefix = self.public_url.as_ref().map_or("", PublicUrl::prefix);
-        behind(path, prefix).unwrap_or(path)
+        let mounted = Some(&*self.path).filter(|mount| !mount.is_empty()).and_then(|mount| behind(path, mount));
+        mounted.or_else(|| behind(path, prefix)).unwrap_or(path)
     }
 
     /// Path and query as the client has signed them.

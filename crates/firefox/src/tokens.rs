@@ -101,7 +101,7 @@ impl TokenServer {
             ("sync", _) => return Err(TokenFailure::unsupported(version, "Unsupported application version")),
             _ => return Err(TokenFailure::unsupported("application", "Unsupported application")),
         }
-        let node = url_of(request, state.public_url())
+        let node = url_of(request, state.public_url(), state.mount(&request.uri))
             .ok_or_else(|| TokenFailure::bad_request("nothing says what this server is called"))?;
         let claim = Claim {
             account: claims.account,

@@ -165,8 +165,9 @@ pub(crate) async fn serve(
         layer => layer?,
     };
     let descriptors = process::raise_descriptors_max();
-    let surfaces =
-        1 + usize::from(settings.syncstorage.is_some()) + settings.gateway.as_ref().map_or(0, GatewaySettings::servers);
+    let surfaces = 1
+        + usize::from(settings.syncstorage.as_ref().is_some_and(|sync| !sync.places.is_empty()))
+        + settings.gateway.as_ref().map_or(0, GatewaySettings::servers);
     let wanted = listening.connections.unwrap_or(ShellOptions::default().connections_max);
     let connections_max = process::connections_max(surfaces * wanted, descriptors) / surfaces;
     let sync = match (&settings.syncstorage, secret) {
@@ -202,6 +203,11 @@ pub(crate) async fn serve(
     let (server, replicator) =
         put_together((&listen, listening, connections_max), cors, couch, replicator, service, (&layer, &authority))
             .await?;
+    let path = settings.syncstorage.as_ref().and_then(|sync| sync.path.as_deref());
+    let server = match (&sync, path) {
+        (Some(sync), Some(path)) => server.mount(path, sync.mount()),
+        _ => server,
+    };
     if connections_max < wanted {
         tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
     }
@@ -220,6 +226,10 @@ pub(crate) async fn serve(
             let _ = writeln!(io::stdout(), "Flatbed {} serves {} on {listen}", env!("CARGO_PKG_VERSION"), server.name);
             tracing::info!(%listen, %storage, "serving {}", server.name);
         }
+    }
+    if let Some(path) = path {
+        let _ = writeln!(io::stdout(), "Flatbed {} serves Firefox Sync at {path}", env!("CARGO_PKG_VERSION"));
+        tracing::info!(path, %storage, "serving Firefox Sync");
     }
 
     let (stop, stopped) = tokio::sync::watch::channel(());

@@ -146,7 +146,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "syncstorage_listen",
         value: "ADDR",
-        help: "where to serve Firefox Sync, as in --listen; without it, it is not served",
+        help: "where to serve Firefox Sync, as in --listen; without it or a path, it is not served",
+        storage: false,
+    },
+    Setting {
+        key: "syncstorage_path",
+        value: "PATH",
+        help: "a path of --listen to serve Firefox Sync at, such as /sync",
         storage: false,
     },
     Setting {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_firefox::{Firefox, FirefoxOptions, JwksOptions, PublicUrl, Secret, TokenOptions};
-use flatbed_http::{Listen, Server, Shell, ShellOptions, inside};
+use flatbed_http::{Listen, Mount, Server, Shell, ShellOptions, inside};
 use flatbed_metrics::{Family, Kind, Value};
 use flatbed_syncstorage::accounts::Admission;
 use flatbed_syncstorage::{Limits, Maintenance, MaintenanceOptions, Options, Store};
@@ -48,8 +48,10 @@ pub(crate) enum Jwks {
 /// Settings of Firefox Sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncSettings {
-    /// Where it listens.
+    /// Where it listens by itself.
     pub places: Vec<Place>,
+    /// The path of CouchDB's listeners that it is at.
+    pub path: Option<String>,
     /// What clients know it by.
     pub public_url: Option<PublicUrl>,
     /// The file of the secret, without the environment's.
@@ -73,13 +75,17 @@ impl SyncSettings {
     /// [`SettingsError`] for a value of the wrong form, and for settings without a listener.
     pub(crate) fn resolve(layers: &[Layer]) -> Result<Option<SyncSettings>, SettingsError> {
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
-        let Some(listen) = first("syncstorage_listen") else {
+        let (listen, path) = (first("syncstorage_listen"), first("syncstorage_path"));
+        if listen.is_none() && path.is_none() {
             let other = layers.iter().flat_map(|layer| layer.iter()).find(|(key, _)| key.starts_with("syncstorage_"));
             return match other {
-                Some((_, found)) => Err(found.is_not("of any use without syncstorage_listen")),
+                Some((_, found)) => Err(found.is_not("of any use without syncstorage_listen or syncstorage_path")),
                 None => Ok(None),
             };
-        };
+        }
+        if let Some(path) = path.filter(|path| !is_path(&path.text)) {
+            return Err(path.is_not("a path such as /sync"));
+        }
         let public_url = first("syncstorage_public_url")
             .map(|found| {
                 found.text.parse().map_err(|error: flatbed_firefox::InvalidUrl| found.is_not(error.to_string()))
@@ -115,7 +121,8 @@ impl SyncSettings {
             }
         }
         Ok(Some(SyncSettings {
-            places: places(listen)?,
+            places: listen.map(places).transpose()?.unwrap_or_default(),
+            path: path.map(|path| path.text.clone()),
             public_url,
             master_secret_file: first("syncstorage_master_secret_file").map(Found::path),
             admission,
@@ -149,6 +156,15 @@ impl SyncSettings {
     fn has_token_server(&self) -> bool {
         self.admission != Admission::default()
     }
+}
+
+/// Whether a path may be Firefox Sync's: plain segments, of which the first does not look like one of CouchDB's own.
+fn is_path(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let is_segment = |segment: &str| {
+        !segment.is_empty() && segment.bytes().all(is_plain) && !segment.bytes().all(|byte| byte == b'.')
+    };
+    text.strip_prefix('/').is_some_and(|rest| !rest.starts_with('_') && rest.split('/').all(is_segment))
 }
 
 const LIMITS_FORM: &str = "a list of limits such as max_post_records=100,quota_bytes=1000000000: max_post_records (up to 400), \
@@ -231,6 +247,7 @@ impl FirefoxSync {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             secret,
             public_url: sync.public_url.clone(),
+            path: sync.path.clone(),
             tokens,
         };
         let maintenance = Maintenance::new(&store, MaintenanceOptions::default())?;
@@ -245,6 +262,11 @@ impl FirefoxSync {
         let (_, inside) = inside();
         let server = Server::bind(&listen, shell, firefox, inside).await?;
         Ok(FirefoxSync { server, maintenance, figures })
+    }
+
+    /// What CouchDB's server has at a path of its listeners, where it is to have it.
+    pub(crate) fn mount(&self) -> Mount {
+        self.server.as_mount()
     }
 
     /// Where it listens.
@@ -340,6 +362,9 @@ mod tests {
         let accounts = ["0123", "4567"].map(str::to_owned).into();
         assert_eq!(sync.admission, Admission { accounts, first_users: 3, everyone: false });
         assert_eq!((sync.limits.max_post_records, sync.limits.quota_bytes), (400, Some(5_000_000_000)));
+        assert_eq!((sync.places.len(), sync.path), (1, None));
+        let mounted = resolve(&[("syncstorage_path", "/apps/sync")]).unwrap().unwrap();
+        assert_eq!((mounted.places.len(), mounted.path.as_deref()), (0, Some("/apps/sync")));
         assert!(resolve(&[LISTEN, ("syncstorage_accounts", "*")]).unwrap().unwrap().admission.everyone);
     }
 
@@ -359,6 +384,12 @@ mod tests {
     fn refused() {
         for (values, message) in [
             (&[("syncstorage_first_users", "1")][..], "without syncstorage_listen"),
+            (&[("syncstorage_path", "sync")], "a path such as"),
+            (&[("syncstorage_path", "/")], "a path such as"),
+            (&[("syncstorage_path", "/_sync")], "a path such as"),
+            (&[("syncstorage_path", "/a/")], "a path such as"),
+            (&[LISTEN, ("syncstorage_path", "/a/..")], "a path such as"),
+            (&[LISTEN, ("syncstorage_path", "/a%2Fb")], "a path such as"),
             (&[("syncstorage_listen", "x")], "host:port"),
             (&[LISTEN, ("syncstorage_public_url", "a.example")], "not a URL"),
             (&[LISTEN, ("syncstorage_first_users", "1001")], "a number from 0 to 1000"),

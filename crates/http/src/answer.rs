@@ -100,7 +100,7 @@ async fn answer_within<S: Surface>(
             outlet.is_from(from);
         }
         if let Some(sender) = shell.admission.sender(peer) {
-            outlet.shares(shell.outlets.share(sender.who, sender.percent));
+            outlet.shares(outlet.connection().share(sender.who, sender.percent));
         }
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
         let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };

@@ -17,6 +17,7 @@ use crate::answer;
 use crate::limits::{Limits, who};
 use crate::listen::Listener;
 use crate::metrics::Greeting;
+use crate::mount::Answering;
 use crate::outlet::ANSWERS_MAX;
 use crate::peer::Peer;
 use crate::preface::{self, Beginning};
@@ -95,7 +96,12 @@ pub(crate) async fn serve<S: Surface>(
         let outlet = connection.begin();
         // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
         // and the handlers' is many times larger than what a feed that waits needs.
-        let answer = outlet.map(|outlet| Box::pin(answer::answer(served.clone(), request, Some(peer), outlet)));
+        let answer = outlet.map(|outlet| -> Answering {
+            match served.mounted.as_ref().filter(|mounted| mounted.has(request.uri().path())) {
+                Some(mounted) => mounted.answer(request, peer, outlet),
+                None => Box::pin(answer::answer(served.clone(), request, Some(peer), outlet)),
+            }
+        });
         async move {
             match answer {
                 Some(answer) => Ok(answer.await),

@@ -249,6 +249,11 @@ impl Connection {
         Some(outlet)
     }
 
+    /// What the answers to an address may take of the room that this connection's are made in.
+    pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
+        self.of.share(who, percent)
+    }
+
     /// An administrator asks on it.
     pub(crate) fn know(&self) {
         self.is_known.store(true, Ordering::Relaxed);

@@ -20,6 +20,7 @@ use crate::inside::{self, Inside};
 use crate::limits::{Admission, Limits, who};
 use crate::listen::{Listen, Listener};
 use crate::metrics::{Bound, Requests, Traffic, Usage};
+use crate::mount::{Mount, Mounted};
 use crate::outlet::Outlets;
 use crate::peer::Peer;
 use crate::places::{Found, Places};
@@ -233,6 +234,8 @@ fn processors() -> usize {
 pub(crate) struct Served<S: Surface> {
     pub(crate) shell: Arc<Shell<S::Label>>,
     pub(crate) surface: Arc<S>,
+    /// Another one under a path.
+    pub(crate) mounted: Option<Mounted>,
 }
 
 /// A server that listens already.
@@ -254,7 +257,7 @@ impl<S: Surface> Server<S> {
         surface: S,
         inside: Inside,
     ) -> Result<Self, BindError> {
-        let served = Arc::new(Served { shell, surface: Arc::new(surface) });
+        let served = Arc::new(Served { shell, surface: Arc::new(surface), mounted: None });
         if served.surface.is_open()
             && let Some(exposed) = listen.iter().filter_map(exposed).next()
         {
@@ -267,6 +270,21 @@ impl<S: Surface> Server<S> {
         }
         let places = Places::new(served.shell.connections_max);
         Ok(Server { listeners, inside, served, places })
+    }
+
+    /// This surface, for a path of another server's listeners. It is to be served all the
+    /// same, with listeners or without; requests that come by the other one's are waited for when that one ends.
+    pub fn as_mount(&self) -> Mount {
+        Mount::of(self.served.clone())
+    }
+
+    /// The same with another surface at a path such as `/sync` and under it, for what comes over the listeners; what comes
+    /// from within is not asked for there. One at most: another call replaces it.
+    #[must_use]
+    pub fn mount(self, path: &str, mount: Mount) -> Self {
+        let Served { shell, surface, .. } = &*self.served;
+        let mounted = Some(Mounted::new(path, mount));
+        Server { served: Arc::new(Served { shell: shell.clone(), surface: surface.clone(), mounted }), ..self }
     }
 
     /// The addresses taken.

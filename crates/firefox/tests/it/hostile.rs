@@ -120,6 +120,56 @@ async fn what_is_signed_is_the_public_url() {
     server.stop().await;
 }
 
+/// Under a path of another surface's listener: what is signed is what was asked for, and nothing else lies there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_a_path_of_another_surface() {
+    let disk = Disk::new();
+    let options = |public_url: Option<&str>| Options {
+        path: Some("/sync".to_owned()),
+        public_url: public_url.map(|url| url.parse::<PublicUrl>().unwrap()),
+        ..Options::default()
+    };
+    let path = "/1.5/5/info/collections";
+    for public_url in
+        [None, Some("https://example.org/sync"), Some("https://example.org/deep/sync"), Some("https://example.org")]
+    {
+        let server = Running::on(&disk, options(public_url)).await;
+        let ask = async |signed: &str, public: bool, sent: &str| {
+            let own = Place { host: server.address.ip().to_string(), port: server.address.port() };
+            let place = if public { Place { host: "example.org".to_owned(), port: 443 } } else { own };
+            let signing = Signing { method: "GET", target: signed, place, skew: 0, ext: "", body: None };
+            let authorization = signing.sign(&Credentials::new(SECRET, 5, 60)).text();
+            let request = Request::get(sent).header("host", server.address.to_string());
+            let request = request.header("authorization", authorization).body(Bytes::new().into()).unwrap();
+            send(server.address, request).await.status
+        };
+        let mounted = format!("/sync{path}");
+        let prefix = public_url.map_or("/sync", |url| url.strip_prefix("https://example.org").unwrap());
+        let right = format!("{prefix}{path}");
+        assert_eq!(ask(&right, public_url.is_some(), &mounted).await, 200, "{public_url:?}");
+        assert_eq!(ask(&right, public_url.is_none(), &mounted).await, 401, "{public_url:?}");
+        assert_eq!(ask("/other/1.5/5/info/collections", public_url.is_some(), &mounted).await, 401, "{public_url:?}");
+        // The other surface's.
+        for sent in
+            [path, "/synced/1.5/5/info/collections", "/%73ync/1.5/5/info/collections", "/x/sync/1.5/5/info/collections"]
+        {
+            let status = ask(&right, public_url.is_some(), sent).await;
+            assert!(matches!(status, 401 | 404), "{public_url:?} {sent}: {status}");
+        }
+        let get = async |sent: &str| {
+            let request = Request::get(sent).header("host", "a").body(Bytes::new().into()).unwrap();
+            send(server.address, request).await
+        };
+        let (front, other) = (get("/sync/__version__").await, get("/__version__").await);
+        assert_eq!((front.status, &front.json()["version"]), (200, &json!("0.0.0")));
+        assert_eq!((other.status, &other.json()["version"]), (200, &json!("main")));
+        for sent in ["/sync", "/sync/", "/sync?x"] {
+            assert_eq!(get(sent).await.status, 200, "{sent}");
+        }
+        server.stop().await;
+    }
+}
+
 /// Nobody is believed about whom a request was sent to but proxies that are named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forwarding_headers_of_strangers_count_for_nothing() {

@@ -93,6 +93,8 @@ pub struct Options {
     pub clock: Clock,
     pub proxies: Proxies,
     pub public_url: Option<PublicUrl>,
+    /// Under this path of another server's listener.
+    pub path: Option<String>,
     pub tokens: Option<TokenOptions>,
 }
 
@@ -112,12 +114,15 @@ impl Running {
             version: "0.0.0".to_owned(),
             secret: Secret::new(SECRET),
             public_url: options.public_url,
+            path: options.path.clone(),
             tokens: options.tokens,
         };
         let firefox = Firefox::new(firefox, store.clone());
-        let (_, inside) = inside();
         let listen = SocketAddr::from(([127, 0, 0, 1], 0)).into();
-        let server = Server::bind(&[listen], shell, firefox, inside).await.unwrap();
+        let mut server = Server::bind(&[listen], shell, firefox, inside().1).await.unwrap();
+        if let Some(path) = &options.path {
+            server = beneath(server, path, store.clone()).await;
+        }
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel::<()>();
         let maintenance = Arc::new(Maintenance::new(&store, MaintenanceOptions::default()).unwrap());
@@ -133,6 +138,21 @@ impl Running {
         self.task.await.unwrap();
         self.maintenance.stop().await;
     }
+}
+
+/// Puts a server under a path of another one, which has no listener of its own and another secret: what comes to that one
+/// is never signed as it must be.
+async fn beneath(server: Server<Firefox>, path: &str, store: Store) -> Server<Firefox> {
+    let other = FirefoxOptions {
+        version: "main".to_owned(),
+        secret: Secret::new("another secret than the other one's"),
+        public_url: None,
+        path: None,
+        tokens: None,
+    };
+    let (listen, shell) = (SocketAddr::from(([127, 0, 0, 1], 0)).into(), Shell::new(ShellOptions::default()));
+    let main = Server::bind(&[listen], shell, Firefox::new(other, store), inside().1).await.unwrap();
+    main.mount(path, server.as_mount())
 }
 
 /// An answer.

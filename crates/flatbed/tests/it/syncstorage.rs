@@ -66,3 +66,39 @@ async fn it_is_served_counted_and_checked() {
     let text = String::from_utf8_lossy(&checked.stdout);
     assert!(checked.status.success() && text.contains("syncstorage: clean; 0 accounts, 0 users"), "{checked:?}");
 }
+
+#[tokio::test]
+async fn it_is_served_at_a_path_beside_databases() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let config = "listen = \"127.0.0.1:0\"\n[syncstorage]\npath = \"/sync\"\nmaster_secret_file = \"secret\"\n\
+                  first_users = 2\njwks = \"keys.json\"\n";
+    fs::write(path("flatbed.toml"), config).unwrap();
+    fs::write(path("keys.json"), r#"{"keys":[]}"#).unwrap();
+    fs::write(path("secret"), "a secret of some length\n").unwrap();
+    let (data, config) = (storage(&path("data")), path("flatbed.toml"));
+    let mut command = flatbed();
+    command.args(["serve", "--config", config.to_str().unwrap()]).args(&data);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let first = lines.next().unwrap();
+    let couch = first.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
+    let second = lines.next().unwrap();
+    assert!(second.ends_with("serves Firefox Sync at /sync"), "{second}");
+
+    let (status, text) = get(couch, "/sync/__heartbeat__").await;
+    assert!(status == 200 && text.contains(r#""status":"Ok""#), "{status} {text}");
+    assert_eq!(get(couch, "/sync/1.5/1/info/collections").await, (401, "0".to_owned()));
+    let (status, text) = get(couch, "/sync/").await;
+    assert!(status == 200 && text.contains(&format!("{couch}/sync/1.0/sync/1.5")), "{text}");
+    assert_eq!(get(couch, "/sync/_all_docs").await.0, 404);
+    assert_eq!(get(couch, "/_all_dbs").await.0, 200);
+    let (status, text) = get(couch, "/synced").await;
+    assert!(status == 404 && text.contains(r#""error":"not_found""#), "{text}");
+    let (_, metrics) = get(couch, "/metrics").await;
+    let unsigned = r#"flatbed_requests_total{route="/1.5/{uid}/info/collections",method="GET",status="401",surface="syncstorage"} 1"#;
+    assert!(metrics.contains(unsigned), "{metrics}");
+
+    signal(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,69 @@
+//! Another surface, under a path of a server's listeners.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::Response;
+use hyper::body::Incoming;
+
+use crate::answer::answer;
+use crate::outlet::Outlet;
+use crate::peer::Peer;
+use crate::server::Served;
+use crate::surface::Surface;
+use crate::tracked::Tracked;
+
+/// A surface in its shell, for [`Server::mount`](crate::Server::mount) of another server: what it counts, the memory of its
+/// requests' bodies and how it bounds clients stay its own. Connections, and the room for answers on them, are the other
+/// server's.
+#[derive(Clone)]
+pub struct Mount(Arc<dyn Answers>);
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").finish_non_exhaustive()
+    }
+}
+
+/// An answer that is being made.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Tracked>> + Send>>;
+
+/// Whatever surface it is.
+trait Answers: Send + Sync {
+    fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering;
+}
+
+impl<S: Surface> Answers for Served<S> {
+    fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering {
+        Box::pin(answer(self, request, Some(peer), outlet))
+    }
+}
+
+impl Mount {
+    pub(crate) fn of<S: Surface>(served: Arc<Served<S>>) -> Mount {
+        Mount(served)
+    }
+}
+
+/// Where it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Mounted {
+    /// Such as `/sync`.
+    path: String,
+    mount: Mount,
+}
+
+impl Mounted {
+    pub(crate) fn new(path: &str, mount: Mount) -> Mounted {
+        Mounted { path: path.to_owned(), mount }
+    }
+
+    /// Whether a path is its own, or lies under it.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    pub(crate) fn answer(&self, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering {
+        self.mount.0.clone().answer(request, peer, outlet)
+    }
+}
