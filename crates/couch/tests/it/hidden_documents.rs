@@ -310,3 +310,41 @@ async fn what_shows_several_documents_is_for_administrators() {
         assert_eq!(ask(client, "", method, path, &[], "{}").await.status, 401, "{method} {path}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_write_learns_nothing_by_trying() {
+    let store = Store::new();
+    let (_layer, _server, mut client) = Box::pin(served(&store)).await;
+    let client = &mut client;
+    let function = "function (doc) { if (doc.refuse) throw({forbidden: 'no'}); channel('B'); }";
+    root(client, "PUT", "/judged", &json!({"sync": function})).await;
+    root(client, "PUT", "/judged/_security", &json!({"members": {"names": ["member"]}})).await;
+    let there = root(client, "PUT", "/judged/there", &json!({})).await["rev"].as_str().unwrap().to_owned();
+    let gone = root(client, "DELETE", &format!("/judged/there?rev={there}"), &Value::Null).await;
+    let gone = gone["rev"].as_str().unwrap();
+    let never = "1-0123456789abcdef0123456789abcdef";
+    for who in ["member", "root"] {
+        for (id, rev) in [("there", there.as_str()), ("there", gone), ("never", never)] {
+            let document = json!({"_id": id, "_rev": rev, "refuse": true});
+            let answer =
+                ask(client, who, "PUT", &format!("/judged/{id}?new_edits=false"), &[], &document.to_string()).await;
+            let body = json!({"new_edits": false, "docs": [document]}).to_string();
+            let rows = ask(client, who, "POST", "/judged/_bulk_docs", &[], &body).await.json();
+            if who == "root" && id == "there" {
+                // Who sees all need not be asked about what is there.
+                assert_eq!((answer.status, rows), (201, json!([])), "{rev}");
+            } else {
+                let refused = json!([{"id": id, "rev": rev, "error": "forbidden", "reason": "no"}]);
+                assert_eq!((answer.status, rows), (403, refused), "{who}: {rev}");
+            }
+        }
+    }
+    root(client, "PUT", "/judged/_design/d", &json!({})).await;
+    root(client, "PUT", "/db/_design/d", &json!({})).await;
+    root(client, "PUT", "/db/seen", &json!({"channels": ["A"]})).await;
+    for (who, ids) in [("ann", vec![]), ("root", vec!["_design/d"])] {
+        let rows = ask(client, who, "GET", "/db/_changes?filter=_design", &[], "").await.json();
+        let found: Vec<&Value> = rows["results"].as_array().unwrap().iter().map(|row| &row["id"]).collect();
+        assert_eq!(found, ids, "{who}");
+    }
+}

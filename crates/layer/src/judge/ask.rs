@@ -220,7 +220,9 @@ pub(crate) async fn judge(
             }
             let writer = writer.map_err(Refusal::clone)?;
             let upon = upon.filter(|_| routes.is_some());
-            let Some((mut old, _room)) = with_room(database, edit, upon, judge, named).await? else {
+            // Who may not see all is answered as where it were not there: by the function.
+            let is_new = writer.is_some();
+            let Some((mut old, _room)) = with_room(database, edit, (upon, is_new), judge, named).await? else {
                 return Ok(Judged { was_there: true, ..judged(Verdict::default()) });
             };
             if let (Some(old), true) = (&mut old, upon.is_some()) {
@@ -283,7 +285,7 @@ pub(crate) async fn routed(
 async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
-    upon: Option<&RevId>,
+    (upon, is_new): (Option<&RevId>, bool),
     judge: Option<&dyn Judge>,
     named: &str,
 ) -> Result<Option<(Option<Document>, Option<Room>)>> {
@@ -294,7 +296,7 @@ async fn with_room(
             // It is never closed.
             _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
-        let old = match replaced(database, edit, upon).await? {
+        let old = match replaced(database, edit, upon, is_new).await? {
             Replaced::Itself => return Ok(None),
             Replaced::Nothing => None,
             Replaced::Revision(old) => Some(*old),
@@ -347,7 +349,13 @@ pub(crate) enum Replaced {
     Revision(Box<Document>),
 }
 
-pub(crate) async fn replaced(database: &Reader, edit: &Edit<'_>, upon: Option<&RevId>) -> Result<Replaced> {
+/// `is_new`: its revision is taken for one that is not there.
+pub(crate) async fn replaced(
+    database: &Reader,
+    edit: &Edit<'_>,
+    upon: Option<&RevId>,
+    is_new: bool,
+) -> Result<Replaced> {
     let candidates = match &edit.history {
         None => edit.parent.as_ref().or(upon).into_iter().cloned().collect(),
         Some(path) => {
@@ -355,7 +363,10 @@ pub(crate) async fn replaced(database: &Reader, edit: &Edit<'_>, upon: Option<&R
             let missing = missing.into_iter().next().map(|(missing, _)| missing).unwrap_or_default();
             let mut there = path.iter().filter(|rev| !missing.contains(rev)).cloned().peekable();
             if path.first() == there.peek() {
-                return Ok(Replaced::Itself);
+                if !is_new {
+                    return Ok(Replaced::Itself);
+                }
+                there.next();
             }
             there.take(ANCESTORS_MAX).collect::<Vec<_>>()
         }

@@ -219,6 +219,7 @@ impl Channels {
     fn is_about(&self, id: &str) -> bool {
         match &self.query.scope {
             Scope::Ids(ids) if !ids.contains(id) => false,
+            Scope::Designs if !DocumentId::of(id).is_design() => false,
             // Design documents are shown to administrators alone, and they are in no channel.
             _ => self.asker == Asker::All || !DocumentId::of(id).is_design(),
         }
