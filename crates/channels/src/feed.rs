@@ -77,10 +77,16 @@ impl FeedScope {
 
     /// The row that a document is.
     pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
+        self.row_as_it_stands(doc, state).filter(|row| !is_of_later(row))
+    }
+
+    /// The same, also where it tells of what a document came to behind the loss of its channel.
+    fn row_as_it_stands(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
         let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state))?;
         // Of what is seen no more, the last that happened.
+        let is_last = |other: &FeedRow, row: &FeedRow| other.position > row.position && !is_of_later(other);
         let row = match row.kind {
-            RowKind::Removed => self.revoked(doc, state).filter(|other| other.position > row.position).unwrap_or(row),
+            RowKind::Removed => self.revoked(doc, state).filter(|other| is_last(other, &row)).unwrap_or(row),
             _ => row,
         };
         self.passes(&row).then_some(row)
@@ -112,6 +118,12 @@ impl FeedScope {
         let (doc, rev) = (doc.to_owned(), state.rev.clone());
         Some(FeedRow { position, kind: RowKind::Revoked, doc, rev, deleted: state.deleted, removed: Vec::new() })
     }
+}
+
+/// Whether a row tells somebody who has lost a channel of what happened in it behind that. They may not know of it, and it is not known
+/// whether the document was there when they still had the channel: so they keep what they have of it.
+fn is_of_later(row: &FeedRow) -> bool {
+    row.kind == RowKind::Revoked && row.position.of.is_some_and(|of| of > row.position.at)
 }
 
 fn is_active(row: &FeedRow) -> bool {

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::change::DocumentState;
 use crate::codec::Entry;
-use crate::feed::{FeedRow, FeedScope, RowKind};
+use crate::feed::{FeedRow, FeedScope, RowKind, is_of_later};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
 
@@ -346,13 +346,13 @@ impl Merge {
     /// The row at the place that was asked about, by what the document is now: none if it stands elsewhere, or is gone. One that has
     /// changed since `until` comes later.
     pub fn answer(&self, asked: &Asked, state: Option<&DocumentState>) -> Option<FeedRow> {
-        let mut row = self.scope.row_of(&asked.doc, state?)?;
+        let mut row = self.scope.row_as_it_stands(&asked.doc, state?)?;
         let (place, known) = (row.position, asked.position);
         if row.kind == RowKind::Revoked && place.at == known.at && known.of.is_some() && place > known {
             // It has moved ahead, perhaps behind what was read already, and nothing else tells of it.
             row.position = known;
         }
-        (row.position == known).then_some(row)
+        (row.position == known && !is_of_later(&row)).then_some(row)
     }
 }
 

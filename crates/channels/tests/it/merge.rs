@@ -158,6 +158,24 @@ fn what_moves_ahead_of_a_loss_is_told() {
     assert_eq!(shown(&rows), [row("5", "2", "")]);
 }
 
+/// Who has lost a channel is not told of what comes into it, or happens in it, from then on.
+#[test]
+fn what_happens_behind_a_loss_is_not_told() {
+    let mut database = Database::default();
+    let give = |channel: &str| Event::Give { channel: channel.into(), by: 0 };
+    for event in [give("B"), written(1, &["B"]), written(2, &["B"]), Event::Take { channel: "B".into(), by: 0 }] {
+        database.happens(&event);
+    }
+    for event in [written(2, &["B"]), written(3, &["B"])] {
+        database.happens(&event);
+    }
+    for at in [Position::BEGIN, Position::at(Stamp::of(2))] {
+        let scope = database.scope(true);
+        let (rows, _) = read(&mut database, scope, at, 99, true, |_| {});
+        assert_eq!(shown(&rows), [row("4:2", "1", "")]);
+    }
+}
+
 /// The user's own record is told up to where the feed is read, and not beyond.
 #[test]
 fn the_users_record_is_a_row_of_its_time() {

@@ -89,6 +89,14 @@ impl Database {
         seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
     }
 
+    /// Whether something has happened to a document behind the loss of a channel that it is in, or has left.
+    pub(crate) fn is_of_later(&self, doc: &str) -> bool {
+        let state = doc.parse().ok().and_then(|doc: usize| self.docs.get(&doc));
+        let seqs = state.into_iter().flat_map(|state| state.left.values().map(|left| left.seq).chain([state.seq]));
+        let lost = self.held().lost().to_vec();
+        seqs.into_iter().any(|seq| lost.iter().any(|lost| seq > lost.at))
+    }
+
     /// Whether the user has the same behind it.
     pub(crate) fn changes_documents_alone(&self, event: &Event) -> bool {
         match event {

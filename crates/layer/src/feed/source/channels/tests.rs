@@ -131,6 +131,14 @@ impl Store {
         seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
     }
 
+    /// Whether something has happened to a document behind the loss of a channel that it is in, or has left.
+    fn is_of_later(&self, doc: &str) -> bool {
+        let lost = self.held().lost().to_vec();
+        let state = self.docs.iter().find_map(|(number, state)| (id(*number) == doc).then_some(state));
+        let mut seqs = state.into_iter().flat_map(|state| state.left.values().map(|left| left.seq).chain([state.seq]));
+        seqs.any(|seq| lost.iter().any(|lost| seq > lost.at))
+    }
+
     /// The rows of the feed behind a place.
     fn rows(&self, scope: &FeedScope, since: Position) -> Vec<FeedRow> {
         let mut rows: Vec<_> = self.docs.iter().filter_map(|(doc, state)| scope.row_of(&id(*doc), state)).collect();
@@ -360,9 +368,11 @@ async fn who_reads_to_the_end_has_what_they_see() {
         client.changes = None;
         while !client.page(&store, revocations, leaves, false, None).await {}
         let seen = store.seen();
-        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that.
-        let is_told =
-            |doc: &String| seen.contains_key(doc) || !store.purged.contains(doc) && (revocations || !has_lost);
+        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that; not of what happened behind it.
+        let is_told = |doc: &String| {
+            let is_revoked = revocations && !store.is_of_later(doc);
+            seen.contains_key(doc) || !store.purged.contains(doc) && (is_revoked || !has_lost)
+        };
         client.docs.retain(|doc, _| is_told(doc));
         assert_eq!(client.docs, seen, "case {case}: {moments:?}");
         rows_are_those_of_the_documents(&store, &mut runner, revocations).await;
