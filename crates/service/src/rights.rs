@@ -80,6 +80,22 @@ impl Needs {
         self.are_met(principal, access(principal, name, &security.parsed(parsed)), security.has_channels())
     }
 
+    /// The same of whoever stands so, be they a user of this one database.
+    pub(crate) fn in_database_for(
+        self,
+        standing: &Standing,
+        principal: &Principal,
+        name: &str,
+        security: &SecurityOf,
+    ) -> Result<(), Refused> {
+        match standing.is_user_of(name, security.incarnation()) {
+            None => self.in_database(principal, name, security),
+            // Nobody in other databases, and in their own that alone, whatever its `_security` says.
+            Some(is_here) if !is_here || !security.has_channels() => Err(security::not_a_member(principal)),
+            Some(_) => self.are_met(principal, Access::Member, true),
+        }
+    }
+
     /// Whether it is enough to be this to the database.
     fn are_met(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), Refused> {
         match (self, access) {

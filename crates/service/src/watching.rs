@@ -18,7 +18,7 @@ use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::accounts::{Accounts, Databases};
+use crate::accounts::{Accounts, Databases, Fresh};
 use crate::rights::Needs;
 use crate::standing::{RestsOn, Standing};
 
@@ -33,6 +33,12 @@ const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// What ends sooner was judged not long ago, and follows nothing.
 const YOUNG: Duration = Duration::from_millis(300);
+
+/// How often it is seen whether a user of one database is there as when they signed in: no look of the process finds that.
+const USER_EACH: Duration = Duration::from_millis(600);
+
+/// How old what is known of one may be then: several feeds of theirs share what is read.
+const USER_WITHIN: Duration = Duration::from_millis(300);
 
 /// A look that takes longer is given up: the storage does not answer.
 const LOOK_MAX: Duration = Duration::from_secs(4);
@@ -341,6 +347,9 @@ impl Following {
         if let RestsOn::Token { ends: Some(ends), .. } = standing.rests_on() {
             waits.push(Box::pin(sleep(until(*ends))));
         }
+        if let RestsOn::Principal { .. } = standing.rests_on() {
+            waits.push(Box::pin(sleep(USER_EACH)));
+        }
         // All are asked, so that each wakes this.
         poll_fn(|context| {
             let mut is_ready = false;
@@ -356,7 +365,14 @@ impl Following {
     async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<Refused> {
         self.accounts.mark_unchanged();
         let principal = loop {
-            match watching.accounts.now(standing).await {
+            let found = match (standing.rests_on(), std::time::Instant::now().checked_sub(USER_WITHIN)) {
+                (rests_on @ RestsOn::Principal { .. }, Some(since)) => {
+                    let is_there = watching.accounts.is_still_user(rests_on, Fresh::Since(since)).await;
+                    is_there.map(|is_there| is_there.then(|| standing.principal().clone()))
+                }
+                _ => watching.accounts.now(standing).await,
+            };
+            match found {
                 Ok(Some(principal)) => break principal,
                 // What is for everyone is that without a name, too, and rests on no right.
                 Ok(None) if *standing.rests_on() == RestsOn::Nothing && self.rights.is_empty() => return None,
@@ -382,7 +398,7 @@ impl Following {
             };
             // By that of the next database of this name, too: a feed ends by itself with the one that it began with. What is known of
             // it here may be of before.
-            let judged = needs.in_database(&principal, name, &security);
+            let judged = needs.in_database_for(standing, &principal, name, &security);
             if let Err(refused) = judged {
                 return Some(refused);
             }

@@ -249,3 +249,21 @@ async fn a_user_of_one_database_is_nobody_in_others() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(anna.database("one", Read).await.is_err());
 }
+
+/// What goes on for long goes on whatever else changes, and ends within a second of what its reader signed in with.
+#[tokio::test]
+async fn a_feed_ends_with_its_users_password() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    server.create("one").await;
+    server.put("one", "anna", password("pw", 1), false).await;
+    let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
+    assert!(anna.database("one", Read).await.is_ok());
+    let mut watch = anna.rights_watch().at_once();
+    let mut goes_on = async || tokio::time::timeout(Duration::from_secs(1), watch.lost()).await;
+    assert!(goes_on().await.is_err());
+    server.database("one").set_security(br#"{"members":{"names":["other"],"roles":[]}}"#).await.unwrap();
+    assert!(goes_on().await.is_err());
+    server.put("one", "anna", password("other", 2), false).await;
+    assert_eq!(goes_on().await.unwrap().kind.status(), 401);
+}
