@@ -5,7 +5,7 @@
 //! it. What happens to entries is [`flatbed_channels::moves`]; what lies where is in design/channels.md.
 
 mod check;
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,6 +80,19 @@ async fn said_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> 
     }
     let channels = named.names.iter().cloned().collect();
     Ok(Some(Verdict { channels, expires_at_ms: info.routed.expires_at_ms, ..Verdict::default() }))
+}
+
+/// The channels that a document's winner is in, as far as it is entered.
+pub(crate) async fn channels_of_winner(
+    trx: &Transaction,
+    keys: &DocumentKeys,
+    info: &Info,
+) -> Result<BTreeSet<String>> {
+    match &info.routed.channels {
+        None => Ok(BTreeSet::new()),
+        Some(named) if !named.are_elsewhere => Ok(named.names.iter().cloned().collect()),
+        Some(_) => Ok(said_of(trx, keys, info).await?.channels),
+    }
 }
 
 /// What the record of a document's winner says. As a snapshot: whoever writes the record conflicts on the document's info.

@@ -13,4 +13,4 @@ pub(crate) mod maintainers;
 pub(crate) mod member;
 pub(crate) mod partitions;
 pub(crate) mod prepare;
-mod tests;
+pub(crate) mod tests;

@@ -3,7 +3,7 @@
 
 mod collations;
 mod json;
-pub(super) mod random;
+pub(crate) mod random;
 
 use std::sync::Arc;
 use std::time::Duration;

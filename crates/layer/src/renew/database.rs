@@ -6,6 +6,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::instance::next_incarnation;
+use crate::renew::channels::{Marks, Numbers, move_entries};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::keys::{KeyRange, Keys};
@@ -30,7 +31,13 @@ impl Renewal<'_> {
         let namespace = self.keys.namespace(record.namespace);
         let buckets = Buckets::of_record(&namespace, record, Writer::Fixed(0));
         let left = buckets.all().iter().map(|bucket| bucket.by_seq_any()).collect();
-        let left = Left { entries: left, purges: namespace.purges(), shares: Shares::default() };
+        let mut marks = namespace.renewal_marks();
+        if record.channels == 0 {
+            marks.begin = marks.end.clone();
+        } else {
+            self.mark(record_key, record, &namespace, &mut || progress(*entries)).await?;
+        }
+        let left = Left { entries: left, marks, purges: namespace.purges(), shares: Shares::default() };
         let mut step = Step {
             renewal: self,
             record_key,
@@ -44,9 +51,10 @@ impl Renewal<'_> {
             attempted: None,
         };
         loop {
-            let Stepped { moved, purges, left } = transaction::write(self.db, self.metrics, &mut step).await?;
+            let Stepped { moved, is_marked, purges, left } =
+                transaction::write(self.db, self.metrics, &mut step).await?;
             *entries += moved;
-            if moved > 0 || purges > 0 || left.is_none() {
+            if moved > 0 || is_marked || purges > 0 || left.is_none() {
                 progress(*entries);
             }
             let Some(left) = left else { return Ok(()) };
@@ -60,6 +68,8 @@ impl Renewal<'_> {
 struct Left {
     /// Of each bucket.
     entries: Vec<KeyRange>,
+    /// What has been noted of channels.
+    marks: KeyRange,
     purges: KeyRange,
     /// Of the buckets in the entries that were moved last.
     shares: Shares,
@@ -67,7 +77,7 @@ struct Left {
 
 impl Left {
     fn is_none(&self) -> bool {
-        self.entries.iter().chain([&self.purges]).all(|range| range.begin >= range.end)
+        self.entries.iter().chain([&self.marks, &self.purges]).all(|range| range.begin >= range.end)
     }
 }
 
@@ -76,6 +86,8 @@ impl Left {
 struct Stepped {
     /// Entries of by-seq.
     moved: u64,
+    /// Something that was noted of channels was stamped.
+    is_marked: bool,
     /// Purges stamped.
     purges: u16,
     /// `None`: the database is done.
@@ -107,7 +119,7 @@ impl Operation for Step<'_> {
         // What takes too long, or is too large with the ids that it has, is done in smaller parts.
         let halvings = self.attempts.min(10);
         self.attempts += 1;
-        let mut room = Room { entries: PAGE_ENTRIES >> halvings, bytes: PAGE_BYTES_MAX >> halvings };
+        let mut room = Room { entries: (PAGE_ENTRIES >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
         let (root, record) = (trx.get(&self.renewal.keys.instance(), false), trx.get(self.record_key, false));
         let own: Vec<_> = self.buckets.all().iter().map(|bucket| bucket.by_seq_all(self.incarnation)).collect();
         let newest: Vec<_> = own.iter().map(|own| trx.get_range(&page_of(own, 1, true), 1, true)).collect();
@@ -127,15 +139,18 @@ impl Operation for Step<'_> {
         if record != *self.record {
             return Err(Error::RenewedElsewhere);
         }
-        let Moved { moved, first, last_of, left: entries, shares } = self.entries(trx, &own, &mut room).await?;
+        let Moved { moved, first, mut last_of, left: entries, marks, last_mark, shares } =
+            self.entries(trx, &own, &mut room).await?;
+        // What users and roles have counts as a change of the database, and lies behind entries.
+        last_of.iter_mut().take(1).for_each(|last| *last = (*last).max(last_mark));
         let mut has_entries = Vec::with_capacity(own.len());
         for (newest, last) in newest.into_iter().zip(&last_of) {
             has_entries.push(!newest.await?.is_empty() || last.is_some());
         }
         let was_updated = updated.await?.contains(&true);
-        let mut left = Left { entries, purges: self.left.purges.clone(), shares };
+        let mut left = Left { entries, marks, purges: self.left.purges.clone(), shares };
         let mut stamped = 0;
-        if left.entries.iter().all(|range| range.begin >= range.end) {
+        if left.entries.iter().chain([&left.marks]).all(|range| range.begin >= range.end) {
             (stamped, left.purges) = self.purges(trx, &mut room).await?;
         }
         for ((bucket, updated), last) in self.buckets.all().iter().zip(&self.updated).zip(&last_of) {
@@ -146,8 +161,9 @@ impl Operation for Step<'_> {
         }
         let is_done = left.is_none();
         if is_done {
-            if !has_entries.contains(&true) {
-                // Nothing else says where it stands: the first bucket does.
+            let says_users = record.channels > 0 && has_entries.first() == Some(&false);
+            if !has_entries.contains(&true) || says_users {
+                // Nothing else says where it stands, or where users and roles do: the first bucket does.
                 has_entries.iter_mut().take(1).for_each(|has| *has = true);
                 touch_last_seq(trx, self.buckets.own(), 0)?;
                 if was_updated {
@@ -161,18 +177,21 @@ impl Operation for Step<'_> {
                 trx.clear(&bucket.last_seq());
                 updated.clear(trx)?;
             }
+            if record.channels > 0 {
+                self.forget_marks(trx)?;
+            }
             record.incarnation = self.incarnation;
             record.epoch = self.renewal.epoch;
             trx.set(self.record_key, &record.encode_to_vec());
         }
-        let stepped = Stepped { moved, purges: stamped, left: Some(left).filter(|_| !is_done) };
+        let is_marked = last_mark.is_some();
+        let stepped = Stepped { moved, is_marked, purges: stamped, left: Some(left).filter(|_| !is_done) };
         self.attempted = Some((first, stepped.clone()));
         Ok(stepped)
     }
 }
 
 /// What a transaction does to by-seq.
-#[derive(Default)]
 struct Moved {
     /// How many entries.
     moved: u64,
@@ -181,18 +200,21 @@ struct Moved {
     /// Of each bucket the user version of the last one; `None`: none was moved there.
     last_of: Vec<Option<u16>>,
     left: Vec<KeyRange>,
+    /// What is left of what has been noted of channels, and the user version of the last of it that was stamped.
+    marks: KeyRange,
+    last_mark: Option<u16>,
     shares: Shares,
 }
 
 /// What a transaction may still take.
-struct Room {
+pub(super) struct Room {
     entries: usize,
     bytes: usize,
 }
 
 impl Room {
     /// Takes one with so many bytes; whether there is room for another.
-    fn take(&mut self, bytes: usize) -> bool {
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
         self.entries = self.entries.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
         self.is_left()
@@ -221,7 +243,9 @@ impl Step<'_> {
             }
             Ok::<_, Error>((rows, is_all))
         });
-        let read = try_join_all(reads).await?;
+        let (marks, old) = (&self.left.marks, self.record.incarnation);
+        let marks = Marks::read(trx, &self.keys, marks, room.entries, old, self.incarnation);
+        let (read, mut marks) = try_join(try_join_all(reads), marks).await?;
         let is_read: Vec<bool> = read.iter().map(|(_, is_all)| *is_all).collect();
         let parts = read.iter().zip(buckets.iter()).map(|((rows, is_all), bucket)| {
             let rows = rows.iter().map(|row| (bucket.by_seq_place(&row.0), row)).collect();
@@ -236,8 +260,8 @@ impl Step<'_> {
         let quiet = Quiet(trx);
         let mut cleared: Vec<Option<Vec<u8>>> = vec![None; own.len()];
         let mut last_read: Vec<Option<&Vec<u8>>> = vec![None; own.len()];
-        let mut moved = Moved { last_of: vec![None; own.len()], ..Moved::default() };
-        let (mut user_version, mut moved_in) = (0, Vec::new());
+        let (mut first, mut last_of, mut left) = (None, vec![None; own.len()], Vec::with_capacity(own.len()));
+        let (mut numbers, mut moved_in, mut is_cut) = (Numbers::default(), Vec::new(), false);
         for ((number, (_, (key, value))), info) in merged.rows.iter().zip(infos) {
             let number = *number;
             let (Some(bucket), Some(own), Some(cleared), Some(last_read), Some(last)) = (
@@ -245,20 +269,28 @@ impl Step<'_> {
                 own.get(number),
                 cleared.get_mut(number),
                 last_read.get_mut(number),
-                moved.last_of.get_mut(number),
+                last_of.get_mut(number),
             ) else {
                 break;
             };
+            let seq = bucket.by_seq_parse(key).ok();
+            if let Some(seq) = &seq
+                && !marks.up_to(trx, &self.keys, Some(seq.stamp()), &mut numbers, room)?
+            {
+                is_cut = true;
+                break;
+            }
             *last_read = Some(key);
             if *key >= own.end {
                 // What was moved lies between entries of older incarnations before and behind it.
                 cleared.take_if(|begin| *begin < own.begin).inspect(|begin| trx.clear_range(begin, &own.begin));
             }
-            let Ok(seq) = bucket.by_seq_parse(key) else {
+            let Some(seq) = seq else {
                 // What is no entry stays, for the checker to report.
                 cleared.take().inspect(|begin| trx.clear_range(begin, key));
                 continue;
             };
+            let user_version = numbers.of(seq.stamp(), true);
             let stamped = bucket.by_seq_stamped(self.incarnation, user_version);
             quiet.atomic(&stamped, value, MutationType::SetVersionstampedKey)?;
             let mut bytes = key.len() + stamped.len() + value.len();
@@ -268,19 +300,28 @@ impl Step<'_> {
             {
                 quiet.atomic(&info_key, &operand, MutationType::SetVersionstampedValue)?;
                 bytes += info_key.len() + operand.len();
+                if self.record.channels > 0
+                    && let Ok(entry) = proto::SequenceEntry::decode(value.as_slice())
+                {
+                    let place = (self.incarnation, user_version);
+                    bytes += move_entries(trx, &self.keys, &entry.document_id, &info, &seq, place).await?;
+                }
             }
             *last = Some(user_version);
-            user_version += 1;
             moved_in.push(number);
-            moved.first = moved.first.or_else(|| Some(key.clone()));
+            first = first.or_else(|| Some(key.clone()));
             *cleared = cleared.take().or_else(|| Some(key.clone()));
             if !room.take(bytes) {
+                is_cut = true;
                 break;
             }
         }
-        moved.moved = u64::from(user_version);
-        moved.shares = Shares::of(own.len(), moved_in.into_iter());
-        for (number, left) in self.left.entries.iter().enumerate() {
+        if !is_cut && merged.is_all {
+            marks.up_to(trx, &self.keys, None, &mut numbers, room)?;
+        }
+        let moved = moved_in.len() as u64;
+        let shares = Shares::of(own.len(), moved_in.into_iter());
+        for (number, old) in self.left.entries.iter().enumerate() {
             let behind_last = last_read.get(number).copied().flatten().map(|last| [last.as_slice(), &[0]].concat());
             if let (Some(Some(begin)), Some(end)) = (cleared.get(number), &behind_last) {
                 trx.clear_range(begin, end);
@@ -288,13 +329,23 @@ impl Step<'_> {
             let rows = read.get(number).and_then(|(rows, _)| rows.last());
             let is_through = last_read.get(number).copied().flatten() == rows.map(|(key, _)| key);
             let begin = match behind_last {
-                _ if is_through && is_read.get(number) == Some(&true) => left.end.clone(),
+                _ if is_through && is_read.get(number) == Some(&true) => old.end.clone(),
                 Some(begin) => begin,
-                None => left.begin.clone(),
+                None => old.begin.clone(),
             };
-            moved.left.push(KeyRange { begin, end: left.end.clone() });
+            left.push(KeyRange { begin, end: old.end.clone() });
         }
-        Ok(moved)
+        let first = first.or(marks.first.take());
+        let (last_mark, marks) = (marks.last, marks.left());
+        Ok(Moved { moved, first, last_of, left, marks, last_mark, shares })
+    }
+
+    /// All that was noted of channels has been stamped; whom followers of before should have heard of means nothing now.
+    fn forget_marks(&self, trx: &Transaction) -> Result<()> {
+        let quiet = Quiet(trx);
+        quiet.clear(&self.keys.renewal_marked())?;
+        quiet.clear_range(&self.keys.renewal_marks())?;
+        quiet.clear_range(&self.keys.changed_principals_all())
     }
 
     /// Stamps purges anew. Returns how many, and what is left.
@@ -326,7 +377,7 @@ impl Step<'_> {
 }
 
 /// The first rows of a range, with conflict, and whether they are all.
-async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(Vec<Row>, bool)> {
+pub(super) async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(Vec<Row>, bool)> {
     if range.begin >= range.end {
         return Ok((Vec::new(), true));
     }

@@ -4,7 +4,7 @@
 use crate::index::tests::*;
 
 /// Two layers on one engine with faults. `None`: another library answers, which makes none.
-pub(in crate::index) async fn with_faults(
+pub(crate) async fn with_faults(
     probability: f64,
     seed: u64,
     judge: Option<Arc<dyn Judge>>,
@@ -30,10 +30,10 @@ pub(in crate::index) async fn with_faults(
     Some(([one, other], directory))
 }
 
-pub(in crate::index) struct Random(pub(in crate::index) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(in crate::index) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }

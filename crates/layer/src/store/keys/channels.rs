@@ -17,6 +17,7 @@ const LEFT: u64 = 2;
 const ENDS: u64 = 3;
 const FUNCTION: u64 = 4;
 const RESYNC: u64 = 5;
+const MARKS: u64 = 6;
 
 /// What a key of channels is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,7 +169,37 @@ impl Keys {
         self.two(CHANNELS, RESYNC)
     }
 
-    /// What a key of channels is.
+    /// What a renewal has noted: in the order of their stamps, the keys whose values bear one. They are there while it goes on.
+    pub(crate) fn renewal_marks(&self) -> KeyRange {
+        let mut begin = self.renewal_marked();
+        begin.push(0);
+        KeyRange { begin, end: self.two(CHANNELS, MARKS + 1) }
+    }
+
+    /// That a renewal has noted all of them; it lies before them.
+    pub(crate) fn renewal_marked(&self) -> Vec<u8> {
+        self.two(CHANNELS, MARKS)
+    }
+
+    /// That the value of a key of this namespace bears a stamp.
+    pub(crate) fn renewal_mark(&self, stamp: &[u8; STAMP_BYTES], marked: &[u8]) -> Vec<u8> {
+        let mut key = self.renewal_marked();
+        key.push(TUPLE_VERSIONSTAMP);
+        key.extend_from_slice(stamp);
+        // Elements of a tuple, as they are.
+        key.extend_from_slice(behind(marked, &self.prefix));
+        key
+    }
+
+    /// The stamp, and the key whose value bears it.
+    pub(crate) fn split_renewal_mark(&self, key: &[u8]) -> Result<([u8; STAMP_BYTES], Vec<u8>)> {
+        let rest = behind(key, &self.renewal_marked());
+        let rest = rest.strip_prefix(&[TUPLE_VERSIONSTAMP]).ok_or_else(bad_key)?;
+        let (stamp, rest) = rest.split_first_chunk().ok_or_else(bad_key)?;
+        Ok((*stamp, [&self.prefix, rest].concat()))
+    }
+
+    /// What a key of channels is; what a renewal notes is nothing outside of it.
     pub(crate) fn split_channels(&self, key: &[u8]) -> Result<ChannelPart> {
         let (part, rest) = take_int(behind(key, &self.one(CHANNELS)))?;
         Ok(match part {

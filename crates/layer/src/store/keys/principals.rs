@@ -100,6 +100,11 @@ impl Keys {
         under(&prefix)
     }
 
+    /// All that bears stamps in its values: records, versions and periods.
+    pub(crate) fn principals_stamped(&self) -> KeyRange {
+        KeyRange { begin: self.two(PRINCIPALS, RECORDS), end: self.two(PRINCIPALS, PERIODS + 1) }
+    }
+
     /// The versionstamp of the last change of anything that it has.
     pub(crate) fn principal_version(&self, kind: Kind, name: &str) -> Vec<u8> {
         self.principal_part(VERSIONS, kind, name)

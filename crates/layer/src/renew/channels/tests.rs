@@ -1,0 +1,251 @@
+//! Databases with channels, users and roles that are renewed, and killed while they are: users see what they saw, in the order that it had.
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use flatbed_channels::Kind;
+use flatbed_flatten::json::{Limits, parse};
+use flatbed_revtree::RevId;
+
+use super::*;
+use crate::channels::{Asker, PrincipalWrite, SignsIn};
+use crate::document::body::begin_read;
+use crate::document::edit::{Edit, EditParts, GetOptions};
+use crate::handle::Database;
+use crate::index::channels::tests::{ByBody, assert_clean};
+use crate::index::tests::random::{Random, with_faults};
+use crate::layer::Layer;
+use crate::renew::renew;
+use crate::store::keys::Subspace;
+use crate::write::batch::resolved;
+use crate::{ChangesQuery, Judge};
+
+const USERS: [&str; 3] = ["anna", "bert", ""];
+
+/// What can be asked for: documents and their revisions.
+type Written = BTreeSet<(String, RevId)>;
+
+fn asker(name: &str) -> Asker {
+    if name.is_empty() { Asker::Guest } else { Asker::Principal(name.into()) }
+}
+
+fn settled<T>(done: Result<T>) -> Option<T> {
+    match done {
+        Ok(done) => Some(done),
+        Err(Error::Storage(error)) if error.is_maybe_committed() => None,
+        Err(Error::Refused(crate::Refusal::Conflict)) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Some of these, by chance.
+fn some_of(random: &mut Random, names: &[&str]) -> BTreeSet<String> {
+    names.iter().filter(|_| random.below(2) == 0).map(|name| (*name).to_owned()).collect()
+}
+
+/// Documents that come, move, conflict and go, and users and roles that are given and lose channels, by administrators and documents.
+async fn work(db: &Database, random: &mut Random, written: &mut Written) {
+    let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
+    let user = user.asked_by(Asker::All);
+    for _ in 0..40 {
+        if random.below(4) == 0 {
+            let (kind, name) = match random.below(4) {
+                3 => (Kind::Role, "staff"),
+                at => (Kind::User, USERS[at as usize]),
+            };
+            let is_role = kind == Kind::Role;
+            let names: &[&str] = if is_role { &["S", "B"] } else { &["A", "B"] };
+            let write = PrincipalWrite {
+                kind,
+                name: name.to_owned(),
+                email: String::new(),
+                is_disabled: false,
+                admin_channels: some_of(random, names),
+                admin_roles: if is_role { BTreeSet::new() } else { some_of(random, &["staff"]) },
+                signs_in: (!is_role && !name.is_empty()).then(|| SignsIn::Password(b"{}".to_vec())),
+                is_new: false,
+            };
+            settled(db.put_principal(&write).await);
+            continue;
+        }
+        let id = format!("d{:02}", random.below(20));
+        let mut channels: Vec<_> = some_of(random, &["A", "B", "S", "G", "C", "!"]).into_iter().collect();
+        if random.below(8) == 0 {
+            channels.extend((0..20).map(|n| format!("many{n}")));
+        }
+        let mut body = format!(r#"{{"channels":{channels:?},"n":{}"#, random.below(1_000));
+        if random.below(4) == 0 {
+            body.push_str(&format!(r#","gives":"{}""#, ["anna", "bert"][random.below(2) as usize]));
+        }
+        if random.below(5) == 0 {
+            body.push_str(r#","_deleted":true"#);
+        }
+        body.push('}');
+        let EditParts { deleted, body, .. } =
+            EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+        let parent = db.get(&id, &GetOptions::default()).await.ok().map(|document| document.rev);
+        let history = (random.below(5) == 0)
+            .then(|| vec![format!("{}-{:032x}", 1 + random.below(4), random.below(1 << 30)).parse().unwrap()]);
+        let parent = parent.filter(|_| history.is_none());
+        let attachments = Vec::new();
+        let edit = Edit { expiry: None, id: id.clone().into(), parent, history, deleted, attachments, body };
+        let updated = match edit.history {
+            Some(_) => {
+                settled(user.bulk_update(&[edit]).await).and_then(|mut all| settled(all.remove(0).map_err(Error::from)))
+            }
+            None => settled(user.update(&edit).await),
+        };
+        written.extend(updated.map(|updated| (id, updated.rev)));
+    }
+}
+
+/// All that users see: rows of feeds, with the places of all that they have of sequences in place of these, and documents.
+async fn seen(db: &Database, written: &Written) -> Vec<String> {
+    let mut seen = Vec::new();
+    let accounts = [true, false].map(|is_member| Asker::Account { name: "anna".into(), is_member });
+    for asker in USERS.map(asker).into_iter().chain([Asker::All]).chain(accounts) {
+        let db = db.reader().asked_by(asker.clone());
+        for revocations in [false, true] {
+            let mut changes = db.changes(ChangesQuery { revocations, ..ChangesQuery::default() });
+            let mut rows = Vec::new();
+            loop {
+                let page = changes.next_page().await.unwrap();
+                rows.extend(page.rows);
+                if page.at_end {
+                    break;
+                }
+            }
+            let seqs: BTreeSet<_> = rows.iter().flat_map(|row| [Some(row.seq), row.because]).flatten().collect();
+            let place = |seq| seqs.iter().position(|other| *other == seq);
+            for row in rows {
+                let (at, because) = (place(row.seq), row.because.and_then(place));
+                let what = (row.kind, &row.id, row.rev.to_string(), row.deleted, &row.removed);
+                seen.push(format!("{asker:?} {revocations}: {at:?} {because:?} {what:?}"));
+            }
+        }
+        for (id, rev) in written {
+            for rev in [None, Some(rev.clone())] {
+                let found = db.get(id, &GetOptions { rev: rev.clone(), ..GetOptions::default() }).await;
+                seen.push(format!("{asker:?} {id} {rev:?}: {found:?}"));
+            }
+        }
+    }
+    seen
+}
+
+/// All rows of a range, whatever fails.
+async fn keys_of(db: &Database, range: KeyRange) -> Vec<foundationdb::future::FdbValues> {
+    loop {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        if let Ok(pages) = begin_read(&trx, range.clone()).finish(&trx, 10_000_000).await {
+            return pages;
+        }
+    }
+}
+
+/// Nothing bears a stamp of before, or another incarnation; nothing is left of the renewal.
+async fn assert_renewed(db: &Database, before: u64) {
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    for subspace in [Subspace::Channels, Subspace::Principals] {
+        for page in keys_of(db, instance.keys.subspace(subspace)).await {
+            for row in &page {
+                let mut stamps: Vec<_> = places(&instance.keys, row.key(), row.value())
+                    .iter()
+                    .map(|at| stamp_at(row.value(), *at).unwrap())
+                    .collect();
+                match subspace {
+                    Subspace::Channels => {
+                        if let ChannelPart::Entry { seq, .. } = instance.keys.split_channels(row.key()).unwrap() {
+                            assert_eq!(seq.incarnation(), instance.incarnation());
+                            stamps.push(*seq.stamp());
+                        }
+                    }
+                    _ => {
+                        let part = instance.keys.split_principals(row.key()).unwrap();
+                        assert!(!matches!(part, PrincipalPart::Changed(_)), "{part:?}");
+                    }
+                }
+                let is_new = |stamp: &Stamp| u64::from_be_bytes(*stamp.first_chunk().unwrap()) > before;
+                assert!(stamps.iter().all(is_new), "{:?}", row.key());
+            }
+        }
+    }
+}
+
+/// Renews, and is killed after as many transactions. Whether it came to its end before.
+async fn renew_for(db: &Database, mut transactions: u64) -> bool {
+    let (fdb, root) = (db.inner.db.clone(), db.inner.options.root.clone());
+    let renewal = async move {
+        let killed = |_| {
+            transactions = transactions.saturating_sub(1);
+            if transactions == 0 {
+                std::panic::resume_unwind(Box::new(()));
+            }
+        };
+        renew(&fdb, &root, false, killed).await.unwrap();
+    };
+    tokio::spawn(renewal).await.is_ok()
+}
+
+/// `kills`: a renewal is killed after each of its transactions, else after none.
+async fn renewals(db: &Database, seed: u64, kills: bool) {
+    crate::index::channels::tests::give_channels(db).await;
+    let (mut random, mut written) = (Random(seed), Written::new());
+    let mut told = [0; 4];
+    for _ in 0..3 {
+        work(db, &mut random, &mut written).await;
+        assert_clean(db).await;
+        let before = seen(db, &written).await;
+        let version = loop {
+            let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+            if let Ok(version) = trx.get_read_version().await {
+                break version as u64;
+            }
+        };
+        let mut interrupted = 0;
+        while kills && !renew_for(db, 3 + interrupted).await {
+            interrupted += 1;
+        }
+        assert!(!kills || interrupted > 3, "{interrupted}");
+        if !kills {
+            renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+        }
+        assert_clean(db).await;
+        assert_renewed(db, version).await;
+        let after = seen(db, &written).await;
+        for (at, (before, after)) in before.iter().zip(&after).enumerate() {
+            assert_eq!(after, before, "{at}");
+        }
+        assert_eq!(after.len(), before.len());
+        let count = |part: &str| before.iter().filter(|what| what.contains(part)).count();
+        told = [
+            told[0] + count("(Lost, "),
+            told[1] + count("(Revoked, "),
+            told[2] + count(") Some("),
+            told[3] + count(": Ok("),
+        ];
+    }
+    assert!(told.iter().all(|told| *told > 3), "{told:?}");
+}
+
+#[tokio::test]
+async fn users_see_what_they_saw() {
+    let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+    renewals(&layer.database("db", authority.for_job("test")), 1, false).await;
+}
+
+#[tokio::test]
+async fn a_renewal_goes_on_where_it_was_killed() {
+    let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+    renewals(&layer.database("db", authority.for_job("test")), 7, true).await;
+}
+
+#[tokio::test]
+async fn a_renewal_with_shards_and_faults() {
+    for seed in [3, 2] {
+        let judge: Arc<dyn Judge> = Arc::new(ByBody);
+        let Some(([db, _], _directory)) = with_faults(0.05, seed, Some(judge)).await else { return };
+        renewals(&db, seed * 31, false).await;
+    }
+}
