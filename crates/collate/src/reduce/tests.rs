@@ -125,7 +125,9 @@ proptest! {
     ) {
         for reducer in ALL {
             let (at_once, grouped) = (of_rows(reducer, &rows), grouped(reducer, &rows, &lengths));
-            prop_assert_eq!(outcome(&at_once), outcome(&grouped), "{:?}", reducer);
+            let (one, other) = (outcome(&at_once), outcome(&grouped));
+            // Of several values that cannot be reduced, the grouping says which is met first.
+            prop_assert!(one == other || one.is_err() && other.is_err(), "{reducer:?}: {one:?} {other:?}");
             stored(&at_once);
         }
     }
