@@ -117,6 +117,9 @@ impl Planner<'_, '_> {
     ) -> Result<Planned> {
         // Who may not write where there are channels does not learn what is there.
         let refused_first = self.refused.filter(|_| self.instance.channels() > 0);
+        if let (Some(refusal), true) = (refused_first, self.held.is_some()) {
+            return Err(refusal.clone().into());
+        }
         let planned = match (&self.edit.history, refused_first) {
             (Some(path), _) => self.plan_history(path, info.is_some(), leaves).await,
             (None, Some(refusal)) => return Err(refusal.clone().into()),
