@@ -341,7 +341,7 @@ fn folders_know_only_those_below_them() {
                 "stored_settings",
             ],
         ),
-        ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed"]),
+        ("renew", &["error", "metrics", "store", "instance", "layer", "document", "feed", "index"]),
     ];
     let upwards = [
         "instance knows document/fields",
