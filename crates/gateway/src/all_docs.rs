@@ -198,7 +198,7 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
 }
 
 fn write_row(row: &AllDocsRow, told: &Told, routing: Option<&DocumentRouting>, sender: &mut Sender) {
-    // Of another revision than the row's nothing is told.
+    // Says nothing of another revision than the row's.
     let routing = routing.filter(|routing| routing.rev == row.rev);
     let mut open = Object::new(&mut sender.buffer);
     open.string(name!("key"), &row.id).string(name!("id"), &row.id);

@@ -135,7 +135,7 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     Ok(json(StatusCode::CREATED, out))
 }
 
-/// A document and revisions as a request names them; what is no revision's name is none that there is.
+/// A document and revisions as a request names them; what is no revision's name stands for a missing one.
 fn named((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)> {
     let invalid = || Failure::bad_request("Bad JSON: the body must be an object of lists of revisions");
     let Value::Array(list) = list else { return Err(invalid()) };

@@ -30,7 +30,7 @@ enum Wanted {
         id: String,
         rev: Option<String>,
     },
-    /// What is no revision's name is none that there is.
+    /// What is no revision's name stands for a missing one.
     Nothing {
         id: String,
         rev: String,

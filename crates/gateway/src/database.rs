@@ -1,4 +1,4 @@
-//! `/{db}/`: creation and deletion, what is told of it, and documents posted to it.
+//! `/{db}/`: creation and deletion, its information, and documents posted to it.
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;

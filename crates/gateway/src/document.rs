@@ -50,7 +50,7 @@ async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<
         return Ok(reply::plain(Box::pin(open_revs(database, id, revs_of, options, shown)).await?));
     }
     let rev = match query.get("rev") {
-        // What is no revision's name is none that there is.
+        // What is no revision's name stands for a missing one.
         Some(rev) => Some(rev.parse::<RevId>().map_err(|_| missing())?),
         None => None,
     };

@@ -147,7 +147,7 @@ pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -
     Ok(found.map(|found| found.held).unwrap_or_default())
 }
 
-/// What is told to nobody in particular.
+/// What everybody may know.
 pub(crate) fn nobody() -> Reply {
     let text = Object::text(|object| {
         object.array("authentication_handlers").string("default").string("cookie");

@@ -180,7 +180,7 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
         Target::Moved(_) | Target::Unknown => return Err(Failure::unknown()),
     };
     let name = name.as_str();
-    // Its path begins with a letter, so it is none of the server's own.
+    // Its path begins with a letter, so it is not one of the server's own.
     if DatabaseKind::of(name) != DatabaseKind::Ordinary {
         request.skip_body().await;
         return Err(Failure::no_database(name));

@@ -32,7 +32,7 @@ pub enum ConnectError {
     /// A secret is not to be had.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// An address is none.
+    /// An address that cannot be read.
     #[error("the address: {0}")]
     Url(#[from] UrlError),
     /// Something that cannot stand in a header.

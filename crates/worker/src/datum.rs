@@ -129,12 +129,12 @@ pub enum Type {
     Json,
 }
 
-/// A name of a type that is none.
+/// The name of a type that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no type of a column")]
 pub struct TypeError(String);
 
-/// A value that is none of its column's type.
+/// A value that does not fit its column's type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found} is not {expected}")]
 pub struct Mismatch {

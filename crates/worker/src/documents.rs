@@ -230,7 +230,7 @@ fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
         OutputType::Cloud => Output::Cloud(typed(value.clone())?),
         OutputType::Http => {
             let output: HttpOutput = typed(value.clone())?;
-            // The server is none that a document may choose.
+            // A document may not choose this server.
             let end = output.url.get(8..).and_then(|rest| rest.find('/')).map_or(output.url.len(), |at| at + 8);
             let server = output.url.get(..end).unwrap_or_default();
             if server.contains(['{', '}']) {

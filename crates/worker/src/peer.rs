@@ -1,6 +1,6 @@
 //! HTTP to a source or a target: requests with an answer that is read whole, within bounds of size and time.
 //!
-//! How a connection is made is told by who puts a worker together: which addresses may be reached, and TLS, are no concern of this
+//! Whoever puts a worker together says how connections are made: which addresses may be reached, and TLS, are no concern of this
 //! crate, and there is no way around them in it.
 
 use std::pin::Pin;

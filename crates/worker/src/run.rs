@@ -1,4 +1,4 @@
-//! One run of a job: from its checkpoint on until it is told to end, or cannot go on.
+//! One run of a job: from its checkpoint on until it is asked to end, or cannot go on.
 //!
 //! Pages are read until there is a batch or the feed's end. A batch goes to the target with the checkpoint that is reached by it; a
 //! target that keeps none has it at the source, every 1,000 documents or 5 s. A batch that is refused as poison is split in halves until the guilty document is alone; that goes to the queue, and

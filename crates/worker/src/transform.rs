@@ -60,7 +60,7 @@ pub enum TransformError {
     /// Something it cannot work with, or nothing where something must be.
     #[error("{0} takes {1}")]
     Arguments(&'static str, &'static str),
-    /// A regular expression that is none, or too large a one.
+    /// A regular expression that does not compile, or is too large.
     #[error("the regular expression cannot be used: {0}")]
     Regex(String),
     /// What stands as the argument with a `$`.

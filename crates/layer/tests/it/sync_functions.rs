@@ -174,7 +174,7 @@ async fn a_function_holds_for_the_next_write_everywhere() {
     let before = db.sync_function().await.expect("read").expect("channels");
     assert_eq!((before.source.as_deref(), before.number), (Some("yes"), 7));
     assert!(before.since_ms > 0);
-    // The same once more is nothing new; what is none changes nothing.
+    // The same once more is nothing new; what cannot be read changes nothing.
     db.set_sync_function(Some("yes")).await.expect("set");
     let broken = db.set_sync_function(Some("broken")).await;
     assert!(matches!(&broken, Err(Error::Refused(Refusal::InvalidDesign { .. }))), "{broken:?}");

@@ -48,7 +48,7 @@ pub enum UserSignInError {
     /// Nobody is claimed to be anybody, and the guest is not let in.
     #[error("Login required")]
     LoginRequired,
-    /// The session is none, or not any more.
+    /// There is no such session, or it has ended.
     #[error("Session Invalid")]
     SessionInvalid,
     /// What else they claim is wrong, or that is not known.

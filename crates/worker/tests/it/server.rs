@@ -67,7 +67,7 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(Request { method, path, headers, body: String::from_utf8(body).ok()? })
 }
 
-/// Connects without TLS to wherever it is told.
+/// Connects without TLS to whatever address is given.
 pub(crate) fn plain() -> Dial {
     Arc::new(|url: &Url| {
         let authority = url.authority();

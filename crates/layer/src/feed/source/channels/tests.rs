@@ -194,7 +194,7 @@ impl Store {
         self.tell(trx, kind, name);
     }
 
-    /// Who follows is told that somebody has changed.
+    /// Tells followers that somebody has changed.
     fn tell(&self, trx: &Raw, kind: Kind, name: &str) {
         let mut key = self.instance.keys.changed_principals_after(&self.seq(Stamp::of(self.seq))).begin;
         key.pop();
@@ -422,7 +422,7 @@ async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner,
         let are_same = rows.len() == expected.len()
             && rows.iter().zip(&expected).all(|(row, expected)| is_of(row, expected, incarnation));
         assert!(are_same, "{query:?} {asker:?} {rows:#?} {expected:#?}");
-        // It is told as the place of the last row, and hidden changes do not move it.
+        // It is the place of the last row, and hidden changes do not move it.
         let last = rows.last().map(ChangeRow::place);
         assert_eq!(changes.last_seq(), Some(last.unwrap_or(place_of(&query))));
         // What is left is counted, or no less is said.
