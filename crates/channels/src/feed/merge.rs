@@ -348,8 +348,10 @@ impl Merge {
     pub fn answer(&self, asked: &Asked, state: Option<&DocumentState>) -> Option<FeedRow> {
         let mut row = self.scope.row_as_it_stands(&asked.doc, state?)?;
         let (place, known) = (row.position, asked.position);
-        if row.kind == RowKind::Revoked && place.at == known.at && known.of.is_some() && place > known {
-            // It has moved ahead, perhaps behind what was read already, and nothing else tells of it.
+        let has_moved = place.at == known.at && known.of.is_some() && place > known;
+        if row.kind == RowKind::Revoked && has_moved && place.of.is_some_and(|of| of > self.until) {
+            // It has moved ahead since, perhaps behind what was read already, and nothing else tells of it. Where it stood there before,
+            // another channel that was lost with this one does.
             row.position = known;
         }
         (row.position == known && !is_of_later(&row)).then_some(row)

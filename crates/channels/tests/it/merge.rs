@@ -158,6 +158,29 @@ fn what_moves_ahead_of_a_loss_is_told() {
     assert_eq!(shown(&rows), [row("5", "2", "")]);
 }
 
+/// A document of two channels that were lost at once is told of once.
+#[test]
+fn channels_that_were_lost_at_once() {
+    let mut database = Database::default();
+    let role = |channel: &str| Event::Role { channel: channel.into(), has: true };
+    let member = |is| Event::Member { is };
+    for event in [
+        Event::Exists { does: true },
+        role("A"),
+        role("B"),
+        member(true),
+        written(1, &["A", "B"]),
+        written(1, &["B"]),
+        written(1, &["B"]),
+        member(false),
+    ] {
+        database.happens(&event);
+    }
+    let scope = database.scope(true);
+    let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(5)), 99, true, |_| {});
+    assert_eq!(shown(&rows), [row("8:7", "1", "")]);
+}
+
 /// Who has lost a channel is not told of what comes into it, or happens in it, from then on.
 #[test]
 fn what_happens_behind_a_loss_is_not_told() {
