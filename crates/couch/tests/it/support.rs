@@ -512,3 +512,13 @@ impl Client {
         }
     }
 }
+
+/// Text that `a[ab]{14}[^ab]` is looked for in for long, by whatever engine of expressions: no two places of it have been alike lately.
+pub fn long_to_match() -> String {
+    let mut state = 1_u32;
+    let letter = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        if state >> 31 == 0 { 'a' } else { 'b' }
+    };
+    (0..100_000).map(letter).collect()
+}
