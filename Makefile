@@ -48,7 +48,7 @@ rust-tests: need-rust
 fuzz: need-rust ## parsers of what comes from outside, and whole requests, by property; CASES=20000 inputs each
 	export PROPTEST_CASES=$(or $(CASES),20000); \
 	cargo test --package flatbed-flatten --package flatbed-network --package flatbed-auth --package flatbed-revtree \
-	  --package flatbed-mango --package flatbed-http --lib --tests; \
+	  --package flatbed-mango --package flatbed-http --package flatbed-outward --package flatbed-worker --lib --tests; \
 	cargo test --package flatbed-couch --lib; \
 	cargo test --package flatbed-couch --test it any_requests::
 
