@@ -26,7 +26,7 @@ const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// Finds the addresses of `host:port`.
 pub type Resolve = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
-/// The network as a replication sees it. Cheap to clone.
+/// The network as who connects sees it. Cheap to clone.
 #[derive(Clone)]
 pub struct Network {
     resolve: Resolve,
@@ -35,11 +35,13 @@ pub struct Network {
 }
 
 /// Why there is no connection.
-#[derive(Debug)]
-pub(crate) enum ConnectError {
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
     /// As the system or the peer says.
+    #[error("{0}")]
     Broken(String),
     /// The host has no address that may be reached, or none at all, which is not told.
+    #[error("the host has no address that may be reached from here")]
     OutOfBounds,
 }
 
@@ -65,7 +67,10 @@ impl Network {
     }
 
     /// Connects to the first of a host's addresses that answers, of those that may be reached.
-    pub(crate) async fn connect(&self, url: &Url) -> Result<TcpStream, ConnectError> {
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(&self, url: &Url) -> Result<TcpStream, ConnectError> {
         let begun = Instant::now();
         let late = || ConnectError::Broken("no connection in time".to_owned());
         let found = timeout_at(begun + CONNECT_MAX, (self.resolve)(url.authority())).await;

@@ -7,13 +7,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_client::{Url, encode_segment};
 use flatbed_flatten::json::Value;
+use flatbed_outward::{Network, Tls};
 use hyper::header::{self, HeaderName, HeaderValue};
 use tokio::io::DuplexStream;
 
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::network::Network;
-use crate::tls::Tls;
 
 /// Makes a connection to the server that runs the replication, in memory.
 pub type LocalConnect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;

@@ -8,14 +8,12 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
-mod addresses;
 mod asked;
 mod attachments;
 mod checkpoint;
 mod endpoint;
 mod error;
 mod memory;
-mod network;
 mod peer;
 mod pool;
 mod raw;
@@ -24,15 +22,11 @@ mod signing_in;
 mod spec;
 mod stats;
 pub mod time;
-mod tls;
 mod transfer;
 
-pub use addresses::{Allowed, AllowedError, is_public};
 pub use endpoint::{Endpoint, LocalConnect, Ways};
 pub use error::{Error, Result};
 pub use memory::{Memory, MemoryUsage};
-pub use network::{Network, Resolve};
 pub use run::{Control, Fence, Outcome, replicate};
 pub use spec::{Filter, Spec};
 pub use stats::{Progress, Stats};
-pub use tls::{Tls, TlsError};

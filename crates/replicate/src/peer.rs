@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_client::encode_segment;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
+use flatbed_outward::ConnectError;
 use flatbed_revtree::{DESIGN, DocumentId, DocumentKind, LOCAL};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request, StatusCode};
@@ -16,7 +17,6 @@ use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, Place, Ways};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, NoRoom, Room, Share};
-use crate::network::ConnectError;
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
 use crate::signing_in::{Asked, Cookie, Next, SigningIn};
 

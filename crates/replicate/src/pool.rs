@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::Url;
+use flatbed_outward::{ConnectError, Network, Tls};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -18,12 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::endpoint::LocalConnect;
-use crate::network::{ConnectError, Network};
 use crate::signing_in::Cookie;
-use crate::tls::Tls;
-
-/// For TLS, once there is a connection.
-const TLS_MAX: Duration = Duration::from_secs(10);
 
 /// For the head of an answer, and between two pieces of it: heartbeats come more often.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -100,16 +96,7 @@ impl Pool {
     async fn connect(&self) -> Result<SendRequest<Outgoing>, ConnectError> {
         match &self.server {
             Server::Local(connect) => handshake(connect()).await,
-            Server::Remote(url, network, tls) => {
-                let stream = network.connect(url).await?;
-                if !url.is_secure() {
-                    return handshake(stream).await;
-                }
-                match tokio::time::timeout(TLS_MAX, tls.connect(url.host(), stream)).await {
-                    Err(_) => Err(ConnectError::Broken("no TLS in time".to_owned())),
-                    Ok(connected) => handshake(connected.map_err(ConnectError::Broken)?).await,
-                }
-            }
+            Server::Remote(url, network, tls) => handshake(flatbed_outward::connect(url, network, tls).await?).await,
         }
     }
 

@@ -29,7 +29,8 @@ pub use crate::description::Description;
 pub use crate::follow::Followed;
 pub use crate::owner::Owner;
 pub use crate::replication::{Extent, Origin, Replication};
-pub use flatbed_replicate::{Allowed, AllowedError, Error, Network, Outcome, Progress, Resolve, Spec, Tls, TlsError};
+pub use flatbed_outward::{Allowed, AllowedError, Network, Resolve, Tls, TlsError};
+pub use flatbed_replicate::{Error, Outcome, Progress, Spec};
 
 /// Where CouchDB names a node of its cluster.
 pub const NODE: &str = "flatbed@localhost";

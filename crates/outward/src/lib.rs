@@ -1,0 +1,40 @@
+//! Connections that a server makes of its own accord, as for replications and jobs of the changes worker: which addresses may be
+//! reached, and TLS. There is no other way to a peer.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod addresses;
+mod network;
+mod tls;
+
+pub use addresses::{Allowed, AllowedError, is_public};
+pub use network::{ConnectError, Network, Resolve};
+pub use tls::{Tls, TlsError};
+
+use std::time::Duration;
+
+use flatbed_client::Url;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// For TLS, once there is a connection.
+const TLS_MAX: Duration = Duration::from_secs(10);
+
+/// A connection.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Connects to a server, with TLS where its URL asks for it: 10 s for each of the two at most.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect(url: &Url, network: &Network, tls: &Tls) -> Result<Box<dyn Stream>, ConnectError> {
+    let stream = network.connect(url).await?;
+    if !url.is_secure() {
+        return Ok(Box::new(stream));
+    }
+    match tokio::time::timeout(TLS_MAX, tls.connect(url.host(), stream)).await {
+        Err(_) => Err(ConnectError::Broken("no TLS in time".to_owned())),
+        Ok(connected) => Ok(Box::new(connected.map_err(ConnectError::Broken)?)),
+    }
+}
