@@ -1,0 +1,244 @@
+//! What the hub reads, and where it puts it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use flatbed_channels::Kind;
+use foundationdb::FdbError;
+use futures_util::future::try_join_all;
+
+use crate::document::edit::Conflicts;
+use crate::document::latest::begin_latest;
+use crate::error::{Error, Result};
+use crate::feed::armed::{Armed, LastSeq};
+use crate::feed::hub::Hub;
+use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
+use crate::feed::tail::{Tail, TailDocument, TailRow};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::by_seq;
+use crate::store::keys::{Counter, PrincipalPart, unpack_principal};
+use crate::store::merge::Shares;
+use crate::store::seq::Seq;
+use crate::store::transaction::{Transaction, note, page_of};
+
+/// Rows read in one transaction, and with documents.
+const SHARED_ROWS_MAX: usize = 500;
+const SHARED_DOCUMENTS_MAX: usize = 64;
+
+/// Users and roles that have changed are looked at in one transaction, if they are fewer.
+const SHARED_PRINCIPALS_MAX: usize = 500;
+
+/// A document's other leaves beyond this are left to those who want them.
+const SHARED_LEAVES_MAX: usize = 100;
+
+/// What one hub keeps, and all of a process together, if they are many (but each some rows).
+const TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;
+const TAILS_BYTES_MAX: usize = 64 * 1024 * 1024;
+const TAIL_BYTES_MIN: usize = 16 * 1024;
+
+/// The task's own place.
+#[derive(Default)]
+pub(super) struct Reader {
+    cursor: Option<Seq>,
+    purges: Option<i64>,
+    shares: Shares,
+    pub(super) armed: Armed,
+}
+
+/// One reading.
+pub(super) struct Page {
+    rows: Vec<TailRow>,
+    pub(super) at_end: bool,
+    /// Read up to here.
+    drained: Seq,
+    version: i64,
+    purges: i64,
+    /// Of each bucket.
+    last_seqs: Vec<LastSeq>,
+    /// The number of the database's sync function.
+    channels: u64,
+    /// Users and roles of it that have changed since the last reading; `None`: more than are read at once.
+    principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
+    /// For the next page.
+    shares: Shares,
+}
+
+impl Reader {
+    /// Reads what is behind the cursor, a bounded part of it; with the last part the watches are set, if they may be.
+    pub(super) async fn read(&mut self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<Page> {
+        if !may_watch {
+            self.armed.clear();
+        }
+        let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
+        loop {
+            inner.metrics.transactions.add(1);
+            let error = match self.page(&trx, inner, hub).await {
+                Ok(page) if page.at_end && may_watch => {
+                    let arming = self.armed.set_missing(&trx, hub.buckets.all(), &page.last_seqs);
+                    if arming.len() == 0 {
+                        return Ok(page);
+                    }
+                    match trx.commit().await {
+                        Ok(_) => {
+                            inner.metrics.watches_set.add(arming.len() as u64);
+                            self.armed.enter(arming);
+                            return Ok(page);
+                        }
+                        Err(failed) => {
+                            note(&inner.metrics, FdbError::from_code(failed.code()));
+                            trx = failed.on_error().await?;
+                            continue;
+                        }
+                    }
+                }
+                Ok(page) => return Ok(page),
+                Err(Error::Storage(error)) => error,
+                Err(other) => return Err(other),
+            };
+            note(&inner.metrics, error);
+            trx = trx.on_error(error).await?;
+        }
+    }
+
+    async fn page(&self, trx: &Transaction, inner: &Inner, hub: &Hub) -> Result<Page> {
+        let wants_documents = hub.documents_wanted.load(Ordering::Relaxed) > 0;
+        let limit = if wants_documents { SHARED_DOCUMENTS_MAX } else { SHARED_ROWS_MAX };
+        // All asked for before the first is awaited.
+        let last_seqs: Vec<_> = hub.buckets.all().iter().map(|bucket| trx.get(&bucket.last_seq(), true)).collect();
+        let purges = hub.buckets.begin_count(trx, Counter::Purges);
+        let version = trx.get_read_version();
+        let entries = self.cursor.map(|cursor| {
+            let ranges: Vec<_> = hub.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
+            let extent = (limit, false);
+            by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, extent, &self.shares, change_row_with_channels)
+        });
+        let instance = inner.resolve(trx, &hub.name).await?;
+        if !std::ptr::eq(&*instance.hub, hub) {
+            // Another database of this name, whose followers are at its own hub.
+            return Err(Error::DatabaseNotFound);
+        }
+        let (mut newest, mut found) = (Seq::zero(hub.incarnation), Vec::with_capacity(last_seqs.len()));
+        for last_seq in last_seqs {
+            let last_seq = last_seq.await?.map(|stamp| stamp.to_vec());
+            if let Some(stamp) = &last_seq {
+                newest = newest.max(Seq::from_slice(hub.incarnation, stamp)?);
+            }
+            found.push(last_seq);
+        }
+        let mut page = Page {
+            rows: Vec::new(),
+            at_end: true,
+            drained: newest,
+            version: version.await?,
+            purges: purges.await?,
+            last_seqs: found,
+            channels: instance.channels(),
+            principals: Some(Vec::new()),
+            shares: self.shares.clone(),
+        };
+        let Some(entries) = entries else { return Ok(page) };
+        // In the same transaction, and so whatever a row was committed with.
+        page.principals = match self.cursor.filter(|_| instance.channels() > 0) {
+            Some(cursor) => principals_after(trx, &instance, &cursor).await?,
+            None => Some(Vec::new()),
+        };
+        let by_seq::Read { mut rows, is_all, shares } = entries.await?;
+        page.shares = shares;
+        if !is_all {
+            page.at_end = false;
+            page.drained = rows.last().map_or(newest, |(row, _)| row.seq);
+        }
+        let lacking = rows.iter_mut().map(|(row, _)| row);
+        let lacking = lacking.filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX);
+        try_join_all(lacking.map(|row| row.read_leaves(trx, &instance))).await?;
+        page.rows = if wants_documents {
+            with_documents(trx, inner, &instance, rows).await?
+        } else {
+            let row = |(row, channels)| TailRow::new(row, TailDocument::NotRead).with_channels(channels);
+            rows.into_iter().map(row).collect()
+        };
+        Ok(page)
+    }
+
+    /// Puts what was read where followers find it, and wakes them if there is something. Returns whether there is.
+    pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: Page) -> bool {
+        let hubs = inner.hubs_running.load(Ordering::Relaxed).max(1);
+        let weight_max = (TAILS_BYTES_MAX / hubs).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
+        let moved = {
+            let mut state = hub.lock();
+            let is_first = state.tail.is_none();
+            let tail = state.tail.get_or_insert_with(|| Tail::new(page.drained));
+            if self.purges.replace(page.purges).is_some_and(|before| before != page.purges) {
+                // What was purged is gone from by-seq, and leaves nothing there that would say so.
+                tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained)));
+            }
+            tail.read_with(page.channels);
+            let moved = is_first || tail.drained() < page.drained;
+            match page.principals {
+                Some(principals) => tail.push_principals(principals),
+                None => tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained))),
+            }
+            tail.push(page.rows, page.drained);
+            if page.at_end {
+                tail.complete_as_of(page.version);
+            }
+            tail.trim(weight_max, Instant::now());
+            moved
+        };
+        (self.cursor, self.shares) = (Some(page.drained), page.shares);
+        if moved {
+            hub.wake();
+        }
+        if page.at_end {
+            hub.versions.send_replace(page.version);
+        }
+        moved
+    }
+}
+
+/// Users and roles of a database that have changed behind a sequence; `None`: many.
+async fn principals_after(
+    trx: &Transaction,
+    instance: &Instance,
+    cursor: &Seq,
+) -> Result<Option<Vec<(Seq, Kind, Arc<str>)>>> {
+    let range = instance.keys.changed_principals_after(cursor);
+    let page = trx.get_range(&page_of(&range, SHARED_PRINCIPALS_MAX, false), 1, true).await?;
+    if page.more() || page.len() == SHARED_PRINCIPALS_MAX {
+        return Ok(None);
+    }
+    let mut found = Vec::with_capacity(page.len());
+    for row in &page {
+        let PrincipalPart::Changed(seq) = instance.keys.split_principals(row.key())? else { continue };
+        let (kind, name) = unpack_principal(row.value())?;
+        found.push((seq, kind, name.into()));
+    }
+    Ok(Some(found))
+}
+
+/// The documents of rows, those of them that are small.
+async fn with_documents(
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    rows: Vec<(ChangeRow, RowChannels)>,
+) -> Result<Vec<TailRow>> {
+    let with_conflicts = instance.hub.conflicts_wanted.load(Ordering::Relaxed) > 0;
+    // The tree is read for one as for all.
+    let conflicts = if with_conflicts { Conflicts::All } else { Conflicts::No };
+    // All at once, also what is read of those that have conflicts.
+    let reads = rows.into_iter().map(|(row, channels)| {
+        let read = begin_latest(trx, instance, &row.id);
+        async move {
+            let document = read.small_document(trx, inner, instance, &row.id, conflicts).await?;
+            let document = document.map_or(TailDocument::NotRead, |document| {
+                // Its conflicts are all other leaves: complete only if they were asked for.
+                TailDocument::Read { document: Box::new(document), with_conflicts }
+            });
+            Ok(TailRow::new(row, document).with_channels(channels))
+        }
+    });
+    try_join_all(reads.collect::<Vec<_>>()).await
+}
