@@ -100,7 +100,7 @@ impl Database {
         let instance = resolved(&self.inner, &self.name).await?;
         let held = rights::held(self, &instance, asker, true).await?;
         let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
-        let old = match replaced(self, edit, None, false).await? {
+        let old = match replaced(self, edit, None, None).await? {
             Replaced::Revision(old) => Some(*old),
             Replaced::Itself | Replaced::Nothing if edit.history.is_some() || edit.parent.is_some() => None,
             Replaced::Itself | Replaced::Nothing => match self.get(&edit.id, &GetOptions::default()).await {

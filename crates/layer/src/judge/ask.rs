@@ -10,11 +10,12 @@ use std::sync::Arc;
 use flatbed_channels::require::Writer;
 use flatbed_flatten::json::{self, Limits, Value};
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join};
 use futures_util::stream::StreamExt;
 use prost::Message;
 
 use crate::actor::User;
+use crate::asker::Asker;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Invalid, NotJudged, Refusal, Result};
@@ -220,9 +221,9 @@ pub(crate) async fn judge(
             }
             let writer = writer.map_err(Refusal::clone)?;
             let upon = upon.filter(|_| routes.is_some());
-            // Who may not see all is answered as where it were not there: by the function.
-            let is_new = writer.is_some();
-            let Some((mut old, _room)) = with_room(database, edit, (upon, is_new), judge, named).await? else {
+            // Who may not see all is answered about what they do not see as where it were not there: by the function.
+            let eyes = writer.map(|_| database.asker());
+            let Some((mut old, _room)) = with_room(database, edit, (upon, eyes), judge, named).await? else {
                 return Ok(Judged { was_there: true, ..judged(Verdict::default()) });
             };
             if let (Some(old), true) = (&mut old, upon.is_some()) {
@@ -285,7 +286,7 @@ pub(crate) async fn routed(
 async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
-    (upon, is_new): (Option<&RevId>, bool),
+    (upon, eyes): (Option<&RevId>, Option<&Asker>),
     judge: Option<&dyn Judge>,
     named: &str,
 ) -> Result<Option<(Option<Document>, Option<Room>)>> {
@@ -296,7 +297,7 @@ async fn with_room(
             // It is never closed.
             _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
-        let old = match replaced(database, edit, upon, is_new).await? {
+        let old = match replaced(database, edit, upon, eyes).await? {
             Replaced::Itself => return Ok(None),
             Replaced::Nothing => None,
             Replaced::Revision(old) => Some(*old),
@@ -349,21 +350,29 @@ pub(crate) enum Replaced {
     Revision(Box<Document>),
 }
 
-/// `is_new`: its revision is taken for one that is not there.
+/// `eyes`: whose must see that its revision is there, or have pushed it, as for `_revs_diff`; for others it is a new one.
 pub(crate) async fn replaced(
     database: &Reader,
     edit: &Edit<'_>,
     upon: Option<&RevId>,
-    is_new: bool,
+    eyes: Option<&Asker>,
 ) -> Result<Replaced> {
     let candidates = match &edit.history {
         None => edit.parent.as_ref().or(upon).into_iter().cloned().collect(),
         Some(path) => {
-            let missing = database.missing_revs(&[(edit.id.to_string(), path.clone())]).await?;
+            let wanted = [(edit.id.to_string(), path.clone())];
+            // Whether it is there or not: whoever may not know it could tell by the time.
+            let known = async {
+                let (Some(asker), Some(rev)) = (eyes, path.first()) else { return Ok::<_, Error>(true) };
+                let wanted = [(edit.id.to_string(), vec![rev.clone()])];
+                let missing = database.asked_by(asker.clone()).missing_revs(&wanted).await?;
+                Ok(missing.iter().all(|(missing, _)| missing.is_empty()))
+            };
+            let (missing, is_known) = try_join(database.missing_revs(&wanted), known).await?;
             let missing = missing.into_iter().next().map(|(missing, _)| missing).unwrap_or_default();
             let mut there = path.iter().filter(|rev| !missing.contains(rev)).cloned().peekable();
             if path.first() == there.peek() {
-                if !is_new {
+                if is_known {
                     return Ok(Replaced::Itself);
                 }
                 there.next();
