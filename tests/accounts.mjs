@@ -56,7 +56,9 @@ export function temporary() {
 export function makeCertificate(directory, name, names) {
   const [certificate, key] = [join(directory, `${name}.pem`), join(directory, `${name}-key.pem`)];
   const made = spawnSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes',
-    '-keyout', key, '-out', certificate, '-days', '30', '-subj', `/CN=${name}`, '-addext', `subjectAltName=${names}`],
+    '-keyout', key, '-out', certificate, '-days', '30', '-subj', `/CN=${name}`, '-addext', `subjectAltName=${names}`,
+    // A server's, and no authority's: rustls tells them apart.
+    '-addext', 'basicConstraints=critical,CA:FALSE'],
   { encoding: 'utf8' });
   assert.equal(made.status, 0, made.stderr);
   return { certificate, key };

@@ -19,7 +19,8 @@ export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 
  * Starts a server: `{ url, secure, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives
  * it no time to end, `restart` gives a server on the same storage and port. `again.env` is what its environment has besides. With
  * `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`. With `again.gateway` it serves Sync
- * Gateway's API at `publicUrl` and `adminUrl`.
+ * Gateway's API at `publicUrl` and `adminUrl`. With `again.sync`, where the accounts' keys are, it serves Firefox Sync at `syncUrl`, and at
+ * the path `/sync` of `url`, to the first account that comes.
  */
 export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
@@ -37,12 +38,19 @@ export async function startServer(again) {
     env.FLATBED_TLS_KEY = again.tls.key;
   }
   const ports = again?.gateway ? ['--gateway-listen', '127.0.0.1:0', '--admin-listen', '127.0.0.1:0'] : [];
+  const sync = [];
+  if (again?.sync) {
+    const { jwks, port: syncPort = 0 } = again.sync;
+    sync.push('--syncstorage-listen', `127.0.0.1:${syncPort}`, '--syncstorage-path', '/sync');
+    sync.push('--syncstorage-jwks', jwks, '--syncstorage-first-users', '1');
+    env.FLATBED_SYNCSTORAGE_MASTER_SECRET = 'a secret of the tests alone';
+  }
   if (process.env.FLATBED_TEST_FAULTS) {
     const [probability, seed = randomBytes(4).readUInt32LE()] = process.env.FLATBED_TEST_FAULTS.split(',');
     env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
     console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
   }
-  const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...ports, ...storage], {
+  const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...ports, ...sync, ...storage], {
     env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -60,11 +68,18 @@ export async function startServer(again) {
   const urls = [];
   for await (const line of createInterface(server.stdout)) {
     urls.push(...line.match(/https?:\/\/\S+/) ?? []);
-    if (urls.length === listen.length + ports.length / 2) {
+    if (urls.length === listen.length + ports.length / 2 + (again?.sync ? 1 : 0)) {
       const [url, secure] = again?.tls ? urls : [urls[0]];
       const [publicUrl, adminUrl] = again?.gateway ? urls.slice(-2) : [];
-      const restart = () => startServer({ ...again, directory, root, port: new URL(url).port });
-      return { url, secure, publicUrl, adminUrl, pid: server.pid, stop, kill, restart };
+      const syncUrl = again?.sync ? urls.at(listen.length) : undefined;
+      const restart = () => startServer({
+        ...again,
+        directory,
+        root,
+        port: new URL(url).port,
+        sync: again?.sync && { ...again.sync, port: new URL(syncUrl).port },
+      });
+      return { url, secure, publicUrl, adminUrl, syncUrl, pid: server.pid, stop, kill, restart };
     }
   }
   rmSync(directory, { recursive: true, force: true });

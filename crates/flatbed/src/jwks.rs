@@ -1,8 +1,9 @@
 //! The keys of Mozilla's accounts, from a file or from where they are published.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_auth::jwt::JWKS_BYTES_MAX;
@@ -10,10 +11,17 @@ use flatbed_firefox::Fetch;
 use flatbed_replicator::Tls;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
-use hyper::{Request, Uri, header};
+use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// One address that does not answer is given up.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+
+/// Files of authorities are read no further.
+const AUTHORITIES_BYTES_MAX: u64 = 16_000_000;
 
 /// Whether a text is a URL that can be asked.
 pub(crate) fn is_url(text: &str) -> bool {
@@ -26,18 +34,23 @@ pub(crate) fn from_file(path: &Path) -> Fetch {
     Arc::new(move || {
         let path = path.clone();
         Box::pin(async move {
-            let read = tokio::task::spawn_blocking(move || read_file(&path)).await;
-            read.unwrap_or_else(|error| Err(error.to_string()))
+            // One byte more: what is too long is not to be read as if it ended there.
+            read(&path, JWKS_BYTES_MAX as u64 + 1).await
         })
     })
 }
 
-fn read_file(path: &PathBuf) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(JWKS_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(failed)?;
-    Ok(text)
+/// Reads the beginning of a file.
+async fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let mut text = Vec::new();
+        let file = std::fs::File::open(&path).map_err(failed)?;
+        file.take(bytes_max).read_to_end(&mut text).map_err(failed)?;
+        Ok(text)
+    });
+    read.await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// Asks a URL. Over https Mozilla's list of authorities is trusted, and those of a file, too.
@@ -55,44 +68,55 @@ async fn ask(url: &str, authorities: Option<&Path>) -> Result<Vec<u8>, String> {
     let is_secure = url.scheme_str() == Some("https");
     let port = url.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((bare, port)).await.map_err(|error| error.to_string())?;
+    let stream = connect(bare, port).await?;
     if !is_secure {
         return get(&url, TokioIo::new(stream)).await;
     }
     let tls = match authorities {
         None => Tls::default(),
+        // Each time: it may have been replaced.
         Some(path) => {
-            let pem = std::fs::read(path).map_err(|error| error.to_string())?;
-            Tls::with_authorities(&pem).map_err(|error| error.to_string())?
+            Tls::with_authorities(&read(path, AUTHORITIES_BYTES_MAX).await?).map_err(|error| error.to_string())?
         }
     };
     get(&url, TokioIo::new(tls.connect(host, stream).await?)).await
 }
 
-/// Redirects are not followed.
+/// The first address of a name that answers: one that does not, as that of a network which is not reached from here, does
+/// not take the time of all.
+async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
+    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| error.to_string())?;
+    let mut last = "there is no such host".to_owned();
+    for address in addresses {
+        match tokio::time::timeout(CONNECT_MAX, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = format!("{address}: {error}"),
+            Err(_) => last = format!("{address}: no answer"),
+        }
+    }
+    Err(last)
+}
+
+/// Redirects are not followed. Whoever drops this ends the connection.
 async fn get<S>(url: &Uri, stream: TokioIo<S>) -> Result<Vec<u8>, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(stream).await.map_err(|error| error.to_string())?;
-    let connection = tokio::spawn(connection);
+    let mut connections = JoinSet::new();
+    connections.spawn(connection);
     let authority = url.authority().map_or("", |authority| authority.as_str());
     let request = Request::get(url.path_and_query().map_or("/", |target| target.as_str()))
         .header(header::HOST, authority)
         .header(header::ACCEPT, "application/json")
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-        if !response.status().is_success() {
-            return Err(format!("status {}", response.status()));
-        }
-        let body = Limited::new(response.into_body(), JWKS_BYTES_MAX).collect().await;
-        body.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
-    };
-    let answer = answer.await;
-    connection.abort();
-    answer
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("status {}", response.status()));
+    }
+    let body = Limited::new(response.into_body(), JWKS_BYTES_MAX).collect().await;
+    body.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -133,6 +157,41 @@ mod tests {
         assert_eq!(fetch().await.unwrap(), b"ab");
         assert!(fetch().await.unwrap_err().contains("302"));
         assert!(fetch().await.is_err());
+        assert!(from_url("http://no-such-host.invalid/", None)().await.is_err());
         assert!(is_url("https://a.example/x") && !is_url("a.json") && !is_url("file:///a") && !is_url("http:///"));
+    }
+
+    /// Answers one request with a head and then `piece` again and again until the other side has gone; how much it took.
+    async fn endless(head: &'static str, piece: Vec<u8>, pause: Duration) -> (Fetch, tokio::task::JoinHandle<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 1_024]).await.unwrap() > 0);
+            let mut taken = 0;
+            stream.write_all(head.as_bytes()).await.unwrap();
+            while stream.write_all(&piece).await.is_ok() {
+                taken += piece.len();
+                tokio::time::sleep(pause).await;
+            }
+            taken
+        });
+        (from_url(&format!("http://{address}/"), None), served)
+    }
+
+    #[tokio::test]
+    async fn what_has_no_end() {
+        // Neither a body nor a head is taken beyond its bound, and the connection ends with the answer.
+        let (fetch, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '; 10_000], Duration::ZERO).await;
+        assert!(fetch().await.unwrap_err().contains("length limit"));
+        assert!(served.await.unwrap() < 64_000_000);
+        let (fetch, served) = endless("HTTP/1.1 200 OK\r\nx: ", vec![b'y'; 10_000], Duration::ZERO).await;
+        assert!(fetch().await.is_err());
+        assert!(served.await.unwrap() < 64_000_000);
+        // Who waits no longer leaves no connection behind.
+        let pause = Duration::from_millis(10);
+        let (fetch, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '], pause).await;
+        assert!(tokio::time::timeout(Duration::from_millis(200), fetch()).await.is_err());
+        assert!(served.await.unwrap() > 0);
     }
 }

@@ -134,7 +134,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "replication_ca",
         value: "FILE",
-        help: "PEM file of certificates that replications trust over https, beside Mozilla's authorities",
+        help: "PEM file of certificates that replications, and jwks of [syncstorage], trust over https, beside Mozilla's authorities",
         storage: false,
     },
     Setting {

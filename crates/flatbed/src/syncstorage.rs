@@ -304,18 +304,16 @@ fn memory(shell: &Shell<flatbed_firefox::Route>) -> [Family; 2] {
     [used, limit]
 }
 
+/// How long keys are right that cannot be read again.
+const KEYS_LAST: Duration = Duration::from_secs(86_400);
+
 /// A file may change at any time, and costs little to read; what is behind a URL seldom does.
 fn jwks_options(settings: &Settings, jwks: &Jwks) -> JwksOptions {
-    match jwks {
-        Jwks::File(path) => {
-            JwksOptions { fetch: jwks::from_file(path), keep: Duration::from_secs(10), pause: Duration::from_secs(2) }
-        }
-        Jwks::Url(url) => JwksOptions {
-            fetch: jwks::from_url(url, settings.replication_ca.as_deref()),
-            keep: Duration::from_secs(3_600),
-            pause: Duration::from_secs(30),
-        },
-    }
+    let (fetch, keep, pause) = match jwks {
+        Jwks::File(path) => (jwks::from_file(path), 10, 2),
+        Jwks::Url(url) => (jwks::from_url(url, settings.replication_ca.as_deref()), 3_600, 30),
+    };
+    JwksOptions { fetch, keep: Duration::from_secs(keep), pause: Duration::from_secs(pause), last: KEYS_LAST }
 }
 
 #[cfg(test)]

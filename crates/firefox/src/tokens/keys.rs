@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use flatbed_auth::jwt::{Algorithm, Binding, KeySet, parse_jwks, signed_claims};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
@@ -29,11 +29,18 @@ pub struct JwksOptions {
     pub keep: Duration,
     /// They are read no more often than this, whatever tokens come.
     pub pause: Duration,
+    /// Keys that could not be read again for so long are right no longer: an issuer that withdraws one means that, whoever keeps
+    /// this server from learning of it. Not less than `keep`.
+    pub last: Duration,
 }
 
 impl fmt::Debug for JwksOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JwksOptions").field("keep", &self.keep).field("pause", &self.pause).finish_non_exhaustive()
+        f.debug_struct("JwksOptions")
+            .field("keep", &self.keep)
+            .field("pause", &self.pause)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,26 +85,36 @@ impl Keys {
     pub(super) async fn signed_claims(&self, token: &str) -> Result<Vec<u8>, Unbelieved> {
         let known = self.known();
         let verify = |keys: &KeySet| signed_claims(token, keys, TYPE).map_err(|refused| refused.reason.into_owned());
-        let is_fresh = known.read_at.is_some_and(|read_at| read_at.elapsed() < self.options.keep);
+        let is_younger = |than: Duration| known.read_at.is_some_and(|read_at| read_at.elapsed() < than);
         let verified = verify(&known.keys);
         // Only what names a key that is not there could be right with others: nobody makes this server ask with a token that
         // is wrong anyhow, and it asks now and then at most.
         let wants_others = verified.as_ref().is_err_and(|reason| reason == "Unknown kid");
-        if is_fresh && !wants_others {
+        if is_younger(self.options.keep) && !wants_others {
             return verified.map_err(Unbelieved::Token);
         }
-        let verified = match self.read_again(known.read_at).await {
+        let may_last = is_younger(self.options.last);
+        // Who could be let in by those that are known does not wait behind who reads others.
+        let read = match self.reading.try_lock() {
+            Ok(turn) => self.read_again(turn, known.read_at).await,
+            Err(_) if may_last && !wants_others => return verified.map_err(Unbelieved::Token),
+            Err(_) => self.read_again(self.reading.lock().await, known.read_at).await,
+        };
+        let verified = match read {
             Ok(keys) => verify(&keys),
-            Err(reason) if known.read_at.is_none() => return Err(Unbelieved::NoKeys(reason)),
-            // Those that are known stay right while others cannot be read.
-            Err(_) => verified,
+            // Those that are known stay right for a while when others cannot be read.
+            Err(_) if may_last => verified,
+            Err(reason) => return Err(Unbelieved::NoKeys(reason)),
         };
         verified.map_err(Unbelieved::Token)
     }
 
     /// The keys as they are now; `seen` is when those were read that are not enough.
-    async fn read_again(&self, seen: Option<Instant>) -> Result<Arc<KeySet>, String> {
-        let mut tried = self.reading.lock().await;
+    async fn read_again(
+        &self,
+        mut tried: MutexGuard<'_, Option<Instant>>,
+        seen: Option<Instant>,
+    ) -> Result<Arc<KeySet>, String> {
         let known = self.known();
         if known.read_at != seen {
             return Ok(known.keys);
@@ -129,10 +146,169 @@ impl Keys {
 
 /// Those of a JWK set that sign with RS256, as the accounts do: no other algorithm is taken.
 fn key_set(text: &[u8]) -> Result<KeySet, String> {
-    let keys = parse_jwks(text, &Arc::new(Binding::default())).map_err(|error| error.to_string())?;
+    let keys =
+        parse_jwks(text, &Arc::new(Binding::default())).map_err(|_| "it is no JWK set, or one of too many keys")?;
     let keys: Vec<_> = keys.into_iter().filter(|key| key.algorithm() == Algorithm::Rs256).collect();
     if keys.is_empty() {
         return Err("there is no key for RS256 in it".to_owned());
     }
     KeySet::new(keys, 0).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use ring::rand::SystemRandom;
+    use ring::rsa::PublicKeyComponents;
+    use ring::signature::{KeyPair, RSA_PKCS1_SHA256, RsaKeyPair};
+
+    use super::*;
+
+    const ACCOUNTS: &[u8] = include_bytes!("../../tests/data/accounts.pk8");
+    const STRANGER: &[u8] = include_bytes!("../../tests/data/stranger.pk8");
+
+    /// A set of one key.
+    fn jwks(kid: &str, key: &[u8]) -> Vec<u8> {
+        let key = RsaKeyPair::from_pkcs8(key).unwrap();
+        let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public_key());
+        let (n, e) = (URL_SAFE_NO_PAD.encode(n), URL_SAFE_NO_PAD.encode(e));
+        format!(r#"{{"keys":[{{"kty":"RSA","use":"sig","alg":"RS256","kid":"{kid}","n":"{n}","e":"{e}"}}]}}"#)
+            .into_bytes()
+    }
+
+    fn token(kid: &str, key: &[u8]) -> String {
+        let header = format!(r#"{{"alg":"RS256","typ":"at+jwt","kid":"{kid}"}}"#);
+        let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode("{}"));
+        let key = RsaKeyPair::from_pkcs8(key).unwrap();
+        let mut signature = vec![0; key.public().modulus_len()];
+        key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature).unwrap();
+        format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+
+    /// What is published, when it comes, and how often it was asked for.
+    #[derive(Default)]
+    struct Issuer {
+        text: RwLock<Option<Vec<u8>>>,
+        delay: RwLock<Duration>,
+        reads: AtomicUsize,
+    }
+
+    impl Issuer {
+        fn publishing(text: Vec<u8>) -> Arc<Issuer> {
+            Arc::new(Issuer { text: RwLock::new(Some(text)), ..Issuer::default() })
+        }
+
+        fn set(&self, text: Option<Vec<u8>>, delay: Duration) {
+            *self.text.write().unwrap() = text;
+            *self.delay.write().unwrap() = delay;
+        }
+
+        fn reads(&self) -> usize {
+            self.reads.load(Ordering::Relaxed)
+        }
+
+        fn keys(self: &Arc<Self>) -> Arc<Keys> {
+            let issuer = self.clone();
+            let fetch: Fetch = Arc::new(move || {
+                issuer.reads.fetch_add(1, Ordering::Relaxed);
+                let (text, delay) = (issuer.text.read().unwrap().clone(), *issuer.delay.read().unwrap());
+                Box::pin(async move {
+                    tokio::time::sleep(delay).await;
+                    text.ok_or_else(|| "unreachable".to_owned())
+                })
+            });
+            let options = JwksOptions { fetch, keep: seconds(3_600), pause: seconds(30), last: seconds(86_400) };
+            Arc::new(Keys::new(options, Arc::new(Metrics::default())))
+        }
+    }
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    async fn is_right(keys: &Keys, token: &str) -> Result<bool, ()> {
+        match keys.signed_claims(token).await {
+            Ok(_) => Ok(true),
+            Err(Unbelieved::Token(_)) => Ok(false),
+            Err(Unbelieved::NoKeys(_)) => Err(()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_issuer_that_cannot_be_reached() {
+        let issuer = Issuer::publishing(jwks("a", ACCOUNTS));
+        let keys = issuer.keys();
+        let (token, other) = (token("a", ACCOUNTS), token("b", STRANGER));
+        assert_eq!((is_right(&keys, &token).await, issuer.reads()), (Ok(true), 1));
+        issuer.set(None, Duration::ZERO);
+        // While they are young nobody is asked.
+        tokio::time::advance(seconds(3_599)).await;
+        assert_eq!((is_right(&keys, &token).await, issuer.reads()), (Ok(true), 1));
+        // Then in vain, and no more often than now and then; a token of no known key is wrong, as far as is known.
+        tokio::time::advance(seconds(1)).await;
+        for _ in 0..5 {
+            assert_eq!(is_right(&keys, &token).await, Ok(true));
+            assert_eq!(is_right(&keys, &other).await, Ok(false));
+        }
+        assert_eq!(issuer.reads(), 2);
+        // Not for ever.
+        tokio::time::advance(seconds(86_400 - 3_600)).await;
+        assert_eq!(is_right(&keys, &token).await, Err(()));
+        assert_eq!(is_right(&keys, &other).await, Err(()));
+        assert_eq!(issuer.reads(), 3);
+        // And at once when it is there again.
+        issuer.set(Some(jwks("b", STRANGER)), Duration::ZERO);
+        tokio::time::advance(seconds(30)).await;
+        assert_eq!(is_right(&keys, &other).await, Ok(true));
+        assert_eq!(is_right(&keys, &token).await, Ok(false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_who_is_known_waits_for_an_issuer_that_hangs() {
+        let issuer = Issuer::publishing(jwks("a", ACCOUNTS));
+        let keys = issuer.keys();
+        let (known, unknown) = (token("a", ACCOUNTS), token("b", STRANGER));
+        assert_eq!(is_right(&keys, &known).await, Ok(true));
+        issuer.set(Some(jwks("b", STRANGER)), seconds(1_000));
+        tokio::time::advance(seconds(3_600)).await;
+        // Somebody waits for it, and no longer than it takes to give up.
+        let begun = Instant::now();
+        let first = tokio::spawn({
+            let (keys, known) = (keys.clone(), known.clone());
+            async move { is_right(&keys, &known).await }
+        });
+        tokio::task::yield_now().await;
+        for _ in 0..100 {
+            assert_eq!(is_right(&keys, &known).await, Ok(true));
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        // Who has a key that is not known must wait for the end of it, and does not ask again.
+        assert_eq!(is_right(&keys, &unknown).await, Ok(false));
+        assert_eq!((begun.elapsed(), first.await.unwrap(), issuer.reads()), (FETCH_MAX, Ok(true), 2));
+        // Who asks and goes away leaves nothing locked.
+        tokio::time::advance(seconds(30)).await;
+        let gone = tokio::time::timeout(seconds(1), keys.signed_claims(&unknown)).await;
+        assert!(gone.is_err());
+        issuer.set(Some(jwks("b", STRANGER)), Duration::ZERO);
+        tokio::time::advance(seconds(30)).await;
+        assert_eq!(is_right(&keys, &unknown).await, Ok(true));
+    }
+
+    #[test]
+    fn what_is_no_set() {
+        let set = |keys: &str| key_set(format!(r#"{{"keys":[{keys}]}}"#).as_bytes());
+        assert!(set("").is_err() && key_set(b"[]").is_err() && key_set(b"").is_err());
+        // Keys of other algorithms are none of the accounts'.
+        assert!(set(r#"{"kty":"oct","k":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","kid":"a"}"#).is_err());
+        let good = String::from_utf8(jwks("a", ACCOUNTS)).unwrap();
+        let good = good.strip_prefix(r#"{"keys":["#).unwrap().strip_suffix("]}").unwrap();
+        assert!(set(good).is_ok());
+        assert!(set(&good.replace("RS256", "RS512")).is_err());
+        let padding = " ".repeat(flatbed_auth::jwt::JWKS_BYTES_MAX);
+        assert!(set(&format!("{good}{padding}")).is_err());
+        assert!(set(&vec![good; flatbed_auth::jwt::KEYS_MAX + 1].join(",")).is_err());
+    }
 }

@@ -77,7 +77,7 @@ impl Published {
             let read = if text.is_empty() { Err("nothing there".to_owned()) } else { Ok(text) };
             Box::pin(async move { read }) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>
         });
-        let jwks = JwksOptions { fetch, keep, pause };
+        let jwks = JwksOptions { fetch, keep, pause, last: HOUR };
         TokenOptions { jwks, issuer: ISSUER.to_owned(), admission, duration_seconds: 3_600 }
     }
 
