@@ -22,6 +22,11 @@ const PAGE_ROWS_MAX: usize = 1_000;
 /// Of a list by sortindex, so many that are newer than asked for are sorted here.
 const IN_TIME_ROWS: usize = 500;
 
+/// Entries of the collection itself that one list looks through. Of those that it looks for there may be few among many: by
+/// sortindex none knows where the new ones lie, and by time all may have expired. Then the list ends before it is full, and
+/// says where it goes on. FoundationDB reads so many in far less than the 5 s that a transaction has.
+const LOOKED_THROUGH: usize = if cfg!(test) { 2_500 } else { 100_000 };
+
 /// Records that are passed over: offsets that answers give pass over none.
 const SKIP_MAX: u64 = 100_000;
 
@@ -67,6 +72,36 @@ struct Stream {
     /// What was not read yet; `None`: nothing.
     left: Option<KeyRange>,
     read: VecDeque<Entry>,
+    /// How many may still be looked through.
+    may_read: usize,
+    /// The last one that was looked at, wanted or not.
+    last: Option<Entry>,
+}
+
+/// Entries of a list in their order, up to one more than is wanted.
+#[derive(Default)]
+struct Entries {
+    found: Vec<Entry>,
+    /// Where the list ends although it is not full.
+    ended: Option<Entry>,
+}
+
+impl Stream {
+    fn new(layer: Option<usize>, left: Option<KeyRange>) -> Stream {
+        // Overlays are bounded by what a batch holds.
+        let may_read = if layer.is_none() { LOOKED_THROUGH } else { usize::MAX };
+        Stream { layer, left, read: VecDeque::new(), may_read, last: None }
+    }
+
+    /// Whether it has nothing to give, though there is more of it.
+    fn is_stuck(&self) -> bool {
+        self.read.is_empty() && self.left.is_some()
+    }
+
+    /// What comes next of it: where it is stuck, nothing comes before what it has looked at last.
+    fn front(&self) -> Option<&Entry> {
+        if self.is_stuck() { self.last.as_ref() } else { self.read.front() }
+    }
 }
 
 impl Wanted {
@@ -113,12 +148,12 @@ impl Wanted {
         if self.limit == 0 {
             return Ok((Vec::new(), None));
         }
-        let entries = match ahead {
+        let found = match ahead {
             Ahead::Rows(rows) => {
                 let none = BTreeSet::new();
                 self.among_some(trx, layers, now, self.ids.as_ref().unwrap_or(&none), rows).await?
             }
-            Ahead::Page(page) => self.merge(trx, layers, now, page).await?,
+            Ahead::Page(page) => return self.merge(trx, layers, now, page).await.map(|entries| self.cut_off(entries)),
             Ahead::InTime(page) if !page.has_more && !self.is_any_in_time(layers) => {
                 let ids = page.rows.iter().map(|(key, _)| Ok(layers.keys.take_modified(key)?.1));
                 let ids = ids.collect::<Result<BTreeSet<_>>>()?;
@@ -126,11 +161,11 @@ impl Wanted {
                 self.among_some(trx, layers, now, &ids, rows).await?
             }
             Ahead::InTime(_) => {
-                let page = trx.page(&self.base_range(&layers.keys), self.page_rows(), self.is_reverse()).await?;
-                self.merge(trx, layers, now, page).await?
+                let page = trx.page(&self.base_range(&layers.keys), PAGE_ROWS_MAX, self.is_reverse()).await?;
+                return self.merge(trx, layers, now, page).await.map(|entries| self.cut_off(entries));
             }
         };
-        Ok(self.cut_off(entries))
+        Ok(self.cut_off(Entries { found, ended: None }))
     }
 
     fn offset_behind(&self, entry: &Entry) -> Offset {
@@ -191,54 +226,65 @@ impl Wanted {
     /// The ids of the list in their order, of all rows that there are, and where the next one goes on.
     pub(super) fn among_rows(&self, rows: &[(RecordId, Row)], now: Timestamp) -> (Vec<RecordId>, Option<Offset>) {
         let records = rows.iter().map(|(id, row)| (id, row.modified, row.sortindex, row.expires));
-        self.cut_off(self.among(records, now))
+        self.cut_off(Entries { found: self.among(records, now), ended: None })
     }
 
     /// What is wanted of the entries that were found, and where the next list goes on.
-    fn cut_off(&self, mut entries: Vec<Entry>) -> (Vec<RecordId>, Option<Offset>) {
-        let mut next = None;
-        if entries.len() > self.limit {
-            entries.truncate(self.limit);
-            next = entries.last().map(|last| self.offset_behind(last));
+    fn cut_off(&self, entries: Entries) -> (Vec<RecordId>, Option<Offset>) {
+        let Entries { mut found, ended } = entries;
+        let mut next = ended.map(|ended| self.offset_behind(&ended));
+        if found.len() > self.limit {
+            found.truncate(self.limit);
+            next = found.last().map(|last| self.offset_behind(last));
         }
-        (entries.into_iter().map(|entry| entry.id).collect(), next)
+        (found.into_iter().map(|entry| entry.id).collect(), next)
     }
 
     /// Of all, up to one more than is wanted.
-    async fn merge(&self, trx: &Trx, layers: &Layers, now: Timestamp, page: Page) -> Result<Vec<Entry>> {
-        let mut base = Stream { layer: None, left: Some(self.base_range(&layers.keys)), read: VecDeque::new() };
+    ///
+    /// # Errors
+    /// [`Error::BadOffset`], besides, where records are to be passed over and cannot be counted so far.
+    async fn merge(&self, trx: &Trx, layers: &Layers, now: Timestamp, page: Page) -> Result<Entries> {
+        let mut base = Stream::new(None, Some(self.base_range(&layers.keys)));
         self.take(trx, layers, now, &mut base, page).await?;
-        let overlays = (0..layers.overlays.len()).map(|layer| Stream {
-            layer: Some(layer),
-            left: self.overlay_range(layers, layer),
-            read: VecDeque::new(),
-        });
+        let overlays =
+            (0..layers.overlays.len()).map(|layer| Stream::new(Some(layer), self.overlay_range(layers, layer)));
         let mut streams: Vec<Stream> = std::iter::once(base).chain(overlays).collect();
-        let (mut skip, mut out) = (self.skip, Vec::new());
-        while out.len() <= self.limit {
-            // Each stream has its next entry, or none.
+        let (mut skip, mut out) = (self.skip, Entries::default());
+        while out.found.len() <= self.limit {
+            // Each stream has its next entry, or none, or is stuck.
             try_join_all(streams.iter_mut().map(|stream| self.fill(trx, layers, now, stream))).await?;
-            let first = streams.iter_mut().filter(|stream| !stream.read.is_empty()).min_by(|one, other| {
-                match (one.read.front(), other.read.front()) {
+            let first = streams.iter_mut().filter(|stream| stream.front().is_some()).min_by(|one, other| {
+                let order = match (one.front(), other.front()) {
                     (Some(one), Some(other)) => self.order(one, other),
                     _ => Ordering::Equal,
-                }
+                };
+                // What lies over a record may stand at its place.
+                order.then_with(|| one.is_stuck().cmp(&other.is_stuck()))
             });
-            let Some(entry) = first.and_then(|stream| stream.read.pop_front()) else { break };
+            let Some(first) = first else { break };
+            if first.is_stuck() {
+                if skip > 0 {
+                    return Err(Error::BadOffset);
+                }
+                out.ended = first.last.take();
+                break;
+            }
+            let Some(entry) = first.read.pop_front() else { break };
             if skip > 0 {
                 skip -= 1;
             } else {
-                out.push(entry);
+                out.found.push(entry);
             }
         }
         Ok(out)
     }
 
-    /// Reads on until there is an entry, or nothing left.
+    /// Reads on until there is an entry, nothing left, or enough was looked through.
     async fn fill(&self, trx: &Trx, layers: &Layers, now: Timestamp, stream: &mut Stream) -> Result<()> {
-        while stream.read.is_empty() {
+        while stream.read.is_empty() && stream.may_read > 0 {
             let Some(range) = &stream.left else { break };
-            let page = trx.page(range, self.page_rows(), self.is_reverse()).await?;
+            let page = trx.page(range, PAGE_ROWS_MAX, self.is_reverse()).await?;
             self.take(trx, layers, now, stream, page).await?;
         }
         Ok(())
@@ -252,13 +298,14 @@ impl Wanted {
             }
             _ => None,
         };
-        let mut entries = Vec::with_capacity(page.rows.len());
-        for (key, value) in &page.rows {
-            let raw = self.raw(layers, stream.layer, key, value)?;
-            if self.is_wanted(&raw, now) {
-                entries.push(raw.entry);
-            }
+        stream.may_read = stream.may_read.saturating_sub(page.rows.len());
+        let raws = page.rows.iter().map(|(key, value)| self.raw(layers, stream.layer, key, value));
+        let raws = raws.collect::<Result<Vec<_>>>()?;
+        if let Some(last) = raws.last().filter(|_| stream.left.is_some()) {
+            stream.last = Some(last.entry.clone());
         }
+        let entries: Vec<Entry> =
+            raws.into_iter().filter(|raw| self.is_wanted(raw, now)).map(|raw| raw.entry).collect();
         let over = stream.layer.map_or(0, |layer| layer + 1);
         if over < layers.overlays.len() {
             let ids: Vec<RecordId> = entries.iter().map(|entry| entry.id.clone()).collect();

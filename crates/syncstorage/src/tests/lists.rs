@@ -1,7 +1,7 @@
 //! Lists.
 
 use crate::tests::support::{Random, Storage, UID, change, id, ids, name};
-use crate::{Change, Error, ListQuery, Offset, Precondition, RecordId, Sort, Timestamp};
+use crate::{Change, CollectionName, Error, ListQuery, Offset, Precondition, RecordId, Sort, Store, Timestamp};
 
 const NONE: Precondition = Precondition::None;
 
@@ -124,5 +124,104 @@ async fn what_lies_near_is_read_as_one_by_one() {
                 assert!(near.iter().flatten().count() > 5, "{step}");
             }
         }
+    }
+}
+
+/// All pages of a list: the ids, and how long each page was.
+async fn all_pages(store: &Store, collection: &CollectionName, query: &ListQuery) -> (Vec<String>, Vec<usize>) {
+    let (mut ids, mut pages, mut query) = (Vec::new(), Vec::new(), query.clone());
+    loop {
+        let list = store.list(UID, collection, &query, NONE).await.unwrap();
+        assert!(list.ids().len() <= query.limit.unwrap() as usize);
+        ids.extend(list.ids().iter().map(|id| id.as_str().to_owned()));
+        pages.push(list.ids().len());
+        query.offset = list.next_offset().cloned();
+        if query.offset.is_none() {
+            return (ids, pages);
+        }
+        assert!(pages.len() < 100, "{pages:?}");
+    }
+}
+
+/// In tests a list looks through 2,500 entries of the collection itself.
+#[tokio::test]
+async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
+    const RECORDS: usize = 6_000;
+    let mut storage = Storage::new();
+    storage.limits.max_post_records = 400;
+    let (store, history) = (storage.store().await, name("history"));
+    let mut random = Random(3);
+    // What each has: its sortindex, and whether it is new, old, or gone.
+    let mut model: Vec<(i32, bool, bool)> = Vec::new();
+    for first in (0..RECORDS).step_by(400) {
+        let changes = (first..first + 400).map(|at| {
+            let (sortindex, is_gone) = (random.below(50) as i32, random.one_in(9));
+            model.push((sortindex, false, is_gone));
+            let ttl = is_gone.then_some(1);
+            Change { sortindex: Some(sortindex), ttl, ..change(&format!("r{at:04}"), "1") }
+        });
+        store.post(UID, &history, changes.collect(), NONE).await.unwrap();
+        storage.clock.advance(10);
+    }
+    storage.clock.advance(1_000);
+    let before = store.info_collections(UID, NONE).await.unwrap().modified;
+    // Some are written again, of their sortindex, and others by a batch that is not folded: more than are sorted here.
+    let again: Vec<usize> = (0..RECORDS).filter(|_| random.one_in(10)).collect();
+    for some in again.chunks(400) {
+        let changes = some.iter().map(|at| change(&format!("r{at:04}"), "2")).collect();
+        store.post(UID, &history, changes, NONE).await.unwrap();
+    }
+    let batched: Vec<usize> = (0..RECORDS).filter(|_| random.one_in(20)).collect();
+    let changes = batched.iter().map(|at| change(&format!("r{at:04}"), "3")).collect();
+    let batch = store.begin_batch(UID, &history, changes, NONE).await.unwrap().batch;
+    store.commit_batch(UID, &history, batch, Vec::new(), NONE).await.unwrap();
+    for at in again.iter().chain(&batched) {
+        // What was gone is a new record, without what it had.
+        let (sortindex, _, is_gone) = model[*at];
+        model[*at] = (if is_gone { -1 } else { sortindex }, true, false);
+    }
+    let expected = |is_new: bool| {
+        let wanted = model.iter().enumerate().filter(|(_, (_, new, gone))| *new == is_new && !gone);
+        let mut wanted: Vec<_> = wanted.map(|(at, (sortindex, _, _))| (*sortindex, format!("r{at:04}"))).collect();
+        wanted.sort();
+        wanted.into_iter().rev().map(|(_, id)| id).collect::<Vec<_>>()
+    };
+    let of = |newer, older, limit| ListQuery { newer, older, limit, sort: Sort::Index, ..ListQuery::default() };
+    for limit in [1_000, 400] {
+        let (listed, pages) = all_pages(&store, &history, &of(Some(before), None, Some(limit))).await;
+        assert_eq!(listed, expected(true));
+        // A thousand are not found among some 2,500 entries, though there are more.
+        assert!(limit < 1_000 || pages.len() > 1 && pages.iter().all(|found| *found < limit as usize), "{pages:?}");
+        let (listed, _) = all_pages(&store, &history, &of(None, Some(before.next()), Some(limit))).await;
+        assert_eq!(listed, expected(false));
+    }
+    // Nothing at all, after a while.
+    let (listed, pages) = all_pages(&store, &history, &of(None, Some(Timestamp::from_hundredths(1)), Some(10))).await;
+    assert!(listed.is_empty() && pages.len() > 1, "{pages:?}");
+    // What is to be passed over cannot be counted so far.
+    let skip = ListQuery { offset: Offset::parse("900"), ..of(Some(before), None, Some(10)) };
+    assert!(matches!(store.list(UID, &history, &skip, NONE).await, Err(Error::BadOffset)));
+    let skip = ListQuery { offset: Offset::parse("9"), ..of(Some(before), None, Some(1)) };
+    assert_eq!(ids(&store, &history, &skip).await, expected(true)[9..10]);
+}
+
+/// By time, too: of what has expired and is not swept there may be any number.
+#[tokio::test]
+async fn what_has_expired_is_passed_over_in_pages() {
+    let mut storage = Storage::new();
+    storage.limits.max_post_records = 400;
+    let (store, tabs) = (storage.store().await, name("tabs"));
+    store.put(UID, &tabs, change("first", "1"), NONE).await.unwrap();
+    for first in (0..5_600).step_by(400) {
+        let gone = |at| Change { ttl: Some(1), ..change(&format!("r{at:04}"), "1") };
+        store.post(UID, &tabs, (first..first + 400).map(gone).collect(), NONE).await.unwrap();
+    }
+    store.put(UID, &tabs, change("last", "1"), NONE).await.unwrap();
+    storage.clock.advance(1_000);
+    for (sort, wanted) in [(Sort::Newest, ["last", "first"]), (Sort::Oldest, ["first", "last"])] {
+        let query = ListQuery { sort, limit: Some(100), ..ListQuery::default() };
+        let (listed, pages) = all_pages(&store, &tabs, &query).await;
+        assert_eq!(listed, wanted);
+        assert!(pages.len() > 1, "{pages:?}");
     }
 }
