@@ -99,6 +99,8 @@ struct Reached {
     shown: Place,
     /// There was nothing between that and here.
     stands: Position,
+    /// It had nothing to read, not even what is everybody's: its reader is kept out.
+    is_out: bool,
     /// All is read up to here, if it is at the end.
     until: Option<Seq>,
 }
@@ -188,6 +190,7 @@ impl Channels {
         if let (Some(reached), Some(shown)) = (&mut self.reached, shown) {
             let until = reached.until.map_or(seq, |until| until.max(seq));
             let stands = reached.stands.max(Position::at(Stamp(*until.stamp())));
+            let stands = if reached.is_out { reached.stands } else { stands };
             *reached = Reached { shown, stands, until: Some(until), ..*reached };
         }
     }
@@ -202,7 +205,9 @@ impl Channels {
             Scope::All | Scope::Designs | Scope::Ids(_) => held.held.clone(),
         };
         let lost = if self.query.revocations { of.lost().to_vec() } else { Vec::new() };
-        let has_row = matches!(self.query.scope, Scope::All | Scope::Channels(_)) && self.name().is_some();
+        // The row would lead its reader past what they are not shown while they are kept out.
+        let has_row = matches!(self.query.scope, Scope::All | Scope::Channels(_)) && !held.held.is_nothing();
+        let has_row = has_row && self.name().is_some();
         let active_only = self.query.active_only && !matches!(self.query.scope, Scope::Ids(_));
         FeedScope { held: of, lost, user: held.user_at.filter(|_| has_row), active_only }
     }
@@ -286,8 +291,9 @@ impl Channels {
                 (Place::new(incarnation, newest), newest)
             }
         };
+        let is_out = held.held.is_nothing();
         if page.limit == 0 {
-            self.reached = Some(Reached { incarnation, shown, stands, until: None });
+            self.reached = Some(Reached { incarnation, shown, stands, is_out, until: None });
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: shown });
         }
         let mut under_way = match under_way {
@@ -308,13 +314,15 @@ impl Channels {
         let last_seq = rows.last().map_or(shown, |row| row.place());
         let at_end = is_full || (is_end && under_way.left.is_empty());
         let stands = match rows.last() {
+            // When they are let in again they have what they had before, and nothing would tell of what has happened meanwhile.
+            _ if is_out => stands,
             _ if under_way.left.is_empty() => under_way.merge.stands(),
             Some(last) => last.place().position(incarnation),
             None => stands,
         };
         let until = (at_end && !is_full).then(|| under_way.until());
         self.live = until.map(|_| self.following(&held));
-        self.reached = Some(Reached { incarnation, shown: last_seq, stands, until });
+        self.reached = Some(Reached { incarnation, shown: last_seq, stands, is_out, until });
         if !at_end && under_way.is_kept() {
             under_way.merge.forget_beyond(KEPT_MAX);
             self.under_way = Some(under_way);

@@ -44,7 +44,7 @@ enum Event {
     /// The role is made, or deleted.
     Exists { does: bool },
     /// An administrator changes the user's record.
-    Record,
+    Record { disabled: bool },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -60,7 +60,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => ("[A-D]", any::<bool>()).prop_map(|(channel, has)| Event::OfRole { channel, has }),
         1 => any::<bool>().prop_map(|is| Event::Member { is }),
         1 => any::<bool>().prop_map(|does| Event::Exists { does }),
-        1 => Just(Event::Record),
+        1 => Just(Event::Record { disabled: false }),
     ]
 }
 
@@ -98,7 +98,7 @@ impl Store {
         let instance = crate::write::batch::instance_of(&layer.inner, &db.name).await.unwrap();
         let (docs, own, of_role, purged) = Default::default();
         let mut store = Store { db, instance, seq: 0, docs, own, of_role, record: Stamp::ZERO, purged };
-        store.happens(&Event::Record).await;
+        store.happens(&Event::Record { disabled: false }).await;
         store
     }
 
@@ -172,9 +172,11 @@ impl Store {
             Event::Member { is } => self.give(&trx, Kind::User, Given::Role(ROLE.to_owned()), *is),
             Event::OfRole { channel: name, has } => self.give(&trx, Kind::Role, channel(name), *has),
             Event::Exists { does } => self.give(&trx, Kind::Role, Given::Role(ROLE.to_owned()), *does),
-            Event::Record => {
+            Event::Record { disabled } => {
                 self.record = seq;
-                let record = proto::Principal { exists: true, changed: seq.0.to_vec(), ..proto::Principal::default() };
+                let disabled = *disabled;
+                let record =
+                    proto::Principal { exists: true, disabled, changed: seq.0.to_vec(), ..proto::Principal::default() };
                 trx.set(&self.instance.keys.principal(Kind::User, USER), &record.encode_to_vec());
                 trx.set(&self.instance.keys.principal_version(Kind::User, USER), &seq.0);
                 self.tell(&trx, Kind::User, USER);
@@ -530,4 +532,43 @@ async fn followers_get_what_they_see() {
         assert_eq!(docs, store.seen(), "case {case}");
     }
     assert!(shared > 10 && pages > 5, "{shared} rows were shared, {pages} pages read");
+}
+
+/// Who is kept out for a while hears then of what has happened meanwhile, whether they have read on or not.
+#[tokio::test]
+async fn who_is_let_in_again_misses_nothing() {
+    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let db = layer.database("out", authority.for_job("test"));
+    let mut store = Store::new(&layer, db, None).await;
+    let written =
+        |doc: usize, channel: &str| Event::Write { doc, channels: [channel.to_owned()].into(), deleted: false };
+    store.happens(&Event::Own { channel: "A".to_owned(), has: true }).await;
+    store.happens(&written(0, "A")).await;
+    let mut follows = store.feed(ChangesQuery::default(), &alice());
+    let mut reads = store.feed(ChangesQuery::default(), &alice());
+    let ids = |rows: Vec<ChangeRow>| rows.into_iter().map(|row| row.id).collect::<Vec<_>>();
+    let seen = ["_user/alice", "d0"];
+    assert_eq!([ids(all(&mut follows).await), ids(all(&mut reads).await)], [seen; 2]);
+    store.happens(&Event::Record { disabled: true }).await;
+    for doc in 1..4 {
+        store.happens(&written(doc, if doc == 2 { "B" } else { "A" })).await;
+        store.happens(&Event::Record { disabled: true }).await;
+        let follow = tokio::time::timeout(std::time::Duration::from_millis(300), follows.follow()).await;
+        assert!(matches!(follow, Ok(Followed::ReadOn) | Err(_)), "{follow:?}");
+        for feed in [&mut reads, &mut follows] {
+            // Nothing, or a refusal.
+            assert!(feed.next_page().await.map_or(true, |page| page.rows.is_empty()));
+        }
+    }
+    store.happens(&Event::Record { disabled: false }).await;
+    assert_eq!(ids(all(&mut reads).await), ["d1", "d3", "_user/alice"]);
+    let mut rows = Vec::new();
+    while rows.len() < 3 {
+        match tokio::time::timeout(std::time::Duration::from_secs(20), follows.follow()).await {
+            Ok(Followed::Rows(came)) => rows.extend(came.iter().map(|row| follows.shown(row))),
+            Ok(Followed::ReadOn) => rows.extend(all(&mut follows).await),
+            other => panic!("{other:?} behind {rows:?}"),
+        }
+    }
+    assert_eq!(ids(rows), ["d1", "d3", "_user/alice"]);
 }
