@@ -1,0 +1,503 @@
+//! Forty users of one database with sixty channels: documents that change channels and grants at random, conflicts of replication with
+//! leaves in different channels, deletions, files, drop boxes, documents that end, users and roles that come and go, and the function
+//! replaced, at two servers.
+//!
+//! A model decides (`channels_torture/model.rs`). It knows what was acknowledged and when, and nothing of the layer. What is read may
+//! show nothing that was forbidden from before the request until the answer, and must show what was seen all the time. A feed may
+//! send nothing that was forbidden all the second before; how late this machine is comes on top of that
+//! (`rights_torture/canary.rs`). A write must have been allowed at some moment, and its refusal wrong at none. Each user has a
+//! follower that leaves and resumes, and a replica: at the end each has what the model gives that user, and the checker finds nothing.
+//!
+//! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
+//! same, and not what comes of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
+
+#[path = "it/support.rs"]
+#[allow(dead_code, reason = "the tests of `it` use the rest")]
+mod support;
+
+#[path = "channels_torture/ask.rs"]
+mod ask;
+#[path = "rights_torture/canary.rs"]
+mod canary;
+#[path = "channels_torture/change.rs"]
+mod change;
+#[path = "rights_torture/client.rs"]
+#[allow(dead_code, reason = "`rights_torture` looks at cookies")]
+mod client;
+#[path = "channels_torture/end.rs"]
+mod end;
+#[path = "channels_torture/follow.rs"]
+mod follow;
+#[path = "channels_torture/model.rs"]
+mod model;
+#[path = "rights_torture/mortal.rs"]
+mod mortal;
+#[path = "channels_torture/replica.rs"]
+mod replica;
+#[path = "rights_torture/timeline.rs"]
+#[allow(dead_code, reason = "`rights_torture` uses the rest")]
+mod timeline;
+#[path = "channels_torture/write.rs"]
+mod write;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use canary::Canary;
+use client::{Answer, Connection};
+use flatbed_auth::PasswordHash;
+use flatbed_layer::json::{self as layer_json, Value as Members};
+use flatbed_layer::{Background, BackgroundOptions, Database};
+use model::{DOCS, Model, ROLES, USERS, doc_id, ends, user_name};
+use mortal::Mortal;
+use ring::hmac;
+use serde_json::{Value, json};
+use support::{ServerOptions, Store};
+use timeline::Span;
+use tokio::time::{Instant, sleep, timeout};
+
+const WRITERS: u64 = 8;
+const CHANGERS: u64 = 3;
+const ASKERS: u64 = 8;
+
+/// Of all accounts.
+const SALT: &str = "salt";
+
+/// The document that is written last.
+const END: &str = "end";
+
+/// One before it, which ends and is in no channel.
+const NOTED: &str = "noted";
+
+/// How old what is sent may be.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How much earlier or later a document ends than its second says: clocks, and that seconds are whole.
+const CLOCKS: Duration = Duration::from_secs(1);
+
+/// Whether nothing shows a document that has ended; else walks do until its tombstone is written (design/channels.md, "What is to be done").
+const ENDED_IS_HIDDEN: bool = false;
+
+/// Whether `revocations=true` tells of documents that were edited behind the loss, too (the same).
+const LOSSES_ARE_TOLD: bool = false;
+
+/// Whether the feed of an account ends whose user is disabled; else it stays open, and nothing comes (the same).
+const DISABLED_FEEDS_END: bool = false;
+
+/// A request that takes longer has been forgotten.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_see_what_is_theirs() {
+    let store = Arc::new(Store::new());
+    torture(&store, seconds(8.0), 0, false).await;
+}
+
+/// Late and spurious watches, 1007, 1020, 1021.
+#[tokio::test(flavor = "multi_thread")]
+async fn users_see_what_is_theirs_under_faults() {
+    let Some(store) = Store::with_faults() else { return };
+    torture(&Arc::new(store), seconds(6.0), 1, false).await;
+}
+
+/// One of the servers is killed again and again, whatever it does, and another one takes its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn users_see_what_is_theirs_beside_servers_that_die() {
+    let Some(store) = Store::with_faults() else { return };
+    torture(&Arc::new(store), seconds(6.0), 2, true).await;
+}
+
+fn seconds(short: f64) -> Duration {
+    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
+    Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What has changed: requests are about it more often than about other things.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum About {
+    User(usize),
+    Doc(usize),
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    Root,
+    User(usize),
+}
+
+/// The session of an account with this salt, as its format is written down: no password has to be checked.
+fn session(secret: &[u8], name: &str, salt: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_secs();
+    let mut text = format!("{name}:{now:X}").into_bytes();
+    let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &[secret, salt.as_bytes()].concat()), &text);
+    text.push(b':');
+    text.extend_from_slice(mac.as_ref());
+    format!("AuthSession={}", BASE64_URL_SAFE_NO_PAD.encode(text))
+}
+
+/// A revision that was sent before it was known which one it is.
+struct Deferred {
+    user: usize,
+    doc: usize,
+    rev: String,
+    deleted: bool,
+    span: Span,
+    asked: String,
+}
+
+pub(crate) struct World {
+    servers: Mutex<Vec<SocketAddr>>,
+    may_break: bool,
+    /// Nothing is changed any more.
+    is_over: AtomicBool,
+    /// The last write is under way.
+    is_closed: AtomicBool,
+    is_ended: AtomicBool,
+    model: Mutex<Model>,
+    /// The database as a process without a server has it.
+    database: Database,
+    deferred: Mutex<Vec<Deferred>>,
+    recent: Mutex<VecDeque<About>>,
+    /// Of each document, user and role one change at a time.
+    turns: Vec<tokio::sync::Mutex<()>>,
+    principals: Vec<tokio::sync::Mutex<()>>,
+    canary: Canary,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    /// Numbers of things that have to be told apart.
+    numbers: AtomicU64,
+    /// Of each user.
+    cookies: Vec<String>,
+    has_failed: AtomicBool,
+    seed: u64,
+}
+
+impl World {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::SeqCst)
+    }
+
+    fn count(&self, what: &'static str) {
+        *lock(&self.counts).entry(what).or_default() += 1;
+    }
+
+    fn headers(&self, who: Who) -> Vec<(&'static str, String)> {
+        vec![match who {
+            Who::Root => ("authorization", format!("Basic {}", BASE64_STANDARD.encode("root:test"))),
+            Who::User(user) => ("cookie", self.cookies[user].clone()),
+        }]
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn note(&self, about: About) {
+        let mut recent = lock(&self.recent);
+        recent.push_front(about);
+        recent.truncate(8);
+    }
+
+    /// A revision was sent to a user at some moment of a span.
+    fn sent(&self, user: usize, doc: usize, rev: &str, deleted: bool, span: Span, asked: impl Fn() -> String) {
+        let body = lock(&self.model).revs.get(&(doc, rev.to_owned())).cloned();
+        match body {
+            Some(body) => ask::judge(self, user, doc, &body, span, &asked()),
+            None => {
+                let mut deferred = lock(&self.deferred);
+                deferred.push(Deferred { user, doc, rev: rev.to_owned(), deleted, span, asked: asked() });
+                if deferred.len() > 500 {
+                    drop(deferred);
+                    self.judge_deferred(false);
+                }
+            }
+        }
+    }
+
+    /// Judges what was sent before it was known; at the end all is known but tombstones that the server has written itself.
+    fn judge_deferred(&self, at_end: bool) {
+        let deferred = std::mem::take(&mut *lock(&self.deferred));
+        for one in deferred {
+            let body = lock(&self.model).revs.get(&(one.doc, one.rev.clone())).cloned();
+            match body {
+                Some(body) => judge_late(self, &one, &body),
+                None if one.deleted && ends(one.doc) => self.count("tombstones of the server's"),
+                // A write that was made and then ended, before anybody knew.
+                None if ends(one.doc) => self.count("revisions that have ended unknown"),
+                None if at_end => {
+                    let Deferred { user, doc, rev, asked, .. } = one;
+                    self.fail(&format!("{asked}: {rev} was never written"), user, Some(doc));
+                }
+                None => lock(&self.deferred).push(one),
+            }
+        }
+    }
+
+    /// Something is wrong.
+    fn fail(&self, what: &str, user: usize, doc: Option<usize>) -> ! {
+        self.is_over.store(true, Ordering::SeqCst);
+        assert!(!self.has_failed.swap(true, Ordering::SeqCst), "it has failed before");
+        let history = lock(&self.model).history(user, doc);
+        let doc = doc.map(doc_id);
+        panic!("seed {}: user {user}, document {doc:?}: {what}\n{history}", self.seed);
+    }
+}
+
+fn judge_late(world: &World, one: &Deferred, body: &model::Body) {
+    ask::judge(world, one.user, one.doc, body, one.span, &one.asked);
+}
+
+/// Connections of a task, one to each server.
+pub(crate) struct Client {
+    world: Arc<World>,
+    random: Random,
+    connections: HashMap<SocketAddr, Connection>,
+}
+
+impl Client {
+    fn new(world: &Arc<World>, number: u64) -> Client {
+        Client { world: world.clone(), random: Random::new(world.seed ^ (number << 32)), connections: HashMap::new() }
+    }
+
+    fn server(&mut self) -> SocketAddr {
+        let servers = lock(&self.world.servers);
+        servers[self.random.below(servers.len() as u64) as usize]
+    }
+
+    /// One request at a server; `None`: the connection broke, and it is not known what came of it.
+    async fn call(
+        &mut self,
+        server: SocketAddr,
+        method: &str,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: &str,
+    ) -> Option<Answer> {
+        let mut connection = match self.connections.remove(&server) {
+            Some(connection) => connection,
+            None => Connection::open(server).await.ok()?,
+        };
+        let called = timeout(PATIENCE, connection.call(method, path, headers, body)).await;
+        let called = called.unwrap_or_else(|_| panic!("{method} {path}: no answer"));
+        if called.is_ok() && !connection.is_last {
+            self.connections.insert(server, connection);
+        }
+        if called.is_err() {
+            assert!(self.world.may_break || !lock(&self.world.servers).contains(&server), "{method} {path} broke");
+            self.world.count("broken");
+        }
+        called.ok()
+    }
+
+    async fn root(&mut self, method: &str, path: &str, body: &str) -> Option<Answer> {
+        let server = self.server();
+        self.call(server, method, path, &self.world.headers(Who::Root), body).await
+    }
+
+    /// The same until it has succeeded, or failed with this.
+    async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.root(method, path, body).await;
+            if let Some(answer) = answer.as_ref().filter(|answer| answer.status < 300 || answer.status == or) {
+                return parsed(&answer.body);
+            }
+            assert!(Instant::now() < deadline, "{method} {path}: {answer:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn options() -> ServerOptions {
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("test", &[1; 16], 10))].into();
+    let setting = |section: &str, key: &str, value: &str| (section.to_owned(), key.to_owned(), value.to_owned());
+    let settings =
+        vec![setting("chttpd_auth", "upgrade_hash_on_auth", "false"), setting("chttpd_auth", "timeout", "31536000")];
+    ServerOptions { admins, settings, ..ServerOptions::default() }
+}
+
+/// Accounts of the server, whose passwords cost nothing, and the database.
+async fn prepare(world: &Arc<World>) {
+    let mut client = Client::new(world, 0x9e9);
+    client.must("PUT", "/_users", "", 412).await;
+    let mut text = Vec::new();
+    layer_json::write(&Members::Object(PasswordHash::salted("test", SALT, 10).put_into(Vec::new())), &mut text);
+    let mut account: Value = serde_json::from_slice(&text).expect("JSON");
+    for user in 0..USERS {
+        account["name"] = json!(user_name(user));
+        account["type"] = json!("user");
+        account["roles"] = json!([]);
+        let path = format!("/_users/org.couchdb.user:{}", user_name(user));
+        client.must("PUT", &path, &account.to_string(), 409).await;
+    }
+    client.must("PUT", "/db", &json!({"sync": write::function(0)}).to_string(), 412).await;
+    change::prepare(world).await;
+}
+
+async fn torture(store: &Arc<Store>, length: Duration, salt: u64, dies: bool) {
+    let given =
+        std::env::var("FLATBED_TEST_SEED").ok().map(|text| text.parse().expect("FLATBED_TEST_SEED is a number"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
+    let seed = given.unwrap_or(u64::from(now) ^ salt);
+    println!("FLATBED_TEST_SEED={seed}");
+    let layer = store.layer().await;
+    let secret = layer.sign_in_state().await.expect("read").0.secrets[0].bytes.clone();
+    let first = store.serve_on(layer, options()).await;
+    let second = Mortal::start(store).await;
+    let layer = store.layer().await;
+    let world = Arc::new(World {
+        servers: Mutex::new(vec![first.address, second.address()]),
+        may_break: dies,
+        is_over: AtomicBool::new(false),
+        is_closed: AtomicBool::new(false),
+        is_ended: AtomicBool::new(false),
+        model: Mutex::new(Model::new()),
+        database: layer.database("db"),
+        deferred: Mutex::default(),
+        recent: Mutex::default(),
+        turns: (0..DOCS).map(|_| tokio::sync::Mutex::default()).collect(),
+        principals: (0..USERS + ROLES).map(|_| tokio::sync::Mutex::default()).collect(),
+        canary: Canary::default(),
+        counts: Mutex::default(),
+        numbers: AtomicU64::new(1),
+        cookies: (0..USERS).map(|user| session(&secret, &user_name(user), SALT)).collect(),
+        has_failed: AtomicBool::new(false),
+        seed,
+    });
+    prepare(&world).await;
+    // Whoever sets a function begins to bring documents to it; of one who dies the others see soon that he is gone.
+    let background = BackgroundOptions {
+        look_every: Duration::from_secs(1),
+        silence_max: Duration::from_secs(3),
+        ..BackgroundOptions::default()
+    };
+    let background = Background::new(&layer, layer.actor.clone(), background).expect("randomness");
+    background.start();
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut canaries = tokio::task::JoinSet::new();
+    canaries.spawn(canary::timers(world.clone()));
+    canaries.spawn(canary::reads(world.clone(), store.layer().await));
+    let (mut followers, mut replicas) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
+    for user in 0..USERS {
+        followers.spawn(follow::Follower::new(&world, user).run());
+        replicas.spawn(replica::Replica::new(&world, user).run());
+    }
+    for number in 0..WRITERS {
+        tasks.spawn(write::write(world.clone(), number));
+    }
+    for number in 0..CHANGERS {
+        tasks.spawn(change::change(world.clone(), number));
+    }
+    for number in 0..ASKERS {
+        tasks.spawn(ask::ask(world.clone(), number));
+    }
+    tasks.spawn(change::functions(world.clone()));
+    let ends = Instant::now() + length;
+    let mut second = Some(second);
+    while !world.is_over() && Instant::now() < ends {
+        let pause = if dies { Duration::from_millis(2_500) } else { length };
+        let over = async {
+            while !world.is_over() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = timeout(pause.min(ends - Instant::now()), over).await;
+        if dies && let Some(died) = second.take() {
+            lock(&world.servers).retain(|server| *server != died.address());
+            drop(died);
+            let next = Mortal::start(store).await;
+            lock(&world.servers).push(next.address());
+            second = Some(next);
+            world.count("kills");
+        }
+    }
+    world.is_over.store(true, Ordering::SeqCst);
+    while let Some(done) = tasks.join_next().await {
+        went(done);
+    }
+    assert!(!world.has_failed.load(Ordering::SeqCst), "a follower or a replica has failed");
+    let began = Instant::now();
+    end::settle(&world, &layer).await;
+    println!("settled within {:?}", began.elapsed());
+    world.is_closed.store(true, Ordering::SeqCst);
+    end::close(&world).await;
+    let (mut followed, mut replicated) = (Vec::new(), Vec::new());
+    while let Some(done) = timeout(PATIENCE, followers.join_next()).await.expect("followers see the end") {
+        followed.push(went(done));
+    }
+    println!("followed within {:?}", began.elapsed());
+    while let Some(done) = replicas.join_next().await {
+        replicated.push(went(done));
+    }
+    println!("replicated within {:?}", began.elapsed());
+    world.is_ended.store(true, Ordering::SeqCst);
+    while let Some(done) = canaries.join_next().await {
+        went(done);
+    }
+    end::compare(&world, followed, replicated).await;
+    let counts = lock(&world.counts).clone();
+    println!("{counts:?}");
+    // Else nothing was shown.
+    for what in ["writes by right", "writes refused", "rows", "documents hidden", "documents compared", "functions"] {
+        assert!(counts.contains_key(what), "{what}: {counts:?}");
+    }
+    background.stop().await;
+    drop(second);
+    first.stop().await;
+}
+
+/// What a task has given; where it has failed, this fails as well.
+fn went<T>(done: Result<T, tokio::task::JoinError>) -> T {
+    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}
+
+/// SplitMix64 (public domain, by Sebastiano Vigna).
+pub(crate) struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn index(&mut self, end: usize) -> usize {
+        self.below(end as u64) as usize
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}

@@ -1,0 +1,191 @@
+//! The end: everything comes to rest, and each replica and follower has what the model gives its user.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_layer::{Background, BackgroundOptions, check};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::change::{is_through, put_user};
+use super::follow::{Followed, Known};
+use super::model::{Body, DOCS, Doc, GIVING, Leaf, PLAIN, USERS, channel_name, doc_id};
+use super::replica::Replicated;
+use super::support::Layer;
+use super::timeline::Span;
+use super::{Client, PATIENCE, World, lock};
+
+/// Behind all changes: users are let in again, what ends has ended, and the last function has come to all documents.
+pub async fn settle(world: &Arc<World>, layer: &Layer) {
+    let mut client = Client::new(world, 0xe0d);
+    for user in 0..USERS {
+        let value = lock(&world.model).users[user].newest().clone();
+        if value.is_disabled {
+            put_user(world, user, super::model::User { is_disabled: false, ..value }, false).await;
+        }
+    }
+    // One more, so that what has ended is looked at soon, whatever was noted of it before.
+    let number = world.number();
+    client
+        .must("PUT", &format!("/db/{}", super::NOTED), &json!({"n": number, "ends": now_s() + 1}).to_string(), 409)
+        .await;
+    let last = (PLAIN + GIVING..DOCS).filter_map(|doc| {
+        let state = lock(&world.model).docs[doc].newest().clone();
+        state.winners().first().and_then(|leaf| leaf.body.ends)
+    });
+    let last = last.max().unwrap_or_else(Instant::now).max(Instant::now() + Duration::from_millis(1_100));
+    tokio::time::sleep_until(last).await;
+    let options = BackgroundOptions {
+        ahead: Duration::from_secs(120),
+        silence_max: Duration::from_secs(3),
+        ..BackgroundOptions::default()
+    };
+    let background = Background::new(layer, layer.actor.clone(), options).expect("randomness");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let _ = background.round().await;
+        let through = is_through(world).await;
+        if through && are_buried(world, &mut client).await {
+            break;
+        }
+        assert!(Instant::now() < deadline, "seed {}: no end: is it through? {through}", world.seed);
+        sleep(Duration::from_millis(100)).await;
+    }
+    let mut model = lock(&world.model);
+    let newest = *model.functions.newest();
+    let version = model.functions.begin(newest);
+    model.functions.acknowledge(version);
+}
+
+fn now_s() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs()
+}
+
+/// Whether all that has ended has its tombstone.
+async fn are_buried(world: &Arc<World>, client: &mut Client) -> bool {
+    for doc in PLAIN + GIVING..DOCS {
+        let state = lock(&world.model).docs[doc].newest().clone();
+        let Some(leaf) = state.winners().first().map(|leaf| (*leaf).clone()) else { continue };
+        if leaf.body.ends.is_none() || leaf.body.deleted {
+            continue;
+        }
+        let body = json!({"doc_ids": [doc_id(doc)]}).to_string();
+        let rows = client.must("POST", "/db/_changes?filter=_doc_ids", &body, 0).await;
+        let row = &rows["results"][0];
+        let rev = row["changes"][0]["rev"].as_str().unwrap_or_else(|| panic!("{rows}"));
+        if row["deleted"] != true || Some(rev) == leaf.rev.get().map(String::as_str) {
+            return false;
+        }
+        let body = Body { number: world.number(), deleted: true, ends: None, ..(*leaf.body).clone() };
+        let (generation, rev) = (leaf.generation + 1, Arc::new(rev.to_owned().into()));
+        let mut model = lock(&world.model);
+        let leaves = vec![Leaf { generation, rev, body: Arc::new(body) }];
+        let version = model.docs[doc].begin(Arc::new(Doc { leaves }));
+        model.docs[doc].acknowledge(version);
+        drop(model);
+        world.count("documents that have ended");
+    }
+    true
+}
+
+/// The last write of all: everybody sees it.
+pub async fn close(world: &Arc<World>) {
+    let mut client = Client::new(world, 0xc05);
+    let text = json!({"n": world.number(), "in": [channel_name(super::model::EVERYONE)]}).to_string();
+    client.must("PUT", &format!("/db/{}", super::END), &text, 409).await;
+}
+
+/// What the database holds, and what the model says.
+pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Vec<Replicated>) {
+    let mut client = Client::new(world, 0xe2d);
+    world.judge_deferred(true);
+    // The model's own documents are the database's.
+    let found = client.must("GET", "/db/_all_docs?include_docs=true", "", 0).await;
+    let found: BTreeMap<&str, u64> = found["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(|row| Some((row["id"].as_str()?, row["doc"]["n"].as_u64()?)))
+        .collect();
+    for doc in 0..DOCS {
+        let number = winner(world, doc).map(|leaf| leaf.body.number);
+        let there = found.get(&*doc_id(doc)).copied();
+        if number != there {
+            world.fail(&format!("{} is {there:?}, acknowledged was {number:?}", doc_id(doc)), 0, Some(doc));
+        }
+    }
+    for Followed { user, told_of_losses, documents } in followed {
+        let seen = seen(world, user);
+        for (doc, leaf) in &seen {
+            let known = documents.get(doc);
+            let rev = leaf.rev.get().expect("acknowledged").clone();
+            if known != Some(&Known::Rev(rev.clone())) && known != Some(&Known::Perhaps(rev)) {
+                world.fail(&format!("the follower of {user} has {known:?} in the place of {leaf:?}"), user, Some(*doc));
+            }
+        }
+        let more =
+            documents.into_iter().filter(|(doc, known)| !seen.contains_key(doc) && matches!(known, Known::Rev(_)));
+        let more: Vec<usize> = more.map(|(doc, _)| doc).collect();
+        excused(world, user, &more, told_of_losses, "the follower");
+    }
+    for Replicated { user, all_leaves, documents } in replicated {
+        let seen = seen(world, user);
+        for (doc, leaf) in &seen {
+            let has = documents.get(doc);
+            if !has.is_some_and(|leaves| leaves.contains(&leaf.body.number)) {
+                world.fail(&format!("the replica of {user} has {has:?} in the place of {leaf:?}"), user, Some(*doc));
+            }
+            world.count("documents compared");
+        }
+        let more: Vec<usize> = documents.keys().copied().filter(|doc| !seen.contains_key(doc)).collect();
+        // A replica of leaves keeps those whose successors are hidden from it: the protocol has no word for that.
+        let more: Vec<usize> = more
+            .into_iter()
+            .filter(|doc| !all_leaves || lock(&world.model).docs[*doc].newest().leaves.len() == 1)
+            .collect();
+        excused(world, user, &more, true, "the replica");
+    }
+    let report = check::check_database(&world.database, |_| {}).await.expect("checked");
+    assert!(report.is_clean() && report.sums_compared, "seed {}: {report:#?}", world.seed);
+}
+
+fn winner(world: &World, doc: usize) -> Option<Leaf> {
+    let state = lock(&world.model).docs[doc].newest().clone();
+    let winners = state.winners();
+    assert!(winners.len() <= 1, "{state:?}");
+    winners.first().filter(|leaf| !leaf.body.deleted).map(|leaf| (*leaf).clone())
+}
+
+/// The documents that a user sees now.
+fn seen(world: &World, user: usize) -> BTreeMap<usize, Leaf> {
+    let now = Instant::now();
+    let now = Span { from: now, to: now };
+    let (possible, sure) = {
+        let model = lock(&world.model);
+        (model.possible(user, now), model.sure(user, now))
+    };
+    assert_eq!(possible, sure, "seed {}: nothing changes any more", world.seed);
+    let winners: Vec<(usize, Leaf)> = (0..DOCS).filter_map(|doc| Some((doc, winner(world, doc)?))).collect();
+    let model = lock(&world.model);
+    winners.into_iter().filter(|(_, leaf)| model.must_show(sure, &leaf.body, now)).collect()
+}
+
+/// What somebody has that is not seen any more.
+fn excused(world: &World, user: usize, more: &[usize], told_of_losses: bool, who: &str) {
+    let model = lock(&world.model);
+    let lost = model.lost[user];
+    let is_wrong = |doc: &&usize| {
+        let written = model.written[**doc];
+        let is_later = written.zip(lost).is_some_and(|(written, lost)| written > lost);
+        lost.is_none() || told_of_losses && (super::LOSSES_ARE_TOLD || !is_later)
+    };
+    let wrong: BTreeSet<usize> = more.iter().filter(is_wrong).copied().collect();
+    drop(model);
+    for _ in more {
+        world.count("kept of what was lost");
+    }
+    if let Some(doc) = wrong.first() {
+        world.fail(&format!("{who} of {user} still has {wrong:?}"), user, Some(*doc));
+    }
+}

@@ -1,0 +1,155 @@
+//! Replicas of users: what replication makes of a feed, with the bodies asked for apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::model::{doc_id, doc_of};
+use super::timeline::Span;
+use super::{Client, PATIENCE, Who, World, ask, lock, parsed};
+
+/// A replica as it is in the end.
+pub struct Replicated {
+    pub user: usize,
+    /// Whether it has all leaves that the user sees, or winners alone.
+    pub all_leaves: bool,
+    /// The revisions of each document that are not deleted, by the numbers of their bodies.
+    pub documents: BTreeMap<usize, Vec<u64>>,
+}
+
+pub struct Replica {
+    client: Client,
+    user: usize,
+    all_leaves: bool,
+    since: String,
+    documents: BTreeMap<usize, BTreeMap<String, u64>>,
+    has_end: bool,
+}
+
+impl Replica {
+    pub fn new(world: &Arc<World>, user: usize) -> Replica {
+        let client = Client::new(world, 0x20_000 + user as u64);
+        let (documents, all_leaves) = (BTreeMap::new(), user.is_multiple_of(2));
+        Replica { client, user, all_leaves, since: "0".into(), documents, has_end: false }
+    }
+
+    /// Replicates a few pages from time to time, and in the end all that is left.
+    pub async fn run(mut self) -> Replicated {
+        let world = self.client.world.clone();
+        let mut deadline = None;
+        while !self.has_end {
+            let pages = if world.is_closed() { 1_000 } else { 1 + self.client.random.below(6) };
+            for _ in 0..pages {
+                if !self.page().await {
+                    break;
+                }
+            }
+            if world.is_closed() {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+                assert!(Instant::now() < deadline, "seed {}: the replica of {} has no end", world.seed, self.user);
+                sleep(Duration::from_millis(20)).await;
+            } else {
+                sleep(Duration::from_millis(self.client.random.below(2_500))).await;
+            }
+        }
+        let documents = self.documents.into_iter().filter(|(_, leaves)| !leaves.is_empty());
+        let documents = documents.map(|(doc, leaves)| (doc, leaves.into_values().collect())).collect();
+        Replicated { user: self.user, all_leaves: self.all_leaves, documents }
+    }
+
+    async fn asked(&mut self, method: &str, path: &str, body: &str) -> Option<(Value, Span)> {
+        let world = self.client.world.clone();
+        let server = self.client.server();
+        let from = Instant::now();
+        let answer = self.client.call(server, method, path, &world.headers(Who::User(self.user)), body).await?;
+        let span = Span { from, to: Instant::now() };
+        match answer.status {
+            200 => Some((parsed(&answer.body), span)),
+            401 | 403 if !lock(&world.model).sure(self.user, span).is_enabled => None,
+            503 => None,
+            _ => world.fail(&format!("{method} {path} {body}: {answer:?}"), self.user, None),
+        }
+    }
+
+    /// Whether there may be another one.
+    async fn page(&mut self) -> bool {
+        let world = self.client.world.clone();
+        let limit = 1 + self.client.random.below(30);
+        let style = if self.all_leaves { "all_docs" } else { "main_only" };
+        let path = format!("/db/_changes?style={style}&revocations=true&limit={limit}&since={}", self.since);
+        let Some((answer, span)) = self.asked("GET", &path, "").await else { return false };
+        let rows = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        let mut wanted = Vec::new();
+        let mut gone = Vec::new();
+        for row in rows {
+            let id = text(&row["id"]);
+            if id.starts_with("_user/") || [super::END, super::NOTED].contains(&&*id) {
+                continue;
+            }
+            let doc = doc_of(&id).unwrap_or_else(|| panic!("{row}"));
+            if row["revoked"] == true {
+                gone.push(doc);
+                continue;
+            }
+            let has_left = row["removed"].as_array().is_some_and(|removed| !removed.is_empty());
+            for leaf in row["changes"].as_array().expect("leaves") {
+                let rev = text(&leaf["rev"]);
+                if !has_left {
+                    world.sent(self.user, doc, &rev, row["deleted"] == true, span, || format!("{path}: {row}"));
+                }
+                wanted.push(json!({"id": id, "rev": rev}));
+            }
+        }
+        let mut found = Vec::new();
+        if !wanted.is_empty() {
+            let body = json!({"docs": wanted}).to_string();
+            // What is not known to be there is asked for again with the page.
+            let Some((answer, span)) = self.asked("POST", "/db/_bulk_get?revs=true", &body).await else { return false };
+            for result in answer["results"].as_array().expect("results") {
+                let doc = doc_of(result["id"].as_str().expect("an id")).unwrap_or_else(|| panic!("{result}"));
+                for one in result["docs"].as_array().expect("documents") {
+                    if one["ok"].is_object() {
+                        ask::shown(&world, self.user, doc, &one["ok"], span, &format!("_bulk_get behind {path}"));
+                        found.push((doc, one["ok"].clone()));
+                    }
+                }
+            }
+        }
+        for doc in gone {
+            self.documents.remove(&doc);
+            world.count("revoked in replicas");
+        }
+        for (doc, revision) in found {
+            self.take(doc, &revision);
+        }
+        self.since = text(&answer["last_seq"]);
+        self.has_end |= rows.iter().any(|row| row["id"] == super::END);
+        rows.len() as u64 >= limit
+    }
+
+    fn take(&mut self, doc: usize, revision: &Value) {
+        self.client.world.count("revisions replicated");
+        if revision["_removed"] == true {
+            self.documents.remove(&doc);
+            return;
+        }
+        let leaves = self.documents.entry(doc).or_default();
+        if !self.all_leaves {
+            leaves.clear();
+        }
+        // Its ancestors are leaves no more.
+        let start = revision["_revisions"]["start"].as_u64().expect("a generation");
+        let ids = revision["_revisions"]["ids"].as_array().unwrap_or_else(|| panic!("{} {revision}", doc_id(doc)));
+        for (at, id) in ids.iter().enumerate() {
+            leaves.remove(&format!("{}-{}", start - at as u64, id.as_str().expect("an id")));
+        }
+        if revision["_deleted"] != true {
+            let rev = revision["_rev"].as_str().expect("a revision").to_owned();
+            leaves.insert(rev, revision["n"].as_u64().expect("a number"));
+        }
+    }
+}
