@@ -140,6 +140,8 @@ bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engin
 	  --rounds 5 | tee $(target)/bench/access.jsonl
 	$(target)/release/flatbed-bench sync --flatbed $(target)/release/flatbed --directory $(target)/bench --rounds 3 \
 	  | tee $(target)/bench/sync.jsonl
+	$(target)/release/flatbed-bench channels --flatbed $(target)/release/flatbed --directory $(target)/bench --rounds 3 \
+	  --documents 1000000 | tee $(target)/bench/channels.md
 	if command -v npm >/dev/null; then \
 	  $(MAKE) --no-print-directory tests/node_modules/.package-lock.json; \
 	  FLATBED_BIN='$(abspath $(target))/release/flatbed' node tests/bench/pouchdb.mjs | tee $(target)/bench/pouchdb.md; \

@@ -5,34 +5,25 @@ use std::{
     cell::Cell,
     collections::BTreeMap,
     io,
-    net::SocketAddr,
     path::Path,
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
 use hyper::{
-    Method, Request,
-    client::conn::http1::{self, SendRequest},
+    Method,
     header::{self, HeaderName},
 };
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    task::{JoinSet, LocalSet},
-};
+use tokio::task::{JoinSet, LocalSet};
 use tokio_rustls::{
     TlsConnector,
     rustls::{
         ClientConfig, RootCertStore,
         client::Resumption,
         crypto::ring,
-        pki_types::{CertificateDer, ServerName, pem::PemObject},
+        pki_types::{CertificateDer, pem::PemObject},
     },
 };
 
@@ -40,6 +31,7 @@ use crate::{
     documents,
     server::{Server, ServerError},
     stats::{cpu_s, median, percentiles, rounded},
+    way::{Way, WayError},
 };
 
 /// A certificate that signs itself, for `localhost`, and its key: those of the tests.
@@ -47,11 +39,11 @@ const CERTIFICATE: &[u8] = include_bytes!("../../couch/tests/data/localhost.pem"
 const KEY: &[u8] = include_bytes!("../../couch/tests/data/localhost.key.pem");
 
 /// The administrator, and the user who reads.
-const ADMIN: &str = "Basic YWRtaW46c2VjcmV0";
+pub(crate) const ADMIN: &str = "Basic YWRtaW46c2VjcmV0";
 const BASIC: &str = "Basic YW5uYTpzZWNyZXQ=";
 
 /// The secret of tokens, in base64, and one of `anna` that it signs, until 2100.
-const JWT_SECRET: &str = "ZmxhdGJlZC1iZW5jaC1mbGF0YmVkLWJlbmNoLWZsYXQ=";
+pub(crate) const JWT_SECRET: &str = "ZmxhdGJlZC1iZW5jaC1mbGF0YmVkLWJlbmNoLWZsYXQ=";
 const TOKEN: &str = "Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCIsImtpZCI6ImJlbmNoIn0.\
     eyJzdWIiOiJhbm5hIiwiZXhwIjo0MTAyNDQ0ODAwfQ.vur7OA3U4CbLRfSk_-nqw2bC3TbUIIaPJYjaAdIKOYg";
 
@@ -72,96 +64,10 @@ pub(crate) enum AccessError {
     Io(#[from] io::Error),
     /// A request failed.
     #[error(transparent)]
-    Http(#[from] hyper::Error),
-    /// A request that cannot be written.
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
+    Way(#[from] WayError),
     /// The certificate is not taken.
     #[error(transparent)]
     Tls(#[from] tokio_rustls::rustls::Error),
-    /// An answer that nothing can be measured with.
-    #[error("{path}: {status} {text}")]
-    Status {
-        /// What was asked for.
-        path: String,
-        /// The answer's status.
-        status: u16,
-        /// The answer's text.
-        text: String,
-    },
-}
-
-/// How a connection is made, and what each of its requests says of who asks.
-#[derive(Clone)]
-struct Way {
-    address: SocketAddr,
-    tls: Option<TlsConnector>,
-    says: Option<(HeaderName, String)>,
-}
-
-struct Open {
-    sender: SendRequest<Full<Bytes>>,
-    says: Option<(HeaderName, String)>,
-}
-
-impl Way {
-    async fn open(&self) -> Result<Open, AccessError> {
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        let sender = match &self.tls {
-            None => begin(stream).await?,
-            Some(tls) => {
-                let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
-                begin(tls.connect(name, stream).await?).await?
-            }
-        };
-        Ok(Open { sender, says: self.says.clone() })
-    }
-}
-
-async fn begin<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, AccessError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(async move {
-        // The error reaches whoever waits for an answer.
-        let _ = connection.await;
-    });
-    Ok(sender)
-}
-
-impl Open {
-    async fn call(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: String,
-    ) -> Result<(u16, Bytes, Option<String>), AccessError> {
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "localhost");
-        if let Some((name, value)) = &self.says {
-            request = request.header(name, value);
-        }
-        if !body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
-        }
-        self.sender.ready().await?;
-        let answer = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
-        let cookie =
-            answer.headers().get(header::SET_COOKIE).and_then(|cookie| cookie.to_str().ok()).map(str::to_owned);
-        Ok((answer.status().as_u16(), answer.into_body().collect().await?.to_bytes(), cookie))
-    }
-
-    async fn expect(&mut self, method: Method, path: &str, body: String) -> Result<Option<String>, AccessError> {
-        match self.call(method, path, body).await? {
-            (200..300, _, cookie) => Ok(cookie),
-            (status, text, _) => Err(AccessError::Status {
-                path: path.to_owned(),
-                status,
-                text: String::from_utf8_lossy(&text).chars().take(300).collect(),
-            }),
-        }
-    }
 }
 
 /// Runs tasks to their ends.
@@ -297,7 +203,8 @@ pub(crate) async fn run(binary: &Path, directory: &Path, rounds: u64, seconds: u
     let says = |name: HeaderName, value: &str| Way { says: Some((name, value.to_owned())), ..none.clone() };
     fill(&says(header::AUTHORIZATION, ADMIN)).await?;
     let sign_in = json!({"name": "anna", "password": "secret"}).to_string();
-    let cookie = none.open().await?.expect(Method::POST, "/_session", sign_in).await?.unwrap_or_default();
+    let (_, cookie) = none.open().await?.expect(Method::POST, "/_session", sign_in).await?;
+    let cookie = cookie.unwrap_or_default();
     let cookie = cookie.split(';').next().unwrap_or_default();
     let encrypted = Way { address: secret, tls: Some(tls()?), says: None };
     let ways = [

@@ -3,6 +3,7 @@
 //! milliseconds, and how much of a core each side used.
 
 mod access;
+mod channels;
 mod documents;
 mod feeds;
 mod histories;
@@ -14,6 +15,7 @@ mod server;
 mod stats;
 mod suite;
 mod sync;
+mod way;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -27,6 +29,7 @@ flatbed-bench suite --flatbed BINARY [--pouchdb SCRIPT] [--directory DIR] [--doc
 flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--seconds N] [--rounds N] [--documents N]
 flatbed-bench access --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N]
 flatbed-bench sync --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N] [--workers N] [--expiring N]
+flatbed-bench channels --flatbed BINARY [--directory DIR] [--case NAME]... [--documents N] [--users N] [--seconds N] [--rounds N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
 flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories|queries [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
@@ -48,6 +51,7 @@ struct Arguments {
     cases: Vec<String>,
     rounds: u64,
     expiring: u64,
+    users: usize,
 }
 
 fn parse() -> Result<Option<Arguments>, lexopt::Error> {
@@ -67,6 +71,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
         cases: Vec::new(),
         rounds: 1,
         expiring: 0,
+        users: 10_000,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -84,6 +89,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
             Long("flatbed") => arguments.flatbed = parser.value()?.into(),
             Long("case") => arguments.cases.push(parser.value()?.string()?),
             Long("rounds") => arguments.rounds = parser.value()?.parse()?,
+            Long("users") => arguments.users = parser.value()?.parse()?,
             Long("expiring") => arguments.expiring = parser.value()?.parse()?,
             Long("pouchdb") => arguments.pouchdb = Some(parser.value()?.into()),
             Value(command) if arguments.command.is_empty() => arguments.command = command.string()?,
@@ -140,6 +146,13 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
         let Arguments { flatbed, directory, workers, seconds, rounds, expiring, .. } = arguments;
         let (flatbed, directory, workers) = (&*flatbed, &*directory.join("sync"), workers.unwrap_or(64));
         runtime.block_on(sync::run(&sync::Options { flatbed, directory, seconds, rounds, workers, expiring }))?;
+        return Ok(());
+    }
+    if arguments.command == "channels" {
+        let Arguments { flatbed, directory, cases, seconds, rounds, documents, users, .. } = arguments;
+        let directory = directory.join("channels");
+        let options = channels::Options { flatbed, directory, cases, seconds, rounds, documents, users };
+        runtime.block_on(channels::run(&options))?;
         return Ok(());
     }
     if arguments.command == "feeds" {

@@ -40,7 +40,7 @@ const WINDOW_BYTES: u32 = 1 << 20;
 
 /// Why a feed broke.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FollowError {
+pub(crate) enum FollowError {
     /// The connection.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -57,7 +57,7 @@ pub(super) enum FollowError {
 
 /// What feeds to open.
 #[derive(Clone)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// The server.
     pub address: SocketAddr,
     /// How many feeds.
@@ -66,11 +66,21 @@ pub(super) struct Plan {
     pub databases: usize,
     /// Feeds on one HTTP/2 connection; 0: HTTP/1.1, one feed a connection.
     pub streams: usize,
+    /// What each feed asks for, where that is not `/feeds0` and so on; one database then.
+    pub asks: Option<Arc<[Asks]>>,
+}
+
+/// What one feed asks for, over HTTP/1.1.
+pub(crate) struct Asks {
+    /// Its database, `/db`.
+    pub database: String,
+    /// Its header `authorization`.
+    pub authorization: String,
 }
 
 /// What a follower has seen at the end.
 #[derive(Clone, Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// Its database.
     pub database: usize,
     /// How many rows.
@@ -80,7 +90,7 @@ pub(super) struct Seen {
 }
 
 /// What all followers have seen.
-pub(super) struct Report {
+pub(crate) struct Report {
     /// Each one's.
     pub seen: Vec<Seen>,
     /// From acknowledgements to rows, each row of each follower.
@@ -101,7 +111,7 @@ struct Shared {
 }
 
 /// Followers at work.
-pub(super) struct Followers {
+pub(crate) struct Followers {
     thread: JoinHandle<io::Result<Report>>,
     stop: watch::Sender<bool>,
     opened: Arc<AtomicUsize>,
@@ -109,7 +119,7 @@ pub(super) struct Followers {
 
 impl Followers {
     /// Begins to open the feeds.
-    pub(super) fn start(plan: Plan, tally: Arc<Tally>) -> io::Result<Followers> {
+    pub(crate) fn start(plan: Plan, tally: Arc<Tally>) -> io::Result<Followers> {
         let (stop, mut stopped) = watch::channel(false);
         let opened = Arc::new(AtomicUsize::new(0));
         let seen = (0..plan.feeds).map(|feed| Seen { database: feed % plan.databases, ..Seen::default() }).collect();
@@ -140,7 +150,7 @@ impl Followers {
     }
 
     /// Waits until this many feeds have begun; false where that takes longer than a minute without one more.
-    pub(super) async fn opened(&self, feeds: usize) -> bool {
+    pub(crate) async fn opened(&self, feeds: usize) -> bool {
         let (mut last, mut since) = (0, Instant::now());
         loop {
             let opened = self.opened.load(Ordering::Relaxed);
@@ -158,7 +168,7 @@ impl Followers {
     }
 
     /// Closes all feeds.
-    pub(super) fn stop(self) -> io::Result<Report> {
+    pub(crate) fn stop(self) -> io::Result<Report> {
         let _ = self.stop.send(true);
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the followers' thread failed")))
     }
@@ -195,8 +205,11 @@ impl Shared {
     }
 
     fn path(&self, feed: usize) -> String {
-        let database = feed % self.plan.databases;
-        format!("/feeds{database}/_changes?feed=continuous&since=now&heartbeat=30000")
+        let database = match self.plan.asks.as_ref().and_then(|asks| asks.get(feed)) {
+            Some(asks) => asks.database.clone(),
+            None => format!("/feeds{}", feed % self.plan.databases),
+        };
+        format!("{database}/_changes?feed=continuous&since=now&heartbeat=30000")
     }
 
     async fn connect(&self, feed: usize) -> io::Result<TcpStream> {
@@ -212,7 +225,11 @@ impl Shared {
     async fn http1(&self, feed: usize) -> Result<(), FollowError> {
         let mut permit = self.opening.acquire().await.ok();
         let mut stream = self.connect(feed).await?;
-        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", self.path(feed), self.plan.address);
+        let says = match self.plan.asks.as_ref().and_then(|asks| asks.get(feed)) {
+            Some(asks) => format!("Authorization: {}\r\n", asks.authorization),
+            None => String::new(),
+        };
+        let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{says}\r\n", self.path(feed), self.plan.address);
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Chunked::new();
         loop {

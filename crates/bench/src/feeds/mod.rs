@@ -1,10 +1,10 @@
 //! What `make bench-feeds` runs: thousands of continuous followers of one server, its own client, and one table of it all.
 
 mod catch_up;
-mod followers;
-mod stream;
+pub(crate) mod followers;
+pub(crate) mod stream;
 mod table;
-mod tally;
+pub(crate) mod tally;
 
 use std::{
     cell::Cell,
@@ -268,7 +268,7 @@ async fn run_case(case: Case, seconds: u64, server: &Server) -> Result<Value, Fe
 
     let empty = moment(server, pid).await?;
     let tally = Arc::new(Tally::new(usize::try_from(case.rate * seconds).unwrap_or(0)));
-    let plan = Plan { address, feeds: case.feeds, databases: case.databases, streams: case.streams };
+    let plan = Plan { address, feeds: case.feeds, databases: case.databases, streams: case.streams, asks: None };
     let followers = Followers::start(plan, tally.clone())?;
     if !followers.opened(case.feeds).await {
         return Err(FeedsError::NotOpened { feeds: case.feeds, failures: followers.stop()?.failures });

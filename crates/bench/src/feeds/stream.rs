@@ -6,7 +6,7 @@ use crate::documents;
 
 /// What is wrong with a feed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum StreamError {
+pub(crate) enum StreamError {
     /// Something else than a 200 with chunks.
     #[error("not a streamed answer: {0}")]
     Head(String),
@@ -25,7 +25,7 @@ pub(super) enum StreamError {
 }
 
 /// A row.
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// Its document's number in the load.
     pub number: usize,
     /// From its first brace to its last.
@@ -33,14 +33,14 @@ pub(super) struct Row<'a> {
 }
 
 /// The value of the first member `name` (`"name":"`) of a text.
-pub(super) fn member<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn member<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let rest = line.get(memmem::find(line, name)? + name.len()..)?;
     rest.get(..memchr(b'"', rest)?)
 }
 
 /// Lines of rows, however they are cut into pieces; the order of their sequences is checked.
 #[derive(Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     /// A line that is not whole yet.
     rest: Vec<u8>,
     newest: Vec<u8>,
@@ -48,7 +48,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Takes more of the text and hands over each row that is whole. Empty lines are heartbeats.
-    pub(super) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
+    pub(crate) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
         while let Some(end) = memchr(b'\n', data) {
             let (line, behind) = (&data[..end], &data[end + 1..]);
             data = behind;
@@ -73,7 +73,12 @@ fn one(newest: &mut Vec<u8>, line: &[u8], row: &mut impl FnMut(Row<'_>)) -> Resu
         return Ok(());
     }
     let shown = |text: &[u8]| String::from_utf8_lossy(text).chars().take(200).collect::<String>();
-    let number = member(line, b"\"id\":\"").and_then(documents::number);
+    let id = member(line, b"\"id\":\"");
+    // A user's feed tells them that what they have has changed, behind what came with that.
+    if id.is_some_and(|id| id.starts_with(b"_user/")) {
+        return Ok(());
+    }
+    let number = id.and_then(documents::number);
     let (Some(seq), Some(number)) = (member(line, b"\"seq\":\""), number) else {
         return Err(StreamError::Row(shown(line)));
     };
@@ -96,7 +101,7 @@ enum Part {
 }
 
 /// An answer over HTTP/1.1 whose body comes in chunks.
-pub(super) struct Chunked {
+pub(crate) struct Chunked {
     part: Part,
     /// A head or a chunk's length that is not whole yet.
     rest: Vec<u8>,
@@ -105,17 +110,17 @@ pub(super) struct Chunked {
 
 impl Chunked {
     /// Before the head.
-    pub(super) fn new() -> Chunked {
+    pub(crate) fn new() -> Chunked {
         Chunked { part: Part::Head, rest: Vec::new(), rows: Rows::default() }
     }
 
     /// Whether the head has come: the server has then read where `now` is.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.part, Part::Head)
     }
 
     /// Takes what was read and hands over the rows in it.
-    pub(super) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
+    pub(crate) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
         while !data.is_empty() {
             match self.part {
                 Part::Head => {

@@ -1,6 +1,7 @@
 //! When writes were acknowledged and when their rows came, shared by the writers' thread and the followers'.
 
 use std::{
+    ops::Range,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Instant,
 };
@@ -21,7 +22,7 @@ struct Write {
 }
 
 /// All writes of a case, by number.
-pub(super) struct Tally {
+pub(crate) struct Tally {
     start: Instant,
     writes: Vec<Write>,
     rows: AtomicU64,
@@ -29,7 +30,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Room for the writes 0 to `count`.
-    pub(super) fn new(count: usize) -> Tally {
+    pub(crate) fn new(count: usize) -> Tally {
         let writes = std::iter::repeat_with(Write::default).take(count).collect();
         Tally { start: Instant::now(), writes, rows: AtomicU64::new(0) }
     }
@@ -40,7 +41,7 @@ impl Tally {
     }
 
     /// The write `number` was acknowledged now.
-    pub(super) fn acknowledge(&self, number: usize) {
+    pub(crate) fn acknowledge(&self, number: usize) {
         if let Some(write) = self.writes.get(number) {
             write.acknowledged.store(self.nanoseconds(Instant::now()), Ordering::Release);
         }
@@ -48,7 +49,7 @@ impl Tally {
 
     /// A follower has the row of write `number`. Microseconds since its acknowledgement, 0 where the row came before;
     /// `None`: no such write.
-    pub(super) fn row(&self, number: usize, at: Instant) -> Option<u64> {
+    pub(crate) fn row(&self, number: usize, at: Instant) -> Option<u64> {
         let write = self.writes.get(number)?;
         let at = self.nanoseconds(at);
         write.last_row.fetch_max(at, Ordering::Relaxed);
@@ -61,16 +62,21 @@ impl Tally {
     }
 
     /// Rows that have come, of all writes and followers.
-    pub(super) fn rows(&self) -> u64 {
+    pub(crate) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
     /// From the acknowledgement to the last follower's row, in milliseconds; and how many rows of the `followers` that
     /// each write has are missing.
-    pub(super) fn last_rows(&self, followers: u32) -> (Value, u64) {
+    pub(crate) fn last_rows(&self, followers: u32) -> (Value, u64) {
+        self.last_rows_of(0..self.writes.len(), followers)
+    }
+
+    /// The same of the writes of these numbers.
+    pub(crate) fn last_rows_of(&self, numbers: Range<usize>, followers: u32) -> (Value, u64) {
         let mut latencies_ms = Vec::new();
         let mut missing = 0;
-        for write in &self.writes {
+        for write in self.writes.get(numbers).unwrap_or_default() {
             let acknowledged = write.acknowledged.load(Ordering::Relaxed);
             let rows = write.rows.load(Ordering::Relaxed);
             if acknowledged > 0 {
@@ -82,13 +88,13 @@ impl Tally {
     }
 
     /// How many writes were acknowledged.
-    pub(super) fn acknowledged(&self) -> usize {
+    pub(crate) fn acknowledged(&self) -> usize {
         self.writes.iter().filter(|write| write.acknowledged.load(Ordering::Relaxed) > 0).count()
     }
 }
 
 /// Counts of microseconds, each within a 64th: many millions of latencies in little memory.
-pub(super) struct Histogram(Vec<u64>);
+pub(crate) struct Histogram(Vec<u64>);
 
 const MANTISSA_BITS: u32 = 6;
 
@@ -111,14 +117,14 @@ impl Histogram {
     }
 
     /// One more.
-    pub(super) fn add(&mut self, microseconds: u64) {
+    pub(crate) fn add(&mut self, microseconds: u64) {
         if let Some(count) = self.0.get_mut(Self::bucket(microseconds)) {
             *count += 1;
         }
     }
 
     /// In milliseconds; null without any.
-    pub(super) fn percentiles(&self) -> Value {
+    pub(crate) fn percentiles(&self) -> Value {
         let all: u64 = self.0.iter().sum();
         let Some(last) = self.0.iter().rposition(|count| *count > 0) else { return Value::Null };
         let at = |share: f64| {

@@ -1,0 +1,177 @@
+//! Connections of those who say who they are: in plain or over TLS, with a header that each request carries.
+
+use std::{cell::Cell, io, net::SocketAddr, rc::Rc, time::Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    Method, Request, Response,
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+    header::{self, HeaderName},
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::{JoinSet, LocalSet},
+};
+use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
+
+/// Why a request has no answer that anything can be measured with.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WayError {
+    /// No connection.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A request failed.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    /// A request that cannot be written.
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    /// Another status than 2xx.
+    #[error("{path}: {status} {text}")]
+    Status {
+        /// What was asked for.
+        path: String,
+        /// The answer's status.
+        status: u16,
+        /// The beginning of the answer's text.
+        text: String,
+    },
+}
+
+/// How a connection is made, and what each of its requests says of who asks.
+#[derive(Clone)]
+pub(crate) struct Way {
+    /// Where the server listens.
+    pub address: SocketAddr,
+    /// Over TLS.
+    pub tls: Option<TlsConnector>,
+    /// The header of each request.
+    pub says: Option<(HeaderName, String)>,
+}
+
+/// One connection, on which requests follow each other.
+pub(crate) struct Open {
+    sender: SendRequest<Full<Bytes>>,
+    says: Option<(HeaderName, String)>,
+}
+
+impl Way {
+    /// Connects.
+    pub(crate) async fn open(&self) -> Result<Open, WayError> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let sender = match &self.tls {
+            None => begin(stream).await?,
+            Some(tls) => {
+                let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+                begin(tls.connect(name, stream).await?).await?
+            }
+        };
+        Ok(Open { sender, says: self.says.clone() })
+    }
+}
+
+async fn begin<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, WayError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(async move {
+        // The error reaches whoever waits for an answer.
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+impl Open {
+    /// Sends a request and gives the answer once its head is here.
+    pub(crate) async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Response<Incoming>, WayError> {
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "localhost");
+        if let Some((name, value)) = &self.says {
+            request = request.header(name, value);
+        }
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        self.sender.ready().await?;
+        Ok(self.sender.send_request(request.body(Full::new(body.into()))?).await?)
+    }
+
+    /// A request and its whole answer: status, body, cookie.
+    pub(crate) async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<(u16, Bytes, Option<String>), WayError> {
+        let answer = self.send(method, path, body).await?;
+        let cookie =
+            answer.headers().get(header::SET_COOKIE).and_then(|cookie| cookie.to_str().ok()).map(str::to_owned);
+        Ok((answer.status().as_u16(), answer.into_body().collect().await?.to_bytes(), cookie))
+    }
+
+    /// The same of a request that must be answered with 2xx: body and cookie.
+    pub(crate) async fn expect(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<(Bytes, Option<String>), WayError> {
+        match self.call(method, path, body).await? {
+            (200..300, text, cookie) => Ok((text, cookie)),
+            (status, text, _) => Err(WayError::Status {
+                path: path.to_owned(),
+                status,
+                text: String::from_utf8_lossy(&text).chars().take(300).collect(),
+            }),
+        }
+    }
+}
+
+/// Requests of many workers, each on a connection of its own, until one says that it is over; the milliseconds of each. What is
+/// asked gets a number that no other has.
+pub(crate) async fn together<E>(
+    way: &Way,
+    workers: usize,
+    request: impl AsyncFn(&mut Open, u64) -> Result<bool, E> + Clone + 'static,
+) -> Result<Vec<f64>, E>
+where
+    E: From<WayError> + 'static,
+{
+    let (local, next) = (LocalSet::new(), Rc::new(Cell::new(0_u64)));
+    let mut tasks = JoinSet::new();
+    for _ in 0..workers {
+        let (next, request) = (next.clone(), request.clone());
+        let mut connection = way.open().await?;
+        let work = async move {
+            let mut ms = Vec::new();
+            loop {
+                let number = next.replace(next.get() + 1);
+                let sent = Instant::now();
+                if !request(&mut connection, number).await? {
+                    return Ok::<_, E>(ms);
+                }
+                ms.push(sent.elapsed().as_secs_f64() * 1e3);
+            }
+        };
+        tasks.spawn_local_on(work, &local);
+    }
+    let mut ms = Vec::new();
+    local
+        .run_until(async {
+            while let Some(done) = tasks.join_next().await {
+                ms.extend(done.map_err(|failed| WayError::Io(io::Error::other(failed)))??);
+            }
+            Ok(ms)
+        })
+        .await
+}
