@@ -61,3 +61,20 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_whatever_is_set() {
+        let limits = Limits { max_post_records: 1_000, ..Limits::default() };
+        assert_eq!(limits.bounded().max_post_records, Limits::POST_RECORDS_MAX);
+        assert_eq!(Limits::default().bounded(), Limits::default());
+        assert_eq!(limits.staged_bytes_max(), 524_288_000);
+        assert_eq!(Limits { quota_bytes: Some(1_000), ..limits }.staged_bytes_max(), 2_000);
+        assert_eq!(Limits { quota_bytes: Some(u64::MAX), ..limits }.staged_bytes_max(), 524_288_000);
+        let large = Limits { max_record_payload_bytes: 300_000_000, ..limits };
+        assert_eq!(large.staged_bytes_max(), 600_000_000);
+    }
+}

@@ -88,7 +88,22 @@ mod tests {
     #[test]
     fn texts() {
         assert_eq!(Offset::parse("5"), Some(Offset(Place::Skip(5))));
-        for bad in ["", "abc", "-1", "1.5", "n", "n1", "n.41", "n1.", "n1.4", "n1.4é", "x1.41", "n+1.41", "n1.0a"] {
+        for bad in [
+            "",
+            "abc",
+            "-1",
+            "1.5",
+            "n",
+            "n1",
+            "n.41",
+            "n1.",
+            "n1.4",
+            "n1.4é",
+            "x1.41",
+            "n+1.41",
+            "n1.0a",
+            "n00000000000000001.41",
+        ] {
             assert_eq!(Offset::parse(bad), None, "{bad}");
         }
     }

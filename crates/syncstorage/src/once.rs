@@ -52,3 +52,32 @@ pub(crate) fn drawn() -> Result<u64> {
     getrandom::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_been_forgotten_is_not_known() {
+        let at = Timestamp::from_hundredths;
+        let once = Once::new().unwrap();
+        let (first, again) = (Attempt { maybe_committed: false }, Attempt { maybe_committed: true });
+        let mut head = Head::default();
+        // Nothing was tried, or nothing that may have been committed.
+        assert!(matches!(once.answered(again, &head), Ok(None)));
+        once.answer(at(1_000), 1);
+        assert!(matches!(once.answered(again, &head), Ok(None)));
+        once.answer(at(1_010), 2);
+        head.note(once.number, at(1_010));
+        assert!(matches!(once.answered(again, &head), Ok(Some(2))));
+        // An attempt that knows that none before it was, is the first.
+        assert!(matches!(once.answered(first, &head), Ok(None)));
+        // Others have written so much since the first attempt that its number may be gone, though not since the second.
+        let mut head = Head::default();
+        head.note(7, at(1_005));
+        for other in 0..16 {
+            head.note(100 + other, at(1_006));
+        }
+        assert!(matches!(once.answered(again, &head), Err(Error::Unknown)));
+    }
+}

@@ -139,6 +139,7 @@ mod tests {
         assert_eq!(hundredths("0.29"), Some(29));
         assert_eq!(hundredths("1400000000.129"), Some(140_000_000_012));
         assert_eq!(hundredths("1e9"), Some(100_000_000_000));
+        assert_eq!((hundredths("1239e-3"), hundredths("0e0")), (Some(123), Some(0)));
         assert_eq!(hundredths("1e300"), Some(HUNDREDTHS_MAX));
         assert_eq!(hundredths("99999999999999999999"), Some(HUNDREDTHS_MAX));
         for bad in ["", "-1", "-0.01", "abc", "nan", "inf", "infinity", "1e999", "1 ", "0x1", "."] {

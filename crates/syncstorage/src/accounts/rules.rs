@@ -188,6 +188,9 @@ mod tests {
             [new, old, old, Err(Refusal::KeysChangedAt)]
         );
         assert_eq!(follow(&[(0, 5, "a"), (0, 6, "a"), (0, 5, "a")]), [new, old, Err(Refusal::KeysChangedAt)]);
+        // Where no generation is said it is what the keys' time is, at first and later.
+        assert_eq!(follow(&[(0, 5, "a"), (4, 5, "a")]), [new, Err(Refusal::Generation)]);
+        assert_eq!(follow(&[(0, 5, "a"), (0, 6, "a"), (5, 6, "a")]), [new, old, Err(Refusal::Generation)]);
         assert_eq!(
             follow(&[(5, 5, "a"), (6, 6, "b"), (7, 7, "a"), (7, 7, "c"), (6, 6, "b")]),
             [new, new, state(StateRefusal::Stale), new, state(StateRefusal::Stale)]
@@ -204,6 +207,18 @@ mod tests {
         );
         assert_eq!(follow(&[(5, 5, "a"), (6, 6, "")]), [new, state(StateRefusal::Empty)]);
         assert_eq!(follow(&[(5, 5, ""), (6, 6, "a"), (7, 7, "")]), [new, new, state(StateRefusal::Empty)]);
+    }
+
+    #[test]
+    fn of_old_states_the_oldest_are_forgotten() {
+        let mut known = Known::first(&claim(1, 1, "state 1"));
+        for at in 2..=100 {
+            known = known.advance(&claim(at, at, &format!("state {at}"))).unwrap().0;
+        }
+        assert_eq!(known.old_states.len(), OLD_STATES_MAX);
+        let first = 100 - OLD_STATES_MAX as u64;
+        assert_eq!(known.old_states.first().unwrap(), format!("state {first}").as_bytes());
+        assert_eq!(known.old_states.last().unwrap(), b"state 99");
     }
 
     proptest! {

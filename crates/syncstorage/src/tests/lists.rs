@@ -52,6 +52,14 @@ async fn bounds_of_lists() {
             assert_eq!(ids(&store, &tabs, &query).await.len(), wanted, "{query:?}");
         }
     }
+    // A time is neither newer nor older than itself.
+    let at = store.list(UID, &tabs, &ListQuery::default(), NONE).await.unwrap().modified();
+    for (newer, older, wanted) in [(Some(at), None, 0), (None, Some(at), 0), (None, Some(at.next()), 2)] {
+        for sort in [Sort::Newest, Sort::Oldest, Sort::Index] {
+            let query = ListQuery { newer, older, ..of(sort, None) };
+            assert_eq!(ids(&store, &tabs, &query).await.len(), wanted, "{query:?}");
+        }
+    }
     for offset in ["100000", "n9007199254740993.61", "n0.61", "n9999999999999999.7e"] {
         let query = ListQuery { offset: Some(Offset::parse(offset).unwrap()), ..ListQuery::default() };
         assert!(ids(&store, &tabs, &query).await.len() <= 2, "{offset}");
@@ -85,6 +93,7 @@ async fn conditions_are_judged_on_what_is_asked_for() {
     };
     assert!(list(&tabs).await.is_ok());
     assert!(matches!(list(&none).await, Err(Error::NotModified { .. })));
+    assert!(store.info_collections(UID, Precondition::UnmodifiedSince(second)).await.is_ok());
     let info = store.info_collections(UID, Precondition::UnmodifiedSince(first)).await;
     assert!(matches!(info, Err(Error::Modified { modified, .. }) if modified == second));
 }
@@ -203,6 +212,33 @@ async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
     assert!(matches!(store.list(UID, &history, &skip, NONE).await, Err(Error::BadOffset)));
     let skip = ListQuery { offset: Offset::parse("9"), ..of(Some(before), None, Some(1)) };
     assert_eq!(ids(&store, &history, &skip).await, expected(true)[9..10]);
+}
+
+/// Where a list ends there may be a record of a batch over the one that was looked at last.
+#[tokio::test]
+async fn what_lies_over_the_last_entry_is_listed() {
+    const RECORDS: usize = 4_000;
+    let mut storage = Storage::new();
+    storage.limits.max_post_records = 400;
+    let (store, history) = (storage.store().await, name("history"));
+    let some = |first: usize, text: &'static str| {
+        (first..first + 400).map(move |at| Change { sortindex: Some(at as i32), ..change(&format!("r{at:04}"), text) })
+    };
+    for first in (0..RECORDS).step_by(400) {
+        store.post(UID, &history, some(first, "1").collect(), NONE).await.unwrap();
+    }
+    storage.clock.advance(1_000);
+    let before = store.info_collections(UID, NONE).await.unwrap().modified;
+    let batch = store.begin_batch(UID, &history, some(0, "2").collect(), NONE).await.unwrap().batch;
+    for first in (400..RECORDS).step_by(400) {
+        store.append_batch(UID, &history, batch, some(first, "2").collect(), NONE).await.unwrap();
+    }
+    store.commit_batch(UID, &history, batch, Vec::new(), NONE).await.unwrap();
+    let query = ListQuery { newer: Some(before), limit: Some(10_000), sort: Sort::Index, ..ListQuery::default() };
+    let (listed, pages) = all_pages(&store, &history, &query).await;
+    let wanted: Vec<String> = (0..RECORDS).rev().map(|at| format!("r{at:04}")).collect();
+    assert!(listed == wanted, "{} {pages:?}", listed.len());
+    assert!(pages.len() > 1, "{pages:?}");
 }
 
 /// By time, too: of what has expired and is not swept there may be any number.

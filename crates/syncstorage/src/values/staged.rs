@@ -296,3 +296,37 @@ impl StagedRow {
         Ok(StagedRow { payload, sortindex, ttl, beneath })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_ahead_is_bounded() {
+        let mut batch = Batch {
+            collection: CollectionName::new("tabs").unwrap(),
+            deadline: Timestamp::ZERO,
+            records: 0,
+            bytes: 5,
+            seen: None,
+            appends: 0,
+            count_delta: 0,
+            bytes_delta: 0,
+            ttl_min: None,
+            kept_earliest: Timestamp::MAX,
+            ahead: Vec::new(),
+        };
+        let of = |append: u64, next: u64, bytes| Ahead { next: append * APPEND_NUMBERS + next, bytes };
+        assert_eq!((of(3, 7, 1).last(), of(3, 0, 1).last()), (4 * APPEND_NUMBERS - 1, 4 * APPEND_NUMBERS - 1));
+        for append in 0..AHEAD_MAX as u64 {
+            batch.note_ahead(of(append, 0, 10)).unwrap();
+        }
+        assert_eq!(batch.staged_bytes(), 5 + 10 * AHEAD_MAX as u64);
+        assert!(matches!(batch.note_ahead(of(1_000, 0, 10)), Err(Error::TooMany(_))));
+        // One append has one note, and none once all of it is staged.
+        batch.note_ahead(of(7, 2, 30)).unwrap();
+        assert_eq!((batch.ahead.len(), batch.staged_bytes()), (AHEAD_MAX, 25 + 10 * AHEAD_MAX as u64));
+        batch.note_ahead(of(7, 4, 0)).unwrap();
+        assert_eq!((batch.ahead.len(), batch.staged_bytes()), (AHEAD_MAX - 1, 10 * AHEAD_MAX as u64 - 5));
+    }
+}
