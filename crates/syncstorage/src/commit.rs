@@ -151,7 +151,7 @@ impl Inner {
     }
 
     /// Makes others wait until the batch is committed, or some seconds have passed.
-    async fn hold(&self, user: &UserKeys, name: &CollectionName, batch: BatchId) -> Result<()> {
+    pub(crate) async fn hold(&self, user: &UserKeys, name: &CollectionName, batch: BatchId) -> Result<()> {
         self.runner
             .write(move |trx, _| async move {
                 let keys = user.collection(name);

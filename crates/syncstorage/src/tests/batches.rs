@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::commit::OVERLAYS_MAX;
 use crate::fold::FOLD_ROWS_MAX;
@@ -313,4 +316,27 @@ async fn the_largest_batch_over_a_collection() {
     store.inner.fold_all(UID, &history).await.unwrap();
     assert_eq!(count(&store, &history).await, 11_000);
     assert_sound(&store).await;
+}
+
+#[tokio::test]
+async fn whoever_holds_a_collection_does_so_for_ten_seconds() {
+    let storage = Storage::new();
+    let (store, history) = (storage.store().await, name("history"));
+    store.put(UID, &history, change("a", "1"), NONE).await.unwrap();
+    let batch = batch_of(&store, &history, numbered(0, 10, "2")).await;
+    let user = store.inner.keys.user(UID);
+    let put = |of: &'static str| store.put(UID, &history, change(of, "1"), NONE);
+    let (little, long) = (Duration::from_millis(200), Duration::from_secs(10));
+    store.inner.hold(&user, &history, batch).await.unwrap();
+    assert!(timeout(little, put("b")).await.is_err());
+    // The process that was to commit it has died.
+    storage.clock.advance(1_001);
+    timeout(long, put("b")).await.unwrap().unwrap();
+    // Who holds it does not wait for itself, and lets others in once it is done.
+    let batch = batch_of(&store, &history, numbered(0, 10, "3")).await;
+    store.inner.hold(&user, &history, batch).await.unwrap();
+    assert!(timeout(little, put("c")).await.is_err());
+    timeout(long, commit(&store, &history, batch)).await.unwrap();
+    timeout(long, put("c")).await.unwrap().unwrap();
+    assert_eq!(count(&store, &history).await, 13);
 }
