@@ -246,7 +246,7 @@ impl Changes {
         if !was_new && was_empty {
             return Step::Nothing;
         }
-        if !source.is_as_it_was(&part.principals) {
+        if !source.is_as_it_was(&part.principals) || source.may_miss(&part.untold) {
             return Step::ReadOn;
         }
         let mut rows = Vec::with_capacity(part.rows.len());

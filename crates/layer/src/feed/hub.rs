@@ -6,6 +6,7 @@
 //! itself where the hub has no longer, or not, what it needs. Both read the same rows in the same order.
 
 mod reader;
+mod routes;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

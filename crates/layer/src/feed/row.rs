@@ -1,5 +1,8 @@
 //! What a feed gives: of each document that it is about a row, where it stands.
 
+use std::sync::Arc;
+
+use flatbed_channels::Stamp;
 use flatbed_revtree::{RevId, rank};
 use prost::Message;
 
@@ -117,16 +120,26 @@ pub(crate) struct RowChannels {
     pub(crate) entered: Option<Vec<String>>,
     /// Those that the document left with it.
     pub(crate) left: Option<Vec<String>>,
+    /// The change before, if the document had left channels with it or earlier: who has not seen that one does not learn of these here.
+    pub(crate) before: Option<Stamp>,
 }
 
 /// Of a database without channels.
 impl Default for RowChannels {
     fn default() -> Self {
-        RowChannels { entered: Some(Vec::new()), left: Some(Vec::new()) }
+        RowChannels { entered: Some(Vec::new()), left: Some(Vec::new()), before: None }
     }
 }
 
 impl RowChannels {
+    /// Of the channels that a document left with this change those that a later change of it says nothing of; `None`: perhaps any.
+    pub(crate) fn untold_by(&self, later: &RowChannels) -> impl Iterator<Item = Option<Arc<str>>> {
+        let is_told =
+            |name: &&String| [&later.entered, &later.left].into_iter().flatten().flatten().any(|of| of == *name);
+        let named = self.left.iter().flatten().filter(move |name| !is_told(name)).map(|name| Some(Arc::from(&**name)));
+        named.chain(self.left.is_none().then_some(None))
+    }
+
     /// Bytes of the names.
     pub(crate) fn bytes(&self) -> usize {
         let names = self.entered.iter().chain(&self.left).flatten();
@@ -151,7 +164,8 @@ pub(crate) fn change_row_with_channels(seq: Seq, value: &[u8]) -> Result<(Change
 }
 
 fn row_of(seq: Seq, entry: proto::SequenceEntry) -> Result<(ChangeRow, RowChannels)> {
-    let channels = RowChannels { entered: names(entry.channels), left: names(entry.left) };
+    let before = entry.before.try_into().ok().map(Stamp);
+    let channels = RowChannels { entered: names(entry.channels), left: names(entry.left), before };
     let rev = revision(entry.winner.as_ref())?;
     let mut leaves = vec![rev.clone()];
     for leaf in &entry.leaves {

@@ -1,6 +1,8 @@
 //! The newest changes of a database, in memory, for all its followers: what by-seq holds behind a certain place.
 //!
-//! As in by-seq there is one row a document: a newer change takes the place of the older one, also here.
+//! As in by-seq there is one row a document: a newer change takes the place of the older one, also here. What only the older one
+//! said, that the document left a channel with it, is kept as [`Untold`]: who stands before it and has that channel reads the
+//! channel itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -24,6 +26,9 @@ const ROW_BYTES: usize = 500;
 
 /// Users and roles that have changed are kept so many of.
 const PRINCIPALS_MAX: usize = 1_000;
+
+/// Channels that were left and that no row tells of are kept so many of.
+const UNTOLD_MAX: usize = 1_000;
 
 /// Texts of a row that are kept beside it.
 pub const TEXTS: usize = 6;
@@ -105,6 +110,15 @@ impl TailRow {
     }
 }
 
+/// A channel that some document left, of which no row that is here tells: a newer change of the document has taken the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Untold {
+    /// With which change.
+    pub(crate) at: Seq,
+    /// Which; `None`: perhaps any.
+    pub(crate) channel: Option<Arc<str>>,
+}
+
 /// Part of the tail.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
@@ -119,6 +133,8 @@ pub(crate) struct Part {
     pub channels: u64,
     /// Users and roles of the database that have changed since.
     pub principals: Vec<(Kind, Arc<str>)>,
+    /// What rows of this part and behind it do not tell.
+    pub untold: Vec<Untold>,
 }
 
 /// See the module.
@@ -138,13 +154,16 @@ pub(crate) struct Tail {
     channels: u64,
     /// In the order of commits.
     principals: VecDeque<(Seq, Kind, Arc<str>)>,
+    /// In no order.
+    untold: Vec<Untold>,
 }
 
 impl Tail {
     /// An empty one: nothing behind `at` has been read.
     pub(crate) fn new(at: Seq) -> Tail {
-        let (rows, places, principals) = Default::default();
-        Tail { begin: at, drained: at, rows, places, passed: 0, weight: 0, version: None, channels: 0, principals }
+        let (rows, places, principals, untold) = Default::default();
+        let (passed, weight, version, channels) = (0, 0, None, 0);
+        Tail { begin: at, drained: at, rows, places, passed, weight, version, channels, principals, untold }
     }
 
     /// Up to where by-seq has been read.
@@ -166,8 +185,15 @@ impl Tail {
     pub(crate) fn push_principals(&mut self, principals: Vec<(Seq, Kind, Arc<str>)>) {
         let last = self.principals.back().map(|(seq, ..)| *seq);
         self.principals.extend(principals.into_iter().filter(|(seq, ..)| last.is_none_or(|last| *seq > last)));
-        if self.principals.len() > PRINCIPALS_MAX {
-            self.clear(self.drained);
+    }
+
+    /// Adds what rows do not tell that are added next, or with the next page.
+    pub(crate) fn push_untold(&mut self, untold: impl IntoIterator<Item = Untold>) {
+        self.untold.extend(untold);
+        if self.untold.len() > UNTOLD_MAX
+            && let Some(at) = self.untold.iter().map(|untold| untold.at).max()
+        {
+            self.untold = vec![Untold { at, channel: None }];
         }
     }
 
@@ -177,28 +203,41 @@ impl Tail {
             self.weight += row.weight();
             let at = self.passed + self.rows.len() as u64;
             if let Some(before) = self.places.insert(row.row.id.clone(), at) {
-                self.supersede(before);
+                self.supersede(before, &row.channels);
             }
             self.rows.push_back((row.row.seq, Some(Arc::new(row))));
         }
         self.drained = self.drained.max(drained);
     }
 
-    fn supersede(&mut self, place: u64) {
+    fn supersede(&mut self, place: u64, by: &RowChannels) {
         let row = place.checked_sub(self.passed).and_then(|at| self.rows.get_mut(usize::try_from(at).ok()?));
         if let Some(row) = row.and_then(|(_, row)| row.take()) {
             self.weight -= row.weight();
+            self.push_untold(row.channels.untold_by(by).map(|channel| Untold { at: row.row.seq, channel }));
         }
     }
 
     /// Forgets what is old, and the oldest until no more than `weight_max` is left.
     pub(crate) fn trim(&mut self, weight_max: usize, now: Instant) {
+        self.trim_rows(weight_max, now);
+        // Who stands before its begin reads by-seq anyway.
+        let passed = self.principals.partition_point(|(seq, ..)| *seq <= self.begin);
+        self.principals.drain(..passed);
+        self.untold.retain(|untold| untold.at > self.begin);
+    }
+
+    fn trim_rows(&mut self, weight_max: usize, now: Instant) {
+        let many = self.principals.len().checked_sub(PRINCIPALS_MAX + 1);
+        if let Some((at, ..)) = many.and_then(|last| self.principals.get(last)) {
+            self.begin = self.begin.max(*at);
+        }
         while let Some((seq, row)) = self.rows.front() {
             let is_old = row.as_ref().is_none_or(|row| now.saturating_duration_since(row.read_at) > AGE_MAX);
-            if !is_old && self.weight <= weight_max {
+            if !is_old && self.weight <= weight_max && *seq > self.begin {
                 return;
             }
-            self.begin = *seq;
+            self.begin = self.begin.max(*seq);
             if let Some(row) = row {
                 self.weight -= row.weight();
                 self.places.remove(&row.row.id);
@@ -206,9 +245,6 @@ impl Tail {
             self.rows.pop_front();
             self.passed += 1;
         }
-        // Who stands before its begin reads by-seq anyway.
-        let passed = self.principals.partition_point(|(seq, ..)| *seq <= self.begin);
-        self.principals.drain(..passed);
         // An empty tail gives its memory back.
         self.rows.shrink_to(64);
         self.places.shrink_to(64);
@@ -221,12 +257,15 @@ impl Tail {
 
     /// What comes behind a sequence, a bounded part of it; `None`: that is too long ago.
     pub(crate) fn after(&self, cursor: Seq) -> Option<Part> {
+        let from = self.rows.partition_point(|(seq, _)| *seq <= cursor);
+        self.part(cursor, self.rows.range(from..).filter_map(|(_, row)| row.as_ref()))
+    }
+
+    fn part<'a>(&self, cursor: Seq, mut behind: impl Iterator<Item = &'a Arc<TailRow>>) -> Option<Part> {
         if cursor.incarnation() != self.begin.incarnation() || cursor < self.begin {
             return None;
         }
-        let from = self.rows.partition_point(|(seq, _)| *seq <= cursor);
         let (mut rows, mut bytes) = (Vec::new(), 0);
-        let mut behind = self.rows.range(from..).filter_map(|(_, row)| row.as_ref());
         let more = loop {
             match behind.next() {
                 Some(_) if bytes > PART_BYTES_MAX => break true,
@@ -242,7 +281,8 @@ impl Tail {
         let version = self.version.filter(|_| !more);
         let from = self.principals.partition_point(|(seq, ..)| *seq <= cursor);
         let principals = self.principals.range(from..).map(|(_, kind, name)| (*kind, Arc::clone(name))).collect();
-        Some(Part { rows, last_seq, is_all: !more, version, channels: self.channels, principals })
+        let untold = self.untold.iter().filter(|untold| untold.at > cursor).cloned().collect();
+        Some(Part { rows, last_seq, is_all: !more, version, channels: self.channels, principals, untold })
     }
 
     /// For how long the first change behind a commit version has been here; zero where there is none.

@@ -50,6 +50,10 @@ impl IndexMaintainer for BySeq {
             leaves,
             channels: new.routed.channels.clone(),
             left: change.rerouted.and_then(Rerouted::left),
+            before: match (change.old, change.rerouted) {
+                (Some(old), Some(rerouted)) if rerouted.had_left(&new.routed) => old.stamp.to_vec(),
+                _ => Vec::new(),
+            },
         };
         let key = instance.buckets.own().by_seq_stamped(instance.incarnation(), change.user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;

@@ -172,6 +172,11 @@ impl Rerouted {
         (!self.moves.left.is_empty()).then(|| names(self.moves.left.iter()))
     }
 
+    /// Whether the document has left channels with changes before this one. `routed`: what it is behind this one.
+    pub(crate) fn had_left(&self, routed: &Routed) -> bool {
+        usize::try_from(routed.left).is_ok_and(|left| left > self.moves.left.len())
+    }
+
     /// Whether the change moves nothing but sequences: the document is where it was, gives what it gave and ends when it did.
     pub(crate) fn is_same(&self) -> bool {
         let of = |said: &Option<Verdict>| {

@@ -303,6 +303,9 @@ pub struct SequenceEntry {
     /// those that it left with this change; absent: none
     #[prost(message, optional, tag = "7")]
     pub left: ::core::option::Option<ChannelNames>,
+    /// the sequence of the change before, of a document that had left channels with it or earlier; empty: of others
+    #[prost(bytes = "vec", tag = "8")]
+    pub before: ::prost::alloc::vec::Vec<u8>,
 }
 /// {NS}/ALL_DOCS/{docid}, of documents that are not deleted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -13,8 +13,9 @@ use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::feed::armed::{Armed, LastSeq};
 use crate::feed::hub::Hub;
+use crate::feed::hub::routes::PageRows;
 use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
-use crate::feed::tail::{Tail, TailDocument, TailRow};
+use crate::feed::tail::{Tail, TailDocument, TailRow, Untold};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::by_seq;
@@ -61,6 +62,8 @@ pub(super) struct Page {
     channels: u64,
     /// Users and roles of it that have changed since the last reading; `None`: more than are read at once.
     principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
+    /// What the rows do not tell.
+    untold: Vec<Untold>,
     /// For the next page.
     shares: Shares,
 }
@@ -136,6 +139,7 @@ impl Reader {
             last_seqs: found,
             channels: instance.channels(),
             principals: Some(Vec::new()),
+            untold: Vec::new(),
             shares: self.shares.clone(),
         };
         let Some(entries) = entries else { return Ok(page) };
@@ -149,6 +153,11 @@ impl Reader {
         if !is_all {
             page.at_end = false;
             page.drained = rows.last().map_or(newest, |(row, _)| row.seq);
+        }
+        if let Some(after) = self.cursor.filter(|_| instance.channels() > 0) {
+            let (drained, at_end) = (page.drained, page.at_end);
+            let mut of_page = PageRows { rows: &mut rows, after, drained, at_end, has_followers: true };
+            page.untold = of_page.complete(trx, inner, &instance).await?;
         }
         let lacking = rows.iter_mut().map(|(row, _)| row);
         let lacking = lacking.filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX);
@@ -177,10 +186,14 @@ impl Reader {
             tail.read_with(page.channels);
             let moved = is_first || tail.drained() < page.drained;
             match page.principals {
-                Some(principals) => tail.push_principals(principals),
-                None => tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained))),
+                Some(principals) => {
+                    tail.push_principals(principals);
+                    tail.push_untold(page.untold);
+                    tail.push(page.rows, page.drained);
+                }
+                // Whoever has not got here yet reads pages, and finds in them what they have.
+                None => tail.clear(page.drained),
             }
-            tail.push(page.rows, page.drained);
             if page.at_end {
                 tail.complete_as_of(page.version);
             }

@@ -25,13 +25,15 @@ use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 use crate::feed::row::ChangesPage;
 use crate::feed::source::{Page, Plain, Seen, Source};
-use crate::feed::tail::TailRow;
+use crate::feed::tail::{TailRow, Untold};
 use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::PAGE_ROWS_MAX;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
+
+pub(in crate::feed) use reading::channels_of_revision;
 
 /// Rows of a page at most.
 const ROWS_MAX: usize = if cfg!(test) { 5 } else { PAGE_ROWS_MAX };
@@ -155,6 +157,15 @@ impl Channels {
         let Some(live) = &self.live else { return false };
         let versions = &live.held.versions;
         !principals.iter().any(|(kind, name)| versions.iter().any(|(of, own, _)| of == kind && own == name))
+    }
+
+    /// Whether something may stand in their channels that rows do not tell.
+    pub(in crate::feed) fn may_miss(&self, untold: &[Untold]) -> bool {
+        let Some(live) = &self.live else { return !untold.is_empty() };
+        let held = live.only.as_ref().unwrap_or(&live.held.held);
+        // Who sees all has lost nothing with a channel.
+        let is_held = |name: &Arc<str>| **name != *ALL && held.since(name).is_some();
+        !held.has_all() && untold.iter().any(|untold| untold.channel.as_ref().is_none_or(is_held))
     }
 
     /// What a change is that stands behind the end of what was read, while nothing that is had changes.

@@ -284,7 +284,7 @@ pub(super) async fn channels_of(trx: &Transaction, keys: &DocumentKeys, info: &I
 }
 
 /// Those of a revision, by its own record; none of one that there is no record of.
-pub(super) async fn channels_of_revision(
+pub(in crate::feed) async fn channels_of_revision(
     trx: &Transaction,
     keys: &DocumentKeys,
     rev: &RevId,

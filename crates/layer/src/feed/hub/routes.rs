@@ -1,0 +1,189 @@
+//! What entries of by-seq do not say of channels, read once for all followers.
+//!
+//! An entry names few channels, and of those that its document left only what it left with its newest change. Where a document has
+//! changed twice since the hub looked last, the first of these changes is gone from by-seq, while the index of the channel that was
+//! left with it has it still: who follows that channel is to read there ([`Untold`]), and before any row behind that place is taken.
+
+use std::sync::Arc;
+
+use flatbed_channels::{Left, Stamp};
+use flatbed_revtree::RevId;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::feed::row::{ChangeRow, RowChannels};
+use crate::feed::source::channels::channels_of_revision;
+use crate::feed::tail::Untold;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::by_seq;
+use crate::store::merge::Shares;
+use crate::store::proto;
+use crate::store::seq::Seq;
+use crate::store::transaction::{Transaction, page_of};
+
+/// Entries that are looked at behind a page that is not the last one.
+const AHEAD_MAX: usize = 2_000;
+
+/// Documents that are looked up for a page. Where there are more it is not said what is not told.
+const DOCUMENTS_MAX: usize = 500;
+
+/// At once.
+const AT_ONCE: usize = 64;
+
+/// Channels that a document has left are looked at so many of.
+const LEFT_MAX: usize = 2_000;
+
+/// Names that a page has beside those of its entries, in bytes. What is more is left to those who want it.
+const NAMES_BYTES_MAX: usize = 1_000_000;
+
+/// A page, as it was read.
+pub(super) struct PageRows<'a> {
+    pub(super) rows: &'a mut [(ChangeRow, RowChannels)],
+    /// It begins behind this.
+    pub(super) after: Seq,
+    /// It goes up to here.
+    pub(super) drained: Seq,
+    pub(super) at_end: bool,
+    /// Whether somebody follows by channels.
+    pub(super) has_followers: bool,
+}
+
+/// A document that is looked up.
+struct Sought {
+    /// The row that it has on the page.
+    row: Option<usize>,
+    id: String,
+    /// Of which the channels are sought.
+    entered_of: Option<RevId>,
+    is_left_sought: bool,
+    /// A change of it is not on this page nor on any before.
+    has_missed: bool,
+}
+
+struct Found {
+    sought: Sought,
+    entered: Option<Vec<String>>,
+    /// `None`: they are many, or none were sought.
+    left: Option<Vec<(String, Seq)>>,
+}
+
+impl PageRows<'_> {
+    /// Adds to the rows what their entries do not name, and says what they do not tell: in the transaction that has read them.
+    pub(super) async fn complete(
+        &mut self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+    ) -> Result<Vec<Untold>> {
+        let is_missed = |before: Option<Stamp>| before.is_some_and(|at| seq(instance, at) > self.after);
+        let mut sought: Vec<Sought> = Vec::new();
+        for (number, (row, channels)) in self.rows.iter().enumerate() {
+            let has_missed = is_missed(channels.before);
+            let entered_of = (self.has_followers && channels.entered.is_none()).then(|| row.rev.clone());
+            let is_left_sought = self.has_followers && channels.left.is_none();
+            if has_missed || entered_of.is_some() || is_left_sought {
+                sought.push(Sought { row: Some(number), id: row.id.clone(), entered_of, is_left_sought, has_missed });
+            }
+        }
+        let mut untold = Vec::new();
+        if !self.at_end {
+            let (ahead, is_all) = ahead(trx, inner, instance, self.drained).await?;
+            let missed = ahead.into_iter().filter(|(_, before)| is_missed(*before));
+            sought.extend(missed.map(|(id, _)| {
+                let (row, entered_of, is_left_sought, has_missed) = (None, None, false, true);
+                Sought { row, id, entered_of, is_left_sought, has_missed }
+            }));
+            if !is_all {
+                untold.push(Untold { at: self.drained, channel: None });
+            }
+        }
+        if sought.len() > DOCUMENTS_MAX {
+            if sought.iter().any(|sought| sought.has_missed) {
+                untold.push(Untold { at: self.drained, channel: None });
+            }
+            return Ok(untold);
+        }
+        let mut found = stream::iter(sought).map(|sought| look_up(trx, instance, sought)).buffered(AT_ONCE);
+        let mut bytes = 0;
+        while let Some(Found { sought, entered, left }) = found.try_next().await? {
+            let names = entered.iter().flatten().chain(left.iter().flatten().map(|(name, _)| name));
+            bytes += names.map(String::len).sum::<usize>();
+            if bytes > NAMES_BYTES_MAX {
+                untold.push(Untold { at: self.drained, channel: None });
+                break;
+            }
+            let row = sought.row.and_then(|number| self.rows.get_mut(number));
+            let until = row.as_ref().map_or(self.drained, |(row, _)| row.seq);
+            match (&left, sought.has_missed) {
+                (_, false) => {}
+                (None, true) => untold.push(Untold { at: until, channel: None }),
+                (Some(left), true) => {
+                    let is_row = row.is_some();
+                    let is_missed = |at: Seq| at > self.after && (at < until || at == until && !is_row);
+                    let missed = left.iter().filter(|(_, at)| is_missed(*at));
+                    untold.extend(missed.map(|(name, at)| Untold { at: *at, channel: Some(Arc::from(&**name)) }));
+                }
+            }
+            if let Some((row, channels)) = row {
+                channels.entered = channels.entered.take().or(entered);
+                if sought.is_left_sought {
+                    let with_it = |left: Vec<(String, Seq)>| {
+                        left.into_iter().filter(|(_, at)| *at == row.seq).map(|(name, _)| name).collect()
+                    };
+                    channels.left = left.map(with_it);
+                }
+            }
+        }
+        Ok(untold)
+    }
+}
+
+fn seq(instance: &Instance, stamp: Stamp) -> Seq {
+    Seq::new(instance.incarnation(), stamp.0)
+}
+
+/// The documents that stand behind a page, each with the change before its newest one as entries have it; and whether they are all.
+async fn ahead(
+    trx: &Transaction,
+    inner: &Inner,
+    instance: &Instance,
+    drained: Seq,
+) -> Result<(Vec<(String, Option<Stamp>)>, bool)> {
+    let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&drained)).collect();
+    let entry = |_, value: &[u8]| {
+        let entry = proto::SequenceEntry::decode(value)?;
+        Ok((entry.document_id, entry.before.try_into().ok().map(Stamp)))
+    };
+    let extent = (AHEAD_MAX, false);
+    let read = by_seq::begin(trx, &inner.metrics, &instance.buckets, &ranges, extent, &Shares::default(), entry);
+    let read = read.await?;
+    Ok((read.rows, read.is_all))
+}
+
+async fn look_up(trx: &Transaction, instance: &Instance, sought: Sought) -> Result<Found> {
+    // Both asked for at once.
+    let left = (sought.is_left_sought || sought.has_missed).then(|| {
+        let range = instance.keys.left_of(&sought.id);
+        trx.get_range(&page_of(&range, LEFT_MAX, false), 1, true)
+    });
+    let entered = match &sought.entered_of {
+        None => None,
+        Some(rev) => {
+            let channels = channels_of_revision(trx, &instance.keys.document(&sought.id), rev).await?;
+            Some(channels.into_iter().collect())
+        }
+    };
+    let Some(left) = left else { return Ok(Found { sought, entered, left: None }) };
+    let page = left.await?;
+    if page.more() || page.len() >= LEFT_MAX {
+        return Ok(Found { sought, entered, left: None });
+    }
+    let mut found = Vec::with_capacity(page.len());
+    for row in &page {
+        let left = Left::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+        found.push((instance.keys.left_channel(row.key())?, seq(instance, left.seq)));
+    }
+    Ok(Found { sought, entered, left: Some(found) })
+}
