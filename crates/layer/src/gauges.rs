@@ -9,7 +9,7 @@ impl Layer {
     /// All that is counted; cheap enough to be asked for every second.
     pub fn metrics(&self) -> Vec<Family> {
         let mut families = self.inner.metrics.families();
-        let Followers { followers, behind, lag } = self.followers();
+        let Followers { followers, behind, lag, by_channels, held } = self.followers();
         let gauges = [
             ("flatbed_tail_followers", "Followers of changes that wait for new ones.", followers as f64),
             ("flatbed_tail_followers_behind", "Of these, those that read by-seq themselves again.", behind as f64),
@@ -17,6 +17,16 @@ impl Layer {
                 "flatbed_tail_lag_seconds",
                 "For how long the oldest change has been waiting that a follower has not taken from shared memory.",
                 lag.as_secs_f64(),
+            ),
+            (
+                "flatbed_hub_channel_followers",
+                "Followers of changes that are woken for what lies in their channels alone.",
+                by_channels as f64,
+            ),
+            (
+                "flatbed_hub_channels",
+                "Channels, users and roles for which these are woken, each counted once for each follower.",
+                held as f64,
             ),
             (
                 "flatbed_views_lag_seconds",

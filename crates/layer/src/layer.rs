@@ -303,10 +303,7 @@ impl Layer {
     pub fn followers(&self) -> Followers {
         let mut all = Followers::default();
         for cached in &self.inner.databases {
-            let standing = cached.instance.hub.standing();
-            all.followers += standing.followers;
-            all.behind += standing.behind;
-            all.lag = all.lag.max(standing.lag);
+            all.add(cached.instance.hub.standing());
         }
         all
     }

@@ -44,6 +44,8 @@ flatbed_metrics::metrics! {
         watches_fired: Counter = "FoundationDB watches that fired.",
         safety_rereads: Counter = "Times that a feed read again without a watch having fired.",
         polls: Counter = "Times that databases without a watch were looked at together.",
+        hub_rows: Counter = "Changes that were looked up once for all followers that are woken for their channels alone.",
+        hub_wakes: Counter = "Followers woken because of a change that may be something for them.",
         tail_rows: Counter = "Rows that followers took from the memory they share.",
         tail_misses: Counter = "Times that a follower had to read by-seq itself, having lagged or wanting more than is shared.",
         blobs_staged: Counter = "Large bodies and attachments written ahead.",

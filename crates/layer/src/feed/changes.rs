@@ -181,7 +181,7 @@ impl Changes {
                 return Wait::Shutdown;
             }
             match self.look() {
-                Some(Taken::Part(part)) if part.rows.is_empty() && !self.is_new(&part) => {}
+                Some(Taken::Part(part)) if part.rows.is_empty() && !self.may_have_changed(&part) => {}
                 Some(_) => return Wait::MayHaveChanged,
                 None => {}
             }
@@ -207,7 +207,7 @@ impl Changes {
         };
         // Of a feed that is not read from what is shared, all is read up to where nothing more was there.
         let cursor = self.source.judged(instance.channels()).flatten().unwrap_or(cursor.seq());
-        let taken = self.following.insert(following).take(cursor);
+        let taken = self.following.insert(following).take(cursor, self.source.interest());
         if let Some(Taken::Ended) = taken {
             self.following = None;
         }
@@ -278,6 +278,12 @@ impl Changes {
             (true, false) => Step::Filtered,
             (true, true) => Step::Nothing,
         }
+    }
+
+    /// Whether a part without rows may be something for a feed that is not read from what is shared.
+    fn may_have_changed(&self, part: &Part) -> bool {
+        let AnySource::Channels(source) = &self.source else { return false };
+        self.is_new(part) && (!source.is_as_it_was(&part.principals) || source.may_miss(&part.untold))
     }
 
     /// Whether there may be something new for a feed that is not read from what is shared.

@@ -7,6 +7,7 @@
 
 mod reader;
 mod routes;
+mod table;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,14 +19,18 @@ use tokio::sync::{Notify, watch};
 
 use crate::error::{Error, Result};
 use crate::feed::hub::reader::Reader;
+use crate::feed::hub::table::{Look, Table};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::tail::{Part, Tail};
+use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
 use crate::store::buckets::Buckets;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Transaction, bounded};
+
+pub(in crate::feed) use table::Interest;
 
 /// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
@@ -36,8 +41,8 @@ pub(super) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// A hub that has seen to be without followers ends after this long: one that only connects again finds it still there.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Between two reads the hub gives each follower this much time to take rows, but not more than [`PACE_MAX`] in all: what
-/// is committed meanwhile comes together.
+/// Between two reads the hub gives each follower that it has woken this much time to take rows, but not more than [`PACE_MAX`] in
+/// all: what is committed meanwhile comes together.
 const PACE_OF_FOLLOWER: Duration = Duration::from_micros(10);
 const PACE_MAX: Duration = Duration::from_millis(100);
 
@@ -52,7 +57,7 @@ pub(crate) struct Hub {
     incarnation: u64,
     pub(crate) buckets: Buckets,
     state: Mutex<State>,
-    /// Counts what followers are woken for.
+    /// Counts what followers are woken for that are woken for each change.
     rounds: watch::Sender<u64>,
     /// The read version as of which the tail is complete.
     versions: watch::Sender<i64>,
@@ -69,6 +74,8 @@ struct State {
     /// Where each follower stands: the commit version of its sequence.
     followers: HashMap<u64, Arc<AtomicU64>>,
     came: u64,
+    /// Those of them that are woken for what lies in their channels alone.
+    table: Table,
 }
 
 /// How followers that have come to the end of a feed once do.
@@ -80,6 +87,21 @@ pub struct Followers {
     pub behind: usize,
     /// For how long the oldest change has been waiting that one of the others has not taken.
     pub lag: Duration,
+    /// Of all of them, those that are woken for what lies in their channels alone.
+    pub by_channels: usize,
+    /// With how many channels, users and roles these stand in the tables of hubs, each once for each follower.
+    pub held: usize,
+}
+
+impl Followers {
+    /// Those of another database, too.
+    pub(crate) fn add(&mut self, other: Followers) {
+        self.followers += other.followers;
+        self.behind += other.behind;
+        self.lag = self.lag.max(other.lag);
+        self.by_channels += other.by_channels;
+        self.held += other.held;
+    }
 }
 
 impl Hub {
@@ -121,12 +143,14 @@ impl Hub {
 
     pub(crate) fn standing(&self) -> Followers {
         let state = self.lock();
-        let mut standing = Followers { followers: state.followers.len(), ..Followers::default() };
+        let (by_channels, held) = (state.table.members(), state.table.entries());
+        let mut standing = Followers { followers: state.followers.len(), by_channels, held, ..Followers::default() };
         let mut slowest = None;
-        for place in state.followers.values().map(|place| place.load(Ordering::Relaxed)) {
+        for (number, place) in &state.followers {
+            let place = place.load(Ordering::Relaxed);
             if place == NO_PLACE {
                 standing.behind += 1;
-            } else {
+            } else if let Some(place) = state.table.stands(*number, place) {
                 slowest = Some(slowest.unwrap_or(place).min(place));
             }
         }
@@ -153,6 +177,7 @@ impl Hub {
         }
         state.is_running = false;
         state.tail = None;
+        let woken = state.table.end();
         self.versions.send_replace(0);
         if let Some(inner) = inner {
             inner.watches.leave(self);
@@ -160,6 +185,7 @@ impl Hub {
         }
         drop(state);
         self.wake();
+        woken.iter().for_each(|follower| follower.notify_one());
         true
     }
 }
@@ -170,6 +196,9 @@ pub(crate) struct Following {
     number: u64,
     place: Arc<AtomicU64>,
     rounds: watch::Receiver<u64>,
+    /// By what it stands in the hub's table, if it did when it looked last: then it waits there and not for rounds.
+    stands_by: Option<Arc<HeldAt>>,
+    wake: Option<Arc<Notify>>,
     wants_documents: bool,
     wants_conflicts: bool,
 }
@@ -203,7 +232,7 @@ impl Following {
         }
         drop(state);
         let rounds = hub.rounds.subscribe();
-        Following { hub, number, place, rounds, wants_documents, wants_conflicts }
+        Following { hub, number, place, rounds, stands_by: None, wake: None, wants_documents, wants_conflicts }
     }
 
     /// Takes a place where the task runs already and has read.
@@ -222,16 +251,45 @@ impl Following {
         Arc::ptr_eq(&self.hub, &instance.hub)
     }
 
-    /// What lies behind a sequence. What comes later is signalled by [`Following::changed`].
-    pub(crate) fn take(&mut self, cursor: Seq) -> Option<Taken> {
+    /// What lies behind a sequence, up to which the follower has taken all; where it holds channels, as far as that is in these. What
+    /// comes later is signalled by [`Following::changed`].
+    pub(in crate::feed) fn take(&mut self, cursor: Seq, interest: Option<Interest<'_>>) -> Option<Taken> {
         self.rounds.borrow_and_update();
-        let state = self.hub.lock();
+        let mut state = self.hub.lock();
         if !state.is_running {
+            self.stands_by = None;
             return Some(Taken::Ended);
         }
-        // Not read yet: the first reading wakes.
-        let taken = state.tail.as_ref()?.after(cursor).map_or(Taken::ReadBySeq, Taken::Part);
-        Some(taken)
+        let State { tail, table, .. } = &mut *state;
+        let is_same = match (&self.stands_by, interest) {
+            (Some(by), Some(interest)) => Arc::ptr_eq(by, interest.found) && table.has(self.number),
+            (None, None) => true,
+            _ => false,
+        };
+        // Not read yet: the first reading wakes who waits for rounds.
+        let Some(tail) = tail else {
+            self.stands_by = None;
+            return None;
+        };
+        if !is_same {
+            self.stands_by = None;
+            match interest {
+                Some(interest) => {
+                    let wake = self.wake.get_or_insert_default();
+                    if table.join(self.number, interest, wake, cursor, tail.drained()) {
+                        self.stands_by = Some(Arc::clone(interest.found));
+                    }
+                }
+                None => table.leave(self.number),
+            }
+        }
+        let part = match table.look(self.number, cursor) {
+            None => tail.after(cursor),
+            Some(Look::Nothing) => tail.these_after(cursor.max(tail.drained()), &[]),
+            Some(Look::These(after, these)) => tail.these_after(after, &these),
+            Some(Look::All(after)) => tail.after(after),
+        };
+        Some(part.map_or(Taken::ReadBySeq, Taken::Part))
     }
 
     /// Where the follower stands now; `None`: it reads by-seq.
@@ -241,8 +299,11 @@ impl Following {
 
     /// Waits until there is something that was not there at the last [`Following::take`].
     pub(crate) async fn changed(&mut self) {
-        // The hub, and with it the sender, is held by this place.
-        let _ = self.rounds.changed().await;
+        match (&self.stands_by, &self.wake) {
+            (Some(_), Some(wake)) => wake.notified().await,
+            // The hub, and with it the sender, is held by this place.
+            _ => drop(self.rounds.changed().await),
+        }
     }
 
     /// Waits until the tail is complete as of a read version; false: the task has ended.
@@ -265,7 +326,9 @@ impl Drop for Following {
     fn drop(&mut self) {
         self.hub.documents_wanted.fetch_sub(usize::from(self.wants_documents), Ordering::Relaxed);
         self.hub.conflicts_wanted.fetch_sub(usize::from(self.wants_conflicts), Ordering::Relaxed);
-        self.hub.lock().followers.remove(&self.number);
+        let mut state = self.hub.lock();
+        state.followers.remove(&self.number);
+        state.table.leave(self.number);
     }
 }
 
@@ -274,7 +337,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         hub.end(None, false);
         return;
     };
-    let (mut reader, mut has_changed, mut deserted) = (Reader::default(), false, None);
+    let (mut reader, mut has_changed, mut deserted, mut woken) = (Reader::default(), false, None, 0);
     loop {
         let Some(inner) = weak.upgrade() else {
             hub.end(None, false);
@@ -291,7 +354,9 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         match bounded(reader.read(&inner, &hub, may_watch)).await {
             Ok(page) => {
                 let at_end = page.at_end;
-                has_changed = reader.enter(&inner, &hub, page);
+                let entered = reader.enter(&inner, &hub, page);
+                has_changed = entered.has_moved;
+                woken += entered.woken;
                 // One that has changed may have the watch of another: it is asked for at once.
                 if !at_end || has_changed && !may_watch {
                     continue;
@@ -311,18 +376,18 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         // Nothing of the layer is held while nothing happens.
         drop(inner);
         let patience = if followers == 0 { LINGER } else { SAFETY_REREAD };
-        let woken = tokio::select! {
+        let why = tokio::select! {
             fired = reader.armed.fired() => Woken::Fired(fired),
             () = tokio::time::sleep(patience) => Woken::Unasked,
             () = hub.look.notified() => Woken::Asked,
             _ = closing.wait_for(|closing| *closing) => Woken::Asked,
         };
         let metrics = |count: fn(&Metrics)| weak.upgrade().inspect(|inner| count(&inner.metrics));
-        match woken {
+        let pace = pace(std::mem::take(&mut woken));
+        match why {
             Woken::Fired(Ok(())) => {
                 metrics(|metrics| metrics.watches_fired.add(1));
-                let pace = PACE_OF_FOLLOWER * u32::try_from(followers).unwrap_or(u32::MAX);
-                let rest = pace.min(PACE_MAX).saturating_sub(begun.elapsed());
+                let rest = pace.saturating_sub(begun.elapsed());
                 let _ = tokio::time::timeout(rest, hub.look.notified()).await;
             }
             Woken::Fired(Err(error)) => {
@@ -339,8 +404,25 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
     }
 }
 
+/// For how long the hub looks no more once it has woken so many.
+fn pace(woken: usize) -> Duration {
+    u32::try_from(woken).map_or(PACE_MAX, |woken| (PACE_OF_FOLLOWER.saturating_mul(woken)).min(PACE_MAX))
+}
+
 enum Woken {
     Fired(FdbResult<()>),
     Asked,
     Unasked,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_follows_those_that_are_woken() {
+        assert_eq!(pace(0), Duration::ZERO);
+        assert_eq!(pace(100), Duration::from_millis(1));
+        assert_eq!([pace(10_000), pace(usize::MAX)], [PACE_MAX; 2]);
+    }
 }

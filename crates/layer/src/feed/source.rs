@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::asker::Asker;
 use crate::error::Result;
+use crate::feed::hub::Interest;
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
@@ -95,6 +96,14 @@ impl AnySource {
                 Plain::BySeq(source) => AnySource::BySeq(source),
                 Plain::ByIds(source) => AnySource::ByIds(source),
             },
+        }
+    }
+
+    /// By what its reader follows, where that are channels; `None`: all changes are looked at.
+    pub(super) fn interest(&self) -> Option<Interest<'_>> {
+        match self {
+            AnySource::Channels(source) => source.interest(),
+            _ => None,
         }
     }
 

@@ -176,6 +176,11 @@ impl Tail {
         self.version = Some(version);
     }
 
+    /// The number of the database's sync function, as it was read last.
+    pub(crate) fn channels(&self) -> u64 {
+        self.channels
+    }
+
     /// What was read is of a database whose sync function has this number: before its rows are added.
     pub(crate) fn read_with(&mut self, channels: u64) {
         self.channels = channels;
@@ -259,6 +264,16 @@ impl Tail {
     pub(crate) fn after(&self, cursor: Seq) -> Option<Part> {
         let from = self.rows.partition_point(|(seq, _)| *seq <= cursor);
         self.part(cursor, self.rows.range(from..).filter_map(|(_, row)| row.as_ref()))
+    }
+
+    /// The same for whom of its rows no others concern than those of some sequences, ascending.
+    pub(crate) fn these_after(&self, cursor: Seq, these: &[Seq]) -> Option<Part> {
+        let row = |seq: &Seq| {
+            let at = self.rows.binary_search_by_key(seq, |(seq, _)| *seq).ok()?;
+            self.rows.get(at)?.1.as_ref()
+        };
+        let behind = these.get(these.partition_point(|seq| *seq <= cursor)..).unwrap_or_default();
+        self.part(cursor, behind.iter().filter_map(row))
     }
 
     fn part<'a>(&self, cursor: Seq, mut behind: impl Iterator<Item = &'a Arc<TailRow>>) -> Option<Part> {

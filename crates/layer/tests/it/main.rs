@@ -18,6 +18,7 @@ mod fences;
 mod followers;
 mod generated_proto;
 mod lease;
+mod live_channels;
 mod many_leaves;
 mod once;
 mod partitions;

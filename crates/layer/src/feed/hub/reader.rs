@@ -12,8 +12,9 @@ use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::feed::armed::{Armed, LastSeq};
-use crate::feed::hub::Hub;
 use crate::feed::hub::routes::PageRows;
+use crate::feed::hub::table::{News, Table, Told};
+use crate::feed::hub::{Hub, State};
 use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
 use crate::feed::tail::{Tail, TailDocument, TailRow, Untold};
 use crate::instance::Instance;
@@ -46,6 +47,14 @@ pub(super) struct Reader {
     purges: Option<i64>,
     shares: Shares,
     pub(super) armed: Armed,
+}
+
+/// What became of a reading.
+pub(super) struct Entered {
+    /// There was something new.
+    pub(super) has_moved: bool,
+    /// So many followers were woken.
+    pub(super) woken: usize,
 }
 
 /// One reading.
@@ -156,7 +165,8 @@ impl Reader {
         }
         if let Some(after) = self.cursor.filter(|_| instance.channels() > 0) {
             let (drained, at_end) = (page.drained, page.at_end);
-            let mut of_page = PageRows { rows: &mut rows, after, drained, at_end, has_followers: true };
+            let has_followers = hub.lock().table.members() > 0;
+            let mut of_page = PageRows { rows: &mut rows, after, drained, at_end, has_followers };
             page.untold = of_page.complete(trx, inner, &instance).await?;
         }
         let lacking = rows.iter_mut().map(|(row, _)| row);
@@ -171,20 +181,28 @@ impl Reader {
         Ok(page)
     }
 
-    /// Puts what was read where followers find it, and wakes them if there is something. Returns whether there is.
-    pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: Page) -> bool {
+    /// Puts what was read where followers find it, and wakes those that it may be something for.
+    pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: Page) -> Entered {
         let hubs = inner.hubs_running.load(Ordering::Relaxed).max(1);
         let weight_max = (TAILS_BYTES_MAX / hubs).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
-        let moved = {
+        let (has_moved, others, woken) = {
             let mut state = hub.lock();
-            let is_first = state.tail.is_none();
-            let tail = state.tail.get_or_insert_with(|| Tail::new(page.drained));
+            let State { tail, table, followers, .. } = &mut *state;
+            let is_first = tail.is_none();
+            let tail = tail.get_or_insert_with(|| Tail::new(page.drained));
+            let has_moved = is_first || tail.drained() < page.drained;
+            // Each row is looked at once for all.
+            let told = (table.members() > 0).then(|| {
+                inner.metrics.hub_rows.add(page.rows.len() as u64);
+                page.told(table, tail)
+            });
+            let woken = told.map_or_else(Vec::new, |told| table.tell(told));
+            let others = followers.len().saturating_sub(table.members());
             if self.purges.replace(page.purges).is_some_and(|before| before != page.purges) {
                 // What was purged is gone from by-seq, and leaves nothing there that would say so.
                 tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained)));
             }
             tail.read_with(page.channels);
-            let moved = is_first || tail.drained() < page.drained;
             match page.principals {
                 Some(principals) => {
                     tail.push_principals(principals);
@@ -198,16 +216,36 @@ impl Reader {
                 tail.complete_as_of(page.version);
             }
             tail.trim(weight_max, Instant::now());
-            moved
+            (has_moved, if has_moved { others } else { 0 }, woken)
         };
         (self.cursor, self.shares) = (Some(page.drained), page.shares);
-        if moved {
+        if has_moved {
             hub.wake();
         }
+        woken.iter().for_each(|follower| follower.notify_one());
         if page.at_end {
             hub.versions.send_replace(page.version);
         }
-        moved
+        let woken = others + woken.len();
+        inner.metrics.hub_wakes.add(woken as u64);
+        Entered { has_moved, woken }
+    }
+}
+
+impl Page {
+    /// Whom of a table it concerns, of a hub that has this tail so far.
+    fn told(&self, table: &Table, tail: &Tail) -> Told {
+        let mut news = News::new(table, tail.drained(), self.drained);
+        if tail.channels() != self.channels {
+            news.is_for_all();
+        }
+        match &self.principals {
+            Some(principals) => principals.iter().for_each(|(at, kind, name)| news.principal(*at, *kind, name)),
+            None => news.is_for_all(),
+        }
+        self.untold.iter().for_each(|untold| news.untold(untold.at, untold.channel.as_deref()));
+        self.rows.iter().for_each(|row| news.row(row.row.seq, &row.channels));
+        news.told()
     }
 }
 

@@ -21,6 +21,7 @@ use futures_util::future::try_join;
 use crate::asker::Asker;
 use crate::channels::holding::Holding;
 use crate::error::{NotFound, Refusal, Result};
+use crate::feed::hub::Interest;
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 use crate::feed::row::ChangesPage;
@@ -150,6 +151,12 @@ impl Channels {
     /// Up to where all has been read, if the feed is at its end there.
     pub(super) fn until(&self) -> Option<Seq> {
         self.reached.and_then(|reached| reached.until)
+    }
+
+    /// What is followed, if the end was read.
+    pub(in crate::feed) fn interest(&self) -> Option<Interest<'_>> {
+        let live = self.live.as_ref()?;
+        Some(Interest { found: &live.held, held: live.only.as_ref().unwrap_or(&live.held.held) })
     }
 
     /// Whether nothing that is had has changed where these users and roles have.

@@ -1,0 +1,495 @@
+//! From channels to the followers that hold them: who of a database's followers may want what the hub has read.
+//!
+//! Each page is looked at once. What its rows have to do with (the channels that their documents are in and those that they left,
+//! and users and roles that have changed) is looked up here, and who holds one of these gets the row's sequence on a list and is
+//! woken. So there is nothing up to where the hub has read for who has no list: such a follower goes on from there without having
+//! looked at what came between, and the tail may have forgotten that by then.
+//!
+//! Channels stand here as numbers, made of their names under a key of the table's own: 16 bytes for each channel of a follower. Two
+//! of one number would wake a follower for nothing, since each judges rows by what it has itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use flatbed_channels::{ALL, Held, Kind};
+use tokio::sync::Notify;
+
+use crate::feed::row::RowChannels;
+use crate::held::HeldAt;
+use crate::store::seq::Seq;
+
+/// Channels, roles among them, that a follower stands here with at most. Who has more is woken by each change.
+const KEYS_MAX: usize = 1_000;
+
+/// The same of all followers of a database together.
+const ENTRIES_MAX: usize = 4_000_000;
+
+/// Sequences on a follower's list. Who has more looks at all that lies behind the first.
+const LISTED_MAX: usize = 32;
+
+/// What a follower holds.
+#[derive(Clone, Copy)]
+pub(in crate::feed) struct Interest<'a> {
+    /// As it was found: while it is the same, so is all else.
+    pub(in crate::feed) found: &'a Arc<HeldAt>,
+    /// As far as the feed is about it.
+    pub(in crate::feed) held: &'a Held,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Table {
+    keyed: RandomState,
+    /// A number of what is held, and of the follower that does.
+    holders: BTreeSet<(u64, u64)>,
+    members: HashMap<u64, Member>,
+}
+
+/// A follower that is woken for what it holds.
+struct Member {
+    keys: Box<[u64]>,
+    wake: Arc<Notify>,
+    /// `None`: there is nothing for it.
+    list: Option<List>,
+    /// It has not looked since.
+    is_woken: bool,
+}
+
+/// What there is for a follower.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct List {
+    /// Nothing up to here.
+    after: Seq,
+    /// Sequences; `None`: they are too many.
+    at: Option<Vec<Seq>>,
+    /// The last of them.
+    last: Seq,
+}
+
+/// What a follower is to look at behind where it stands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Nothing up to where the hub has read.
+    Nothing,
+    /// What is on these sequences, ascending, behind the first.
+    These(Seq, Vec<Seq>),
+    /// All behind this.
+    All(Seq),
+}
+
+/// What a page is about.
+pub(super) struct News<'a> {
+    table: &'a Table,
+    /// Behind this, up to `drained`.
+    after: Seq,
+    drained: Seq,
+    /// Up to where rows have been added: there is nothing between that and the next.
+    passed: Seq,
+    /// By numbers, each with where it is told.
+    by_key: BTreeMap<u64, List>,
+    is_for_all: bool,
+}
+
+/// For whom a page is: made of [`News`], so that the table may be changed.
+pub(super) struct Told {
+    by_key: BTreeMap<u64, List>,
+    for_all: Option<List>,
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("members", &self.members.len()).field("entries", &self.holders.len()).finish()
+    }
+}
+
+impl Table {
+    /// How many followers stand here.
+    pub(super) fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// With how many channels, users and roles, each once for each follower.
+    pub(super) fn entries(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Whether a follower does.
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.members.contains_key(&number)
+    }
+
+    /// A follower comes, or holds something else from now on, and has got what there was up to a place. `drained`: up to where the
+    /// hub has read. False: it holds too much, and stands here no more.
+    pub(super) fn join(
+        &mut self,
+        number: u64,
+        interest: Interest<'_>,
+        wake: &Arc<Notify>,
+        at: Seq,
+        drained: Seq,
+    ) -> bool {
+        self.leave(number);
+        let Interest { found, held } = interest;
+        // Who sees all is woken for all.
+        let count = held.channels().take(KEYS_MAX + 1).count() + found.versions.len();
+        if held.has_all() || count > KEYS_MAX || self.holders.len() + count > ENTRIES_MAX {
+            return false;
+        }
+        let channels = held.channels().map(|(name, _)| self.channel(name));
+        let principals = found.versions.iter().map(|(kind, name, _)| self.principal(*kind, name));
+        let keys: Box<[u64]> = channels.chain(principals).collect();
+        self.holders.extend(keys.iter().map(|key| (*key, number)));
+        // What came meanwhile was looked at for what it held before.
+        let list = (at < drained).then_some(List { after: at, at: None, last: drained });
+        self.members.insert(number, Member { keys, wake: Arc::clone(wake), list, is_woken: false });
+        true
+    }
+
+    /// A follower goes, or is woken for all from now on.
+    pub(super) fn leave(&mut self, number: u64) {
+        let Some(member) = self.members.remove(&number) else { return };
+        for key in &member.keys {
+            self.holders.remove(&(*key, number));
+        }
+        if self.members.is_empty() {
+            self.members.shrink_to_fit();
+        }
+    }
+
+    /// What a follower that stands somewhere is to look at; `None`: it does not stand here.
+    pub(super) fn look(&mut self, number: u64, at: Seq) -> Option<Look> {
+        let member = self.members.get_mut(&number)?;
+        member.is_woken = false;
+        let Some(list) = member.list.as_mut().filter(|list| list.last > at) else {
+            member.list = None;
+            return Some(Look::Nothing);
+        };
+        list.after = list.after.max(at);
+        Some(match &mut list.at {
+            None => Look::All(list.after),
+            Some(listed) => {
+                listed.retain(|seq| *seq > at);
+                listed.sort_unstable();
+                Look::These(list.after, listed.clone())
+            }
+        })
+    }
+
+    /// Where a follower that has taken all up to a place stands for who looks at it: `None`: there is nothing for it.
+    pub(super) fn stands(&self, number: u64, at: u64) -> Option<u64> {
+        match self.members.get(&number) {
+            None => Some(at),
+            Some(member) => {
+                member.list.as_ref().filter(|list| list.last.number() > at).map(|list| list.after.number().max(at))
+            }
+        }
+    }
+
+    /// Puts a page on the lists of those that it is for, and returns those of them that are to be woken.
+    pub(super) fn tell(&mut self, told: Told) -> Vec<Arc<Notify>> {
+        let Told { by_key, for_all } = told;
+        let mut woken = Vec::new();
+        for (key, list) in by_key {
+            for (_, number) in self.holders.range((key, 0)..=(key, u64::MAX)) {
+                if let Some(member) = self.members.get_mut(number) {
+                    member.hear(&list, &mut woken);
+                }
+            }
+        }
+        if let Some(list) = for_all {
+            self.members.values_mut().for_each(|member| member.hear(&list, &mut woken));
+        }
+        woken
+    }
+
+    /// All go, and are to be woken.
+    pub(super) fn end(&mut self) -> Vec<Arc<Notify>> {
+        self.holders = BTreeSet::new();
+        std::mem::take(&mut self.members).into_values().map(|member| member.wake).collect()
+    }
+
+    fn channel(&self, name: &str) -> u64 {
+        self.keyed.hash_one((0_u8, name))
+    }
+
+    fn principal(&self, kind: Kind, name: &str) -> u64 {
+        self.keyed.hash_one((1_u8, kind == Kind::Role, name))
+    }
+}
+
+impl Member {
+    fn hear(&mut self, news: &List, woken: &mut Vec<Arc<Notify>>) {
+        match &mut self.list {
+            None => self.list = Some(news.clone()),
+            Some(list) => list.add(news),
+        }
+        if !self.is_woken {
+            self.is_woken = true;
+            woken.push(Arc::clone(&self.wake));
+        }
+    }
+}
+
+impl List {
+    fn add(&mut self, news: &List) {
+        (self.after, self.last) = (self.after.min(news.after), self.last.max(news.last));
+        match (&mut self.at, &news.at) {
+            (Some(listed), Some(more)) => {
+                let more = more.iter().filter(|seq| !listed.contains(seq)).copied();
+                listed.extend(more.collect::<Vec<_>>());
+            }
+            _ => self.at = None,
+        }
+        self.at.take_if(|listed| listed.len() > LISTED_MAX);
+    }
+}
+
+impl<'a> News<'a> {
+    /// Of a page behind a place, up to another.
+    pub(super) fn new(table: &'a Table, after: Seq, drained: Seq) -> News<'a> {
+        News { table, after, drained, passed: after, by_key: BTreeMap::new(), is_for_all: false }
+    }
+
+    /// It is for all, whatever they hold.
+    pub(super) fn is_for_all(&mut self) {
+        self.is_for_all = true;
+    }
+
+    /// The next row of it.
+    pub(super) fn row(&mut self, at: Seq, channels: &RowChannels) {
+        match (&channels.entered, &channels.left) {
+            (Some(entered), Some(left)) => {
+                for name in entered.iter().chain(left) {
+                    self.channel(name, self.passed, at);
+                }
+            }
+            _ => self.is_for_all = true,
+        }
+        self.passed = at;
+    }
+
+    /// Somebody left a channel, and no row tells; `None`: perhaps any.
+    pub(super) fn untold(&mut self, at: Seq, channel: Option<&str>) {
+        match channel {
+            Some(name) => self.channel(name, self.after, at),
+            None => self.is_for_all = true,
+        }
+    }
+
+    /// A user or role has changed.
+    pub(super) fn principal(&mut self, at: Seq, kind: Kind, name: &str) {
+        self.key(self.table.principal(kind, name), self.after, at);
+    }
+
+    fn channel(&mut self, name: &str, after: Seq, at: Seq) {
+        // Who sees all stands not here.
+        if name != ALL {
+            self.key(self.table.channel(name), after, at);
+        }
+    }
+
+    fn key(&mut self, key: u64, after: Seq, at: Seq) {
+        let news = List { after, at: Some(vec![at]), last: at };
+        self.by_key.entry(key).and_modify(|list| list.add(&news)).or_insert(news);
+    }
+
+    /// For whom it is.
+    pub(super) fn told(self) -> Told {
+        let Told { by_key, for_all } = match self.is_for_all {
+            false => Told { by_key: self.by_key, for_all: None },
+            // Users and roles may have changed behind it.
+            true => {
+                let last = self.by_key.values().map(|list| list.last).chain([self.drained]).max();
+                let for_all = last.map(|last| List { after: self.after, at: None, last });
+                Told { by_key: BTreeMap::new(), for_all }
+            }
+        };
+        Told { by_key, for_all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seq(at: u64) -> Seq {
+        let mut stamp = [0; 12];
+        stamp[..8].copy_from_slice(&at.to_be_bytes());
+        Seq::new(7, stamp)
+    }
+
+    fn found(names: &BTreeSet<String>) -> Arc<HeldAt> {
+        let held = Held::since_ever(names.iter().map(String::as_str));
+        let versions = vec![(Kind::User, Arc::from("A"), None)];
+        Arc::new(HeldAt { held, versions, ..HeldAt::default() })
+    }
+
+    fn interest(found: &Arc<HeldAt>) -> Interest<'_> {
+        Interest { found, held: &found.held }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        /// Rows, of each what its document is in and what it left; a channel that no row tells of, so far before the last; a user.
+        Page {
+            rows: Vec<[Option<Vec<String>>; 2]>,
+            untold: Option<(u64, Option<String>)>,
+            user: bool,
+        },
+        /// A follower comes, or has something else, with so much of what was there not taken.
+        Join {
+            number: u64,
+            names: BTreeSet<String>,
+            behind: u64,
+        },
+        Leave {
+            number: u64,
+        },
+        /// A follower looks, and takes so many of what it sees.
+        Look {
+            number: u64,
+            takes: u64,
+        },
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let names = || prop::collection::vec("[A-F]", 0..3);
+        let row = [prop::option::weighted(0.97, names()), prop::option::weighted(0.97, names())];
+        let untold = prop::option::weighted(0.1, (0..4_u64, prop::option::weighted(0.8, "[A-F]")));
+        let page = (prop::collection::vec(row, 0..20), untold, prop::bool::weighted(0.1));
+        prop_oneof![
+            4 => page.prop_map(|(rows, untold, user)| Event::Page { rows, untold, user }),
+            1 => (0..6_u64, prop::collection::btree_set("[A-F]", 0..4), 0..9_u64)
+                .prop_map(|(number, names, behind)| Event::Join { number, names, behind }),
+            1 => (0..6_u64).prop_map(|number| Event::Leave { number }),
+            4 => (0..6_u64, 0..40_u64).prop_map(|(number, takes)| Event::Look { number, takes }),
+        ]
+    }
+
+    /// What there was at a place: names of channels, and whether it is for all.
+    type Told = (u64, BTreeSet<String>, bool);
+
+    proptest! {
+        /// Who holds something hears of all that has to do with it, and of nothing else while that is little.
+        #[test]
+        fn who_holds_a_channel_hears_of_it(events in prop::collection::vec(event(), 0..60)) {
+            let (mut table, mut at, mut told) = (Table::default(), 10, Vec::<Told>::new());
+            // Where each stands, and what it holds.
+            let mut members: BTreeMap<u64, (u64, BTreeSet<String>)> = BTreeMap::new();
+            for event in events {
+                match event {
+                    Event::Page { rows, untold, user } => {
+                        let (before, drained) = (at, at + rows.len() as u64 + 1);
+                        let is_open = rows.iter().flatten().any(Option::is_none);
+                        let is_open = is_open || untold.as_ref().is_some_and(|(_, name)| name.is_none());
+                        let mut news = News::new(&table, seq(before), seq(drained));
+                        if let Some((back, name)) = &untold {
+                            let of = drained.saturating_sub(*back).max(before + 1);
+                            news.untold(seq(of), name.as_deref());
+                            told.push((of, name.iter().cloned().collect(), false));
+                        }
+                        if user {
+                            news.principal(seq(drained), Kind::User, "A");
+                            news.principal(seq(drained), Kind::Role, "B");
+                            told.push((drained, BTreeSet::new(), true));
+                        }
+                        for [entered, left] in rows {
+                            at += 1;
+                            let names = entered.iter().chain(&left).flatten().cloned().collect();
+                            told.push((at, names, false));
+                            news.row(seq(at), &RowChannels { entered, left, before: None });
+                        }
+                        at = drained;
+                        if is_open {
+                            told.push((drained, BTreeSet::new(), true));
+                        }
+                        let woken = table.tell(news.told()).len();
+                        prop_assert!(woken <= members.len());
+                    }
+                    Event::Join { number, names, behind } => {
+                        let (stands, wake) = (at.saturating_sub(behind), Arc::new(Notify::new()));
+                        prop_assert!(table.join(number, interest(&found(&names)), &wake, seq(stands), seq(at)));
+                        members.insert(number, (stands, names));
+                    }
+                    Event::Leave { number } => {
+                        table.leave(number);
+                        members.remove(&number);
+                    }
+                    Event::Look { number, takes } => {
+                        let look = table.look(number, seq(members.get(&number).map_or(0, |member| member.0)));
+                        let Some((stands, names)) = members.get_mut(&number) else {
+                            prop_assert_eq!(look, None);
+                            continue;
+                        };
+                        let is_its = |of: &&Told| of.0 > *stands && (of.2 || of.1.iter().any(|name| names.contains(name)));
+                        let its: BTreeSet<Seq> = told.iter().filter(is_its).map(|of| seq(of.0)).collect();
+                        let first = its.first().copied();
+                        let after = match look {
+                            Some(Look::Nothing) => {
+                                prop_assert!(its.is_empty(), "{its:?}");
+                                seq(at)
+                            }
+                            Some(Look::These(after, these)) => {
+                                prop_assert_eq!(&these.iter().copied().collect::<BTreeSet<_>>(), &its);
+                                prop_assert!(these.is_sorted() && these.len() <= LISTED_MAX);
+                                after
+                            }
+                            Some(Look::All(after)) => after,
+                            None => return Err(TestCaseError::fail("it does not stand there")),
+                        };
+                        prop_assert!(after >= seq(*stands) && first.is_none_or(|first| after < first));
+                        prop_assert_eq!(table.stands(number, *stands).is_some(), after < seq(at) && look_is_open(&table, number));
+                        // What it takes next.
+                        *stands = (*stands + takes).min(at);
+                    }
+                }
+                // As many entries as members hold, the user of each among them.
+                prop_assert_eq!(table.entries(), members.values().map(|member| member.1.len() + 1).sum::<usize>());
+                prop_assert_eq!(table.members(), members.len());
+            }
+            members.keys().for_each(|number| table.leave(*number));
+            prop_assert_eq!((table.members(), table.entries()), (0, 0));
+        }
+    }
+
+    fn look_is_open(table: &Table, number: u64) -> bool {
+        table.members.get(&number).is_some_and(|member| member.list.is_some())
+    }
+
+    #[test]
+    fn who_has_not_looked_since_is_not_woken_again() {
+        let mut table = Table::default();
+        let wake = Arc::new(Notify::new());
+        let holds = found(&["A".to_owned()].into());
+        assert!(table.join(1, interest(&holds), &wake, seq(5), seq(5)));
+        let page = |table: &mut Table, at: u64, name: &str| {
+            let mut news = News::new(table, seq(at - 1), seq(at));
+            news.row(seq(at), &RowChannels { entered: Some(vec![name.to_owned()]), ..RowChannels::default() });
+            let told = news.told();
+            table.tell(told).len()
+        };
+        assert_eq!([page(&mut table, 6, "B"), page(&mut table, 7, "A"), page(&mut table, 8, "A")], [0, 1, 0]);
+        assert_eq!(table.stands(1, 5), Some(6));
+        assert_eq!(table.look(1, seq(5)), Some(Look::These(seq(6), vec![seq(7), seq(8)])));
+        assert_eq!(page(&mut table, 9, "A"), 1);
+        assert_eq!(table.look(1, seq(9)), Some(Look::Nothing));
+        assert_eq!((table.stands(1, 9), table.stands(2, 4)), (None, Some(4)));
+        assert_eq!(table.end().len(), 1);
+        assert_eq!((table.look(1, seq(9)), table.entries()), (None, 0));
+    }
+
+    #[test]
+    fn who_sees_all_or_holds_much_is_woken_for_all() {
+        let mut table = Table::default();
+        let wake = Arc::new(Notify::new());
+        let mut join = |names: BTreeSet<String>| table.join(1, interest(&found(&names)), &wake, seq(5), seq(5));
+        assert!(join((1..KEYS_MAX).map(|name| name.to_string()).collect()));
+        assert!(!join((0..KEYS_MAX).map(|name| name.to_string()).collect()));
+        assert!(!join([ALL.to_owned()].into()));
+        assert_eq!((table.members(), table.entries()), (0, 0));
+    }
+}
