@@ -240,6 +240,8 @@ export class Firefox {
       await new Promise((resolve) => { setTimeout(resolve, 50); });
     }
     await firefox.#marionette.call('WebDriver:NewSession');
+    // A test has an end of its own; 30 s are little on a busy machine.
+    await firefox.#marionette.call('WebDriver:SetTimeouts', { script: 600_000 });
     await firefox.#marionette.call('Marionette:SetContext', { value: 'chrome' });
     return firefox;
   }
@@ -247,8 +249,7 @@ export class Firefox {
   /** Runs a script within the browser, as itself; what it returns is JSON. */
   run(script, ...args) {
     const text = `${WITHIN}; return (async function () { ${script} }).apply(null, arguments);`;
-    const how = { sandbox: 'system', newSandbox: false, scriptTimeout: 600_000 };
-    return this.#marionette.call('WebDriver:ExecuteScript', { script: text, args, ...how });
+    return this.#marionette.call('WebDriver:ExecuteScript', { script: text, args, sandbox: 'system', newSandbox: false });
   }
 
   /** What signing in at the accounts' page would leave behind, and what follows that. */
