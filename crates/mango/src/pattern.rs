@@ -1,8 +1,10 @@
 //! Regular expressions, and what they may take.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex_automata::meta::{BuildError, Builder, Config, Regex};
+use regex_automata::util::syntax;
 
 use crate::invalid::InvalidSelector;
 use crate::steps::{Exhausted, Steps};
@@ -25,12 +27,13 @@ const STEP_WORK: usize = 1 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     regex: Regex,
+    text: Arc<str>,
     bytes: usize,
 }
 
 impl Pattern {
     pub(crate) fn text(&self) -> &str {
-        self.regex.as_str()
+        &self.text
     }
 
     /// About how much is done for a byte of a string.
@@ -43,6 +46,15 @@ impl Pattern {
         steps.take(if may_match { text.len() * self.bytes / STEP_WORK } else { 1 })?;
         Ok(may_match && self.regex.is_match(text.as_bytes()))
     }
+}
+
+/// By the one engine whose memory is known: an automaton's or a table's may be megabytes for each thread, and which engines there are
+/// depends on what else a program is built with.
+fn build(text: &str, unicode: bool, bytes: usize) -> Result<Regex, Box<BuildError>> {
+    let config = Config::new().nfa_size_limit(Some(bytes)).utf8_empty(false).auto_prefilter(false);
+    let config = config.hybrid(false).dfa(false).onepass(false).backtrack(false);
+    let syntax = syntax::Config::new().unicode(unicode).utf8(false);
+    Builder::new().configure(config).syntax(syntax).build(text).map_err(Box::new)
 }
 
 /// Those of one selector.
@@ -70,19 +82,19 @@ impl<'s> Patterns<'s> {
             if self.bytes + bytes > ALL_BYTES_MAX {
                 return Err(InvalidSelector::RegexesTooLarge);
             }
-            let build = |unicode| RegexBuilder::new(text).unicode(unicode).size_limit(bytes).build();
+            let build = |unicode| build(text, unicode, bytes);
             // As in CouchDB a character is a byte. Classes of others, which cannot be written so, take whole ones.
             let built = match build(false) {
-                Err(regex::Error::Syntax(_)) => build(true),
+                Err(error) if error.size_limit().is_none() => build(true),
                 other => other,
             };
             let regex = match built {
                 Ok(regex) => regex,
-                Err(regex::Error::CompiledTooBig(_)) => continue,
+                Err(error) if error.size_limit().is_some() => continue,
                 Err(_) => return Ok(None),
             };
             self.bytes += bytes;
-            let compiled = Pattern { regex, bytes };
+            let compiled = Pattern { regex, text: text.into(), bytes };
             self.known.insert(text.to_owned(), compiled.clone());
             return Ok(Some(compiled));
         }
