@@ -43,6 +43,8 @@ pub struct Page {
     pub rows: usize,
     /// Where the next page begins.
     pub last_seq: Seq,
+    /// Rows behind it, where the source tells.
+    pub pending: Option<u64>,
 }
 
 /// An answer that is no page of a feed.
@@ -65,7 +67,11 @@ impl Page {
                 changes.push(change);
             }
         }
-        Ok(Page { changes, rows: rows.len(), last_seq })
+        let pending = match value.get("pending") {
+            Some(Value::Number(text)) => text.parse().ok(),
+            _ => None,
+        };
+        Ok(Page { changes, rows: rows.len(), last_seq, pending })
     }
 }
 
@@ -129,7 +135,7 @@ mod tests {
                 ("e", "7", What::ToBeRead),
             ]
         );
-        assert_eq!((page.rows, page.last_seq.as_str()), (6, "9-z"));
+        assert_eq!((page.rows, page.last_seq.as_str(), page.pending), (6, "9-z", Some(0)));
     }
 
     #[test]

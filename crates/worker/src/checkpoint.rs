@@ -32,6 +32,11 @@ impl Seq {
         is_seq.then(|| Seq(text.to_owned()))
     }
 
+    /// One that no source has.
+    pub(crate) fn unlike_any() -> Seq {
+        Seq(String::new())
+    }
+
     /// From a row's `seq`: a text, a number, or an array as old clusters have it.
     pub fn of(value: &Value<'_>) -> Option<Seq> {
         match value {

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use flatbed_client::{Url, UrlError};
+use flatbed_client::{Url, UrlError, encode_segment};
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -199,26 +199,42 @@ pub struct Connected {
     pub redactor: Redactor,
 }
 
-/// Reads a description's secrets, and makes its source and target. `files` is the directory of files that jobs write.
+/// How a job's source and target are reached.
+#[derive(Clone)]
+pub struct Reach {
+    /// Where secrets lie.
+    pub secrets: Secrets,
+    /// The directory of files that jobs write; without it there are none.
+    pub files: Option<PathBuf>,
+    /// Servers elsewhere.
+    pub dial: Dial,
+    /// The server whose databases jobs name, where there is one; whoever connects so need not sign in.
+    pub local: Option<Dial>,
+}
+
+/// Reads a description's secrets, and makes its source and target. It waits for the disk.
 ///
 /// # Errors
 /// [`ConnectError`].
-pub fn connect(
-    job: &Description,
-    secrets: &Secrets,
-    files: Option<&Path>,
-    dial: &Dial,
-) -> Result<Connected, ConnectError> {
+pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectError> {
+    let Reach { secrets, files, dial, local } = reach;
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
-    let url = job.input.url.as_deref().ok_or(ConnectError::Missing("a database of this server as a source"))?;
     let headers = reader.headers(&job.input.auth, &job.input.headers)?;
-    let peer = Peer::new(Url::parse_either(url)?, headers, dial.clone());
+    let peer = match (&job.input.url, &job.input.local) {
+        (Some(url), _) => Peer::new(Url::parse_either(url)?, headers, dial.clone()),
+        (None, Some(name)) => {
+            let local = local.as_ref().ok_or(ConnectError::Missing("a server whose databases could be named"))?;
+            let url = Url::parse_either(&format!("http://localhost/{}", encode_segment(name)))?;
+            Peer::new(url, headers, local.clone())
+        }
+        (None, None) => return Err(ConnectError::Missing("an input without a database")),
+    };
     let source = HttpSource::new(peer, job.input.source_type, job.input.changes_feed.clone());
     let tables = job.mapping.tables();
     let in_files = |name: &Option<String>| -> Result<PathBuf, ConnectError> {
         // The schema has seen that it is a plain name; a path would leave the directory.
         let name = name.as_deref().filter(|name| !name.contains(['/', '\\', '\0']) && !name.starts_with('.'));
-        Ok(files.ok_or(ConnectError::Directory)?.join(name.ok_or(ConnectError::Directory)?))
+        Ok(files.as_deref().ok_or(ConnectError::Directory)?.join(name.ok_or(ConnectError::Directory)?))
     };
     let target = match &job.output {
         Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
@@ -273,6 +289,7 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
 
     use serde_json::{Value, json};
@@ -302,6 +319,10 @@ mod tests {
         Secrets { directory: Some(directory.to_owned()), variables }
     }
 
+    fn reach(secrets: &Secrets, files: Option<&Path>) -> Reach {
+        Reach { secrets: secrets.clone(), files: files.map(Path::to_owned), dial: nowhere(), local: None }
+    }
+
     fn stdout() -> Value {
         json!({"id": "out", "provider": "stdout"})
     }
@@ -312,7 +333,7 @@ mod tests {
         let basic = json!({"auth": {"method": "basic", "username": "anna", "password": "file:couch"}, "headers": {"x-key": "env:FLATBED_WORKER_H", "x-from": "me"}});
         let output = json!({"id": "out", "url": "https://h/in/{id}", "auth": {"method": "bearer", "token": "env:FLATBED_WORKER_T"}});
         let job = described(basic, "http", output);
-        let connected = connect(&job, &secrets(directory.path()), None, &nowhere()).unwrap();
+        let connected = connect(&job, &reach(&secrets(directory.path()), None)).unwrap();
         assert!(matches!(connected.target, AnyTarget::Http(_)));
         let used = ["hunter2-couch", "hunter2-header", "hunter2-token"];
         let said = format!(
@@ -346,7 +367,7 @@ mod tests {
         // A secret that cannot stand in a header.
         std::fs::write(inside.join("two"), "a\r\nb: c").unwrap();
         let job = described(json!({"headers": {"x-key": "file:two"}}), "cloud", stdout());
-        assert!(matches!(connect(&job, &secrets, None, &nowhere()), Err(ConnectError::Header(_))));
+        assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Header(_))));
     }
 
     #[test]
@@ -357,17 +378,17 @@ mod tests {
         let sqlite = json!({"id": "out", "database_type": "sqlite", "database": "x.sqlite", "create_tables": true});
         for (kind, output, name) in [("cloud", file("x.jsonl"), "x.jsonl"), ("rdbms", sqlite, "x.sqlite")] {
             let job = described(json!({}), kind, output);
-            assert!(matches!(connect(&job, &secrets, None, &nowhere()), Err(ConnectError::Directory)));
-            assert!(connect(&job, &secrets, Some(directory.path()), &nowhere()).is_ok());
+            assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Directory)));
+            assert!(connect(&job, &reach(&secrets, Some(directory.path()))).is_ok());
             assert!(directory.path().join(name).exists());
         }
         let mut job = described(json!({}), "cloud", file("x"));
         if let Output::Cloud(output) = &mut job.output {
             output.file = Some("../x".to_owned());
         }
-        assert!(matches!(connect(&job, &secrets, Some(directory.path()), &nowhere()), Err(ConnectError::Directory)));
+        assert!(matches!(connect(&job, &reach(&secrets, Some(directory.path()))), Err(ConnectError::Directory)));
         let postgres = json!({"id": "out", "database_type": "postgres", "host": "h", "username": "u", "database": "d"});
         let job = described(json!({}), "rdbms", postgres);
-        assert!(matches!(connect(&job, &secrets, None, &nowhere()), Err(ConnectError::Missing(_))));
+        assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Missing(_))));
     }
 }

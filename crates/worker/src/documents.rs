@@ -44,6 +44,9 @@ pub enum DocumentError {
     /// The mapping.
     #[error("the mapping: {0}")]
     Mapping(#[from] MappingError),
+    /// Its id.
+    #[error("the `_id` of this document must be {0}")]
+    Id(String),
 }
 
 /// One of several that have an id.
@@ -108,6 +111,8 @@ pub struct Job {
     pub mapping: MappingOf,
     /// How.
     pub system: System,
+    /// What is to be done besides.
+    pub orders: Vec<Order>,
 }
 
 /// A document of `_worker`.
@@ -141,6 +146,8 @@ struct JobDocument {
     mapping: Option<Value>,
     #[serde(default)]
     system: System,
+    #[serde(default)]
+    orders: Vec<Order>,
 }
 
 fn yes() -> bool {
@@ -180,6 +187,35 @@ pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
         }
         _ => typed(value).map(|entry| Document::Entry(Box::new(entry))),
     }
+}
+
+/// What the id of a job's document begins with; the job's follows.
+pub const JOB: &str = "job::";
+
+/// What the id of a mapping's document begins with; its name follows.
+pub const MAPPING: &str = "mapping:";
+
+/// What the id of a checkpoint's copy begins with; the job's follows.
+pub const CHECKPOINT: &str = "checkpoint::";
+
+/// Judges a document that is to be written under an id: [`read`], and whether the id is the one that its type has.
+///
+/// # Errors
+/// [`DocumentError`].
+pub fn check(id: &str, text: &[u8]) -> Result<(), DocumentError> {
+    let is = match read(text)? {
+        Document::Inputs(_) => "inputs_changes".to_owned(),
+        Document::Outputs(OutputType::Rdbms, _) => "outputs_rdbms".to_owned(),
+        Document::Outputs(OutputType::Http, _) => "outputs_http".to_owned(),
+        Document::Outputs(OutputType::Cloud, _) => "outputs_cloud".to_owned(),
+        Document::Tables(_) => "tables_rdbms".to_owned(),
+        Document::Job(job) => format!("{JOB}{}", job.id),
+        Document::Mapping(name, _) => format!("{MAPPING}{name}"),
+        Document::Entry(entry) => entry.id(),
+        Document::Checkpoint(_) if id.len() > CHECKPOINT.len() && id.starts_with(CHECKPOINT) => return Ok(()),
+        Document::Checkpoint(_) => format!("{CHECKPOINT} and the job's"),
+    };
+    if is == id { Ok(()) } else { Err(DocumentError::Id(is)) }
 }
 
 fn typed<T: for<'d> Deserialize<'d>>(value: Value) -> Result<T, DocumentError> {
@@ -314,6 +350,7 @@ fn job(value: Value) -> Result<Job, DocumentError> {
         output_type: kind,
         mapping,
         system: document.system,
+        orders: document.orders,
     })
 }
 
@@ -369,6 +406,11 @@ impl Connections {
         }
     }
 
+    /// A mapping by its name.
+    pub fn mapping(&self, name: &str) -> Option<&Mapping> {
+        self.mappings.get(name)
+    }
+
     /// A job with all that it names.
     ///
     /// # Errors
@@ -397,6 +439,9 @@ impl Connections {
             return Err(Unresolved::Unfit(
                 "`selector`, `doc_ids`, `scope` and `collection` of an input are not heeded yet",
             ));
+        }
+        if input.local.as_deref() == Some("_worker") {
+            return Err(Unresolved::Unfit("the worker's own database is no source: what fails would make more of it"));
         }
         if matches!(output, Output::Rdbms(_)) && mapping.tables().is_empty() {
             return Err(Unresolved::Unfit("an SQL target needs a mapping with tables"));

@@ -14,7 +14,7 @@
 //! With it:
 //!
 //! - [`peer`]: HTTP, over connections that somebody else makes; [`source`], [`change`]: a feed behind it;
-//! - [`output`]: JSON Lines, HTTP, SQLite; [`run`]: one run of a job; [`connect`]: what it is made of.
+//! - [`output`]: JSON Lines, HTTP, SQLite; [`run`]: one run of a job, [`progress`]: how far it is; [`connect`]: what it is made of.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -32,6 +32,7 @@ pub mod output;
 pub mod path;
 pub mod peer;
 pub mod plan;
+pub mod progress;
 pub mod queue;
 pub mod retry;
 pub mod rows;

@@ -5,22 +5,27 @@
 //! the checkpoint passes it with the next batch. A batch that is refused for the target's state is tried again as it is, and nothing
 //! else is done meanwhile.
 
+mod replays;
+
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flatbed_flatten::json::{Limits, parse};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::change::{Change, What};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange, local_id};
-use crate::documents::{Description, Output, System};
+use crate::documents::{Description, Output, ResetTo, System};
 use crate::failure::{Class, Failure, Guard, Halt};
 use crate::output::{Delivery, Refused, State, Target};
 use crate::plan::{Plan, Taken};
+use crate::progress::Progress;
 use crate::queue::{Entry, Failed};
 use crate::rows::{Unmappable, produce};
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
+pub use replays::{Replayed, Wanted};
 
 /// Changes that are read ahead.
 const ADMITTED_MAX: usize = 10_000;
@@ -48,6 +53,30 @@ pub trait Queue: Send {
     /// # Errors
     /// Why it is not kept; the job waits then as for its target.
     fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Entries that are to be replayed now, at most `max`; each is asked for once. None: there are no more.
+    ///
+    /// # Errors
+    /// Why they cannot be read; they are asked for again later.
+    fn wanted(&mut self, _max: usize) -> impl Future<Output = Result<Vec<Wanted>, String>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Keeps a copy of a checkpoint that its source did not take.
+    ///
+    /// # Errors
+    /// Why it is not kept; it is tried with the next.
+    fn keep(&mut self, _checkpoint: &Checkpoint) -> impl Future<Output = Result<(), String>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Keeps what became of one of them.
+    ///
+    /// # Errors
+    /// As of [`Queue::put`].
+    fn settle(&mut self, _entry: &Entry, _what: Replayed) -> impl Future<Output = Result<(), String>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
 
 /// Why a run ended.
@@ -78,6 +107,8 @@ pub struct Counts {
     pub queued: u64,
     /// Batches that the target refused for its own state, or could not be reached with.
     pub outages: u64,
+    /// Entries of the queue that it took.
+    pub replayed: u64,
 }
 
 /// A run of a job.
@@ -93,6 +124,10 @@ pub struct Runner<'j, S, T, Q> {
     /// Whether the end of the feed ends the run: for tests, and for jobs that are run once.
     is_once: bool,
     starting_at: Option<Checkpoint>,
+    reset: Option<ResetTo>,
+    progress: Arc<Progress>,
+    /// Notified when entries are to be replayed.
+    woken: Arc<Notify>,
     plan: Plan<Change>,
     identity: SourceIdentity,
     guard: Guard,
@@ -133,6 +168,9 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             epoch,
             is_once: false,
             starting_at: None,
+            reset: None,
+            progress: Arc::default(),
+            woken: Arc::default(),
             plan: Plan::new(ADMITTED_MAX),
             identity: SourceIdentity::default(),
             guard: Guard::default(),
@@ -149,10 +187,32 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// Where it begins if neither the target nor the source has a checkpoint of the job: what was imported.
+    /// The copy of the job's checkpoint: what was imported, or what the source did not take. A target's own is the truth; of the source's and
+    /// this one the newer counts, by epoch and then by time.
     #[must_use]
     pub fn starting_at(mut self, checkpoint: Checkpoint) -> Self {
         self.starting_at = Some(checkpoint);
+        self
+    }
+
+    /// Tells others how far it is.
+    #[must_use]
+    pub fn telling(mut self, progress: Arc<Progress>) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Looks for entries to be replayed whenever it is notified, and not only with the next change.
+    #[must_use]
+    pub fn woken_by(mut self, woken: Arc<Notify>) -> Self {
+        self.woken = woken;
+        self
+    }
+
+    /// Only says where the job goes on from now on: writes such a checkpoint, and ends with [`End::Done`].
+    #[must_use]
+    pub fn resetting(mut self, to: ResetTo) -> Self {
+        self.reset = Some(to);
         self
     }
 
@@ -175,11 +235,15 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
 
     async fn run_to_end(&mut self) -> Result<std::convert::Infallible, End> {
         let checkpoint = self.begin().await?;
+        if self.reset.is_some() {
+            return Err(End::Done);
+        }
         let mut read_to = match &checkpoint {
             Some(checkpoint) => checkpoint.seq.clone(),
             None => self.first_seq(),
         };
         self.written = read_to.clone();
+        self.progress.at(&read_to);
         let batch_max = self.system().processing.batch();
         let mut is_at_end = false;
         loop {
@@ -202,13 +266,15 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 self.keep(false).await?;
             }
             self.bytes = 0;
+            let is_more = self.replay().await?;
             if is_at_end {
                 self.is_initial_sync_done = true;
+                self.progress.behind(0);
                 self.keep(true).await?;
-                if self.is_once {
+                if self.is_once && !is_more {
                     return Err(End::Done);
                 }
-                is_at_end = self.read(&mut read_to, true).await?;
+                is_at_end = self.read(&mut read_to, !is_more).await?;
             }
             if *self.stop.borrow() {
                 return Err(End::Stopped);
@@ -219,6 +285,9 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     /// Writes the checkpoint where no batch has written it. `is_idle`: now, and not only once it is worth it.
     async fn keep(&mut self, is_idle: bool) -> Result<(), End> {
         self.reached = self.plan.checkpoint().or(self.reached.take());
+        if let Some(reached) = &self.reached {
+            self.progress.at(reached);
+        }
         let is_due = is_idle || self.unkept >= KEEP_AFTER || self.kept_at.elapsed() >= KEEP_EVERY;
         let Some(seq) = self.reached.clone().filter(|seq| is_due && *seq != self.written) else { return Ok(()) };
         let checkpoint = self.checkpoint_at(seq.clone());
@@ -248,7 +317,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         match written {
             Ok(rev) => (self.rev, self.written) = (Some(rev), seq),
             // It is written the next time; what is lost by it is delivered again.
-            Err(error) => tracing::warn!(job = self.job.id, %error, "a job's checkpoint could not be written"),
+            Err(error) => match self.queue.keep(&checkpoint).await {
+                Ok(()) => self.written = seq,
+                Err(other) => {
+                    let other = self.redactor.text(&other, 500);
+                    tracing::warn!(job = self.job.id, %error, other, "a job's checkpoint could not be written");
+                }
+            },
         }
         Ok(())
     }
@@ -257,7 +332,8 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     fn local_id(&self) -> String {
         let input = &self.job.input;
         let client_id = self.system().checkpoint.client_id.as_deref().unwrap_or("changes_worker");
-        local_id(client_id, input.url.as_deref().unwrap_or_default(), &input.changes_feed.channels, &self.job.id)
+        let place = input.url.as_deref().or(input.local.as_deref()).unwrap_or_default();
+        local_id(client_id, place, &input.changes_feed.channels, &self.job.id)
     }
 
     /// Where a job without a checkpoint begins.
@@ -294,13 +370,52 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 Err(error) => self.pause_for_source(&error).await?,
             }
         }
-        let checkpoint = checkpoint.or_else(|| self.starting_at.take());
+        let copy = self.starting_at.take();
+        let checkpoint = match (checkpoint, copy) {
+            (Some(one), Some(copy)) if !self.target.keeps_checkpoint() => {
+                let is_newer = (copy.epoch, copy.time) > (one.epoch, one.time);
+                Some(if is_newer { copy } else { one })
+            }
+            (one, copy) => one.or(copy),
+        };
         self.failures = 0;
+        if let Some(to) = self.reset {
+            let (seq, is_initial_sync_done) = match (to, checkpoint) {
+                (ResetTo::AsIs, Some(checkpoint)) => (checkpoint.seq, checkpoint.is_initial_sync_done),
+                (ResetTo::Now, _) => (update_seq, true),
+                (ResetTo::Beginning | ResetTo::AsIs, _) => (self.first_seq(), false),
+            };
+            if self.system().processing.dry_run {
+                return Ok(None);
+            }
+            self.is_initial_sync_done = is_initial_sync_done;
+            self.reached = Some(seq);
+            // Unlike any that is written.
+            self.written = Seq::unlike_any();
+            while self.written == Seq::unlike_any() {
+                self.keep(true).await?;
+                if self.written == Seq::unlike_any() {
+                    self.pause_for(Refused::failed(Failure::Connection, "the checkpoint could not be written")).await?;
+                }
+            }
+            return Ok(None);
+        }
         if let Some(checkpoint) = &checkpoint {
             checkpoint.check(&self.identity, &update_seq).map_err(End::Strange)?;
             self.is_initial_sync_done = checkpoint.is_initial_sync_done;
         }
         Ok(checkpoint)
+    }
+
+    /// After a time without answers: whether it still is the source that it was.
+    async fn look_at_source(&mut self, read_to: &Seq) -> Result<(), End> {
+        let (identity, update_seq) = loop {
+            match self.source.identity().await {
+                Ok(identity) => break identity,
+                Err(error) => self.pause_for_source(&error).await?,
+            }
+        };
+        self.checkpoint_at(read_to.clone()).check(&identity, &update_seq).map_err(End::Strange)
     }
 
     fn checkpoint_at(&self, seq: Seq) -> Checkpoint {
@@ -329,14 +444,20 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             let asked = tokio::select! {
                 asked = self.source.page(read_to, limit, is_to_wait) => asked,
                 _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
+                () = self.woken.notified() => return Ok(true),
             };
             match asked {
                 Ok(page) => break page,
                 Err(error) => self.pause_for_source(&error).await?,
             }
         };
+        if self.failures > 0 {
+            self.look_at_source(read_to).await?;
+        }
         self.failures = 0;
         let is_end = page.rows < limit;
+        let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
+        self.progress.behind(if is_end { waiting } else { waiting.saturating_add(page.pending.unwrap_or(0)) });
         if is_to_wait && page.rows == 0 && asked_at.elapsed() < IDLE_MIN {
             // It does not wait as it was asked to.
             let mut stop = self.stop.clone();
@@ -399,6 +520,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                         self.guard.note(false).map_err(End::Halted)?;
                     }
                     self.counts.delivered += ready.len() as u64;
+                    self.progress.add_delivered(ready.len() as u64);
                     self.unkept += ready.len() as u64;
                     if let (Some(seq), true) = (reach, self.target.keeps_checkpoint()) {
                         self.written = seq;
@@ -498,6 +620,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
         self.failures = 0;
         self.counts.queued += 1;
+        self.progress.add_queued();
         self.plan.settle(&taken.id, taken.place);
         self.guard.note(true).map_err(End::Halted)
     }
@@ -508,6 +631,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.counts.outages += 1;
         self.failures = self.failures.saturating_add(1);
         let error = self.redactor.text(&error, 500);
+        self.progress.add_outage(&error);
         tracing::warn!(job = self.job.id, failures = self.failures, error, "a job waits for its source or target");
         // Spread well enough: pauses need not be unforeseeable.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

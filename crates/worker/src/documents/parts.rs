@@ -298,6 +298,58 @@ impl QueuePart {
     }
 }
 
+/// Where a reset lets a job begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResetTo {
+    /// Where one begins that never ran.
+    Beginning,
+    /// Behind all that is there now.
+    Now,
+    /// Where it stands, whatever has become of the source.
+    AsIs,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Do {
+    /// Run once more after a halt.
+    Start,
+    /// Go on from another place.
+    Reset,
+    /// Deliver entries of the queue.
+    Replay,
+}
+
+/// What somebody wants to be done with a job besides; it stands in the job's document until it is done.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
+pub struct Order {
+    /// What tells it from others of the job.
+    pub id: String,
+    /// What.
+    #[serde(rename = "do")]
+    pub what: Do,
+    /// Of a reset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<ResetTo>,
+    /// Of a replay: these entries, whatever their state. Else those that wait and match the members below.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<String>,
+    /// Of this reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// That failed first at this time or later, in seconds of Unix time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
+    /// ... or earlier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<u64>,
+    /// So many in a second at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_second: Option<u32>,
+}
+
 /// A job's settings.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct System {

@@ -217,3 +217,31 @@ fn the_others() {
     let tables = json!({"type": "tables_rdbms", "tables": [{"id": "tbl-orders", "name": "orders", "columns": [{"name": "id", "type": "TEXT"}]}]});
     assert!(matches!(read_of(&tables), Ok(Document::Tables(_))));
 }
+
+#[test]
+fn ids_are_those_of_their_types() {
+    let entry = json!({"type": "dlq", "doc_id_original": "a", "seq": "1", "method": "PUT", "status": 0, "error": "", "time": 1, "doc_data": "{}", "job": "j"});
+    let entry_id = crate::queue::entry_id("j", "a", "1");
+    let mapping = json!({"type": "mapping", "name": "m.yaml", "content": "tables:\n  - name: t\n    primary_key: id\n    columns:\n      id: $._id\n"});
+    for (id, document) in [
+        ("job::a", job_of(json!({}))),
+        ("outputs_rdbms", json!({"type": "outputs_rdbms", "src": [sqlite()]})),
+        ("inputs_changes", json!({"type": "inputs_changes", "src": []})),
+        ("mapping:m.yaml", mapping),
+        ("checkpoint::a", json!({"type": "checkpoint", "client_id": "c", "time": 1, "remote": "7"})),
+        (entry_id.as_str(), entry),
+    ] {
+        let text = document.to_string();
+        assert_eq!(check(id, text.as_bytes()), Ok(()), "{id}");
+        let Err(error) = check("job::b", text.as_bytes()) else { panic!("{id}") };
+        assert!(error.to_string().starts_with("the `_id`"), "{error}");
+    }
+    let order = |order: Value| read_of(&job_of(json!({"orders": [order]}))).is_ok();
+    assert!(order(json!({"id": "x", "do": "replay", "entries": [entry_id], "per_second": 5})));
+    assert!(order(json!({"id": "x", "do": "reset", "to": "as_is"})));
+    for wrong in
+        [json!({"id": "x"}), json!({"id": "x", "do": "drop"}), json!({"id": "x", "do": "replay", "entries": ["a"]})]
+    {
+        assert!(!order(wrong));
+    }
+}

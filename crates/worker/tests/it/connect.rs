@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use flatbed_worker::connect::{AnyTarget, Secrets, connect};
+use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Document, read};
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
@@ -74,7 +74,16 @@ async fn documents_of_worker_become_a_job_that_runs() {
         let Document::Job(job) = read(job.to_string().as_bytes()).unwrap() else { panic!() };
         let job = connections.resolve(&job).unwrap();
         for round in 0..2 {
-            let connected = connect(&job, &secrets, Some(directory.path()), &plain()).unwrap();
+            let connected = connect(
+                &job,
+                &Reach {
+                    secrets: secrets.clone(),
+                    files: Some(directory.path().to_owned()),
+                    dial: plain(),
+                    local: None,
+                },
+            )
+            .unwrap();
             let (queue, (_stop, stopping)) = (FakeQueue::default(), watch::channel(false));
             let runner = Runner::new(
                 &job,
@@ -89,8 +98,8 @@ async fn documents_of_worker_become_a_job_that_runs() {
             // `b` has no number, which only a column with a type minds. The second time nothing is new.
             let is_table = matches!(target, AnyTarget::Sqlite(_));
             let expected = match (round, is_table) {
-                (0, true) => Counts { delivered: 2, queued: 1, outages: 0 },
-                (0, false) => Counts { delivered: 3, queued: 0, outages: 0 },
+                (0, true) => Counts { delivered: 2, queued: 1, outages: 0, ..Counts::default() },
+                (0, false) => Counts { delivered: 3, queued: 0, outages: 0, ..Counts::default() },
                 _ => Counts::default(),
             };
             assert_eq!((end, counts), (End::Done, expected), "{kind} {round}");

@@ -10,7 +10,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::{Delivery, Refused, Target};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::Queue;
+use flatbed_worker::run::{Queue, Replayed, Wanted};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{Source, SourceError};
 use serde_json::{Value, json};
@@ -82,12 +82,19 @@ impl Source for FakeSource {
         };
         let changes: Vec<Change> = state.feed.range(since + 1..).take(limit).map(row).collect();
         let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
-        Ok(Page { rows: changes.len(), changes, last_seq: Seq::parse(&last_seq.to_string()).unwrap() })
+        let last_seq = Seq::parse(&last_seq.to_string()).unwrap();
+        Ok(Page { rows: changes.len(), changes, last_seq, pending: None })
     }
 
     async fn document(&mut self, id: &str) -> Result<Option<String>, SourceError> {
-        drop(self.asked()?);
-        Ok(self.documents().get(id).map(Value::to_string))
+        let state = self.asked()?;
+        let found = state.feed.iter().find(|(_, (other, _))| other == id);
+        Ok(found.and_then(|(seq, (_, body))| {
+            let mut body = body.clone()?;
+            body["_id"] = id.into();
+            body["_rev"] = format!("{seq}-x").into();
+            Some(body.to_string())
+        }))
     }
 
     async fn checkpoint(&mut self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
@@ -111,9 +118,9 @@ impl Source for FakeSource {
     }
 }
 
-/// Entries by id.
+/// Entries by id; and those that somebody wants to be replayed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FakeQueue(pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>);
+pub(crate) struct FakeQueue(pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>, pub(crate) Arc<Mutex<Vec<Wanted>>>);
 
 impl FakeQueue {
     /// The documents that have an entry.
@@ -128,6 +135,22 @@ impl FakeQueue {
 impl Queue for FakeQueue {
     async fn put(&mut self, entry: &Entry) -> Result<(), String> {
         self.0.lock().unwrap().insert(entry.id(), entry.clone());
+        Ok(())
+    }
+
+    async fn wanted(&mut self, max: usize) -> Result<Vec<Wanted>, String> {
+        let mut wanted = self.1.lock().unwrap();
+        let count = wanted.len().min(max);
+        Ok(wanted.drain(..count).collect())
+    }
+
+    async fn settle(&mut self, entry: &Entry, what: Replayed) -> Result<(), String> {
+        let mut entries = self.0.lock().unwrap();
+        match what {
+            Replayed::Delivered => drop(entries.remove(&entry.id())),
+            Replayed::Changed => drop(entries.insert(entry.id(), entry.clone())),
+            Replayed::Left => {}
+        }
         Ok(())
     }
 }

@@ -4,5 +4,6 @@
 mod connect;
 mod fake;
 mod http;
+mod replays;
 mod run;
 mod server;

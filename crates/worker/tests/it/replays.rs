@@ -1,0 +1,138 @@
+//! Entries of the queue that are delivered once more, and jobs that go on from another place.
+
+use flatbed_worker::checkpoint::Strange;
+use flatbed_worker::documents::{Description, ResetTo};
+use flatbed_worker::output::sqlite::Sqlite;
+use flatbed_worker::queue::State;
+use flatbed_worker::run::{End, Runner, Wanted};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::fake::{FakeQueue, FakeSource, job, redactor};
+
+struct Place {
+    _directory: tempfile::TempDir,
+    file: std::path::PathBuf,
+    job: Description,
+    source: FakeSource,
+    queue: FakeQueue,
+    epoch: u64,
+}
+
+impl Place {
+    fn new() -> Place {
+        let mapping = json!({"tables": [{"name": "t", "primary_key": "id", "columns": [
+            {"name": "id", "path": "$._id", "type": "text"}, {"name": "n", "path": "$.n", "type": "integer"}]}]});
+        let output = json!({"id": "out", "database_type": "sqlite", "database": "x.sqlite"});
+        let system = json!({"retry": {"backoff_base_seconds": 0.001}, "dlq": {"max_replay_attempts": 2}});
+        let directory = tempfile::tempdir().unwrap();
+        let (file, job) = (directory.path().join("x.sqlite"), job("rdbms", output, mapping, system));
+        Place { _directory: directory, file, job, source: FakeSource::default(), queue: FakeQueue::default(), epoch: 0 }
+    }
+
+    async fn run(&mut self, reset: Option<ResetTo>) -> (End, u64) {
+        self.epoch += 1;
+        let target = Sqlite::open(&self.file, "j", self.job.mapping.tables(), true).unwrap();
+        let (_stop, stopping) = watch::channel(false);
+        let (source, queue) = (self.source.clone(), self.queue.clone());
+        let mut runner = Runner::new(&self.job, source, target, queue, redactor(), stopping, self.epoch).once();
+        if let Some(to) = reset {
+            runner = runner.resetting(to);
+        }
+        let (end, counts, ..) = runner.run().await;
+        (end, counts.delivered + counts.replayed)
+    }
+
+    fn want_all(&self, by_hand: bool) {
+        let entries = self.queue.0.lock().unwrap().clone();
+        let wanted = entries.into_values().map(|entry| Wanted { entry, by_hand });
+        self.queue.1.lock().unwrap().extend(wanted);
+    }
+
+    fn rows(&self) -> Vec<(String, i64)> {
+        let connection = rusqlite::Connection::open(&self.file).unwrap();
+        let mut statement = connection.prepare("SELECT id, n FROM t ORDER BY id").unwrap();
+        statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+    }
+
+    fn refuse(&self, is_to: bool) {
+        let connection = rusqlite::Connection::open(&self.file).unwrap();
+        let trigger = "CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.n >= 100 BEGIN SELECT RAISE(ABORT, 'no'); END";
+        connection.execute_batch(if is_to { trigger } else { "DROP TRIGGER no" }).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_the_target_takes_at_last_leaves_the_queue() {
+    let mut place = Place::new();
+    place.source.write("a", json!({"n": 1}));
+    assert_eq!(place.run(None).await, (End::Done, 1));
+    place.refuse(true);
+    for (id, n) in [("b", 100), ("c", 200), ("d", 300)] {
+        place.source.write(id, json!({"n": n}));
+    }
+    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.queue.documents(), ["b", "c", "d"]);
+    // In vain; a newer revision than an entry's is the feed's.
+    place.source.write("d", json!({"n": 4}));
+    place.want_all(false);
+    assert_eq!(place.run(None).await, (End::Done, 1));
+    assert_eq!(place.rows(), [("a".to_owned(), 1), ("d".to_owned(), 4)]);
+    let states = |place: &Place| {
+        let entries = place.queue.0.lock().unwrap();
+        let mut states: Vec<_> =
+            entries.values().map(|entry| (entry.doc_id_original.clone(), entry.state, entry.replay_attempts)).collect();
+        states.sort_by(|one, other| one.0.cmp(&other.0));
+        states
+    };
+    let named = |id: &str, state, attempts| (id.to_owned(), state, attempts);
+    assert_eq!(
+        states(&place),
+        [named("b", State::Waiting, 1), named("c", State::Waiting, 1), named("d", State::Overtaken, 0)]
+    );
+    place.want_all(false);
+    place.run(None).await;
+    assert_eq!(states(&place)[0], named("b", State::Exhausted, 2));
+    // What is exhausted is sent by hand alone.
+    place.refuse(false);
+    place.want_all(false);
+    assert_eq!(place.run(None).await, (End::Done, 0));
+    place.want_all(true);
+    assert_eq!(place.run(None).await, (End::Done, 2));
+    assert_eq!(place.rows().len(), 4);
+    assert_eq!(place.queue.documents(), ["d"]);
+}
+
+#[tokio::test]
+async fn deletions_and_edited_documents_are_replayed() {
+    let mut place = Place::new();
+    place.source.write("a", json!({"n": "no number"}));
+    assert_eq!(place.run(None).await, (End::Done, 0));
+    for entry in place.queue.0.lock().unwrap().values_mut() {
+        entry.edit(json!({"_id": "a", "n": 7}).to_string());
+    }
+    place.want_all(false);
+    assert_eq!(place.run(None).await, (End::Done, 1));
+    assert_eq!(place.rows(), [("a".to_owned(), 7)]);
+    assert!(place.queue.documents().is_empty());
+}
+
+#[tokio::test]
+async fn a_job_that_is_reset_goes_on_where_it_is_told() {
+    let mut place = Place::new();
+    for at in 0..5 {
+        place.source.write(&format!("d{at}"), json!({"n": at}));
+    }
+    assert_eq!(place.run(None).await, (End::Done, 5));
+    // The source is another one: somebody has to say what is meant.
+    place.source.0.lock().unwrap().instance = 1;
+    assert_eq!(place.run(None).await.0, End::Strange(Strange::MadeAgain));
+    assert_eq!(place.run(Some(ResetTo::AsIs)).await.0, End::Done);
+    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.run(Some(ResetTo::Beginning)).await, (End::Done, 0));
+    assert_eq!(place.run(None).await, (End::Done, 5));
+    place.source.write("d9", json!({"n": 9}));
+    assert_eq!(place.run(Some(ResetTo::Now)).await, (End::Done, 0));
+    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.rows().len(), 5);
+}
