@@ -1,7 +1,7 @@
 //! What a path names. It is parsed once: the label in metrics and traces, the right that it needs and the handler follow
 //! from its [`Target`].
 
-use flatbed_layer::{DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, design_id};
+use flatbed_layer::{DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, WORKER, design_id};
 use flatbed_replicator::NODE;
 use hyper::Method;
 
@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::query::decode;
 use crate::route::Route;
 pub(crate) use node::{Node, Reshard};
+pub(crate) use worker::{Queued, WorkerApi};
 
 /// What CouchDB calls the node that is asked.
 const NODE_HERE: &str = "_local";
@@ -32,6 +33,7 @@ pub(crate) enum Target {
     DbUpdates,
     Replicate,
     Scheduler(Scheduler),
+    Worker(WorkerApi),
     Metrics,
     DbsInfo {
         /// Something stands behind it.
@@ -231,6 +233,7 @@ impl Target {
                 ["docs", REPLICATOR, id] => Scheduler::Doc(id.to_owned()),
                 _ => Scheduler::Unknown,
             }),
+            [WORKER, "_api", ref rest @ ..] => Target::Worker(WorkerApi::of(rest)),
             [METRICS] | ["_node", NODE_HERE | NODE, "_prometheus"] => Target::Metrics,
             ["_node", ref rest @ ..] => Target::Node(Node::of(rest)),
             ["_dbs_info", ref rest @ ..] => Target::DbsInfo { is_longer: !rest.is_empty() },
@@ -259,6 +262,7 @@ impl Target {
             Target::DbUpdates => Route::DbUpdates,
             Target::Replicate => Route::Replicate,
             Target::Scheduler(_) => Route::Scheduler,
+            Target::Worker(_) => Route::Worker,
             Target::Metrics => Route::Metrics,
             Target::DbsInfo { is_longer: false } => Route::DbsInfo,
             Target::Node(_) => Route::Node,
@@ -494,5 +498,6 @@ mod needed;
 mod node;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub(crate) use needed::Needed;

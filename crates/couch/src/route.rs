@@ -23,6 +23,8 @@ flatbed_metrics::labels! {
         Replicate = "/_replicate",
         /// `/_scheduler`
         Scheduler = "/_scheduler",
+        /// `/_worker/_api`
+        Worker = "/_worker",
         /// `/metrics`
         Metrics = "/metrics",
         /// `/_node`

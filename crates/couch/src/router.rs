@@ -20,7 +20,7 @@ use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
     all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, dbs_info, document, list, local,
     local_docs, maintenance, mango, node, partition, replicate, revisions, rewrite, scheduler, server, session, setup,
-    view,
+    view, worker,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -240,6 +240,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
         Target::DbUpdates => return Box::pin(db_updates::db_updates(state, *request)).await,
         Target::Replicate => return Box::pin(replicate::replicate(state, *request)).await,
         Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
+        Target::Worker(what) => return Box::pin(worker::worker(state, *request, what)).await,
         Target::Metrics => return server::metrics(state, &request),
         Target::DbsInfo { is_longer } => return Box::pin(dbs_info::dbs_info(state, *request, is_longer)).await,
         Target::Node(what) => return Box::pin(node::node(state, *request, what)).await,

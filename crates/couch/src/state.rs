@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flatbed_dispatcher::Dispatcher;
 use flatbed_http::{Cors, Limits, Shell};
 use flatbed_replicator::Replicator;
 use flatbed_service::Service;
@@ -48,6 +49,8 @@ pub struct State {
     pub(crate) health: StorageHealth,
     pub(crate) figures: FiguresElsewhere,
     pub(crate) replicator: Arc<Replicator>,
+    /// The jobs of the worker.
+    pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     /// Whose large answers, made by functions, wait for room.
     pub(crate) large_answers: Semaphore,
 }
@@ -94,7 +97,14 @@ impl State {
             health: options.health,
             figures: options.figures,
             replicator,
+            dispatcher: None,
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
         }
+    }
+
+    /// With the worker's jobs, which whoever made it starts and stops, if they run in this process.
+    #[must_use]
+    pub fn with_worker(self, dispatcher: Arc<Dispatcher>) -> State {
+        State { dispatcher: Some(dispatcher), ..self }
     }
 }

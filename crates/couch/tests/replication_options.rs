@@ -175,7 +175,7 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
     // RFC 6070's vector: few iterations, so that the test is quick. The password is `password`.
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     let with_admin = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    let with_admin = Options { server: with_admin, replicator: options() };
+    let with_admin = Options { server: with_admin, replicator: options(), ..Options::default() };
     let guarded = guarded_store.serve(with_admin).await;
     for database in ["a", "_replicator"] {
         server.ok("PUT", &format!("/{database}"), Value::Null).await;

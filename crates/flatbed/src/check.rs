@@ -25,7 +25,7 @@ pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, B
     let storage = Storage::open(settings).await?;
     let (layer, _) = Layer::open(storage.database(), settings.layer_options(), None).await?;
     let functions = Runner::new(RunnerOptions::default())?;
-    layer.run_views_by(Arc::new(Functions(functions)));
+    layer.run_views_by(Arc::new(Functions::new(functions)));
     let mut progress = Progress::new(format!("check {database}"), Unit::Documents, None);
     let handle = layer.reader(database);
     if let Ok(info) = handle.info().await {

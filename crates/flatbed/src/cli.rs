@@ -6,6 +6,7 @@ use lexopt::prelude::*;
 
 use crate::account::Account;
 use crate::settings::{Found, Layer, SETTINGS, Setting};
+use crate::worker_import::Import;
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub(crate) enum Command {
     Load(Load),
     /// Write documents out.
     Dump(Dump),
+    /// Make jobs of what seed 003's worker has left.
+    WorkerImport(Import),
 }
 
 /// Settings given on the command line, and the configuration file to read, if one is named here.
@@ -101,7 +104,7 @@ pub(crate) enum UsageError {
     Arguments(#[from] lexopt::Error),
     /// No command, or one that does not exist.
     #[error(
-        "{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin and user are"
+        "{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin, user and worker are"
     )]
     Command(String),
     /// A command without what it works on.
@@ -134,6 +137,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             Some("user") => account("user", &mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
+            Some("worker") => worker(&mut parser),
             Some("help") => Ok(Command::Print(help())),
             _ => Err(UsageError::Command(command.to_string_lossy().into_owned())),
         },
@@ -311,6 +315,30 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     Ok(Command::Dump(dump))
 }
 
+fn worker(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
+    let (mut import, mut words) = (Import { job: "imported".to_owned(), ..Import::default() }, Vec::new());
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Print(WORKER_HELP.to_owned())),
+            Long("url") => import.url = Some(parser.value()?.string()?),
+            Long("job") => import.job = parser.value()?.string()?,
+            Long("secrets") => import.secrets = Some(parser.value()?.into()),
+            Value(value) if words.len() < 2 => words.push(value),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let mut words = words.into_iter();
+    match (words.next(), words.next()) {
+        (Some(what), Some(directory)) if what == "import" => {
+            Ok(Command::WorkerImport(Import { directory: directory.into(), ..import }))
+        }
+        (Some(what), None) if what == "import" => {
+            Err(UsageError::Missing { command: "worker", missing: "the directory that has config.json" })
+        }
+        _ => Err(UsageError::Missing { command: "worker", missing: "what to do: import" }),
+    }
+}
+
 /// Which settings a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
@@ -340,7 +368,12 @@ impl Given {
         }
         let setting = takes.settings().find(|setting| setting.flag() == flag);
         let Some(setting) = setting else { return Err(Long(flag).unexpected().into()) };
-        let text = parser.value()?.string()?;
+        let text = match parser.optional_value() {
+            Some(text) => text.string()?,
+            // A switch: what follows is not its value.
+            None if setting.key == "worker" => "true".to_owned(),
+            None => parser.value()?.string()?,
+        };
         self.settings.insert(setting.key, Found { text, origin: format!("--{flag}"), base: None });
         Ok(())
     }
@@ -359,6 +392,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed renew [OPTIONS]          make a cluster's data fit to be served after fdbrestore
   flatbed admin COMMAND [OPTIONS]  add, remove and list administrators
   flatbed user COMMAND [OPTIONS]   add, remove and list users, and give them passwords
+  flatbed worker import DIR        make jobs of what another changes worker has left
   flatbed secret rotate [OPTIONS]  have another secret sign sessions, where the old one may be known to others
   flatbed COMMAND --help           tell a command's options
   flatbed --version
@@ -451,6 +485,15 @@ fn secret_help() -> String {
         setting_lines(Takes::Storage)
     )
 }
+
+const WORKER_HELP: &str = "\
+flatbed worker import DIR [OPTIONS]: make jobs of a running server's changes worker of the files that the Python worker
+change_stream_db has left: config.json, mappings/, checkpoint.json, failed_docs.jsonl. Jobs are not enabled: look at them first.
+
+  --job ID               what the job is to be called [imported]
+  --secrets DIR          the server's worker_secrets: passwords are written there, as files of mode 600 [FLATBED_WORKER_SECRETS]
+  --url URL              the server, with name:password@ if it needs them [FLATBED_URL, else http://127.0.0.1:5984]
+";
 
 const LOAD_HELP: &str = "\
 flatbed load DB FILE... [OPTIONS]

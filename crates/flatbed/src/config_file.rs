@@ -20,6 +20,7 @@ const CORS: &str = "cors";
 const JWKS_FILE: &str = "jwks_file";
 const LIMITS: &str = "limits";
 const SYNCSTORAGE: &str = "syncstorage";
+const WORKER: &str = "worker";
 
 /// Settings that may be arrays.
 const LISTS: [&str; 4] = ["listen", "proxy_protocol_from", "forwarded_from", "unlimited"];
@@ -119,10 +120,12 @@ impl ConfigFile {
         };
         for (key, item) in document.iter() {
             match (key, SETTINGS.iter().find(|setting| setting.key == key)) {
+                (WORKER, _) if item.is_table_like() => file.read_table(WORKER, item)?,
                 (_, Some(setting)) => {
                     let text = match item.as_value() {
                         Some(Value::String(text)) => text.value().clone(),
                         Some(Value::Integer(number)) => number.value().to_string(),
+                        Some(Value::Boolean(flag)) => flag.value().to_string(),
                         Some(Value::Array(_)) if LISTS.contains(&key) => {
                             strings(item).ok_or_else(|| file.wrong_type(key, "an array of strings"))?.join(",")
                         }
@@ -135,7 +138,7 @@ impl ConfigFile {
                 }
                 (ADMINS, None) => file.read_admins(item)?,
                 (CORS, None) => file.read_cors(item)?,
-                (SYNCSTORAGE, None) => file.read_syncstorage(item)?,
+                (SYNCSTORAGE, None) => file.read_table(SYNCSTORAGE, item)?,
                 (section, None) if item.is_table_like() && Values::is_section(section) => {
                     file.read_section(section, item)?;
                 }
@@ -179,19 +182,23 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// Settings whose keys begin with `syncstorage_`, without that.
-    fn read_syncstorage(&mut self, item: &Item) -> Result<(), ConfigError> {
+    /// Settings whose keys begin with the table's name and an underscore, without these; `enabled` is the one of that name alone.
+    fn read_table(&mut self, of: &'static str, item: &Item) -> Result<(), ConfigError> {
         let expected = "a table of strings, numbers and arrays of strings";
-        let table = item.as_table_like().ok_or_else(|| self.wrong_type(SYNCSTORAGE, expected))?;
+        let table = item.as_table_like().ok_or_else(|| self.wrong_type(of, expected))?;
         for (name, item) in table.iter() {
-            let key = format!("{SYNCSTORAGE}.{name}");
-            let is_it = |key: &str| key.strip_prefix(SYNCSTORAGE).and_then(|key| key.strip_prefix('_')) == Some(name);
+            let key = format!("{of}.{name}");
+            let is_it = |key: &str| match key.strip_prefix(of) {
+                Some("") => name == "enabled",
+                rest => rest.and_then(|rest| rest.strip_prefix('_')) == Some(name),
+            };
             let Some(setting) = SETTINGS.iter().find(|setting| is_it(setting.key)) else {
                 return Err(ConfigError::UnknownKey { path: self.path.clone(), key });
             };
             let text = match item.as_value() {
                 Some(Value::String(text)) => text.value().clone(),
                 Some(Value::Integer(number)) => number.value().to_string(),
+                Some(Value::Boolean(flag)) => flag.value().to_string(),
                 Some(Value::Array(_)) => {
                     strings(item).ok_or_else(|| self.wrong_type(&key, "an array of strings"))?.join(",")
                 }

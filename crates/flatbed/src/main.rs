@@ -24,6 +24,8 @@ mod serve;
 mod settings;
 mod storage;
 mod syncstorage;
+mod worker;
+mod worker_import;
 
 use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
 
@@ -115,6 +117,13 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::Load(options) => {
             let url = url(options.url.as_deref(), &variables)?;
             Ok(runtime.block_on(load::load(options, &url))?)
+        }
+        Command::WorkerImport(mut options) => {
+            let named = variables.get("FLATBED_WORKER_SECRETS").filter(|path| !path.is_empty()).map(PathBuf::from);
+            options.secrets = options.secrets.or(named);
+            let url = url(options.url.as_deref(), &variables)?;
+            runtime.block_on(worker_import::import(&options, &url))?;
+            Ok(true)
         }
         Command::Dump(options) => {
             let url = url(options.url.as_deref(), &variables)?;

@@ -10,6 +10,7 @@ use std::{
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
+use flatbed_dispatcher::{Dispatcher, DispatcherOptions, check_document};
 use flatbed_http::{BindError, Cors, Listen, OnBehalf, Server, Shell, ShellOptions, TlsError, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
@@ -117,6 +118,9 @@ pub(crate) enum ServeError {
     /// The system has no threads for functions of design documents.
     #[error("threads cannot be started: {0}")]
     Threads(io::Error),
+    /// The worker is not put together.
+    #[error("the changes worker: {0}")]
+    Worker(#[from] flatbed_dispatcher::StoreError),
     /// Signals or randomness are not to be had.
     #[error("the operating system refuses: {0}")]
     System(#[from] io::Error),
@@ -147,7 +151,7 @@ pub(crate) async fn serve(
     let values = values(settings, config, admin)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
     let allowed = Arc::new(settings.replication_allow.clone());
-    let replicator = ReplicatorOptions { tls, allowed, ..ReplicatorOptions::default() };
+    let replicator = ReplicatorOptions { tls: tls.clone(), allowed, ..ReplicatorOptions::default() };
     let listening = &settings.listening;
     let listen = listening.listen().await?;
     let mut signals = Signals::new()?;
@@ -157,7 +161,7 @@ pub(crate) async fn serve(
         () = signals.next() => return Ok(()),
     };
     let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
-    let judge = Arc::new(Functions(functions.clone()));
+    let judge = Arc::new(Functions::new(functions.clone()).judging_worker(check_document));
     let (layer, authority) = match Layer::open(storage.database(), settings.layer_options(), Some(judge)).await {
         Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {
             return Err(ServeError::Renew { reason, command: renew::command(settings) });
@@ -200,9 +204,10 @@ pub(crate) async fn serve(
         figures = figures.and(server.figures());
     }
     let couch = CouchOptions { version: env!("CARGO_PKG_VERSION").to_owned(), health: storage.health(), figures };
-    let (server, replicator) =
-        put_together((&listen, listening, connections_max), cors, couch, replicator, service, (&layer, &authority))
-            .await?;
+    let dispatcher = |connect| settings.worker.options(variables, tls, connect);
+    let listen = (&listen[..], listening, connections_max);
+    let (server, replicator, dispatcher) =
+        put_together(listen, cors, couch, replicator, dispatcher, service, (&layer, &authority)).await?;
     let path = settings.syncstorage.as_ref().and_then(|sync| sync.path.as_deref());
     let server = match (&sync, path) {
         (Some(sync), Some(path)) => server.mount(path, sync.mount()),
@@ -245,7 +250,15 @@ pub(crate) async fn serve(
     };
     let supervisor = replicator.start();
     background.start();
+    let jobs = settings.worker.runs.then(|| dispatcher.start());
     let beside = async {
+        let jobs = async {
+            if let Some(jobs) = jobs {
+                dispatcher.stop(jobs).await;
+            }
+        };
+        // Jobs write to this server's databases, too.
+        jobs.await;
         tokio::join!(replicator.stop(supervisor), background.stop());
         layer.shutdown();
     };
@@ -262,7 +275,7 @@ pub(crate) async fn serve(
         while serving.join_next().await.is_some() {}
     };
     tokio::join!(server.serve(shutdown, beside), sync, gateway);
-    drop(replicator);
+    drop((replicator, dispatcher));
     layer.shutdown();
     drop(layer);
     storage.close();
@@ -276,12 +289,20 @@ async fn put_together(
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
+    dispatcher: impl FnOnce(flatbed_dispatcher::Connect) -> DispatcherOptions,
     service: Service,
     (layer, authority): (&Layer, &Authority),
-) -> Result<(Server<Couch>, Arc<Replicator>), ServeError> {
+) -> Result<(Server<Couch>, Arc<Replicator>, Arc<Dispatcher>), ServeError> {
     // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
     let (connect, inside) = inside();
     let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
+    let as_server = connect.clone();
+    let dispatcher = dispatcher(Arc::new(move || as_server(&Owner::Server)));
+    let dispatcher = Dispatcher::new(layer.clone(), authority.for_job("worker"), dispatcher)?;
+    let couch = {
+        let dispatcher = dispatcher.clone();
+        CouchOptions { figures: couch.figures.and(move || dispatcher.families()), ..couch }
+    };
     let (actor, accounts) = (authority.for_job("replicator"), service.accounts().clone());
     let replicator = Replicator::new(layer.clone(), actor, replicator, accounts, connect);
     let defaults = ShellOptions::default();
@@ -298,9 +319,9 @@ async fn put_together(
         continue_trace: Some(crate::otel::continue_trace),
         ..defaults
     });
-    let couch = Couch::new(couch, service, shell.clone(), replicator.clone());
+    let couch = Couch::new(couch, service, shell.clone(), replicator.clone()).with_worker(dispatcher.clone());
     let server = Server::bind(listen, shell, couch, inside).await?;
-    Ok((server, replicator))
+    Ok((server, replicator, dispatcher))
 }
 
 fn trusted(path: &Path) -> Result<Tls, ServeError> {

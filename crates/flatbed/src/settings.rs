@@ -17,6 +17,7 @@ use flatbed_service::configuration::Source;
 use crate::gateway::GatewaySettings;
 use crate::listening::Listening;
 use crate::syncstorage::SyncSettings;
+use crate::worker::WorkerSettings;
 
 /// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
@@ -144,6 +145,42 @@ pub(crate) const SETTINGS: &[Setting] = &[
         storage: false,
     },
     Setting {
+        key: "worker",
+        value: "true",
+        help: "run jobs of the changes worker, documents of _worker, in this process; without a value, --worker [false]",
+        storage: false,
+    },
+    Setting {
+        key: "worker_files",
+        value: "DIR",
+        help: "directory that jobs write files and SQLite databases to; without it, they write none",
+        storage: false,
+    },
+    Setting {
+        key: "worker_secrets",
+        value: "DIR",
+        help: "directory of the secrets that jobs name as file:NAME",
+        storage: false,
+    },
+    Setting {
+        key: "worker_allow",
+        value: "LIST",
+        help: "addresses, networks and hosts within that jobs may reach beside the internet",
+        storage: false,
+    },
+    Setting {
+        key: "worker_jobs",
+        value: "N",
+        help: "jobs that run at once in this process, 1 to 1000; each may hold 128 MB of documents [100]",
+        storage: false,
+    },
+    Setting {
+        key: "worker_lease_seconds",
+        value: "N",
+        help: "a process that is silent for so long loses its jobs to another, 3 to 600 [15]",
+        storage: false,
+    },
+    Setting {
         key: "syncstorage_listen",
         value: "ADDR",
         help: "where to serve Firefox Sync, as in --listen; without it or a path, it is not served",
@@ -231,7 +268,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
 ];
 
 const DEFAULT_DATA_DIR: &str = "flatbed-data";
-const ALLOWED: &str = "a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between";
+/// What a list of addresses is.
+pub(crate) const ALLOWED: &str =
+    "a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between";
 
 impl Setting {
     /// `--cluster-file`, without the dashes in front.
@@ -337,6 +376,8 @@ pub(crate) struct Settings {
     pub syncstorage: Option<SyncSettings>,
     /// Sync Gateway's API, if it is served.
     pub gateway: Option<GatewaySettings>,
+    /// The changes worker.
+    pub worker: WorkerSettings,
     /// Text or JSON.
     pub log_format: LogFormat,
     /// A level, or targets with levels.
@@ -392,6 +433,7 @@ impl Settings {
                 .unwrap_or_default(),
             syncstorage: SyncSettings::resolve(layers)?,
             gateway: GatewaySettings::resolve(layers)?,
+            worker: WorkerSettings::resolve(layers)?,
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
             log_level_source: source("log_level"),

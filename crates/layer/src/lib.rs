@@ -104,7 +104,7 @@ pub use read::routings::DocumentRouting;
 pub use resync::ResyncState;
 pub use sign_in::{SignInState, UsersState};
 pub use store::buckets::SHARDS_MAX;
-pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS};
+pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS, WORKER};
 pub use store::secrets::SigningSecret;
 pub use store::seq::Seq;
 pub use store::sync_function::ChannelsOptions;

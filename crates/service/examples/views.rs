@@ -59,7 +59,7 @@ async fn main() -> Result<(), Failure> {
     std::fs::write(&cluster_file, "embedded:views@data\n")?;
     let fdb = foundationdb::Database::from_path(cluster_file.to_str().ok_or("UTF-8")?)?;
     let (layer, authority) = Layer::open(Arc::new(fdb), LayerOptions::default(), None).await?;
-    layer.run_views_by(Arc::new(Functions(Runner::new(RunnerOptions::default())?)));
+    layer.run_views_by(Arc::new(Functions::new(Runner::new(RunnerOptions::default())?)));
     let db = layer.database("views", authority.for_job("example"));
     db.create(&CreateOptions::default()).await?;
     let began = Instant::now();

@@ -42,7 +42,7 @@ impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
     /// feeds, and functions that answer requests. Without administrators in the `configuration`, everyone is one.
     pub fn new(layer: Layer, functions: Runner, configuration: Configuration) -> Service {
-        layer.run_views_by(Arc::new(Functions(functions.clone())));
+        layer.run_views_by(Arc::new(Functions::new(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
         let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone()));

@@ -8,12 +8,13 @@ use flatbed_javascript::{Caller, Design, Error, Runner, SyncFunction, SyncWrite,
 use flatbed_layer::json::{self, Object};
 use flatbed_layer::{
     Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
-    Refusal, RevId, Room, Rule, USERS, User, Verdict, Writing,
+    Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER, Writing,
 };
 
 use crate::json_out;
 use crate::rights::Rights;
 use crate::user_documents::OfUsers;
+use crate::worker_documents::{DocumentCheck, OfWorker};
 
 /// What `_security` is where nobody has set it: administrators only.
 pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -42,19 +43,40 @@ pub(crate) async fn completed(
 }
 
 /// Runs the functions of design documents: judges writes by them, and maps and reduces views.
-pub struct Functions(pub Runner);
+#[derive(Clone)]
+pub struct Functions {
+    pub(crate) runner: Runner,
+    of_worker: Option<DocumentCheck>,
+}
+
+impl Functions {
+    /// Runs them there. Documents of `_worker` are not written.
+    pub fn new(runner: Runner) -> Functions {
+        Functions { runner, of_worker: None }
+    }
+
+    /// Documents of `_worker` are written if this says so.
+    #[must_use]
+    pub fn judging_worker(self, check: DocumentCheck) -> Functions {
+        Functions { of_worker: Some(check), ..self }
+    }
+}
 
 impl Judge for Functions {
     fn of_database(&self, name: &str) -> Option<Arc<dyn Rule>> {
-        (name == USERS).then(|| Arc::new(OfUsers) as Arc<dyn Rule>)
+        match name {
+            USERS => Some(Arc::new(OfUsers)),
+            WORKER => Some(Arc::new(OfWorker(self.of_worker))),
+            _ => None,
+        }
     }
 
     fn caller(&self) -> u64 {
-        self.0.caller().0
+        self.runner.caller().0
     }
 
     fn try_room(&self, database: &str, bytes: usize) -> Option<Room> {
-        self.0.try_room(database, bytes).map(|room| Box::new(room) as Room)
+        self.runner.try_room(database, bytes).map(|room| Box::new(room) as Room)
     }
 
     fn room<'a>(
@@ -63,7 +85,7 @@ impl Judge for Functions {
         bytes: usize,
     ) -> Pin<Box<dyn Future<Output = std::result::Result<Room, Refusal>> + Send + 'a>> {
         Box::pin(async move {
-            let room = self.0.room(database, bytes, false).await.map_err(failed)?;
+            let room = self.runner.room(database, bytes, false).await.map_err(failed)?;
             Ok(Box::new(room) as Room)
         })
     }
@@ -72,11 +94,11 @@ impl Judge for Functions {
         let mut text = Vec::new();
         json_out::document(design, &mut text);
         let design = Design::new(database, String::from_utf8_lossy(&text).into_owned());
-        Arc::new(Loaded { runner: self.0.clone(), design })
+        Arc::new(Loaded { runner: self.runner.clone(), design })
     }
 
     fn sync_function(&self, database: &str, source: &str) -> Option<Arc<dyn Rule>> {
-        Some(Arc::new(Router { runner: self.0.clone(), function: SyncFunction::new(database, source) }))
+        Some(Arc::new(Router { runner: self.runner.clone(), function: SyncFunction::new(database, source) }))
     }
 
     fn check_sync_function<'a>(
@@ -86,7 +108,7 @@ impl Judge for Functions {
     ) -> Pin<Box<dyn Future<Output = std::result::Result<(), Refusal>> + Send + 'a>> {
         Box::pin(async move {
             let function = SyncFunction::new(database, source);
-            self.0.check_sync(&function).await.map_err(|error| match error {
+            self.runner.check_sync(&function).await.map_err(|error| match error {
                 Error::Missing | Error::Compilation(_) | Error::Thrown { .. } | Error::TimedOut(_) => {
                     Refusal::InvalidDesign { what: DesignFault::Compilation, reason: error.to_string() }
                 }

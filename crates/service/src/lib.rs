@@ -32,6 +32,7 @@ mod uploads;
 mod user_documents;
 mod view_functions;
 mod watching;
+mod worker_documents;
 
 pub use accounts::Accounts;
 pub use answering::{AnswerError, DesignFunctions, Rewrites};
@@ -50,3 +51,4 @@ pub use sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInErro
 pub use standing::{Claims, Identified, RestsOn, SignInError, Standing};
 pub use uploads::Uploads;
 pub use watching::RightsWatch;
+pub use worker_documents::DocumentCheck;

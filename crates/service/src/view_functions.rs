@@ -28,7 +28,7 @@ impl ViewFunctions for Functions {
         // A character is a byte at least.
         let limits = RowLimits { rows: bounds.rows, characters: usize::try_from(bounds.bytes).unwrap_or(usize::MAX) };
         let group = Group::new(database, &sources, limits);
-        Arc::new(Loaded { runner: self.0.clone(), group })
+        Arc::new(Loaded { runner: self.runner.clone(), group })
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     fn load(maps: &[(&str, &str)], reduces: &[(&str, &str)], lib: Option<&str>) -> Arc<dyn GroupFunctions> {
         let own = |all: &[(&str, &str)]| all.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let source = GroupSource { lib: lib.map(str::to_owned), maps: own(maps), reduces: own(reduces) };
-        Functions(Runner::new(RunnerOptions::default()).unwrap()).load("db/1", &source, ViewBounds::default())
+        Functions::new(Runner::new(RunnerOptions::default()).unwrap()).load("db/1", &source, ViewBounds::default())
     }
 
     #[tokio::test]

@@ -31,3 +31,4 @@ pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod stats;
 pub(crate) mod view;
+pub(crate) mod worker;

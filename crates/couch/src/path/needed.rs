@@ -50,6 +50,7 @@ impl Target {
             | Target::Scheduler(
                 Scheduler::Jobs | Scheduler::Job(_) | Scheduler::Docs | Scheduler::Doc(_) | Scheduler::Unknown,
             )
+            | Target::Worker(_)
             | Target::Node(_)
             | Target::Membership
             | Target::ClusterSetup

@@ -48,6 +48,7 @@ mod under_faults;
 mod validation;
 mod views;
 mod websocket;
+mod worker;
 
 use support::Store;
 

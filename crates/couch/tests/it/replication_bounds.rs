@@ -26,7 +26,7 @@ async fn server(store: &Store, replicator: ReplicatorOptions) -> Running {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..replicator };
-    let server = store.serve(Options { server, replicator }).await;
+    let server = store.serve(Options { server, replicator, ..Options::default() }).await;
     ok(&server, ADMIN, "PUT", "/_users", Value::Null).await;
     for name in ["anna", "bob"] {
         // SHA-1 of `pw` and the salt.

@@ -7,12 +7,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions};
+use flatbed_dispatcher::{Dispatcher, DispatcherOptions, check_document};
 use flatbed_http::{BindError, Blocks, Cors, Limits, Listen, OnBehalf, Proxies, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
+use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
 use flatbed_service::{Configuration, Functions, Service};
+use flatbed_worker::connect::Secrets;
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
@@ -99,7 +102,7 @@ impl Store {
     pub async fn layer_running(&self, functions: RunnerOptions, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..options };
         let functions = Runner::new(functions).expect("threads");
-        let judge = Arc::new(Functions(functions.clone()));
+        let judge = Arc::new(Functions::new(functions.clone()).judging_worker(check_document));
         let (layer, authority) =
             flatbed_layer::Layer::open(self.fdb.clone(), options, Some(judge)).await.expect("the layer opens");
         Layer { layer, actor: authority.for_job("test"), functions }
@@ -112,9 +115,9 @@ impl Store {
 
     /// The same on a layer that is there.
     pub async fn serve_on(&self, layer: Layer, options: impl Into<Options>) -> Running {
-        let Options { server, replicator } = options.into();
+        let Options { server, replicator, worker } = options.into();
         let server = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()], ..server };
-        let server = bind(Options { server, replicator }, layer).await.expect("a free port");
+        let server = bind(Options { server, replicator, worker }, layer).await.expect("a free port");
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel::<()>();
         Running { address, stop, task: serve(server, stopped) }
@@ -126,6 +129,23 @@ impl Store {
 pub struct Options {
     pub server: ServerOptions,
     pub replicator: ReplicatorOptions,
+    /// Jobs of the worker run.
+    pub worker: Option<WorkerOptions>,
+}
+
+/// How jobs of the worker run.
+#[derive(Default)]
+pub struct WorkerOptions {
+    pub files: Option<std::path::PathBuf>,
+    pub secrets: Secrets,
+    /// What they may reach beside the internet.
+    pub allow: &'static str,
+}
+
+impl From<WorkerOptions> for Options {
+    fn from(worker: WorkerOptions) -> Options {
+        Options { worker: Some(worker), ..Options::default() }
+    }
 }
 
 impl From<ServerOptions> for Options {
@@ -144,6 +164,8 @@ impl From<ReplicatorOptions> for Options {
 pub struct Bound {
     server: Server<Couch>,
     replicator: Arc<Replicator>,
+    /// If jobs run.
+    dispatcher: Option<Arc<Dispatcher>>,
     layer: Layer,
 }
 
@@ -155,9 +177,16 @@ impl Bound {
 
 /// Puts a server together, as the program does.
 pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
-    let Options { server: options, replicator } = options.into();
+    let Options { server: options, replicator, worker } = options.into();
     let (connect, inside) = inside();
     let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
+    let (as_server, runs) = (connect.clone(), worker.is_some());
+    let WorkerOptions { files, secrets, allow } = worker.unwrap_or_default();
+    let network = Network::default().bounded(Arc::new(Allowed::parse(allow).expect("a list")));
+    let connect_as_server = Arc::new(move || as_server(&Owner::Server));
+    let dispatcher = DispatcherOptions::new(secrets, files, network, Tls::default(), connect_as_server);
+    let dispatcher = DispatcherOptions { lease: Duration::from_secs(3), ..dispatcher };
+    let dispatcher = Dispatcher::new(layer.layer.clone(), layer.actor.clone(), dispatcher).expect("an address");
     let mut values = Values::default();
     for (name, hash) in &options.admins {
         values.insert("admins", name, &hash.to_string(), Source::File).expect("a hash");
@@ -194,21 +223,29 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         stall_max: options.stall_max,
         ..ShellOptions::default()
     });
-    let couch = Couch::new(CouchOptions::default(), service, shell.clone(), replicator.clone());
+    let figures = dispatcher.clone();
+    let figures = CouchOptions::default().figures.and(move || figures.families());
+    let options_of_couch = CouchOptions { figures, ..CouchOptions::default() };
+    let couch = Couch::new(options_of_couch, service, shell.clone(), replicator.clone());
+    let couch = couch.with_worker(dispatcher.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
-    Ok(Bound { server, replicator, layer })
+    Ok(Bound { server, replicator, dispatcher: runs.then_some(dispatcher), layer })
 }
 
 /// Runs what [`bind`] has put together until it is stopped.
 pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
-    let Bound { server, replicator, layer } = bound;
+    let Bound { server, replicator, dispatcher, layer } = bound;
     tokio::spawn(async move {
         let stopped = async { drop(stopped.await) };
         let supervisor = replicator.start();
         let background = Background::new(&layer.layer, layer.actor.clone(), BackgroundOptions::default());
         let background = background.expect("randomness");
         background.start();
+        let jobs = dispatcher.map(|dispatcher| (dispatcher.start(), dispatcher));
         let beside = async {
+            if let Some((jobs, dispatcher)) = jobs {
+                dispatcher.stop(jobs).await;
+            }
             replicator.stop(supervisor).await;
             background.stop().await;
             layer.shutdown();

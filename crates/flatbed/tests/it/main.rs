@@ -20,3 +20,4 @@ mod startup;
 mod support;
 mod syncstorage;
 mod upgrade;
+mod worker;

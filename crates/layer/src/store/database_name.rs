@@ -5,6 +5,9 @@ use crate::error::{Refusal, Result};
 /// The database whose documents ask for replications.
 pub const REPLICATOR: &str = "_replicator";
 
+/// The database of the changes worker: its jobs, what they name, and what their targets refused.
+pub const WORKER: &str = "_worker";
+
 /// The database of those who may sign in.
 pub const USERS: &str = "_users";
 
@@ -12,8 +15,8 @@ pub const USERS: &str = "_users";
 pub const USER_ID_PREFIX: &str = "org.couchdb.user:";
 
 /// The system's own databases, which are the only ones whose names begin with an underscore. All are created, read and
-/// written as any other; the server gives a meaning to the documents of [`REPLICATOR`] alone so far.
-const SYSTEM: [&str; 3] = [USERS, REPLICATOR, "_global_changes"];
+/// written as any other.
+const SYSTEM: [&str; 4] = [USERS, REPLICATOR, WORKER, "_global_changes"];
 
 /// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
 const DATABASE_NAME_BYTES_MAX: usize = 238;
@@ -61,7 +64,7 @@ mod tests {
 
     #[test]
     fn names_follow_couchdb() {
-        for name in ["a", "db", "a0_$()+-/", "_users", "_replicator", &"a".repeat(DATABASE_NAME_BYTES_MAX)] {
+        for name in ["a", "db", "a0_$()+-/", "_users", "_replicator", "_worker", &"a".repeat(DATABASE_NAME_BYTES_MAX)] {
             assert!(check_name(name).is_ok(), "{name}");
         }
         for name in ["", "A", "0a", "_a", "a.b", "a b", "é", "a\0", &"a".repeat(DATABASE_NAME_BYTES_MAX + 1)] {

@@ -23,7 +23,7 @@ impl Store {
     pub(crate) async fn new() -> Store {
         let place = Place::new();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
-        let judge = Arc::new(crate::Functions(functions.clone()));
+        let judge = Arc::new(crate::Functions::new(functions.clone()));
         let (layer, _) = Layer::open(place.database.clone(), place.options(), Some(judge)).await.unwrap();
         let service = Service::new(layer, functions, with_key(&[]));
         let context = service.context(Standing::of_server());

@@ -1,0 +1,189 @@
+//! `/_worker/_api`: the jobs of the changes worker and their queue. Administrators of the server only: the router has seen to it.
+
+use std::sync::Arc;
+
+use flatbed_dispatcher::{ApiError, Dispatcher, Export, Filter, Refusal, Sorted, StoreError, Window};
+use flatbed_http::{Reply, spawn};
+use hyper::{Method, StatusCode, header};
+use serde_json::Value;
+
+use crate::error::{Failure, Result};
+use crate::path::{Queued, WorkerApi};
+use crate::query::Query;
+use crate::request::{Body, Request};
+use crate::state::State;
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Failure {
+        let reason = error.to_string();
+        match error {
+            ApiError::Refused(Refusal::NoJob | Refusal::NoEntry) => Failure::not_found(reason),
+            ApiError::Refused(Refusal::Bad(_)) => Failure::bad_request(reason),
+            ApiError::Refused(Refusal::Conflict(_)) => Failure::new(StatusCode::CONFLICT, "conflict", reason),
+            ApiError::Store(StoreError::Refused { status, error, reason }) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Failure::new(status, error, reason)
+            }
+            ApiError::Store(StoreError::Peer(_) | StoreError::Address(_)) => {
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            }
+            ApiError::Layer(error) => error.into(),
+        }
+    }
+}
+
+pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi) -> Result<Reply> {
+    let allowed = what.methods();
+    if !allowed.split(',').any(|method| method == request.method.as_str()) {
+        request.skip_body().await;
+        return Err(Failure::method(allowed));
+    }
+    let Some(dispatcher) = state.dispatcher.clone() else {
+        request.skip_body().await;
+        return Err(Failure::not_implemented("_worker"));
+    };
+    match what {
+        WorkerApi::Jobs => answer(dispatcher.list_jobs().await?),
+        WorkerApi::Job(id) if request.method == Method::POST && id == "test" => {
+            let (body, _memory) = json_of(&mut request).await?;
+            answer(dispatcher.test_mapping(&body).await?)
+        }
+        WorkerApi::Job(id) if request.method != Method::POST => answer(dispatcher.show_job(&id).await?),
+        WorkerApi::Start(id) => {
+            request.skip_body().await;
+            answer(dispatcher.start_job(&id).await?)
+        }
+        WorkerApi::Stop(id) => {
+            request.skip_body().await;
+            answer(dispatcher.stop_job(&id).await?)
+        }
+        WorkerApi::Reset(id) => {
+            let (body, _memory) = json_of(&mut request).await?;
+            answer(dispatcher.reset_job(&id, &body).await?)
+        }
+        WorkerApi::Queue(queued) => queue(&dispatcher, request, queued).await,
+        WorkerApi::Job(_) | WorkerApi::Unknown => {
+            request.skip_body().await;
+            Err(Failure::not_found("missing"))
+        }
+    }
+}
+
+async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: Queued) -> Result<Reply> {
+    let (filter, window) = (filter_of(&request.query)?, window_of(&request.query)?);
+    match what {
+        Queued::List if request.method == Method::DELETE => {
+            request.skip_body().await;
+            if filter.is_empty() && request.query.get("all") != Some("true") {
+                let reason = "Say which entries are to go, or all=true.";
+                return Err(Failure::bad_request(reason));
+            }
+            answer(dispatcher.clear_entries(&filter).await?)
+        }
+        Queued::List => answer(dispatcher.list_entries(&filter, &window).await?),
+        Queued::Count => answer(dispatcher.count_entries(&filter).await?),
+        Queued::Stats => answer(dispatcher.entry_stats().await?),
+        Queued::Explain => answer(dispatcher.explain_entries(&filter, &window).await?),
+        Queued::Export => export(dispatcher, dispatcher.export_entries(filter)).await,
+        Queued::Import => {
+            let body = request.read_body().await?;
+            let text = std::str::from_utf8(&body.bytes).map_err(|_| Failure::bad_request("The body is no UTF-8."))?;
+            answer(dispatcher.import_entries(filter.job.as_deref(), text).await?)
+        }
+        Queued::Retry => {
+            let (body, _memory) = json_of(&mut request).await?;
+            let text = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
+            let number = |name: &str| body.get(name).and_then(Value::as_u64);
+            let filter = Filter {
+                job: text("job").or(filter.job),
+                reason: text("reason").or(filter.reason),
+                state: text("state").or(filter.state),
+                since: number("since").or(filter.since),
+                until: number("until").or(filter.until),
+            };
+            let per_second = number("per_second").or(request.query.number("per_second")?);
+            let per_second = per_second.map(|number| u32::try_from(number).unwrap_or(u32::MAX).clamp(1, 1_000_000));
+            let done = dispatcher.retry_entries(&filter, per_second).await?;
+            Ok(Reply::json(StatusCode::ACCEPTED, done.to_string().into_bytes()))
+        }
+        Queued::RetryOne(id) => {
+            request.skip_body().await;
+            let (status, done) = dispatcher.retry_entry(&id, request.query.number("wait")?).await?;
+            Ok(Reply::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), done.to_string().into_bytes()))
+        }
+        Queued::One(id) => match request.method {
+            Method::PUT => {
+                let (body, _memory) = json_of(&mut request).await?;
+                answer(dispatcher.edit_entry(&id, &body).await?)
+            }
+            Method::DELETE => {
+                request.skip_body().await;
+                answer(dispatcher.delete_entry(&id).await?)
+            }
+            _ => answer(dispatcher.show_entry(&id).await?),
+        },
+    }
+}
+
+fn answer(value: Value) -> Result<Reply> {
+    Ok(Reply::json(StatusCode::OK, value.to_string().into_bytes()))
+}
+
+/// The body as JSON; an empty one is an object. It is in the memory that comes with it.
+async fn json_of(request: &mut Request) -> Result<(Value, Body)> {
+    if request.header(header::CONTENT_TYPE).is_some()
+        && let Err(failure) = request.require_json()
+    {
+        request.skip_body().await;
+        return Err(failure.into());
+    }
+    let body = request.read_body().await?;
+    if body.bytes.is_empty() {
+        return Ok((Value::Object(Default::default()), body));
+    }
+    match serde_json::from_slice(&body.bytes) {
+        Ok(value @ Value::Object(_)) => Ok((value, body)),
+        Ok(_) => Err(Failure::bad_request("Request body must be a JSON object")),
+        Err(_) => Err(Failure::invalid_json()),
+    }
+}
+
+fn filter_of(query: &Query) -> Result<Filter> {
+    let text = |name: &str| query.get(name).map(str::to_owned);
+    let (since, until) = (query.number("since")?, query.number("until")?);
+    Ok(Filter { job: text("job"), reason: text("reason"), state: text("state"), since, until })
+}
+
+fn window_of(query: &Query) -> Result<Window> {
+    let sorted = match query.get("sort") {
+        None | Some("-time") => Sorted::Newest,
+        Some("time") => Sorted::Oldest,
+        Some(_) => return Err(Failure::bad_request("`sort` is time or -time")),
+    };
+    Ok(Window { limit: query.number("limit")?, offset: query.number("offset")?.unwrap_or(0), sorted })
+}
+
+/// A line an entry, page by page.
+async fn export(dispatcher: &Arc<Dispatcher>, mut export: Export) -> Result<Reply> {
+    let mut lines = dispatcher.next_lines(&mut export).await?;
+    let (mut reply, mut sender) = Reply::stream();
+    reply.header(header::CONTENT_TYPE, "application/x-ndjson");
+    let dispatcher = dispatcher.clone();
+    spawn(async move {
+        while let Some(text) = lines.take() {
+            if sender.write(&text).await.is_err() {
+                return;
+            }
+            lines = match dispatcher.next_lines(&mut export).await {
+                Ok(next) => next,
+                Err(error) => {
+                    // What is left out must be seen: the answer breaks off.
+                    tracing::warn!(%error, "an export of the worker's queue broke off");
+                    return;
+                }
+            };
+        }
+        let _ = sender.finish().await;
+    });
+    Ok(reply)
+}

@@ -1,0 +1,75 @@
+//! Paths beneath `/_worker/_api`.
+
+/// What is beneath `/_worker/_api`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum WorkerApi {
+    /// `jobs`
+    Jobs,
+    /// `jobs/{id}`; `jobs/test`, with POST, tries a mapping.
+    Job(String),
+    /// `jobs/{id}/start`
+    Start(String),
+    /// `jobs/{id}/stop`
+    Stop(String),
+    /// `jobs/{id}/reset`
+    Reset(String),
+    /// `dlq`, and beneath it.
+    Queue(Queued),
+    /// Any other path.
+    Unknown,
+}
+
+/// What is beneath `/_worker/_api/dlq`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    List,
+    Count,
+    Stats,
+    Explain,
+    Export,
+    Import,
+    Retry,
+    /// `{id}`
+    One(String),
+    /// `{id}/retry`
+    RetryOne(String),
+}
+
+impl WorkerApi {
+    pub(super) fn of(segments: &[&str]) -> WorkerApi {
+        let text = |id: &str| id.to_owned();
+        match *segments {
+            ["jobs"] => WorkerApi::Jobs,
+            ["jobs", id] => WorkerApi::Job(text(id)),
+            ["jobs", id, "start"] => WorkerApi::Start(text(id)),
+            ["jobs", id, "stop"] => WorkerApi::Stop(text(id)),
+            ["jobs", id, "reset"] => WorkerApi::Reset(text(id)),
+            ["dlq"] => WorkerApi::Queue(Queued::List),
+            ["dlq", "count"] => WorkerApi::Queue(Queued::Count),
+            ["dlq", "stats"] => WorkerApi::Queue(Queued::Stats),
+            ["dlq", "explain"] => WorkerApi::Queue(Queued::Explain),
+            ["dlq", "export"] => WorkerApi::Queue(Queued::Export),
+            ["dlq", "import"] => WorkerApi::Queue(Queued::Import),
+            ["dlq", "retry"] => WorkerApi::Queue(Queued::Retry),
+            ["dlq", id] => WorkerApi::Queue(Queued::One(text(id))),
+            ["dlq", id, "retry"] => WorkerApi::Queue(Queued::RetryOne(text(id))),
+            _ => WorkerApi::Unknown,
+        }
+    }
+
+    /// What may be asked there, as `Allow` has it.
+    pub(crate) fn methods(&self) -> &'static str {
+        match self {
+            WorkerApi::Job(id) if id == "test" => "GET,HEAD,POST",
+            WorkerApi::Jobs | WorkerApi::Job(_) => "GET,HEAD",
+            WorkerApi::Start(_) | WorkerApi::Stop(_) | WorkerApi::Reset(_) => "POST",
+            WorkerApi::Queue(queued) => match queued {
+                Queued::List => "GET,HEAD,DELETE",
+                Queued::Count | Queued::Stats | Queued::Explain | Queued::Export => "GET,HEAD",
+                Queued::Import | Queued::Retry | Queued::RetryOne(_) => "POST",
+                Queued::One(_) => "GET,HEAD,PUT,DELETE",
+            },
+            WorkerApi::Unknown => "GET,HEAD,POST,PUT,DELETE",
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Jobs of the changes worker, as who has a server sees them: documents of `_worker`, what targets have, the queue.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flatbed_auth::PasswordHash;
+use flatbed_worker::connect::Secrets;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{Options, Running, ServerOptions, Store, WorkerOptions};
+
+/// An endpoint that keeps documents, and refuses those that it is told to.
+#[derive(Debug, Clone, Default)]
+struct Endpoint {
+    kept: Arc<Mutex<BTreeMap<String, String>>>,
+    /// Paths with these in them, and what is answered.
+    refused: Arc<Mutex<Vec<(&'static str, u16)>>>,
+    connections: Arc<Mutex<u32>>,
+}
+
+impl Endpoint {
+    async fn listen(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let endpoint = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                *endpoint.connections.lock().unwrap() += 1;
+                let endpoint = endpoint.clone();
+                tokio::spawn(async move {
+                    let mut stream = BufReader::new(stream);
+                    while endpoint.answer(&mut stream).await.is_some() {}
+                });
+            }
+        });
+        url
+    }
+
+    async fn answer(&self, stream: &mut BufReader<TcpStream>) -> Option<()> {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+        let (method, path) = line.split_once(' ')?;
+        let path = path.split(' ').next()?.to_owned();
+        let (mut length, mut secret) = (0, String::new());
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).await.ok()?;
+            let Some((name, value)) = line.trim().split_once(':') else { break };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().ok()?,
+                "authorization" => secret = value.trim().to_owned(),
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        let refused =
+            self.refused.lock().unwrap().iter().find(|(part, _)| path.contains(part)).map(|(_, status)| *status);
+        if refused.is_none() {
+            let mut kept = self.kept.lock().unwrap();
+            match method {
+                "DELETE" => drop(kept.remove(&path)),
+                _ => drop(kept.insert(path, String::from_utf8(body).ok()?)),
+            }
+        }
+        // What a careless server says of who asks.
+        let text = format!("refused: {secret}");
+        let status = refused.unwrap_or(200);
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+        stream.write_all(head.as_bytes()).await.ok()
+    }
+
+    fn kept(&self) -> Vec<String> {
+        self.kept.lock().unwrap().keys().cloned().collect()
+    }
+
+    fn refuse(&self, refused: &[(&'static str, u16)]) {
+        *self.refused.lock().unwrap() = refused.to_vec();
+    }
+}
+
+fn into(files: &Path) -> WorkerOptions {
+    let variables = [("FLATBED_WORKER_T".to_owned(), "hunter2-token".to_owned())].into();
+    let secrets = Secrets { directory: None, variables };
+    WorkerOptions { files: Some(files.to_owned()), secrets, allow: "127.0.0.1" }
+}
+
+fn job(id: &str, output_type: &str, output: Value, mapping: Value) -> Value {
+    json!({"type": "job", "id": id, "inputs": [{"id": "in", "source_type": "flatbed", "local": "db"}],
+        "outputs": [output], "output_type": output_type, "mapping": mapping,
+        "system": {"retry": {"backoff_base_seconds": 0.05, "backoff_max_seconds": 0.2}}})
+}
+
+fn into_sqlite(id: &str) -> Value {
+    let output =
+        json!({"id": "out", "database_type": "sqlite", "database": format!("{id}.sqlite"), "create_tables": true});
+    let mapping = json!({"tables": [
+        {"name": "orders", "primary_key": "id", "columns": [{"name": "id", "path": "$._id", "type": "text"}, {"name": "n", "path": "$.n", "type": "integer"}]},
+        {"name": "items", "parent": "orders", "foreign_key": {"column": "order_id", "references": "id"}, "source_array": "$.items",
+         "columns": {"order_id": "$$._id", "name": "$"}}]});
+    job(id, "rdbms", output, mapping)
+}
+
+fn into_http(id: &str, url: &str) -> Value {
+    let auth = json!({"method": "bearer", "token": "env:FLATBED_WORKER_T"});
+    job(id, "http", json!({"id": "out", "url": format!("{url}/in/{{id}}"), "auth": auth}), Value::Null)
+}
+
+/// Makes the worker's job.
+async fn put(server: &Running, job: &Value) {
+    server.until("/_worker", |answer| answer["db_name"] == "_worker").await;
+    let path = format!("/_worker/job::{}", job["id"].as_str().unwrap());
+    let (_, before) = server.json("GET", &path, Value::Null).await;
+    let mut job = job.clone();
+    if before["_rev"].is_string() {
+        job["_rev"] = before["_rev"].clone();
+    }
+    server.ok("PUT", &path, job).await;
+}
+
+async fn wait(server: &Running, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    server.until(&format!("/_worker/_api/jobs/{id}"), wanted).await
+}
+
+/// Waits until a job has delivered so many, and nothing is left.
+async fn delivered(server: &Running, id: &str, count: u64) -> Value {
+    wait(server, id, |job| job["state"] == "running" && job["delivered"] == count && job["lag"]["rows"] == 0).await
+}
+
+fn rows(file: &Path, query: &str) -> Vec<String> {
+    let connection = rusqlite::Connection::open(file).unwrap();
+    let mut statement = connection.prepare(query).unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_a_database_into_sqlite_lines_and_http() {
+    let (store, files, endpoint) = (Store::new(), tempfile::tempdir().unwrap(), Endpoint::default());
+    let url = endpoint.listen().await;
+    let server = store.serve(into(files.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    for at in 0..30 {
+        server.ok("PUT", &format!("/db/d{at}"), json!({"n": at, "items": vec!["x"; at % 3]})).await;
+    }
+    put(&server, &into_sqlite("s")).await;
+    put(&server, &job("l", "cloud", json!({"id": "out", "provider": "file", "file": "l.jsonl"}), Value::Null)).await;
+    put(&server, &into_http("h", &url)).await;
+    for id in ["s", "l", "h"] {
+        delivered(&server, id, 30).await;
+    }
+    let sqlite = files.path().join("s.sqlite");
+    let count = |table: &str| rows(&sqlite, &format!("SELECT CAST(count(*) AS TEXT) FROM {table}"))[0].clone();
+    assert_eq!((count("orders"), count("items")), ("30".to_owned(), "30".to_owned()));
+    assert_eq!(endpoint.kept().len(), 30);
+    // What changes and goes.
+    let rev = server.ok("GET", "/db/d5", Value::Null).await["_rev"].clone();
+    server.ok("PUT", "/db/d5", json!({"_rev": rev, "n": 500})).await;
+    let rev = server.ok("GET", "/db/d7", Value::Null).await["_rev"].as_str().unwrap().to_owned();
+    server.ok("DELETE", &format!("/db/d7?rev={rev}"), Value::Null).await;
+    for id in ["s", "l", "h"] {
+        delivered(&server, id, 32).await;
+    }
+    assert_eq!((count("orders"), count("items")), ("29".to_owned(), "27".to_owned()));
+    assert_eq!(rows(&sqlite, "SELECT id FROM orders WHERE n = 500"), ["d5"]);
+    assert!(!endpoint.kept().contains(&"/in/d7".to_owned()) && endpoint.kept().len() == 29);
+    let lines = std::fs::read_to_string(files.path().join("l.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!((lines.lines().count(), &last["id"], &last["deleted"]), (32, &json!("d7"), &json!(true)));
+    // It is counted; nothing that is shown has the secret.
+    let metrics = server.call("GET", "/metrics", "").await.body;
+    assert!(metrics.contains("flatbed_worker_delivered_total 96"), "{metrics}");
+    assert!(metrics.contains("flatbed_worker_jobs{state=\"running\"} 3"), "{metrics}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_is_replayed() {
+    let (store, files, endpoint) = (Store::new(), tempfile::tempdir().unwrap(), Endpoint::default());
+    let url = endpoint.listen().await;
+    let server = store.serve(into(files.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    endpoint.refuse(&[("bad", 422)]);
+    for id in ["a", "bad1", "b", "bad2", "bad3", "c"] {
+        server.ok("PUT", &format!("/db/{id}"), json!({"n": 1})).await;
+    }
+    put(&server, &into_http("h", &url)).await;
+    wait(&server, "h", |job| job["queued"] == 3 && job["delivered"] == 3).await;
+    assert_eq!(endpoint.kept(), ["/in/a", "/in/b", "/in/c"]);
+    let list = server.ok("GET", "/_worker/_api/dlq?job=h&sort=time", Value::Null).await;
+    let entries = list["entries"].as_array().unwrap().clone();
+    assert_eq!(entries.len(), 3);
+    assert_eq!(
+        (&entries[0]["reason"], &entries[0]["status"], &entries[0]["state"], entries[0].get("doc_data")),
+        (&json!("client_error:422"), &json!(422), &json!("waiting"), None)
+    );
+    for (query, count) in [
+        ("", 3),
+        ("?job=h", 3),
+        ("?job=x", 0),
+        ("?reason=client_error:422", 3),
+        ("?reason=x", 0),
+        ("?state=waiting", 3),
+        ("?until=5", 0),
+    ] {
+        let answer = server.ok("GET", &format!("/_worker/_api/dlq/count{query}"), Value::Null).await;
+        assert_eq!(answer["count"], count, "{query}");
+    }
+    assert_eq!(
+        server.ok("GET", "/_worker/_api/dlq?limit=1&offset=2", Value::Null).await["entries"].as_array().unwrap().len(),
+        1
+    );
+    let stats = server.ok("GET", "/_worker/_api/dlq/stats", Value::Null).await;
+    assert_eq!((&stats["total"], &stats["jobs"]["h"], &stats["states"]["waiting"]), (&json!(3), &json!(3), &json!(3)));
+    let explained = server.ok("GET", "/_worker/_api/dlq/explain?job=h", Value::Null).await;
+    assert_eq!(explained["index"]["name"], "job");
+    // A newer revision overtakes an entry.
+    let bad3 = entries.iter().find(|entry| entry["doc_id_original"] == "bad3").unwrap();
+    endpoint.refuse(&[("bad1", 422), ("bad2", 422)]);
+    server.ok("PUT", "/db/bad3", json!({"_rev": bad3["rev"], "n": 2})).await;
+    wait(&server, "h", |job| job["delivered"] == 4).await;
+    let path = |entry: &Value| format!("/_worker/_api/dlq/{}", entry["id"].as_str().unwrap());
+    let retried = server.ok("POST", &format!("{}/retry", path(bad3)), Value::Null).await;
+    assert_eq!(retried["state"], "overtaken", "{retried}");
+    // In vain, and then not.
+    let bad1 = entries.iter().find(|entry| entry["doc_id_original"] == "bad1").unwrap();
+    let retried = server.ok("POST", &format!("{}/retry", path(bad1)), Value::Null).await;
+    assert_eq!((&retried["ok"], &retried["reason"]), (&json!(false), &json!("client_error:422")));
+    assert_eq!(server.ok("GET", &path(bad1), Value::Null).await["replay_attempts"], 1);
+    server.ok("PUT", &path(bad1), json!({"doc": {"_id": "bad1", "n": 77}})).await;
+    endpoint.refuse(&[("bad2", 422)]);
+    let retried = server.ok("POST", &format!("{}/retry", path(bad1)), Value::Null).await;
+    assert_eq!(retried["state"], "delivered", "{retried}");
+    assert!(endpoint.kept.lock().unwrap()["/in/bad1"].contains("77"));
+    assert_eq!(server.json("GET", &path(bad1), Value::Null).await.0, 404);
+    // The rest by a filter, out of an export that was taken in again.
+    let export = server.call("GET", "/_worker/_api/dlq/export?state=waiting", "").await.body;
+    assert_eq!(export.lines().count(), 1, "{export}");
+    assert_eq!(server.ok("DELETE", "/_worker/_api/dlq?job=h", Value::Null).await["deleted"], 2);
+    assert_eq!(server.json("DELETE", "/_worker/_api/dlq", Value::Null).await.0, 400);
+    let imported = server.call("POST", "/_worker/_api/dlq/import", &format!("{export}\n{{}}\n")).await.json();
+    assert_eq!((&imported["imported"], &imported["refused"]), (&json!(1), &json!(1)), "{imported}");
+    endpoint.refuse(&[]);
+    let (status, answer) =
+        server.json("POST", "/_worker/_api/dlq/retry", json!({"reason": "client_error:422", "per_second": 100})).await;
+    assert_eq!((status, &answer["jobs"]), (202, &json!(["h"])));
+    server.until("/_worker/_api/dlq/count", |answer| answer["count"] == 0).await;
+    assert_eq!(endpoint.kept().len(), 6);
+    wait(&server, "h", |job| job["orders"] == json!([]) && job["replayed"] == 2).await;
+    // The secret that the endpoint said is nowhere: not in the feed, not in entries, not in what jobs show.
+    let mut said = entries.iter().map(Value::to_string).collect::<String>() + &export;
+    for path in [
+        "/_worker/_all_docs?include_docs=true",
+        "/_worker/_changes?include_docs=true&style=all_docs",
+        "/_worker/_api/jobs",
+    ] {
+        said += &server.call("GET", path, "").await.body;
+    }
+    assert!(said.contains("***") && !said.contains("hunter2"), "{said}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_paused_changed_and_reset_without_a_restart() {
+    let (store, files) = (Store::new(), tempfile::tempdir().unwrap());
+    let server = store.serve(into(files.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/a", json!({"n": 1})).await;
+    put(&server, &into_sqlite("s")).await;
+    delivered(&server, "s", 1).await;
+    server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
+    wait(&server, "s", |job| job["state"] == "paused").await;
+    server.ok("PUT", "/db/b", json!({"n": 2})).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let ids = || rows(&files.path().join("s.sqlite"), "SELECT id FROM orders ORDER BY id");
+    assert_eq!(ids(), ["a"]);
+    server.ok("POST", "/_worker/_api/jobs/s/start", Value::Null).await;
+    delivered(&server, "s", 1).await;
+    assert_eq!(ids(), ["a", "b"]);
+    // Another mapping, while it runs.
+    let mut changed = into_sqlite("s");
+    changed["mapping"]["tables"][0]["columns"][1]["path"] = "$.m".into();
+    put(&server, &changed).await;
+    server.ok("PUT", "/db/c", json!({"n": 3, "m": 33})).await;
+    delivered(&server, "s", 1).await;
+    assert_eq!(rows(&files.path().join("s.sqlite"), "SELECT id FROM orders WHERE n = 33"), ["c"]);
+    // From the beginning.
+    server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
+    wait(&server, "s", |job| job["orders"] == json!([]) && job["delivered"] == 4).await;
+    // The source is made again: the job stops, and somebody says what is meant.
+    server.ok("DELETE", "/db", Value::Null).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/z", json!({"m": 1})).await;
+    server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
+    wait(&server, "s", |job| job["state"] == "paused").await;
+    server.ok("POST", "/_worker/_api/jobs/s/start", Value::Null).await;
+    let halted = wait(&server, "s", |job| job["state"] == "halted").await;
+    assert!(["made_again", "behind"].contains(&halted["halted"]["kind"].as_str().unwrap()), "{halted}");
+    assert_eq!(server.json("POST", "/_worker/_api/jobs/s/reset", json!({"to": "there"})).await.0, 400);
+    server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
+    wait(&server, "s", |job| job["state"] == "running" && job["orders"] == json!([])).await;
+    server.ok("PUT", "/db/y", json!({"m": 2})).await;
+    wait(&server, "s", |job| job["delivered"].as_u64() >= Some(2)).await;
+    assert!(ids().contains(&"z".to_owned()));
+    // One that goes runs no longer.
+    let rev = server.ok("GET", "/_worker/job::s", Value::Null).await["_rev"].as_str().unwrap().to_owned();
+    server.ok("DELETE", &format!("/_worker/job::s?rev={rev}"), Value::Null).await;
+    server.until("/_worker/_api/jobs", |answer| answer["jobs"] == json!([])).await;
+    server.stop().await;
+}
+
+/// One of two servers dies without a word: its runtime is gone with all that it did.
+#[test]
+fn two_servers_share_jobs_and_one_is_killed() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (store, files) = (Store::new(), tempfile::tempdir().unwrap());
+    let killed = first.block_on(async {
+        let server = store.serve(into(files.path())).await;
+        server.ok("PUT", "/db", Value::Null).await;
+        for id in ["s1", "s2", "s3"] {
+            put(&server, &into_sqlite(id)).await;
+        }
+        for at in 0..20 {
+            server.ok("PUT", &format!("/db/d{at}"), json!({"n": at})).await;
+        }
+        for id in ["s1", "s2", "s3"] {
+            delivered(&server, id, 20).await;
+        }
+        server
+    });
+    let (server, epochs) = second.block_on(async {
+        let server = store.serve(into(files.path())).await;
+        // It knows the jobs, and leaves them where they are.
+        let epochs = server
+            .until("/_worker/_api/jobs", |answer| answer["jobs"].as_array().is_some_and(|jobs| jobs.len() == 3))
+            .await;
+        let epochs: Vec<u64> =
+            epochs["jobs"].as_array().unwrap().iter().map(|job| job["epoch"].as_u64().unwrap()).collect();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (server, epochs)
+    });
+    first.shutdown_background();
+    second.block_on(async {
+        for at in 20..40 {
+            server.ok("PUT", &format!("/db/d{at}"), json!({"n": at})).await;
+        }
+        for (at, id) in ["s1", "s2", "s3"].into_iter().enumerate() {
+            // They go on where they were: nothing twice. Until then the lease says what the dead one wrote.
+            let is_taken = |job: &Value| job["epoch"].as_u64() > Some(epochs[at]);
+            wait(&server, id, |job| is_taken(job) && job["delivered"] == 20 && job["lag"]["rows"] == 0).await;
+            let file = files.path().join(format!("{id}.sqlite"));
+            assert_eq!(rows(&file, "SELECT id FROM orders").len(), 40);
+        }
+        server.stop().await;
+    });
+    std::mem::forget(killed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_documents_and_strangers() {
+    let (store, files, endpoint) = (Store::new(), tempfile::tempdir().unwrap(), Endpoint::default());
+    let url = endpoint.listen().await;
+    let server = store.serve(WorkerOptions { allow: "", ..into(files.path()) }).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/a", json!({"n": 1})).await;
+    server.until("/_worker", |answer| answer["db_name"] == "_worker").await;
+    let lines = |file: &str| job("j", "cloud", json!({"id": "out", "provider": "file", "file": file}), Value::Null);
+    let mut plain_secret = into_http("j", &url);
+    plain_secret["outputs"][0]["auth"]["token"] = "hunter2".into();
+    let mut of_the_machine = into_http("j", &url);
+    of_the_machine["outputs"][0]["auth"]["token"] = "env:HOME".into();
+    for (id, document) in [
+        ("job::j", json!({"type": "job"})),
+        ("job::j", json!({"type": "gone"})),
+        ("job::j", json!({})),
+        ("job::k", lines("x.jsonl")),
+        ("x", lines("x.jsonl")),
+        ("job::j", lines("../x.jsonl")),
+        ("job::j", lines("/etc/x")),
+        ("job::j", lines("a/b")),
+        ("job::j", lines(".hidden")),
+        ("job::j", plain_secret),
+        ("job::j", of_the_machine),
+        ("mapping:m", json!({"type": "mapping", "name": "m", "content": "a: &x [1]\nb: *x"})),
+        ("mapping:m", json!({"type": "mapping", "name": "m", "content": "x".repeat(2 << 20)})),
+    ] {
+        let (status, answer) = server.json("PUT", &format!("/_worker/{id}"), document.clone()).await;
+        assert_eq!((status, &answer["error"]), (400, &json!("bad_request")), "{document}: {answer}");
+        assert!(!answer.to_string().contains("hunter2"), "{answer}");
+        let (_, rows) = server.json("POST", "/_worker/_bulk_docs", json!({"docs": [{"_id": id, "type": "job"}]})).await;
+        assert_eq!(rows[0]["error"], "bad_request", "{rows}");
+    }
+    // What is of no machine without but this one's is not reached; the job waits, and says why.
+    put(&server, &into_http("h", &url)).await;
+    let job = wait(&server, "h", |job| job["outages"].as_u64() > Some(0)).await;
+    assert!(job["errors"][0]["error"].as_str().unwrap().contains("no address"), "{job}");
+    let mut elsewhere = into_sqlite("e");
+    elsewhere["inputs"][0] = json!({"id": "in", "source_type": "couchdb", "url": server.url("db")});
+    put(&server, &elsewhere).await;
+    let job = wait(&server, "e", |job| job["outages"].as_u64() > Some(0)).await;
+    assert!(job["errors"][0]["error"].as_str().unwrap().contains("no address"), "{job}");
+    assert_eq!(*endpoint.connections.lock().unwrap(), 0);
+    // Its own database would make more of what fails.
+    let mut own = into_sqlite("o");
+    own["inputs"][0]["local"] = "_worker".into();
+    put(&server, &own).await;
+    wait(&server, "o", |job| job["state"] == "broken").await;
+    // A mapping is tried without a job.
+    let tried = json!({"mapping": into_sqlite("x")["mapping"], "documents": [{"_id": "a", "n": 1, "items": ["x"]}, {"_id": "b", "n": "x"}]});
+    let answer = server.ok("POST", "/_worker/_api/jobs/test", tried).await;
+    assert_eq!(answer["results"][0]["tables"]["orders"][0]["n"], 1, "{answer}");
+    assert!(answer["results"][1]["error"].is_string(), "{answer}");
+    let many = json!({"documents": vec![json!({}); 101]});
+    assert_eq!(server.json("POST", "/_worker/_api/jobs/test", many).await.0, 400);
+    for (method, path, status) in [
+        ("GET", "/_worker/_api", 404),
+        ("GET", "/_worker/_api/x", 404),
+        ("PUT", "/_worker/_api/jobs", 405),
+        ("GET", "/_worker/_api/jobs/x", 404),
+        ("POST", "/_worker/_api/jobs/x/start", 404),
+        ("GET", "/_worker/_api/dlq/dlq:x", 404),
+        ("POST", "/_worker/_api/dlq/job::h/retry", 404),
+        ("GET", "/_worker/_api/dlq/job::h", 404),
+        ("DELETE", "/_worker/_api/dlq/job::h", 404),
+        ("GET", "/_worker/_api/dlq?sort=id", 400),
+    ] {
+        assert_eq!(server.json(method, path, Value::Null).await.0, status, "{method} {path}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_of_the_server_alone() {
+    let store = Store::new();
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("p", &[1; 16], 1))].into();
+    let server = ServerOptions { admins, ..ServerOptions::default() };
+    let server = store.serve(Options { server, worker: Some(WorkerOptions::default()), ..Options::default() }).await;
+    let root = [("authorization", "Basic cm9vdDpw")];
+    let mut client = server.connect().await;
+    for _ in 0..200 {
+        if client.call("GET", "/_worker", &root, b"").await.status == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let json_of_root = [root[0], ("content-type", "application/json")];
+    let open = br#"{"members":{"roles":[],"names":[]},"admins":{"names":["anna"]}}"#;
+    assert_eq!(client.call("PUT", "/_worker/_security", &json_of_root, open).await.status, 200);
+    assert_eq!(client.call("PUT", "/_users", &root, b"").await.status, 201);
+    let anna = br#"{"type":"user","name":"anna","password":"p","roles":[]}"#;
+    assert_eq!(client.call("PUT", "/_users/org.couchdb.user:anna", &json_of_root, anna).await.status, 201);
+    for who in [&[][..], &[("authorization", "Basic YW5uYTpw")][..]] {
+        for (method, path) in [
+            ("GET", "/_worker"),
+            ("GET", "/_worker/_all_docs"),
+            ("GET", "/_worker/_changes"),
+            ("PUT", "/_worker/job::j"),
+            ("GET", "/_worker/_api/jobs"),
+            ("GET", "/_worker/_api/dlq/export"),
+            ("DELETE", "/_worker/_api/dlq?all=true"),
+            ("POST", "/_worker/_api/jobs/j/start"),
+        ] {
+            let status = client.call(method, path, who, b"").await.status;
+            assert!(matches!(status, 401 | 403), "{method} {path}: {status}");
+        }
+    }
+    assert_eq!(client.call("GET", "/_worker/_api/jobs", &root, b"").await.status, 200);
+    // Without a directory no files are written.
+    assert_eq!(client.call("PUT", "/db", &root, b"").await.status, 201);
+    let lines = job("l", "cloud", json!({"id": "out", "provider": "file", "file": "x"}), Value::Null).to_string();
+    assert_eq!(client.call("PUT", "/_worker/job::l", &json_of_root, lines.as_bytes()).await.status, 201);
+    let mut shown = Value::Null;
+    for _ in 0..200 {
+        shown = client.call("GET", "/_worker/_api/jobs/l", &root, b"").await.json();
+        if shown["state"] == "failing" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(shown["errors"][0]["error"].as_str().unwrap_or_default().contains("no directory"), "{shown}");
+    server.stop().await;
+}

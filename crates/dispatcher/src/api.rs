@@ -1,0 +1,272 @@
+//! Jobs as `/_worker/_api` shows and steers them, in any process: what is to be done is written into a job's document, and what is done
+//! stands in the leases.
+
+use std::collections::HashMap;
+
+use flatbed_flatten::json::{Limits, Value as Flat, parse};
+use flatbed_layer::{Error as LayerError, WORKER};
+use flatbed_worker::documents::{Do, JOB, Order, ResetTo};
+use flatbed_worker::mapping::Mapping;
+use flatbed_worker::rows::{Product, produce, rows_json};
+use serde_json::{Value, json};
+
+use crate::Dispatcher;
+use crate::board::{Board, Listed};
+use crate::store::{StoreError, set};
+use crate::work::Told;
+
+/// Documents that a mapping is tried on at once.
+const TRIED_MAX: usize = 100;
+
+/// Orders of a job that are not done yet.
+const ORDERS_MAX: usize = 100;
+
+/// Why the API does not do something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such job.
+    #[error("there is no such job")]
+    NoJob,
+    /// There is no such entry.
+    #[error("there is no such entry")]
+    NoEntry,
+    /// The request makes no sense.
+    #[error("{0}")]
+    Bad(String),
+    /// Not as things stand.
+    #[error("{0}")]
+    Conflict(&'static str),
+}
+
+/// Why the API answers nothing else.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ApiError {
+    /// It does not do it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The leases.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+}
+
+/// Result with [`ApiError`].
+pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+
+/// A random name for an order.
+pub(crate) fn new_id() -> String {
+    let mut random = [0; 8];
+    // Without randomness the time tells them apart.
+    if getrandom::fill(&mut random).is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        random = (now.as_nanos() as u64).to_be_bytes();
+    }
+    random.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// An order without details.
+pub(crate) fn order(what: Do) -> Order {
+    Order {
+        id: new_id(),
+        what,
+        to: None,
+        entries: Vec::new(),
+        reason: None,
+        since: None,
+        until: None,
+        per_second: None,
+    }
+}
+
+fn shown(id: &str, listed: &Listed, told: Option<&Told>) -> Value {
+    let mut row = json!({"id": id, "name": listed.name, "enabled": listed.is_enabled, "orders": listed.orders});
+    let told = told.filter(|told| told.of == listed.fingerprint || listed.description.is_err());
+    let state = match (&listed.description, listed.is_enabled, told) {
+        (Err(_), ..) => "broken",
+        (_, false, _) => "paused",
+        (_, _, Some(told)) => told.state.as_str(),
+        (_, _, None) => "waiting",
+    };
+    set(&mut row, "state", state);
+    if let Err(reason) = &listed.description {
+        set(&mut row, "reason", reason.as_str());
+    }
+    if let Ok(description) = &listed.description {
+        let input = &description.input;
+        set(&mut row, "source", input.url.as_deref().or(input.local.as_deref()));
+        set(&mut row, "target", description.output.id().as_str());
+    }
+    let Some(told) = told else { return row };
+    if let Some(halted) = told.halted.as_ref().filter(|_| listed.is_enabled) {
+        set(&mut row, "halted", json!({"kind": halted.kind, "reason": halted.reason}));
+    }
+    let errors: Vec<Value> = told.errors.iter().map(|(at, error)| json!({"at": at, "error": error})).collect();
+    let figures = json!({
+        "node": told.node, "epoch": told.epoch, "seq": told.seq,
+        "lag": {"rows": told.lag_rows, "seconds": told.lag_seconds}, "throughput": told.throughput,
+        "delivered": told.delivered, "queued": told.queued, "replayed": told.replayed, "outages": told.outages,
+        "errors": errors, "updated_at": told.at,
+    });
+    if let (Some(row), Value::Object(figures)) = (row.as_object_mut(), figures) {
+        row.extend(figures);
+    }
+    row
+}
+
+impl Dispatcher {
+    /// What the processes say of the jobs that they run: this one as of now, the others as of some seconds ago.
+    async fn told(&self) -> Result<HashMap<String, Told>> {
+        let mut told = HashMap::new();
+        let mut after: Option<String> = None;
+        loop {
+            let page = match self.layer.reader(WORKER).leases(after.as_deref()).await {
+                Err(LayerError::DatabaseNotFound) => break,
+                page => page?,
+            };
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (id, lease) in page {
+                let Some(id) = id.strip_prefix(JOB) else { continue };
+                let Ok(mut said) = serde_json::from_slice::<Told>(&lease.state) else { continue };
+                if lease.owner.is_empty() {
+                    said.state = if said.halted.is_some() { "halted" } else { "waiting" }.to_owned();
+                }
+                told.insert(id.to_owned(), said);
+            }
+        }
+        for job in self.followed() {
+            if job.claim.is_ours() {
+                told.insert(job.description.id.clone(), job.told());
+            }
+        }
+        Ok(told)
+    }
+
+    async fn board(&self) -> Result<Board> {
+        match Board::read(&self.store).await {
+            Err(error) if error.status() == Some(404) => Ok(Board::default()),
+            board => Ok(board?),
+        }
+    }
+
+    /// All jobs.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn list_jobs(&self) -> Result<Value> {
+        let (board, told) = (self.board().await?, self.told().await?);
+        let rows: Vec<Value> = board.jobs.iter().map(|(id, listed)| shown(id, listed, told.get(id))).collect();
+        Ok(json!({"total_rows": rows.len(), "jobs": rows}))
+    }
+
+    /// One job.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn show_job(&self, id: &str) -> Result<Value> {
+        let (board, told) = (self.board().await?, self.told().await?);
+        let listed = board.jobs.get(id).ok_or(Refusal::NoJob)?;
+        Ok(shown(id, listed, told.get(id)))
+    }
+
+    /// Adds an order to a job's document, and says whether it is to run.
+    pub(crate) async fn give_order(&self, id: &str, order: &Order, is_enabled: Option<bool>) -> Result<()> {
+        let value = serde_json::to_value(order).map_err(|error| Refusal::Bad(error.to_string()))?;
+        let mut is_full = false;
+        let change = |document: &mut Value| {
+            if let Some(is_enabled) = is_enabled {
+                set(document, "enabled", is_enabled);
+            }
+            if !document.get("orders").is_some_and(Value::is_array) {
+                set(document, "orders", json!([]));
+            }
+            let Some(Value::Array(orders)) = document.get_mut("orders") else { return false };
+            is_full = orders.len() >= ORDERS_MAX;
+            orders.push(value.clone());
+            !is_full
+        };
+        let found = self.store.update(&format!("{JOB}{id}"), change).await?;
+        found.ok_or(Refusal::NoJob)?;
+        if is_full {
+            return Err(Refusal::Conflict("100 orders of this job are not done yet").into());
+        }
+        Ok(())
+    }
+
+    /// Lets a job run, once more if it has halted.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn start_job(&self, id: &str) -> Result<Value> {
+        self.give_order(id, &order(Do::Start), Some(true)).await?;
+        Ok(json!({"ok": true}))
+    }
+
+    /// Pauses a job.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn stop_job(&self, id: &str) -> Result<Value> {
+        let change = |document: &mut Value| {
+            let is_paused = document.get("enabled") == Some(&Value::Bool(false));
+            set(document, "enabled", false);
+            !is_paused
+        };
+        self.store.update(&format!("{JOB}{id}"), change).await?.ok_or(Refusal::NoJob)?;
+        Ok(json!({"ok": true}))
+    }
+
+    /// Lets a job go on from another place; `body` has `to`: `beginning`, `now` or `as_is`.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn reset_job(&self, id: &str, body: &Value) -> Result<Value> {
+        let to: Option<ResetTo> = body.get("to").and_then(|to| serde_json::from_value(to.clone()).ok());
+        let to = to.ok_or_else(|| Refusal::Bad("`to` must be beginning, now or as_is".to_owned()))?;
+        self.give_order(id, &Order { to: Some(to), ..order(Do::Reset) }, None).await?;
+        Ok(json!({"ok": true}))
+    }
+
+    /// What a mapping makes of documents: `body` has `mapping` (itself or a name) and `documents`. Nothing is written.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn test_mapping(&self, body: &Value) -> Result<Value> {
+        let bad = |reason: String| ApiError::Refused(Refusal::Bad(reason));
+        let mapping = match body.get("mapping") {
+            None | Some(Value::Null) => Mapping::identity(),
+            Some(Value::String(name)) => {
+                let board = self.board().await?;
+                board.connections.mapping(name).cloned().ok_or_else(|| bad(format!("there is no mapping {name:?}")))?
+            }
+            Some(own) => Mapping::from_value(own.clone()).map_err(|error| bad(format!("the mapping: {error}")))?,
+        };
+        let documents = body.get("documents").and_then(Value::as_array);
+        let documents = documents.ok_or_else(|| bad("`documents` must be an array of documents".to_owned()))?;
+        if documents.len() > TRIED_MAX {
+            return Err(bad(format!("at most {TRIED_MAX} documents are tried at once")));
+        }
+        let results: Vec<Value> = documents.iter().map(|document| tried(&mapping, document)).collect();
+        Ok(json!({"results": results}))
+    }
+}
+
+fn tried(mapping: &Mapping, document: &Value) -> Value {
+    let text = document.to_string();
+    let id = document.get("_id").cloned().unwrap_or(Value::Null);
+    let document = match parse(text.as_bytes(), &Limits::default()) {
+        Ok(document @ Flat::Object(_)) => document,
+        _ => return json!({"id": id, "error": "it is no JSON object, or too deep"}),
+    };
+    let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+    match produce(mapping, &document) {
+        Err(error) => json!({"id": id, "error": error.to_string()}),
+        Ok(Product::Nothing) => json!({"id": id, "matches": false}),
+        Ok(Product::Json(text)) => json!({"id": id, "matches": true, "json": value(&text)}),
+        Ok(Product::Rows(rows)) => {
+            json!({"id": id, "matches": true, "tables": value(&rows_json(mapping.tables(), &rows))})
+        }
+    }
+}

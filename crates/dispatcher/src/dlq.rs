@@ -1,0 +1,406 @@
+//! The queue of documents that targets refused, as `/_worker/_api/dlq` shows it and works with it.
+
+use std::time::Duration;
+
+use flatbed_worker::documents::{Do, Order};
+use flatbed_worker::import::failed_line;
+use flatbed_worker::queue::Entry;
+use flatbed_worker::secret::Redactor;
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::Dispatcher;
+use crate::api::{ApiError, Refusal, Result, order};
+use crate::store::{Filter, set, text_of};
+
+/// Entries of a list where nothing is said, and at most.
+const LIMIT: u64 = 25;
+const LIMIT_MAX: u64 = 1_000;
+
+/// Entries that a list may leave out at its beginning.
+const OFFSET_MAX: u64 = 100_000;
+
+/// Entries that are deleted or written at once.
+const AT_ONCE: u64 = 200;
+
+/// Entries of a page of an export: each has a document of up to 4 MB.
+const EXPORTED: usize = 50;
+
+/// Where entries' ids lie.
+const BEGIN: &str = "dlq:";
+const END: &str = "dlq:~";
+
+/// How often it is looked whether an entry was replayed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// For how long that is waited for, where nothing is said, and at most.
+const WAIT_SECONDS: u64 = 10;
+const WAIT_SECONDS_MAX: u64 = 60;
+
+/// The members of an entry that lists have: all but the document.
+const MEMBERS: [&str; 18] = [
+    "_id",
+    "type",
+    "job",
+    "doc_id_original",
+    "rev",
+    "seq",
+    "method",
+    "status",
+    "reason",
+    "class",
+    "error",
+    "target_url",
+    "attempts",
+    "replay_attempts",
+    "time",
+    "last_time",
+    "state",
+    "edited",
+];
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sorted {
+    /// The newest first.
+    #[default]
+    Newest,
+    /// The oldest first.
+    Oldest,
+}
+
+/// Which part of a list is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Window {
+    /// So many at most.
+    pub limit: Option<u64>,
+    /// After so many.
+    pub offset: u64,
+    /// In which order.
+    pub sorted: Sorted,
+}
+
+fn request(filter: &Filter, window: &Window) -> Value {
+    let limit = window.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+    let mut asked = filter.find(&MEMBERS, limit);
+    set(&mut asked, "skip", window.offset.min(OFFSET_MAX));
+    if window.sorted == Sorted::Newest {
+        for by in asked.get_mut("sort").and_then(Value::as_array_mut).into_iter().flatten() {
+            for (_, order) in by.as_object_mut().into_iter().flatten() {
+                *order = "desc".into();
+            }
+        }
+    }
+    asked
+}
+
+/// An entry as it is shown: `id` in the place of CouchDB's members.
+fn shown(mut document: Value) -> Value {
+    let id = text_of(&document, "_id").to_owned();
+    if let Some(members) = document.as_object_mut() {
+        members.retain(|name, _| !name.starts_with('_'));
+        members.insert("id".to_owned(), id.into());
+        members.entry("state").or_insert_with(|| "waiting".into());
+    }
+    document
+}
+
+/// The entries of a filter, in pages.
+#[derive(Debug, Clone)]
+pub struct Export {
+    filter: Filter,
+    from: Option<(String, bool)>,
+}
+
+impl Dispatcher {
+    /// Entries, without their documents.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn list_entries(&self, filter: &Filter, window: &Window) -> Result<Value> {
+        let answer = self.store.call(Method::POST, "/_find", Some(&request(filter, window))).await?;
+        let documents = answer.get("docs").and_then(Value::as_array).cloned().unwrap_or_default();
+        let entries: Vec<Value> = documents.into_iter().map(shown).collect();
+        Ok(json!({"offset": window.offset, "entries": entries}))
+    }
+
+    /// How [`Dispatcher::list_entries`] finds them.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn explain_entries(&self, filter: &Filter, window: &Window) -> Result<Value> {
+        Ok(self.store.call(Method::POST, "/_explain", Some(&request(filter, window))).await?)
+    }
+
+    /// How many there are.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn count_entries(&self, filter: &Filter) -> Result<Value> {
+        let (selector, index, _) = filter.selector();
+        let asked = json!({"selector": selector, "use_index": index});
+        let answer = self.store.call(Method::POST, "/_count", Some(&asked)).await?;
+        Ok(json!({"count": answer.get("count").and_then(Value::as_u64).unwrap_or(0)}))
+    }
+
+    /// How many there are of each job, reason and state.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn entry_stats(&self) -> Result<Value> {
+        let path = "/_design/flatbed_queue_figures/_view/figures?group=true&limit=10000";
+        let answer = self.store.call(Method::GET, path, None).await?;
+        let mut total = 0;
+        let (mut jobs, mut reasons, mut states) = (json!({}), json!({}), json!({}));
+        let mut groups = Vec::new();
+        for row in answer.get("rows").and_then(Value::as_array).into_iter().flatten() {
+            let count = row.get("value").and_then(Value::as_u64).unwrap_or(0);
+            let at = |place: usize| {
+                row.get("key").and_then(|key| key.get(place)).and_then(Value::as_str).unwrap_or_default()
+            };
+            total += count;
+            for (sums, name) in [(&mut jobs, at(0)), (&mut reasons, at(1)), (&mut states, at(2))] {
+                let sum = sums.get(name).and_then(Value::as_u64).unwrap_or(0) + count;
+                set(sums, name, sum);
+            }
+            groups.push(json!({"job": at(0), "reason": at(1), "state": at(2), "count": count}));
+        }
+        Ok(json!({"total": total, "jobs": jobs, "reasons": reasons, "states": states, "groups": groups}))
+    }
+
+    /// One, with its document.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn show_entry(&self, id: &str) -> Result<Value> {
+        Ok(shown(self.entry(id).await?))
+    }
+
+    async fn entry(&self, id: &str) -> Result<Value> {
+        let found = if id.starts_with(BEGIN) { self.store.get(id).await? } else { None };
+        Ok(found.ok_or(Refusal::NoEntry)?)
+    }
+
+    /// Puts another document in the place of an entry's, to be sent when it is replayed: `body` has `doc`, or `doc_data` as text.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn edit_entry(&self, id: &str, body: &Value) -> Result<Value> {
+        let bad = |reason: &str| ApiError::Refused(Refusal::Bad(reason.to_owned()));
+        let text = match (body.get("doc"), body.get("doc_data")) {
+            (Some(document @ Value::Object(_)), _) => document.to_string(),
+            (None, Some(Value::String(text))) => text.clone(),
+            _ => return Err(bad("`doc` must be a document, or `doc_data` one as text")),
+        };
+        let parsed: std::result::Result<Value, _> = serde_json::from_str(&text);
+        let document = parsed.ok().filter(Value::is_object).ok_or_else(|| bad("the document is no JSON object"))?;
+        let current = self.entry(id).await?;
+        if document.get("_id").is_some_and(|id| id.as_str() != Some(text_of(&current, "doc_id_original"))) {
+            return Err(bad("the document's `_id` is another one"));
+        }
+        let change = |current: &mut Value| {
+            let rev = text_of(current, "_rev").to_owned();
+            let mut members = current.clone();
+            if let Some(members) = members.as_object_mut() {
+                members.retain(|name, _| !name.starts_with('_'));
+            }
+            let Ok(mut entry) = serde_json::from_value::<Entry>(members) else { return false };
+            entry.edit(text.clone());
+            let Ok(mut written) = serde_json::to_value(entry) else { return false };
+            set(&mut written, "_rev", rev);
+            *current = written;
+            true
+        };
+        self.store.update(id, change).await?.ok_or(Refusal::NoEntry)?;
+        Ok(json!({"ok": true}))
+    }
+
+    /// Deletes one.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn delete_entry(&self, id: &str) -> Result<Value> {
+        let current = self.entry(id).await?;
+        self.store.delete(id, text_of(&current, "_rev")).await?;
+        Ok(json!({"ok": true}))
+    }
+
+    /// Has one delivered, and waits for what becomes of it. The status too: 200, or 202 where nobody has come to it yet.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn retry_entry(&self, id: &str, wait_seconds: Option<u64>) -> Result<(u16, Value)> {
+        let before = self.entry(id).await?;
+        let job = text_of(&before, "job").to_owned();
+        if job.is_empty() {
+            return Err(Refusal::Conflict("the entry is of no job: import it into one").into());
+        }
+        let order = Order { entries: vec![id.to_owned()], ..order(Do::Replay) };
+        self.give_order(&job, &order, None).await?;
+        let wait = Duration::from_secs(wait_seconds.unwrap_or(WAIT_SECONDS).min(WAIT_SECONDS_MAX));
+        let begun = Instant::now();
+        loop {
+            let Some(now) = self.store.get(id).await? else {
+                return Ok((200, json!({"ok": true, "state": "delivered"})));
+            };
+            if text_of(&now, "_rev") != text_of(&before, "_rev") {
+                let now = shown(now);
+                let of = |name: &str| now.get(name).cloned().unwrap_or(Value::Null);
+                let answer = json!({"ok": false, "state": of("state"), "reason": of("reason"), "error": of("error")});
+                return Ok((200, answer));
+            }
+            if begun.elapsed() >= wait {
+                return Ok((202, json!({"ok": true, "state": "ordered"})));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Has all that match delivered, so many in a second at most. Each job's are one order to it.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn retry_entries(&self, filter: &Filter, per_second: Option<u32>) -> Result<Value> {
+        if filter.state.as_deref().is_some_and(|state| state != "waiting") {
+            return Err(Refusal::Bad("only entries that wait are replayed together".to_owned()).into());
+        }
+        let stats = self.entry_stats().await?;
+        let with_entries = stats.get("jobs").and_then(Value::as_object).cloned().unwrap_or_default();
+        let jobs: Vec<String> = match &filter.job {
+            Some(job) => vec![job.clone()],
+            None => with_entries.keys().filter(|job| !job.is_empty()).cloned().collect(),
+        };
+        let mut ordered = Vec::new();
+        for job in jobs {
+            let (reason, since, until) = (filter.reason.clone(), filter.since, filter.until);
+            let order = Order { reason, since, until, per_second, ..order(Do::Replay) };
+            match self.give_order(&job, &order, None).await {
+                Ok(()) => ordered.push(job),
+                // Its entries are still there; nobody delivers them.
+                Err(ApiError::Refused(Refusal::NoJob)) if filter.job.is_none() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(json!({"ok": true, "jobs": ordered}))
+    }
+
+    /// Deletes all that match.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn clear_entries(&self, filter: &Filter) -> Result<Value> {
+        let (mut deleted, mut bookmark) = (0, None::<String>);
+        loop {
+            let mut asked = filter.find(&["_id", "_rev"], AT_ONCE);
+            if let Some(bookmark) = &bookmark {
+                set(&mut asked, "bookmark", bookmark.as_str());
+            }
+            let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
+            let found = answer.get("docs").and_then(Value::as_array).cloned().unwrap_or_default();
+            let count = found.len() as u64;
+            let gone: Vec<Value> = found
+                .iter()
+                .map(|document| json!({"_id": text_of(document, "_id"), "_rev": text_of(document, "_rev"), "_deleted": true}))
+                .collect();
+            if !gone.is_empty() {
+                let done = self.store.call(Method::POST, "/_bulk_docs", Some(&json!({"docs": gone}))).await?;
+                let is_done = |row: &&Value| row.get("ok") == Some(&Value::Bool(true));
+                deleted += done.as_array().into_iter().flatten().filter(is_done).count();
+            }
+            if count < AT_ONCE {
+                return Ok(json!({"ok": true, "deleted": deleted}));
+            }
+            bookmark = Some(text_of(&answer, "bookmark").to_owned());
+        }
+    }
+
+    /// Begins to write entries out.
+    pub fn export_entries(&self, filter: Filter) -> Export {
+        Export { filter, from: Some((BEGIN.to_owned(), false)) }
+    }
+
+    /// The next lines of an export, an entry each; `None` at its end.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn next_lines(&self, export: &mut Export) -> Result<Option<Vec<u8>>> {
+        let Some(from) = export.from.take() else { return Ok(None) };
+        let mut lines = Vec::new();
+        let filter = export.filter.clone();
+        let mut take = |document: Value| {
+            let entry = shown(document);
+            let is = |name: &str, wanted: &Option<String>| {
+                wanted.as_deref().is_none_or(|wanted| text_of(&entry, name) == wanted)
+            };
+            let time = entry.get("time").and_then(Value::as_u64).unwrap_or(0);
+            let is_in =
+                filter.since.is_none_or(|since| since <= time) && filter.until.is_none_or(|until| time <= until);
+            if is("job", &filter.job) && is("reason", &filter.reason) && is("state", &filter.state) && is_in {
+                lines.extend_from_slice(entry.to_string().as_bytes());
+                lines.push(b'\n');
+            }
+        };
+        let next = self.store.page(&from, END, EXPORTED, &mut take).await?;
+        export.from = next.map(|last| (last, true));
+        Ok(Some(lines))
+    }
+
+    /// Takes entries in, one a line: Flatbed's, or seed 003's for a job of this id. Those that are there already stay as they are.
+    ///
+    /// # Errors
+    /// [`ApiError`]; lines that are none are told in the answer.
+    pub async fn import_entries(&self, job: Option<&str>, lines: &str) -> Result<Value> {
+        let (mut imported, mut there, mut faults) = (0_u64, 0_u64, Vec::new());
+        let mut batch: Vec<Value> = Vec::new();
+        let mut all = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        loop {
+            let next = all.next();
+            if let Some((at, line)) = next {
+                match entry_of(job, line) {
+                    Ok(document) => batch.push(document),
+                    Err(reason) => faults.push(json!({"line": at + 1, "reason": reason})),
+                }
+            }
+            if batch.len() as u64 >= AT_ONCE || next.is_none() && !batch.is_empty() {
+                let asked = json!({"docs": std::mem::take(&mut batch)});
+                let done = self.store.call(Method::POST, "/_bulk_docs", Some(&asked)).await?;
+                for row in done.as_array().into_iter().flatten() {
+                    match (row.get("ok"), text_of(row, "error")) {
+                        (Some(_), _) => imported += 1,
+                        (None, "conflict") => there += 1,
+                        (None, _) => faults.push(json!({"id": row.get("id"), "reason": row.get("reason")})),
+                    }
+                }
+            }
+            if next.is_none() {
+                break;
+            }
+        }
+        let refused = faults.len();
+        faults.truncate(20);
+        Ok(json!({"ok": refused == 0, "imported": imported, "there": there, "refused": refused, "faults": faults}))
+    }
+}
+
+/// The document of an imported line.
+fn entry_of(job: Option<&str>, line: &str) -> std::result::Result<Value, String> {
+    let value: Value = serde_json::from_str(line).map_err(|_| "it is no JSON".to_owned())?;
+    let entry = if text_of(&value, "type") == "dlq" {
+        let mut value = value;
+        if let Some(members) = value.as_object_mut() {
+            members.retain(|name, _| !name.starts_with('_') && name != "id");
+        }
+        let mut entry: Entry = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        if let Some(job) = job {
+            entry.job = job.to_owned();
+        }
+        entry
+    } else {
+        let job = job.ok_or("`job` must say whose the entries are")?;
+        failed_line(job, line, &Redactor::default()).ok_or("it is no entry")?
+    };
+    let mut document = serde_json::to_value(&entry).map_err(|error| error.to_string())?;
+    set(&mut document, "_id", entry.id());
+    Ok(document)
+}

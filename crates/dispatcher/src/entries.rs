@@ -1,0 +1,323 @@
+//! The queue of one job, for a run of it: entries are written, and those that somebody wants are read to be replayed.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_layer::WORKER;
+use flatbed_worker::checkpoint::Checkpoint;
+use flatbed_worker::documents::{CHECKPOINT, Do, JOB, Order, QueuePart};
+use flatbed_worker::queue::Entry;
+use flatbed_worker::run::{Queue, Replayed, Wanted};
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+use crate::store::{Filter, Store, StoreError, set, text_of};
+
+/// Ids of entries that are listed at once.
+const LISTED_MAX: u64 = 500;
+
+/// Bytes of documents in entries that are read ahead.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Entries that are replayed once by themselves.
+const AGAIN_MAX: usize = 1_000;
+
+/// How often what may go is looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// Entries that go at once.
+const SWEPT_MAX: u64 = 100;
+
+/// Entries of a job, where it says nothing.
+const ENTRIES_MAX: u64 = 1_000_000;
+
+/// A replay that is under way.
+#[derive(Debug)]
+struct UnderWay {
+    order: Order,
+    ids: VecDeque<String>,
+    bookmark: Option<String>,
+    is_listed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    store: Store,
+    job: String,
+    settings: QueuePart,
+    orders: watch::Receiver<Vec<Order>>,
+    under_way: Option<UnderWay>,
+    done: HashSet<String>,
+    /// What another document was in the way of; it may be no longer.
+    again: VecDeque<String>,
+    revs: HashMap<String, String>,
+    /// No replay before.
+    not_before: Option<Instant>,
+    swept_at: Option<Instant>,
+    /// How many there are, as far as it is known, and how many were written since.
+    known: Option<u64>,
+    metrics: Arc<Metrics>,
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+impl Entries {
+    pub(crate) fn new(
+        store: Store,
+        job: &str,
+        settings: QueuePart,
+        orders: watch::Receiver<Vec<Order>>,
+        metrics: Arc<Metrics>,
+    ) -> Entries {
+        Entries {
+            store,
+            job: job.to_owned(),
+            settings,
+            orders,
+            under_way: None,
+            done: HashSet::new(),
+            again: VecDeque::new(),
+            revs: HashMap::new(),
+            not_before: None,
+            swept_at: None,
+            known: None,
+            metrics,
+        }
+    }
+
+    /// Whether there is room for another.
+    async fn room(&mut self) -> Result<(), String> {
+        let max = self.settings.entries_max.unwrap_or(ENTRIES_MAX);
+        if self.known.is_some_and(|known| known < max) {
+            return Ok(());
+        }
+        let (selector, index, _) = Filter { job: Some(self.job.clone()), ..Filter::default() }.selector();
+        let asked = json!({"selector": selector, "use_index": index});
+        let answer = self.store.call(Method::POST, "/_count", Some(&asked)).await.map_err(|error| error.to_string())?;
+        let known = answer.get("count").and_then(Value::as_u64).unwrap_or(0);
+        self.known = Some(known);
+        if known < max { Ok(()) } else { Err(format!("the queue has {known} entries, as many as there may be")) }
+    }
+
+    /// The next order to replay something.
+    fn next_order(&mut self) -> Option<UnderWay> {
+        let order = self
+            .orders
+            .borrow()
+            .iter()
+            .find(|order| order.what == Do::Replay && !self.done.contains(&order.id))
+            .cloned()?;
+        let (ids, is_listed) = (order.entries.iter().cloned().collect(), !order.entries.is_empty());
+        Some(UnderWay { order, ids, bookmark: None, is_listed })
+    }
+
+    /// Reads the ids of further entries that an order is about.
+    async fn list(&self, under_way: &mut UnderWay) -> Result<(), StoreError> {
+        let order = &under_way.order;
+        let filter = Filter {
+            job: Some(self.job.clone()),
+            reason: order.reason.clone(),
+            state: None,
+            since: order.since,
+            until: order.until,
+        };
+        let mut asked = filter.find(&["_id", "state"], LISTED_MAX);
+        if let Some(bookmark) = &under_way.bookmark {
+            set(&mut asked, "bookmark", bookmark.as_str());
+        }
+        let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
+        let documents = answer.get("docs").and_then(Value::as_array).cloned().unwrap_or_default();
+        under_way.is_listed = (documents.len() as u64) < LISTED_MAX;
+        under_way.bookmark = Some(text_of(&answer, "bookmark").to_owned());
+        let waits = |document: &&Value| matches!(text_of(document, "state"), "" | "waiting");
+        under_way.ids.extend(documents.iter().filter(waits).map(|document| text_of(document, "_id").to_owned()));
+        Ok(())
+    }
+
+    async fn read(&mut self, id: &str, by_hand: bool) -> Result<Option<Wanted>, StoreError> {
+        let Some(mut document) = self.store.get(id).await? else { return Ok(None) };
+        let rev = text_of(&document, "_rev").to_owned();
+        if let Some(members) = document.as_object_mut() {
+            members.retain(|name, _| !name.starts_with('_'));
+        }
+        // An entry of another job may be named by an order; it is that job's.
+        let Ok(entry) = serde_json::from_value::<Entry>(document) else { return Ok(None) };
+        if entry.job != self.job {
+            return Ok(None);
+        }
+        self.revs.insert(id.to_owned(), rev);
+        Ok(Some(Wanted { entry, by_hand }))
+    }
+
+    async fn next(&mut self, max: usize) -> Result<Vec<Wanted>, StoreError> {
+        let mut wanted = Vec::new();
+        let mut bytes = 0;
+        self.revs.clear();
+        while wanted.len() < max && bytes < BYTES_MAX {
+            if let Some(id) = self.again.pop_front() {
+                if let Some(found) = self.read(&id, false).await? {
+                    bytes += found.entry.doc_data.len();
+                    wanted.push(found);
+                }
+                continue;
+            }
+            let Some(mut under_way) = self.under_way.take().or_else(|| self.next_order()) else { break };
+            let is_hasty = self.not_before.is_some_and(|at| Instant::now() < at);
+            if is_hasty && wanted.is_empty() {
+                if let Some(at) = self.not_before.take() {
+                    tokio::time::sleep_until(at).await;
+                }
+            } else if is_hasty {
+                self.under_way = Some(under_way);
+                break;
+            }
+            if under_way.ids.is_empty() && !under_way.is_listed {
+                self.list(&mut under_way).await?;
+            }
+            let Some(id) = under_way.ids.pop_front() else {
+                if under_way.is_listed {
+                    // What was given out before is settled by now.
+                    if !wanted.is_empty() {
+                        self.under_way = Some(under_way);
+                        break;
+                    }
+                    self.end(&under_way.order.id).await?;
+                } else {
+                    self.under_way = Some(under_way);
+                }
+                continue;
+            };
+            let by_hand = !under_way.order.entries.is_empty();
+            let per_second = under_way.order.per_second;
+            self.under_way = Some(under_way);
+            if let Some(found) = self.read(&id, by_hand).await? {
+                bytes += found.entry.doc_data.len();
+                wanted.push(found);
+                if let Some(per_second) = per_second {
+                    self.not_before = Some(Instant::now() + Duration::from_secs(1) / per_second.max(1));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Takes an order away that is done.
+    async fn end(&mut self, order: &str) -> Result<(), StoreError> {
+        end_order(&self.store, &self.job, order).await?;
+        self.done.insert(order.to_owned());
+        Ok(())
+    }
+
+    /// Takes away what may go by itself.
+    async fn sweep(&mut self) -> Result<(), StoreError> {
+        let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
+        if !is_due {
+            return Ok(());
+        }
+        self.swept_at = Some(Instant::now());
+        let state = (!self.settings.drop_waiting).then(|| "overtaken".to_owned());
+        let filter = Filter { job: Some(self.job.clone()), state, ..Filter::default() };
+        let mut asked = filter.find(&["_id", "_rev", "state"], SWEPT_MAX);
+        if let Some(selector) = asked.get_mut("selector") {
+            set(selector, "expires_at", json!({"$gt": 0, "$lte": now()}));
+        }
+        let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
+        for document in answer.get("docs").and_then(Value::as_array).into_iter().flatten() {
+            let of = |name: &str| text_of(document, name);
+            match self.store.delete(of("_id"), of("_rev")).await {
+                Ok(()) if of("state") != "overtaken" => self.metrics.worker_dropped.add(1),
+                Ok(()) => {}
+                Err(error) if error.status().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes an order out of a job's document.
+pub(crate) async fn end_order(store: &Store, job: &str, order: &str) -> Result<(), StoreError> {
+    let change = |document: &mut Value| {
+        let Some(Value::Array(orders)) = document.get_mut("orders") else { return false };
+        let before = orders.len();
+        orders.retain(|other| text_of(other, "id") != order);
+        orders.len() < before
+    };
+    store.update(&format!("{JOB}{job}"), change).await.map(drop)
+}
+
+impl Queue for Entries {
+    async fn put(&mut self, entry: &Entry) -> Result<(), String> {
+        self.room().await?;
+        let id = entry.id();
+        let document = serde_json::to_value(entry).map_err(|error| error.to_string())?;
+        let mut written = self.store.put(&id, &document).await;
+        if written.as_ref().is_err_and(|error| error.status() == Some(413)) {
+            // As JSON in JSON it may be longer than a document may be; a replay reads it from the source.
+            let entry = Entry { doc_data: String::new(), ..entry.clone() };
+            let document = serde_json::to_value(entry).map_err(|error| error.to_string())?;
+            written = self.store.put(&id, &document).await;
+        }
+        match written {
+            Ok(_) => {
+                self.known = self.known.map(|known| known + 1);
+                if entry.reason == "data_error:constraint" && self.again.len() < AGAIN_MAX {
+                    self.again.push_back(id);
+                }
+                Ok(())
+            }
+            // A process that died has written it, and somebody may have worked with it since.
+            Err(error) if error.status() == Some(409) => Ok(()),
+            Err(error) => Err(format!("an entry of {WORKER}: {error}")),
+        }
+    }
+
+    async fn wanted(&mut self, max: usize) -> Result<Vec<Wanted>, String> {
+        self.sweep().await.map_err(|error| error.to_string())?;
+        self.next(max).await.map_err(|error| error.to_string())
+    }
+
+    async fn settle(&mut self, entry: &Entry, what: Replayed) -> Result<(), String> {
+        let id = entry.id();
+        let Some(rev) = self.revs.get(&id).cloned() else { return Ok(()) };
+        let done = match what {
+            Replayed::Delivered => self.store.delete(&id, &rev).await,
+            Replayed::Changed => {
+                let mut document = serde_json::to_value(entry).map_err(|error| error.to_string())?;
+                set(&mut document, "_rev", rev);
+                self.store.put(&id, &document).await.map(drop)
+            }
+            Replayed::Left => Ok(()),
+        };
+        match done {
+            Ok(()) => {
+                if what == Replayed::Delivered {
+                    self.known = self.known.map(|known| known.saturating_sub(1));
+                }
+                Ok(())
+            }
+            // Somebody has edited or deleted it meanwhile: what they want is done when they ask for it.
+            Err(error) if matches!(error.status(), Some(404 | 409)) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn keep(&mut self, checkpoint: &Checkpoint) -> Result<(), String> {
+        let id = format!("{CHECKPOINT}{}", self.job);
+        let text = checkpoint.write(None);
+        let mut document: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        set(&mut document, "type", "checkpoint");
+        let put = |error: StoreError| error.to_string();
+        if let Some(before) = self.store.get(&id).await.map_err(put)? {
+            set(&mut document, "_rev", text_of(&before, "_rev"));
+        }
+        self.store.put(&id, &document).await.map(drop).map_err(put)
+    }
+}

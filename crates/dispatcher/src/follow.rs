@@ -1,0 +1,162 @@
+//! Follows `_worker`: every process knows the same jobs, and the leases say which one runs each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
+use flatbed_layer::{ChangesQuery, Since, WORKER, Wait};
+use tokio::time::Instant;
+
+use crate::Dispatcher;
+use crate::board::Board;
+use crate::work::Followed;
+
+/// After an error.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs until the server stops.
+pub(crate) async fn run(dispatcher: Arc<Dispatcher>) {
+    supervise(&Follower(dispatcher.clone()), &Backoff { first: PAUSE, max: PAUSE }, None).await;
+    let followed = dispatcher.followed();
+    for job in &followed {
+        job.status.stop();
+    }
+    for job in followed {
+        job.status.ended().await;
+    }
+}
+
+struct Follower(Arc<Dispatcher>);
+
+impl Job for Follower {
+    fn kind(&self) -> &'static str {
+        "dispatcher"
+    }
+
+    fn id(&self) -> &str {
+        WORKER
+    }
+
+    fn status(&self) -> &Status {
+        &self.0.follower
+    }
+
+    async fn run(&self, _: Run) -> Result<Next, Failure> {
+        tokio::select! {
+            followed = follow(&self.0) => match followed {
+                Ok(()) => Ok(Next::Again(PAUSE)),
+                Err(error) => Err(Failure::Failed(error)),
+            },
+            () = watch_leases(&self.0) => Ok(Next::Again(PAUSE)),
+            () = self.0.follower.stopped() => Ok(Next::Done),
+        }
+    }
+}
+
+/// Whether a document of such an id says something of what is to run.
+fn is_of_jobs(id: &str) -> bool {
+    !(id.starts_with("dlq:") || id.starts_with("checkpoint:") || id.starts_with('_'))
+}
+
+/// Follows the database until it is gone or cannot be read.
+async fn follow(dispatcher: &Arc<Dispatcher>) -> Result<(), String> {
+    dispatcher.store.ensure().await.map_err(|error| error.to_string())?;
+    // From now on; then all is read. A queue of a million entries is not gone through.
+    let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
+    let mut changes = dispatcher.layer.reader(WORKER).changes(query);
+    let mut is_first = true;
+    loop {
+        let page = changes.next_page().await.map_err(|error| error.to_string())?;
+        if is_first || page.rows.iter().any(|row| is_of_jobs(&row.id)) {
+            is_first = false;
+            let board = Board::read(&dispatcher.store).await.map_err(|error| error.to_string())?;
+            take(dispatcher, board).await;
+        }
+        if !page.at_end {
+            continue;
+        }
+        match changes.wait().await {
+            Wait::MayHaveChanged => {}
+            Wait::Shutdown => return Ok(()),
+        }
+    }
+}
+
+/// Makes what runs into what is to run.
+async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
+    let known: HashMap<String, Arc<Followed>> =
+        dispatcher.followed().into_iter().map(|job| (job.description.id.clone(), job)).collect();
+    for (id, job) in &known {
+        let is_the_same = board.jobs.get(id).is_some_and(|listed| {
+            listed.is_enabled && listed.fingerprint == job.fingerprint && listed.description.is_ok()
+        });
+        if !is_the_same {
+            dispatcher.unfollow(id);
+        }
+        if !board.jobs.contains_key(id) {
+            let (job, leases) = (job.clone(), dispatcher.leases());
+            tokio::spawn(async move {
+                job.status.ended().await;
+                if let Err(error) = leases.drop_lease(&job.id).await {
+                    tracing::debug!(job = job.id, %error, "a job's lease could not be removed");
+                }
+            });
+        }
+    }
+    for (id, listed) in board.jobs {
+        let description = match listed.description {
+            Ok(description) if listed.is_enabled => description,
+            Ok(_) => continue,
+            Err(reason) => {
+                if listed.is_enabled {
+                    tracing::warn!(job = id, reason, "a job of the worker cannot run");
+                }
+                continue;
+            }
+        };
+        let before = known.get(&id);
+        match before.filter(|before| before.fingerprint == listed.fingerprint) {
+            Some(before) if !before.status.is_stopped() => before.order(&listed.orders),
+            _ => {
+                let followed = Followed::new(dispatcher, description, listed.fingerprint, listed.orders);
+                dispatcher.follow(id, followed, before.cloned());
+            }
+        }
+    }
+}
+
+/// Looks at the leases of all jobs that other processes run, in few reads.
+async fn watch_leases(dispatcher: &Arc<Dispatcher>) {
+    loop {
+        tokio::time::sleep(dispatcher.options.lease / 4).await;
+        if let Err(error) = look_at_leases(dispatcher).await {
+            tracing::debug!(%error, "the leases of jobs could not be read");
+        }
+    }
+}
+
+async fn look_at_leases(dispatcher: &Dispatcher) -> flatbed_layer::Result<()> {
+    let waiting = dispatcher.followed().into_iter();
+    let waiting = waiting.filter(|job| !job.claim.is_ours() && !job.status.has_ended());
+    let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|job| (job.id.clone(), job)).collect();
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let mut after: Option<String> = None;
+    loop {
+        let page = dispatcher.layer.reader(WORKER).leases(after.as_deref()).await?;
+        let now = Instant::now();
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.clone());
+        for (id, found) in page {
+            if let Some(job) = waiting.remove(&id) {
+                job.claim.note(Some(found), now);
+            }
+        }
+    }
+    for job in waiting.into_values() {
+        job.claim.note(None, Instant::now());
+    }
+    Ok(())
+}

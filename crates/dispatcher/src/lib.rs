@@ -1,0 +1,178 @@
+//! The jobs of the changes worker that a server runs: documents of `_worker`, shared with the other processes of the same storage by
+//! leases; and the queue of what their targets refused.
+//!
+//! It knows the layer for leases and for what has changed, and reads and writes documents by CouchDB's API, over connections that are
+//! made for it. What a job does is `flatbed-worker`'s.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod api;
+mod board;
+mod dlq;
+mod entries;
+mod follow;
+mod metrics;
+mod store;
+mod work;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flatbed_client::Url;
+use flatbed_jobs::{Backoff, Owner, Status};
+use flatbed_layer::{Database, Layer, ServerActor, WORKER};
+use flatbed_outward::{Network, Tls, connect};
+use flatbed_worker::connect::{Reach, Secrets};
+use flatbed_worker::peer::{Dial, Stream};
+use tokio::io::DuplexStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::metrics::Metrics;
+
+pub use api::{ApiError, Refusal};
+pub use dlq::{Export, Sorted, Window};
+pub use store::{Filter, Store, StoreError};
+pub use work::{Followed, Halted, Told};
+
+/// How long jobs may take to end when the server stops.
+const STOP_MAX: Duration = Duration::from_secs(8);
+
+/// Whether a document of `_worker` may be written under an id.
+///
+/// # Errors
+/// Why not, without anything that stands where a secret belongs.
+pub fn check_document(id: &str, text: &[u8]) -> Result<(), String> {
+    flatbed_worker::documents::check(id, text).map_err(|error| error.to_string())
+}
+
+/// Makes a connection to the server itself, as an administrator.
+pub type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
+
+/// How jobs run.
+#[derive(Clone)]
+pub struct DispatcherOptions {
+    /// Jobs that run at once in this process.
+    pub jobs_max: usize,
+    /// A process that has not renewed its hold on a job for this long loses it to another.
+    pub lease: Duration,
+    /// Before a job that could not begin is tried again.
+    pub backoff: Backoff,
+    /// Where secrets lie, where files are written, and what may be reached.
+    pub reach: Reach,
+}
+
+impl DispatcherOptions {
+    /// `connect` makes connections to the server itself; `network` and `tls` say what else may be reached, and whom to trust there.
+    pub fn new(
+        secrets: Secrets,
+        files: Option<std::path::PathBuf>,
+        network: Network,
+        tls: Tls,
+        connect: Connect,
+    ) -> Self {
+        let reach = Reach { secrets, files, dial: outward(network, tls), local: Some(inward(connect)) };
+        let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
+        DispatcherOptions { jobs_max: 100, lease: Duration::from_secs(15), backoff, reach }
+    }
+}
+
+fn outward(network: Network, tls: Tls) -> Dial {
+    Arc::new(move |url: &Url| {
+        let (url, network, tls) = (url.clone(), network.clone(), tls.clone());
+        Box::pin(async move {
+            let stream = connect(&url, &network, &tls).await.map_err(|error| error.to_string())?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    })
+}
+
+fn inward(connect: Connect) -> Dial {
+    Arc::new(move |_: &Url| {
+        let stream = connect();
+        Box::pin(async move { Ok(Box::new(stream) as Box<dyn Stream>) })
+    })
+}
+
+/// The jobs of one server.
+pub struct Dispatcher {
+    layer: Layer,
+    /// Takes leases.
+    actor: ServerActor,
+    options: DispatcherOptions,
+    store: Store,
+    /// Jobs that are to run, by id, whichever process runs them.
+    jobs: Mutex<HashMap<String, Arc<Followed>>>,
+    /// This process, for leases.
+    owner: Owner,
+    rooms: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    /// Of what follows `_worker`.
+    follower: Status,
+}
+
+impl Dispatcher {
+    /// Runs nothing yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Address`].
+    pub fn new(layer: Layer, actor: ServerActor, options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
+        let mut owner = [0; 16];
+        if getrandom::fill(&mut owner).is_err() {
+            owner = u128::from(std::process::id()).to_le_bytes();
+        }
+        let nowhere: Dial = Arc::new(|_: &Url| Box::pin(async { Err("there is no way to this server".to_owned()) }));
+        let store = Store::new(options.reach.local.clone().unwrap_or(nowhere))?;
+        let rooms = Arc::new(Semaphore::new(options.jobs_max.min(Semaphore::MAX_PERMITS)));
+        let (jobs, metrics, follower) = (Mutex::default(), Arc::default(), Status::new());
+        Ok(Arc::new(Dispatcher { layer, actor, options, store, jobs, owner, rooms, metrics, follower }))
+    }
+
+    /// Begins to work off `_worker`. The task is for [`Dispatcher::stop`].
+    pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
+        tokio::spawn(follow::run(self.clone()))
+    }
+
+    /// Ends all jobs, each after the batch that is under way.
+    pub async fn stop(&self, follower: JoinHandle<()>) {
+        self.follower.stop();
+        if tokio::time::timeout(STOP_MAX, follower).await.is_err() {
+            tracing::warn!("jobs of the worker did not end in time; they go on from their last checkpoints");
+        }
+    }
+
+    /// Where leases lie.
+    fn leases(&self) -> Database {
+        self.layer.database(WORKER, self.actor.clone())
+    }
+
+    /// What this process is called in what is shown.
+    fn node(&self) -> String {
+        self.owner.iter().take(4).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn followed(&self) -> Vec<Arc<Followed>> {
+        self.map().values().cloned().collect()
+    }
+
+    fn follow(self: &Arc<Self>, id: String, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
+        self.map().insert(id, followed.clone());
+        tokio::spawn(followed.run(self.clone(), before));
+    }
+
+    fn unfollow(&self, id: &str) {
+        if let Some(followed) = self.map().remove(id) {
+            followed.status.stop();
+            let (progress, metrics) = (&followed.progress, &self.metrics);
+            metrics.worker_delivered.add(progress.delivered());
+            metrics.worker_queued.add(progress.queued());
+            metrics.worker_replayed.add(progress.replayed());
+            metrics.worker_outages.add(progress.outages());
+        }
+    }
+}

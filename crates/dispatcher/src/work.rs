@@ -1,0 +1,407 @@
+//! One job in one process: it waits for the lease, and runs the job while it has it.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flatbed_jobs::{Claim, Failure, Job, Next, Room, Run, Status, lead};
+use flatbed_worker::checkpoint::Checkpoint;
+use flatbed_worker::connect::connect;
+use flatbed_worker::documents::{CHECKPOINT, Description, Do, JOB, Order, ResetTo};
+use flatbed_worker::progress::Progress;
+use flatbed_worker::run::{End, Runner};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
+
+use crate::Dispatcher;
+use crate::entries::{Entries, end_order};
+
+/// For the batch that is under way when a job is told to end.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Orders that are remembered as done.
+const DONE_MAX: usize = 200;
+
+/// Why a job stands still until somebody does something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halted {
+    /// `made_again`, `behind`, `nonsense`, `too_many_failures` or `gave_up`.
+    pub kind: String,
+    /// In words.
+    pub reason: String,
+    /// Of which description.
+    pub of: String,
+}
+
+/// What a lease says of its job.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Told {
+    /// Raised with each take-over.
+    pub epoch: u64,
+    /// Which process has it.
+    pub node: String,
+    /// The description that runs.
+    pub of: String,
+    /// `running`, `failing`, `halted` or `waiting`.
+    pub state: String,
+    /// Why it stands still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halted: Option<Halted>,
+    /// Up to where all is delivered or in the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<String>,
+    /// Rows of the feed that are not.
+    pub lag_rows: u64,
+    /// For how long there have been such.
+    pub lag_seconds: u64,
+    /// Documents in a second, of the last minute.
+    pub throughput: f64,
+    /// Of this process: documents that the target took.
+    pub delivered: u64,
+    /// Entries that were written.
+    pub queued: u64,
+    /// Entries that were delivered.
+    pub replayed: u64,
+    /// Tries that failed by the state of the source or the target.
+    pub outages: u64,
+    /// The newest first: when, in seconds of Unix time, and what.
+    pub errors: Vec<(u64, String)>,
+    /// When this was written, in seconds of Unix time.
+    pub at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shown {
+    epoch: u64,
+    halted: Option<Halted>,
+    /// Orders that are done and may be seen once more, as what was read before comes late.
+    done: VecDeque<String>,
+}
+
+/// A job that is to run, and what this process knows of it.
+pub struct Followed {
+    /// The id of its document, and of its lease.
+    pub id: String,
+    pub(crate) description: Arc<Description>,
+    pub(crate) fingerprint: String,
+    pub(crate) orders: watch::Sender<Vec<Order>>,
+    woken: Arc<Notify>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) status: Status,
+    pub(crate) claim: Claim,
+    node: String,
+    shown: Mutex<Shown>,
+}
+
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+impl Followed {
+    pub(crate) fn new(
+        dispatcher: &Dispatcher,
+        description: Description,
+        fingerprint: String,
+        orders: Vec<Order>,
+    ) -> Arc<Followed> {
+        Arc::new(Followed {
+            id: format!("{JOB}{}", description.id),
+            description: Arc::new(description),
+            fingerprint,
+            orders: watch::Sender::new(orders),
+            woken: Arc::default(),
+            progress: Arc::default(),
+            status: Status::new(),
+            claim: Claim::new(dispatcher.owner, dispatcher.options.lease),
+            node: dispatcher.node(),
+            shown: Mutex::default(),
+        })
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has to be done before a run, of the orders of the job.
+    fn before_a_run(&self, orders: &[Order]) -> Option<Order> {
+        let shown = self.shown();
+        let is_next = |order: &&Order| matches!(order.what, Do::Start | Do::Reset) && !shown.done.contains(&order.id);
+        orders.iter().find(is_next).cloned()
+    }
+
+    fn halted(&self) -> Option<Halted> {
+        self.shown().halted.clone()
+    }
+
+    /// What it does here.
+    pub(crate) fn state(&self) -> &'static str {
+        if !self.claim.is_ours() {
+            return "waiting";
+        }
+        if self.shown().halted.is_some() {
+            return "halted";
+        }
+        let standing = self.status.standing();
+        if standing.is_running {
+            "running"
+        } else if standing.error.is_some() {
+            "failing"
+        } else {
+            "waiting"
+        }
+    }
+
+    /// What is told of it.
+    pub fn told(&self) -> Told {
+        let (halted, epoch) = {
+            let shown = self.shown();
+            (shown.halted.clone(), shown.epoch)
+        };
+        let (progress, lag) = (&self.progress, self.progress.lag());
+        let errors = progress.errors().into_iter().map(|fault| (fault.at, fault.error)).collect();
+        Told {
+            epoch,
+            node: self.node.clone(),
+            of: self.fingerprint.clone(),
+            state: self.state().to_owned(),
+            halted,
+            seq: progress.seq().map(|seq| seq.as_str().to_owned()),
+            lag_rows: lag.rows,
+            lag_seconds: lag.seconds,
+            throughput: progress.throughput(),
+            delivered: progress.delivered(),
+            queued: progress.queued(),
+            replayed: progress.replayed(),
+            outages: progress.outages(),
+            errors,
+            at: now(),
+        }
+    }
+
+    /// Takes on what is to be done besides.
+    pub(crate) fn order(&self, orders: &[Order]) {
+        self.orders.send_if_modified(|known| {
+            let is_other = known != orders;
+            if is_other {
+                *known = orders.to_vec();
+            }
+            is_other
+        });
+    }
+
+    /// Runs the job, after an older description of it, whenever it is this process's turn, until it is told to end.
+    pub(crate) async fn run(self: Arc<Self>, dispatcher: Arc<Dispatcher>, before: Option<Arc<Followed>>) {
+        if let Some(before) = before {
+            before.status.ended().await;
+        }
+        let leases = Arc::new(dispatcher.leases());
+        let backoff = dispatcher.options.backoff;
+        let work = Arc::new(Work { followed: self, dispatcher });
+        lead(&work, &work.followed.claim, &leases, &backoff).await;
+    }
+}
+
+struct Work {
+    followed: Arc<Followed>,
+    dispatcher: Arc<Dispatcher>,
+}
+
+impl Job for Work {
+    fn kind(&self) -> &'static str {
+        "worker"
+    }
+
+    fn id(&self) -> &str {
+        &self.followed.id
+    }
+
+    fn status(&self) -> &Status {
+        &self.followed.status
+    }
+
+    async fn run(&self, mut run: Run) -> Result<Next, Failure> {
+        // The epoch must be in the lease before anything is done under it: whoever takes over raises it.
+        if let Some(fence) = &run.fence {
+            match fence().await {
+                Ok(true) => {}
+                Ok(false) => return Err(Failure::Superseded),
+                Err(error) => return Err(Failure::Failed(error)),
+            }
+        }
+        let mut orders = self.followed.orders.subscribe();
+        while !run.is_stopped() {
+            let order = self.followed.before_a_run(&orders.borrow_and_update());
+            if let Some(order) = order {
+                self.follow_order(&mut run, &order).await?;
+                continue;
+            }
+            if self.followed.halted().is_some() {
+                tokio::select! {
+                    _ = orders.changed() => {}
+                    _ = run.stop.wait_for(|stop| *stop) => {}
+                }
+                continue;
+            }
+            self.followed.status.begin();
+            let end = self.run_once(&mut run, None).await?;
+            self.note(end)?;
+        }
+        Ok(Next::Done)
+    }
+
+    fn state(&self) -> Vec<u8> {
+        let mut told = self.followed.told();
+        loop {
+            match serde_json::to_vec(&told) {
+                Ok(text) if text.len() <= flatbed_jobs::LEASE_STATE_BYTES_MAX => return text,
+                _ if told.errors.pop().is_some() => {}
+                _ => return format!("{{\"epoch\":{}}}", told.epoch).into_bytes(),
+            }
+        }
+    }
+
+    fn restore(&self, state: &[u8]) {
+        let before = serde_json::from_slice::<Told>(state).ok();
+        let epoch = match &before {
+            Some(told) => told.epoch,
+            // A state that says something else says an epoch at least.
+            None => serde_json::from_slice::<serde_json::Value>(state)
+                .ok()
+                .and_then(|value| value.get("epoch")?.as_u64())
+                .unwrap_or(0),
+        };
+        let mut shown = self.followed.shown();
+        // The time is above what a lease had that is gone with its job.
+        shown.epoch = epoch.saturating_add(1).max(now());
+        shown.halted = before.and_then(|told| told.halted).filter(|halted| halted.of == self.followed.fingerprint);
+    }
+
+    fn room(&self) -> Option<Room> {
+        let room = self.dispatcher.rooms.clone().try_acquire_owned().ok()?;
+        Some(Box::new(room))
+    }
+
+    fn grace(&self) -> Duration {
+        GRACE
+    }
+
+    fn log_failure(&self, reason: &str) {
+        tracing::warn!(job = self.followed.description.id, error = reason, "a job of the worker failed");
+    }
+}
+
+impl Work {
+    /// What becomes of a job whose run has ended.
+    fn note(&self, end: End) -> Result<(), Failure> {
+        let (kind, reason) = match end {
+            End::Stopped | End::Done => return Ok(()),
+            End::Superseded => return Err(Failure::Superseded),
+            End::Strange(strange @ flatbed_worker::checkpoint::Strange::MadeAgain) => {
+                ("made_again", strange.to_string())
+            }
+            End::Strange(strange @ flatbed_worker::checkpoint::Strange::Behind) => ("behind", strange.to_string()),
+            End::Halted(halt) => ("too_many_failures", halt.to_string()),
+            End::GaveUp(error) => ("gave_up", error),
+            End::Nonsense(error) => ("nonsense", error),
+        };
+        let followed = &self.followed;
+        tracing::error!(
+            job = followed.description.id,
+            kind,
+            reason,
+            "a job of the worker halts until somebody starts or resets it"
+        );
+        followed.progress.fail(&reason);
+        followed.shown().halted = Some(Halted { kind: kind.to_owned(), reason, of: followed.fingerprint.clone() });
+        Ok(())
+    }
+
+    /// Starts once more, or resets; then the order is taken away.
+    async fn follow_order(&self, run: &mut Run, order: &Order) -> Result<(), Failure> {
+        let job = &self.followed.description.id;
+        if order.what == Do::Reset {
+            let to = order.to.unwrap_or(ResetTo::Beginning);
+            tracing::info!(job, ?to, "a job of the worker is reset");
+            match self.run_once(run, Some(to)).await? {
+                End::Stopped => return Ok(()),
+                End::Superseded => return Err(Failure::Superseded),
+                End::Done => {}
+                end => {
+                    // What cannot be done is not tried for ever; the reason is shown.
+                    self.note(end)?;
+                    return self.end_order(order).await;
+                }
+            }
+        }
+        self.followed.shown().halted = None;
+        self.end_order(order).await
+    }
+
+    async fn end_order(&self, order: &Order) -> Result<(), Failure> {
+        let job = &self.followed.description.id;
+        let failed = |error: crate::StoreError| Failure::Failed(error.to_string());
+        end_order(&self.dispatcher.store, job, &order.id).await.map_err(failed)?;
+        let mut shown = self.followed.shown();
+        shown.done.push_back(order.id.clone());
+        if shown.done.len() > DONE_MAX {
+            shown.done.pop_front();
+        }
+        Ok(())
+    }
+
+    async fn run_once(&self, run: &mut Run, reset: Option<ResetTo>) -> Result<End, Failure> {
+        let (followed, dispatcher) = (&self.followed, &self.dispatcher);
+        let description = followed.description.clone();
+        let failed = |error: String| {
+            followed.progress.fail(&error);
+            Failure::Failed(error)
+        };
+        let connecting = {
+            let (description, reach) = (description.clone(), dispatcher.options.reach.clone());
+            tokio::task::spawn_blocking(move || connect(&description, &reach)).await
+        };
+        let connected = connecting.map_err(|error| failed(error.to_string()))?;
+        let connected = connected.map_err(|error| failed(error.to_string()))?;
+        let copy = dispatcher.store.get(&format!("{CHECKPOINT}{}", description.id)).await;
+        let copy = copy.map_err(|error| failed(error.to_string()))?;
+        let copy = copy.and_then(|copy| Checkpoint::read(copy.to_string().as_bytes()));
+        let mut orders = followed.orders.subscribe();
+        let (stop, stopping) = watch::channel(false);
+        let queue = Entries::new(
+            dispatcher.store.clone(),
+            &description.id,
+            description.system.dlq.clone(),
+            followed.orders.subscribe(),
+            dispatcher.metrics.clone(),
+        );
+        let epoch = followed.shown().epoch;
+        let (source, target, redactor) = (connected.source, connected.target, connected.redactor);
+        let mut runner = Runner::new(&description, source, target, queue, redactor, stopping, epoch)
+            .telling(followed.progress.clone())
+            .woken_by(followed.woken.clone());
+        if let Some(copy) = copy {
+            runner = runner.starting_at(copy);
+        }
+        if let Some(to) = reset {
+            runner = runner.resetting(to);
+        }
+        let mut running = pin!(runner.run());
+        loop {
+            tokio::select! {
+                (end, ..) = &mut running => return Ok(end),
+                () = async { let _ = run.stop.wait_for(|stop| *stop).await; } => {
+                    stop.send_replace(true);
+                    return Ok(running.await.0);
+                }
+                changed = orders.changed(), if reset.is_none() => {
+                    if changed.is_err() || followed.before_a_run(&orders.borrow_and_update()).is_some() {
+                        stop.send_replace(true);
+                        return Ok(running.await.0);
+                    }
+                    followed.woken.notify_one();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The changes worker: its settings, and what it is made of.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_dispatcher::{Connect, DispatcherOptions};
+use flatbed_outward::{Allowed, Network, Tls};
+use flatbed_worker::connect::Secrets;
+use flatbed_worker::secret::ENV_PREFIX;
+
+use crate::settings::{ALLOWED, Found, Layer, SETTINGS, SettingsError};
+
+/// Jobs at once.
+const JOBS_MAX: usize = 100;
+
+/// Until another process takes a job over.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// Whether jobs run in this process, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WorkerSettings {
+    /// Whether they do.
+    pub runs: bool,
+    /// Where they write files.
+    pub files: Option<PathBuf>,
+    /// Where their secrets lie.
+    pub secrets: Option<PathBuf>,
+    /// What they may reach beside the internet.
+    pub allow: Allowed,
+    /// How many at once.
+    pub jobs: usize,
+    /// How long a process may be silent.
+    pub lease: Duration,
+}
+
+impl WorkerSettings {
+    /// Takes each setting from the first of `layers` that has it.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for a value of the wrong form.
+    pub(crate) fn resolve(layers: &[Layer]) -> Result<WorkerSettings, SettingsError> {
+        let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
+        let runs = match first("worker") {
+            None => false,
+            Some(found) => match found.text.as_str() {
+                "true" => true,
+                "false" => false,
+                _ => return Err(found.is_not("true or false")),
+            },
+        };
+        let allow = first("worker_allow").map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)));
+        let jobs = first("worker_jobs").map(|found| found.number(1..=1_000)).transpose()?;
+        let lease = first("worker_lease_seconds").map(|found| found.number(3..=600)).transpose()?;
+        Ok(WorkerSettings {
+            runs,
+            files: first("worker_files").map(Found::path),
+            secrets: first("worker_secrets").map(Found::path),
+            allow: allow.transpose()?.unwrap_or_default(),
+            jobs: jobs.unwrap_or(JOBS_MAX),
+            lease: lease.map_or(LEASE, Duration::from_secs),
+        })
+    }
+
+    /// How jobs run. Of the environment they see what is theirs; whom to trust over TLS is the same as for replications.
+    pub(crate) fn options(&self, variables: &HashMap<String, String>, tls: Tls, connect: Connect) -> DispatcherOptions {
+        // The settings' own variables begin so, too.
+        let is_setting = |name: &str| SETTINGS.iter().any(|setting| setting.variable() == name);
+        let is_ours = |(name, _): &(&String, &String)| name.starts_with(ENV_PREFIX) && !is_setting(name);
+        let variables = variables.iter().filter(is_ours).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let secrets = Secrets { directory: self.secrets.clone(), variables };
+        let network = Network::default().bounded(Arc::new(self.allow.clone()));
+        let options = DispatcherOptions::new(secrets, self.files.clone(), network, tls, connect);
+        DispatcherOptions { jobs_max: self.jobs, lease: self.lease, ..options }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(values: &[(&'static str, &str)]) -> Result<WorkerSettings, SettingsError> {
+        let found = |(key, text): &(&'static str, &str)| {
+            (*key, Found { text: (*text).to_owned(), origin: format!("{key} in x"), base: None })
+        };
+        WorkerSettings::resolve(&[values.iter().map(found).collect()])
+    }
+
+    #[test]
+    fn jobs_run_where_it_is_said() {
+        let closed = resolve(&[]).unwrap();
+        assert!(!closed.runs && closed.files.is_none() && closed.secrets.is_none());
+        assert!(!closed.allow.has_address("127.0.0.1".parse().unwrap()));
+        let open = [
+            ("worker", "true"),
+            ("worker_files", "f"),
+            ("worker_allow", "127.0.0.1"),
+            ("worker_jobs", "7"),
+            ("worker_lease_seconds", "3"),
+        ];
+        let open = resolve(&open).unwrap();
+        assert!(open.runs && open.allow.has_address("127.0.0.1".parse().unwrap()));
+        assert_eq!((open.files, open.jobs, open.lease.as_secs()), (Some("f".into()), 7, 3));
+        for (key, text) in
+            [("worker", "yes"), ("worker_jobs", "0"), ("worker_lease_seconds", "1"), ("worker_allow", "a b")]
+        {
+            assert!(resolve(&[(key, text)]).unwrap_err().to_string().contains("is not"), "{key}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What judges documents of `_worker`: what they have to be is known to the worker alone.
+
+use std::pin::Pin;
+
+use flatbed_layer::json;
+use flatbed_layer::{DocumentId, Judgement, Refusal, Rule, Verdict, Writing};
+
+/// Whether a document of `_worker` may be written, by its id and its text, a JSON object without members that begin with an
+/// underscore.
+///
+/// # Errors
+/// Why not, for who writes it: it says nothing of what stands where a secret belongs.
+pub type DocumentCheck = fn(&str, &[u8]) -> Result<(), String>;
+
+/// The rule of `_worker`. Without a check nothing is written there but deletions.
+pub(crate) struct OfWorker(pub(crate) Option<DocumentCheck>);
+
+impl Rule for OfWorker {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+        Box::pin(async move { self.check(&write).map(|()| Verdict::default()) })
+    }
+}
+
+impl OfWorker {
+    fn check(&self, write: &Writing<'_>) -> Result<(), Refusal> {
+        let edit = write.edit;
+        if edit.deleted || DocumentId::of(&edit.id).is_design() {
+            return Ok(());
+        }
+        let Some(check) = self.0 else {
+            return Err(Refusal::Forbidden("This program does not know the worker's documents.".to_owned()));
+        };
+        let refused = |reason: String| Refusal::Rejected { status: 400, reason };
+        if !edit.attachments.is_empty() {
+            return Err(refused("Documents of _worker have no attachments.".to_owned()));
+        }
+        let mut text = Vec::new();
+        json::write(&edit.body, &mut text);
+        check(&edit.id, &text).map_err(refused)
+    }
+}
