@@ -87,6 +87,10 @@ const ENDED_IS_HIDDEN: bool = false;
 /// Whether `revocations=true` tells of documents that were edited behind the loss, too (the same).
 const LOSSES_ARE_TOLD: bool = false;
 
+/// Whether every document that somebody has kept must have left their channels with a row. Not held yet: once, beside servers that die
+/// (`FLATBED_TEST_SEED=660661015`), a follower kept one that had.
+const LEAVING_IS_HELD: bool = false;
+
 /// Whether the feed of an account ends whose user is disabled; else it stays open, and nothing comes (the same).
 const DISABLED_FEEDS_END: bool = false;
 
@@ -460,7 +464,7 @@ async fn torture(store: &Arc<Store>, length: Duration, salt: u64, dies: bool) {
     let counts = lock(&world.counts).clone();
     println!("{counts:?}");
     // Else nothing was shown.
-    for what in ["writes by right", "writes refused", "rows", "documents hidden", "documents compared", "functions"] {
+    for what in ["writes", "rows", "revisions shown by right", "documents hidden", "documents compared", "functions"] {
         assert!(counts.contains_key(what), "{what}: {counts:?}");
     }
     background.stop().await;

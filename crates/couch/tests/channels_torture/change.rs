@@ -139,7 +139,7 @@ pub async fn change(world: Arc<World>, number: u64) {
             let _turn = world.principals[USERS + role].lock().await;
             let value = *lock(&world.model).roles[role].newest();
             let value = match value {
-                Some(_) if random.percent(20) => None,
+                Some(_) if random.percent(30) => None,
                 Some(channels) => Some(channels ^ 1 << random.below(u64::from(CHANNELS))),
                 None => Some(some_channels(&mut random, 5)),
             };

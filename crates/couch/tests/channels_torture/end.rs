@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use super::change::{is_through, put_user};
 use super::follow::{Followed, Known};
-use super::model::{Body, DOCS, Doc, GIVING, Leaf, PLAIN, USERS, channel_name, doc_id};
+use super::model::{Body, DOCS, Doc, GIVING, Leaf, Model, PLAIN, USERS, channel_name, doc_id, doc_of};
 use super::replica::Replicated;
 use super::support::Layer;
 use super::timeline::Span;
-use super::{Client, PATIENCE, World, lock};
+use super::{Client, PATIENCE, Who, World, lock, parsed};
 
 /// Behind all changes: users are let in again, what ends has ended, and the last function has come to all documents.
 pub async fn settle(world: &Arc<World>, layer: &Layer) {
@@ -115,6 +115,18 @@ pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Ve
             world.fail(&format!("{} is {there:?}, acknowledged was {number:?}", doc_id(doc)), 0, Some(doc));
         }
     }
+    for user in 0..USERS {
+        let server = client.server();
+        let headers = world.headers(Who::User(user));
+        let answer = client.call(server, "GET", "/db/_all_docs", &headers, "").await.expect("an answer");
+        let listed = parsed(&answer.body);
+        let listed = listed["rows"].as_array().unwrap_or_else(|| panic!("{answer:?}")).iter();
+        let listed: BTreeSet<usize> = listed.filter_map(|row| doc_of(row["id"].as_str()?)).collect();
+        let seen: BTreeSet<usize> = seen(world, user).into_keys().collect();
+        if let Some(doc) = listed.symmetric_difference(&seen).next() {
+            world.fail(&format!("listed is {listed:?}, seen {seen:?}"), user, Some(*doc));
+        }
+    }
     for Followed { user, told_of_losses, documents } in followed {
         let seen = seen(world, user);
         for (doc, leaf) in &seen {
@@ -171,6 +183,18 @@ fn seen(world: &World, user: usize) -> BTreeMap<usize, Leaf> {
     winners.into_iter().filter(|(_, leaf)| model.must_show(sure, &leaf.body, now)).collect()
 }
 
+/// Whether a document has left a channel that the user has had from before that until now: a row told of it.
+fn has_left(model: &Model, user: usize, doc: usize) -> bool {
+    let states: Vec<_> = model.docs[doc].history_of().collect();
+    states.windows(2).any(|pair| {
+        let ((before, _), (_, from)) = (pair[0], pair[1]);
+        let winners = before.winners();
+        let [winner] = winners[..] else { return false };
+        let kept = model.sure(user, Span { from, to: Instant::now() });
+        !winner.body.turns && kept.sees(winner.body.channels)
+    })
+}
+
 /// What somebody has that is not seen any more.
 fn excused(world: &World, user: usize, more: &[usize], told_of_losses: bool, who: &str) {
     let model = lock(&world.model);
@@ -178,7 +202,9 @@ fn excused(world: &World, user: usize, more: &[usize], told_of_losses: bool, who
     let is_wrong = |doc: &&usize| {
         let written = model.written[**doc];
         let is_later = written.zip(lost).is_some_and(|(written, lost)| written > lost);
-        lost.is_none() || told_of_losses && (super::LOSSES_ARE_TOLD || !is_later)
+        lost.is_none()
+            || super::LEAVING_IS_HELD && has_left(&model, user, **doc)
+            || told_of_losses && (super::LOSSES_ARE_TOLD || !is_later)
     };
     let wrong: BTreeSet<usize> = more.iter().filter(is_wrong).copied().collect();
     drop(model);

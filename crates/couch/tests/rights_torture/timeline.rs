@@ -73,6 +73,12 @@ impl<T> Timeline<T> {
         self.hidden = number;
     }
 
+    /// All that it was, the oldest first, and when each began.
+    #[allow(dead_code, reason = "one of the tortures looks at it")]
+    pub fn history_of(&self) -> impl Iterator<Item = (&T, Instant)> {
+        self.versions.iter().map(|version| (&version.value, version.began))
+    }
+
     /// As it was set last, made or not.
     pub fn newest(&self) -> &T {
         &self.versions.back().expect("the first").value
