@@ -6,7 +6,7 @@
 //!
 //! | value | bytes |
 //! |---|---|
-//! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 channels stand here); the document's id as a text; the revision; where the flag is set, how many channels, a varint, and each as a text |
+//! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 channels stand here, 8 it ends); the document's id as a text; the revision; where the flag is set, how many channels, a varint, and each as a text; where the flag is set, when it ends, a varint |
 //! | [`Left`] | the stamp, 12 bytes; `10` and the flag 1, deleted; the revision |
 //! | [`Periods`] | the newest stamp, 12 bytes: the beginning of the newest period, or its end; `10` and the flag 1, it has not ended; where it has, its beginning, 12 bytes; older ones, the newest first, each 12 bytes of its beginning and 12 of its end |
 //!
@@ -21,6 +21,7 @@ const FORMAT: u8 = 0x10;
 const DELETED: u8 = 1;
 const REMOVED: u8 = 2;
 const WITH_CHANNELS: u8 = 4;
+const WITH_END: u8 = 8;
 
 /// Of periods: the newest has not ended.
 const OPEN: u8 = 1;
@@ -45,6 +46,8 @@ pub struct Entry {
     pub removed: bool,
     /// All channels of the document then; `None`: more than an entry names, they stand with the revision.
     pub channels: Option<Vec<String>>,
+    /// When the document ends, in milliseconds of Unix time, where it does.
+    pub ends_at_ms: Option<u64>,
 }
 
 /// What is stored cannot be read.
@@ -63,20 +66,25 @@ impl Entry {
     ) -> Entry {
         let are_few = channels.len() <= NAMED_MAX && channels.clone().map(str::len).sum::<usize>() <= NAMED_BYTES_MAX;
         let channels = are_few.then(|| channels.map(str::to_owned).collect());
-        Entry { doc: doc.into(), rev: rev.into(), deleted, removed, channels }
+        Entry { doc: doc.into(), rev: rev.into(), deleted, removed, channels, ends_at_ms: None }
     }
 
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-        let flags =
-            flag(self.deleted, DELETED) | flag(self.removed, REMOVED) | flag(self.channels.is_some(), WITH_CHANNELS);
+        let flags = flag(self.deleted, DELETED)
+            | flag(self.removed, REMOVED)
+            | flag(self.channels.is_some(), WITH_CHANNELS)
+            | flag(self.ends_at_ms.is_some(), WITH_END);
         let mut out = vec![FORMAT | flags];
         put_text(&mut out, &self.doc);
         put_rev(&mut out, &self.rev);
         if let Some(channels) = &self.channels {
             put_varint(&mut out, channels.len() as u64);
             channels.iter().for_each(|channel| put_text(&mut out, channel));
+        }
+        if let Some(at) = self.ends_at_ms {
+            put_varint(&mut out, at);
         }
         out
     }
@@ -87,7 +95,7 @@ impl Entry {
     /// [`BadValue`]
     pub fn decode(bytes: &[u8]) -> Result<Entry, BadValue> {
         let mut rest = bytes;
-        let flags = take_flags(&mut rest, DELETED | REMOVED | WITH_CHANNELS)?;
+        let flags = take_flags(&mut rest, DELETED | REMOVED | WITH_CHANNELS | WITH_END)?;
         let (doc, rev) = (take_text(&mut rest)?, take_rev(&mut rest)?);
         let mut channels = None;
         if flags & WITH_CHANNELS != 0 {
@@ -97,7 +105,9 @@ impl Entry {
             }
             channels = Some((0..count).map(|_| take_text(&mut rest)).collect::<Result<_, _>>()?);
         }
-        let entry = Entry { doc, rev, deleted: flags & DELETED != 0, removed: flags & REMOVED != 0, channels };
+        let ends_at_ms = if flags & WITH_END != 0 { Some(take_varint(&mut rest)?) } else { None };
+        let (deleted, removed) = (flags & DELETED != 0, flags & REMOVED != 0);
+        let entry = Entry { doc, rev, deleted, removed, channels, ends_at_ms };
         if rest.is_empty() { Ok(entry) } else { Err(BadValue) }
     }
 }
@@ -278,6 +288,8 @@ mod tests {
         assert_eq!(bytes, expected);
         let entry = Entry { channels: None, deleted: false, removed: false, rev: "300-b".into(), ..entry };
         assert_eq!(entry.encode(), b"\x10\x01d\xac\x02\x01\x01b");
+        let entry = Entry { ends_at_ms: Some(300), ..entry };
+        assert_eq!(entry.encode(), b"\x18\x01d\xac\x02\x01\x01b\xac\x02");
         let left = Left { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true };
         assert_eq!(left.encode(), b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x11\x01\x01\x01b");
         let mut periods = Periods::since(Stamp([1; 12]));
@@ -311,7 +323,7 @@ mod tests {
             bytes[at] = byte;
             Entry::decode(&bytes)
         };
-        assert_eq!(with(0, 0x1c), Err(BadValue));
+        assert_eq!(with(0, 0x24), Err(BadValue));
         assert_eq!(with(0, 0x04), Err(BadValue));
         assert_eq!(with(2, 0xff), Err(BadValue));
         assert_eq!(with(4, 2), Err(BadValue));
@@ -342,9 +354,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(doc in ".{0,300}", rev in rev(), flags in any::<[bool; 2]>(), channels in any::<Option<[String; 2]>>(), stamp in any::<[u8; 12]>()) {
+        fn what_is_written_is_read(doc in ".{0,300}", rev in rev(), flags in any::<[bool; 2]>(), channels in any::<Option<[String; 2]>>(), stamp in any::<[u8; 12]>(), ends_at_ms in any::<Option<u64>>()) {
             let [deleted, removed] = flags;
-            let entry = Entry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels: channels.map(Vec::from) };
+            let channels = channels.map(Vec::from);
+            let entry = Entry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels, ends_at_ms };
             prop_assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
             let left = Left { seq: Stamp(stamp), rev, deleted };
             prop_assert_eq!(Left::decode(&left.encode()), Ok(left));
@@ -356,7 +369,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_may_be_stored(mut bytes in any::<Vec<u8>>(), first in 0x10_u8..0x18) {
+        fn anything_may_be_stored(mut bytes in any::<Vec<u8>>(), first in 0x10_u8..0x20) {
             let _ = (Entry::decode(&bytes), Left::decode(&bytes), Periods::decode(&bytes));
             bytes.insert(0, first);
             let _ = Entry::decode(&bytes);

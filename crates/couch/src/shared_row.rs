@@ -99,7 +99,8 @@ mod tests {
         let leaves = vec![rev.clone(), "1-a".parse().unwrap()];
         let (seq, id) = (SEQ.parse().unwrap(), "d".to_owned());
         let (kind, because, removed) = (RowKind::Changed, None, Vec::new());
-        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count: 2, deleted: true, removed, doc: None }
+        let (leaf_count, deleted, doc, ends_at_ms) = (2, true, None, None);
+        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count, deleted, removed, doc, ends_at_ms }
     }
 
     fn document() -> TailDocument {
@@ -115,6 +116,7 @@ mod tests {
             deleted_conflicts: None,
             attachments: Vec::new(),
             local_seq: None,
+            ends_at_ms: None,
         };
         TailDocument::Read { document: Box::new(document), with_conflicts: true }
     }

@@ -346,12 +346,14 @@ mod tests {
             conflicts: None,
             deleted_conflicts: None,
             local_seq: None,
+            ends_at_ms: None,
             attachments: Vec::new(),
         });
         let leaves = vec![rev.clone()];
         let (kind, id) = (RowKind::Changed, "d".into());
-        let (because, removed) = (None, Vec::new());
-        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count: 1, deleted: false, removed, doc: document }
+        let (because, removed, ends_at_ms) = (None, Vec::new(), None);
+        let (leaf_count, deleted, doc) = (1, false, document);
+        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count, deleted, removed, doc, ends_at_ms }
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl Database {
                 deleted,
                 removed,
                 channels,
+                ends_at_ms: None,
             };
             let is_in = match source {
                 Source::All => true,

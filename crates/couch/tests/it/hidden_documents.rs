@@ -14,7 +14,14 @@ fn basic(name: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:test")))
 }
 
-async fn ask(client: &mut Client, who: &str, method: &str, path: &str, more: &[(&str, &str)], body: &str) -> Answer {
+pub(super) async fn ask(
+    client: &mut Client,
+    who: &str,
+    method: &str,
+    path: &str,
+    more: &[(&str, &str)],
+    body: &str,
+) -> Answer {
     let authorization = basic(who);
     let mut headers = vec![("content-type", "application/json")];
     if !who.is_empty() {
@@ -27,7 +34,7 @@ async fn ask(client: &mut Client, who: &str, method: &str, path: &str, more: &[(
 }
 
 /// What the administrator asks for, which must succeed.
-async fn root(client: &mut Client, method: &str, path: &str, body: &Value) -> Value {
+pub(super) async fn root(client: &mut Client, method: &str, path: &str, body: &Value) -> Value {
     let text = if body.is_null() { String::new() } else { body.to_string() };
     let answer = Box::pin(ask(client, "root", method, path, &[], &text)).await;
     assert!(answer.status < 300, "{method} {path}: {} {}", answer.status, answer.body);
@@ -35,7 +42,7 @@ async fn root(client: &mut Client, method: &str, path: &str, body: &Value) -> Va
 }
 
 /// The user `ann`, who has channel `A`, is a member of the database by account alone.
-async fn served(store: &Store) -> (Layer, Running, Client) {
+pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
     let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
     let layer = store.layer().await;
     let options = ServerOptions { admins: [("root".to_owned(), hash)].into(), ..ServerOptions::default() };

@@ -12,6 +12,7 @@ mod config;
 mod couchdb_sessions;
 mod db_updates;
 mod documents;
+mod ended;
 mod fair_places;
 mod feed_parameters;
 mod feeds;

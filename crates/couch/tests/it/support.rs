@@ -167,6 +167,7 @@ pub struct Bound {
     /// If jobs run.
     dispatcher: Option<Arc<Dispatcher>>,
     layer: Layer,
+    runs_background: bool,
 }
 
 impl Bound {
@@ -229,18 +230,21 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let couch = Couch::new(options_of_couch, service, shell.clone(), replicator.clone());
     let couch = couch.with_worker(dispatcher.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
-    Ok(Bound { server, replicator, dispatcher: runs.then_some(dispatcher), layer })
+    let (dispatcher, runs_background) = (runs.then_some(dispatcher), options.runs_background);
+    Ok(Bound { server, replicator, dispatcher, layer, runs_background })
 }
 
 /// Runs what [`bind`] has put together until it is stopped.
 pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
-    let Bound { server, replicator, dispatcher, layer } = bound;
+    let Bound { server, replicator, dispatcher, layer, runs_background } = bound;
     tokio::spawn(async move {
         let stopped = async { drop(stopped.await) };
         let supervisor = replicator.start();
         let background = Background::new(&layer.layer, layer.actor.clone(), BackgroundOptions::default());
         let background = background.expect("randomness");
-        background.start();
+        if runs_background {
+            background.start();
+        }
         let jobs = dispatcher.map(|dispatcher| (dispatcher.start(), dispatcher));
         let beside = async {
             if let Some((jobs, dispatcher)) = jobs {
@@ -292,6 +296,8 @@ pub struct ServerOptions {
     pub stall_max: Duration,
     /// What stands in the configuration file besides: section, key, value.
     pub settings: Vec<(String, String, String)>,
+    /// Whether what is done in the background is.
+    pub runs_background: bool,
 }
 
 impl Default for ServerOptions {
@@ -311,6 +317,7 @@ impl Default for ServerOptions {
             proxies,
             stall_max,
             settings: Vec::new(),
+            runs_background: true,
         }
     }
 }

@@ -269,4 +269,6 @@ pub struct Document {
     pub attachments: Vec<Attachment>,
     /// Where in the order of commits the document stands.
     pub local_seq: Option<Seq>,
+    /// When the document ends, in milliseconds of Unix time, where it does; of its winner.
+    pub ends_at_ms: Option<u64>,
 }

@@ -13,7 +13,7 @@ use crate::feed::place::Place;
 use crate::instance::Instance;
 use crate::read::get::ShowsDocument;
 use crate::store::proto;
-use crate::store::records::revision;
+use crate::store::records::{is_over, revision};
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
@@ -54,13 +54,29 @@ pub struct ChangeRow {
     pub removed: Vec<String>,
     /// When asked for.
     pub doc: Option<Document>,
+    /// When the document ends, in milliseconds of Unix time, where it does: from then on it is shown as a tombstone without a body.
+    /// A row that is read later says that it is deleted.
+    pub ends_at_ms: Option<u64>,
 }
 
 impl ChangeRow {
     /// A document that has changed and is not deleted; its winner is its only leaf.
     pub(crate) fn changed(seq: Seq, id: String, rev: RevId, leaves: Vec<RevId>) -> ChangeRow {
-        let (kind, removed) = (RowKind::Changed, Vec::new());
-        ChangeRow { kind, seq, because: None, id, rev, leaves, leaf_count: 1, deleted: false, removed, doc: None }
+        let (kind, removed, ends_at_ms) = (RowKind::Changed, Vec::new(), None);
+        let (because, deleted, doc) = (None, false, None);
+        ChangeRow { kind, seq, because, id, rev, leaves, leaf_count: 1, deleted, removed, doc, ends_at_ms }
+    }
+
+    /// The same of a document that ends, or has: 0, it does not.
+    #[must_use]
+    pub(crate) fn ending(self, expires_at_ms: u64) -> ChangeRow {
+        let ends_at_ms = Some(expires_at_ms).filter(|at| *at > 0 && !self.deleted);
+        ChangeRow { deleted: self.deleted || is_over(expires_at_ms), ends_at_ms, ..self }
+    }
+
+    /// Whether the document has ended since the row was read.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.deleted && self.ends_at_ms.is_some_and(is_over)
     }
 
     /// Where it stands.
@@ -176,5 +192,6 @@ fn row_of(seq: Seq, entry: proto::SequenceEntry) -> Result<(ChangeRow, RowChanne
     }
     let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
     let deleted = entry.deleted;
-    Ok((ChangeRow { leaf_count, deleted, ..ChangeRow::changed(seq, entry.document_id, rev, leaves) }, channels))
+    let row = ChangeRow { leaf_count, deleted, ..ChangeRow::changed(seq, entry.document_id, rev, leaves) };
+    Ok((row.ending(entry.expires_at_ms), channels))
 }

@@ -100,6 +100,20 @@ impl TailRow {
         TailRow { row, document, texts, channels, read_at: self.read_at }
     }
 
+    /// The row of a document that has ended since it was read: a tombstone without a body.
+    fn ended(&self) -> TailRow {
+        let document = match &self.document {
+            TailDocument::NotRead => TailDocument::NotRead,
+            TailDocument::Read { document, with_conflicts } => {
+                let (body, attachments) = Default::default();
+                let document = Document { deleted: true, body, attachments, ..Document::clone(document) };
+                TailDocument::Read { document: Box::new(document), with_conflicts: *with_conflicts }
+            }
+        };
+        let (row, texts) = (ChangeRow { deleted: true, ..self.row.clone() }, Default::default());
+        TailRow { row, document, texts, channels: self.channels.clone(), read_at: self.read_at }
+    }
+
     fn weight(&self) -> usize {
         let document = match &self.document {
             TailDocument::NotRead => 0,
@@ -286,7 +300,7 @@ impl Tail {
                 Some(_) if bytes > PART_BYTES_MAX => break true,
                 Some(row) => {
                     bytes += row.weight();
-                    rows.push(row.clone());
+                    rows.push(if row.row.has_ended() { Arc::new(row.ended()) } else { row.clone() });
                 }
                 None => break false,
             }
@@ -316,6 +330,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::read::get::plain;
 
     fn seq(at: u64) -> Seq {
         let mut stamp = [0; 12];
@@ -378,6 +393,24 @@ mod tests {
                 prop_assert_eq!(tail.drained(), seq(at));
             }
         }
+    }
+
+    #[test]
+    fn what_has_ended_since_it_was_read_is_a_tombstone() {
+        let with_end = |at, id, ends_at_ms| {
+            let row = row(at, id);
+            let document = plain("d", row.row.rev.clone(), false, b"\"n\":1".to_vec());
+            let document = TailDocument::Read { document: Box::new(document), with_conflicts: false };
+            TailRow::new(ChangeRow { ends_at_ms: Some(ends_at_ms), ..row.row }, document)
+        };
+        let mut tail = Tail::new(seq(1));
+        tail.push(vec![with_end(2, 1, 1), with_end(3, 2, u64::MAX), row(4, 3)], seq(4));
+        let part = tail.after(seq(1)).unwrap();
+        let deleted = part.rows.iter().map(|row| match &row.document {
+            TailDocument::Read { document, .. } => (row.row.deleted, document.deleted, document.body.len()),
+            TailDocument::NotRead => (row.row.deleted, false, 0),
+        });
+        assert_eq!(deleted.collect::<Vec<_>>(), [(true, true, 0), (false, false, 5), (false, false, 0)]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::find::documents::{Documents, Matcher};
 use crate::find::query::{FoundDocument, Query};
 use crate::find::ranges::{self, behind, of_source};
+use crate::index::json::entry::says_over;
 use crate::index::json::key::catch_up;
 use crate::index::maintainers::Within;
 use crate::instance::{Instance, InstanceId};
@@ -20,6 +21,8 @@ use crate::read::get::{READ_BYTES_MAX, shown};
 use crate::store::due::Kind;
 use crate::store::features::is_outdated;
 use crate::store::keys::IndexPart;
+use crate::store::once::now_ms;
+use crate::store::records::ById;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Rows of a page whose documents are read one by one.
@@ -173,6 +176,7 @@ impl Operation for Page<'_> {
         let mut bytes = 0;
         for (at, (id, entry)) in rows.iter().enumerate() {
             page.examined += 1;
+            let Some(entry) = entry else { continue };
             // Of an index of fields no entry is of one.
             let is_dropped = query.number.is_none() && DocumentId::of(id).is_design();
             let one = One { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
@@ -201,15 +205,15 @@ impl Operation for Page<'_> {
     }
 }
 
-/// A row: its document's id, and the entry's value if it is one of a json index.
-type Row<'r> = (String, Option<&'r [u8]>);
+/// A row: its document's id, and the entry's value if it is one of a json index; `None`: its document has ended.
+type Row<'r> = (String, Option<Option<&'r [u8]>>);
 
 fn rows_of<'r>(instance: &Instance, read: &'r [(Vec<u8>, Vec<u8>)], is_keys: bool) -> Result<Vec<Row<'r>>> {
     let keys = &instance.keys;
     let row = |(key, value): &'r (Vec<u8>, Vec<u8>)| match is_keys {
-        false => Ok((keys.all_docs_id(key)?, None)),
+        false => Ok((keys.all_docs_id(key)?, (!ById::says_over(value)?).then_some(None))),
         true => match keys.split_index(key)? {
-            (_, IndexPart::Entry(entry)) => Ok((entry.id, Some(value.as_slice()))),
+            (_, IndexPart::Entry(entry)) => Ok((entry.id, (!says_over(value)).then_some(Some(value.as_slice())))),
             _ => Err(Error::Corrupt("what lies among an index's entries is none".to_owned())),
         },
     };
@@ -263,11 +267,15 @@ impl One<'_> {
             return Ok(query.counts_each.then_some((Value::Null, None)));
         }
         let Some(found) = documents.get(at).await? else { return Ok(None) };
+        // It may have ended since the row was read, or the row not say when it does.
+        if found.0.deleted || found.0.has_ended(now_ms()) {
+            return Ok(None);
+        }
         let is_selected = match matcher {
             Some(matcher) => matcher.selects(id, &found).await?,
             None => true,
         };
-        if found.0.deleted || !is_selected {
+        if !is_selected {
             return Ok(None);
         }
         if query.counts || is_dropped {

@@ -41,6 +41,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
     let mut emitted: Vec<Emitted> = Vec::with_capacity(documents.len());
     let trees = job.definition().trees.len();
     for (at, ToMap { id, document }) in documents.into_iter().enumerate() {
+        let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
         if let Some(mut document) = document.filter(|document| !document.deleted && is_mapped(job, &id)) {
             if !job.definition().options.local_seq {
                 document.local_seq = None;
@@ -50,7 +51,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
             texts.push(out);
             places.push(at);
         }
-        emitted.push(Emitted { id, trees: vec![EmittedRows::default(); trees], is_too_much: false });
+        emitted.push(Emitted { id, trees: vec![EmittedRows::default(); trees], is_too_much: false, ends_at_ms });
     }
     metrics.view_documents_mapped.add(texts.len() as u64);
     let mut done = 0;
@@ -68,7 +69,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
             job.breaches.store(0, Ordering::Relaxed);
         }
         for (document, at) in documents.into_iter().zip(places.iter().skip(done)) {
-            let Some(Emitted { id, trees, is_too_much }) = emitted.get_mut(*at) else { continue };
+            let Some(Emitted { id, trees, is_too_much, .. }) = emitted.get_mut(*at) else { continue };
             for (tree, rows) in document.into_iter().enumerate().take(trees.len()) {
                 match rows {
                     Ok(rows) => {

@@ -1,12 +1,9 @@
 //! `_all_docs`: the documents that are not deleted, by their ids.
 
-use prost::Message;
-
 use crate::error::Result;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::instance::Instance;
-use crate::store::proto;
-use crate::store::records::{Info, revision, revision_message};
+use crate::store::records::{ById, Info};
 use crate::store::transaction::{Quiet, Transaction};
 
 /// The ids of documents that are not deleted.
@@ -22,8 +19,7 @@ impl IndexMaintainer for AllDocs {
             }
             return Ok(None);
         }
-        let entry = proto::AllDocsEntry { winner: Some(revision_message(&change.new.winner)) };
-        Quiet(trx).set(&key, &entry.encode_to_vec())?;
+        Quiet(trx).set(&key, &change.new.by_id())?;
         Ok(None)
     }
 
@@ -51,8 +47,10 @@ pub(crate) async fn check_document(
 }
 
 fn names(entry: &[u8], info: &Info) -> bool {
-    let entry = proto::AllDocsEntry::decode(entry).map(|entry| revision(entry.winner.as_ref()));
-    matches!(entry, Ok(Ok(rev)) if rev == info.winner)
+    // One from before ends were noted here says nothing of it.
+    ById::decode(entry).is_ok_and(|entry| {
+        entry.winner == info.winner && (entry.expires_at_ms == info.ends_at_ms() || entry.expires_at_ms == 0)
+    })
 }
 
 /// Every entry must name its document's winner, which is not deleted.

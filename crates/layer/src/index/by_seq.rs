@@ -54,6 +54,7 @@ impl IndexMaintainer for BySeq {
                 (Some(old), Some(rerouted)) if rerouted.had_left(&new.routed) => old.stamp.to_vec(),
                 _ => Vec::new(),
             },
+            expires_at_ms: new.ends_at_ms(),
         };
         let key = instance.buckets.own().by_seq_stamped(instance.incarnation(), change.user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
@@ -103,6 +104,8 @@ pub(crate) async fn check_document(
                 && entry.leaf_count == info.leaf_count
                 && leaves_are(&entry, leaves)
                 && entry.channels == info.routed.channels
+                // One from before ends were noted here says nothing of it.
+                && (entry.expires_at_ms == info.ends_at_ms() || entry.expires_at_ms == 0)
                 && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) =>
         {
             None

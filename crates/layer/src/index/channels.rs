@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use flatbed_channels::{Entry, Given, Grant, Grantee, Left, Moves, Stamp, moves};
 use foundationdb::options::MutationType;
 use futures_util::future::try_join_all;
-use prost::Message;
 
 use crate::document::body::begin_read;
 use crate::document::verdict::Verdict;
@@ -22,7 +21,7 @@ use crate::instance::Instance;
 use crate::store::due;
 use crate::store::keys::DocumentKeys;
 use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord, Routed, revision_message};
+use crate::store::records::{Info, RevisionRecord, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Quiet, Transaction};
 
@@ -299,8 +298,7 @@ impl IndexMaintainer for Channels {
             writer.clear(&keys.left(id, channel))?;
         }
         let rev = new.winner.to_string();
-        let entry =
-            |removed| Entry::new(id, &*rev, new.deleted, removed, moves.entered.iter().map(String::as_str)).encode();
+        let entry = |removed| entry_of(id, new, removed, moves.entered.iter().map(String::as_str)).encode();
         let mut user_version = [0xff; STAMP_BYTES];
         user_version[STAMP_BYTES - 2..].copy_from_slice(&change.user_version.to_be_bytes());
         for (channels, entry) in [(&moves.entered, entry(false)), (&moves.left, entry(true))] {
@@ -344,6 +342,17 @@ impl IndexMaintainer for Channels {
     }
 }
 
+/// A document's entry in a channel; `channels`: all that it is in.
+pub(crate) fn entry_of<'a>(
+    id: &str,
+    info: &Info,
+    removed: bool,
+    channels: impl ExactSizeIterator<Item = &'a str> + Clone,
+) -> Entry {
+    let entry = Entry::new(id, info.winner.to_string(), info.deleted, removed, channels);
+    Entry { ends_at_ms: info.routed.expires_at_ms.filter(|_| !removed), ..entry }
+}
+
 /// What is written of grants that come and go, about: a row of each, its periods, a version, that somebody has changed.
 fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
     let [old, new] = rerouted.grants();
@@ -371,12 +380,12 @@ fn by_id(
     };
     let (was_in, is_in) = (listed_in(&rerouted.old, old), listed_in(&rerouted.new, new));
     let has_other_winner = old.map(|old| &old.winner) != new.map(|new| &new.winner);
-    let winner = new.map(|new| revision_message(&new.winner));
-    let entry = proto::AllDocsEntry { winner }.encode_to_vec();
+    let entry = new.map(Info::by_id).unwrap_or_default();
+    let is_another = has_other_winner || old.map(Info::ends_at_ms) != new.map(Info::ends_at_ms);
     for channel in was_in.difference(&is_in) {
         writer.clear(&instance.keys.channel_document(channel, id))?;
     }
-    for channel in is_in.iter().filter(|channel| has_other_winner || !was_in.contains(*channel)) {
+    for channel in is_in.iter().filter(|channel| is_another || !was_in.contains(*channel)) {
         writer.set(&instance.keys.channel_document(channel, id), &entry)?;
     }
     let ends = |info: Option<&Info>| info.and_then(|info| info.routed.expires_at_ms).map(second_of);
@@ -384,7 +393,7 @@ fn by_id(
     if let Some(second) = ended.filter(|_| ended != ends) {
         writer.clear(&instance.keys.end_of_document(second, id))?;
     }
-    if let Some(second) = ends.filter(|_| has_other_winner || ended != ends) {
+    if let Some(second) = ends.filter(|_| is_another) {
         writer.set(&instance.keys.end_of_document(second, id), &entry)?;
         due::mark_end(writer.quiet.0, &instance.root, &instance.name, second.saturating_mul(1_000))?;
     }

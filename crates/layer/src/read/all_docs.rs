@@ -6,7 +6,6 @@ use std::sync::Arc;
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
-use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
@@ -24,8 +23,7 @@ use crate::read::seen::winners_of;
 use crate::read::viewer::{Coming, Viewer, check_id, is_judged};
 use crate::store::keys::{Counter, KeyRange, Keys};
 use crate::store::once::now_ms;
-use crate::store::proto;
-use crate::store::records::{Info, revision};
+use crate::store::records::{ById, Info, is_over};
 use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::store::waits;
@@ -359,6 +357,8 @@ impl Operation for Page<'_> {
             if show_documents_to(viewer.as_ref(), trx, inner, &instance, &mut rows, known, conflicts).await? {
                 last = rows.last().map(|row| keys.all_docs_entry(&row.id));
             }
+            // What has ended since it was listed, or whose row does not say when it ends.
+            rows.retain(|row| row.doc.as_ref().is_none_or(|document| !document.deleted));
             let bytes = rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum();
             pace = pace.next(rows.len(), bytes, share);
         }
@@ -391,7 +391,8 @@ impl Page<'_> {
                 let channels = found.held.channels().map(|(channel, _)| channel);
                 let page = merged_page(trx, keys, channels, range, descending, limit).await?;
                 let last = page.rows.last().map(|(id, _)| keys.all_docs_entry(id));
-                let rows = page.rows.into_iter().map(|(id, rev)| row(id, rev)).collect();
+                let rows = page.rows.into_iter().filter(|(_, row)| !is_over(row.expires_at_ms));
+                let rows = rows.map(|(id, of)| row(id, of.winner)).collect();
                 return Ok(Listed { viewer: Some(found), rows, last, more: page.more });
             }
             viewer = Some(found);
@@ -401,8 +402,9 @@ impl Page<'_> {
         for found in &page {
             let id = keys.all_docs_id(found.key())?;
             // Design documents are for administrators.
-            if viewer.is_none() || check_id(&id).is_ok() {
-                rows.push(row(id, revision(proto::AllDocsEntry::decode(found.value())?.winner.as_ref())?));
+            let ById { winner, expires_at_ms } = ById::decode(found.value())?;
+            if !is_over(expires_at_ms) && (viewer.is_none() || check_id(&id).is_ok()) {
+                rows.push(row(id, winner));
             }
         }
         let last = page.last().map(|row| row.key().to_vec());

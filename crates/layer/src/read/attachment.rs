@@ -7,6 +7,7 @@ use crate::asker::Asker;
 use crate::document::attachments::AttachmentPlace;
 use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
+use crate::read::get::is_behind;
 use crate::read::viewer::{Coming, check_id, is_judged};
 use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
@@ -63,7 +64,9 @@ impl Operation for OpenAttachment<'_> {
                     Some(early) => decode(early.await?)?,
                     None => decode(named(rev).await?)?,
                 };
-                if record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
+                let is_over = info.has_ended(now_ms())
+                    && (*rev == info.winner || Box::pin(is_behind(trx, &keys, &info, rev)).await?);
+                if is_over || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
                     return Err(missing().into());
                 }
                 rev.clone()

@@ -467,6 +467,9 @@ impl Get<'_> {
         let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
             (info.winner.clone(), info.deleted, info.has_attachments, rows)
         } else {
+            if info.has_ended(now_ms()) && is_behind(self.trx, &keys, info, wanted).await? {
+                return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
+            }
             older = Box::pin(self.superseded(&keys, wanted)).await?;
             (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
         };
@@ -477,6 +480,7 @@ impl Get<'_> {
             body::to_json(self.inner, self.instance, rows).await?
         };
         let mut document = plain(self.id, rev, deleted, body);
+        document.ends_at_ms = info.routed.expires_at_ms;
         if has_attachments && !options.no_body {
             document.attachments = Box::pin(attachments::list(self.trx, &keys, &document.rev)).await?;
         }
@@ -514,7 +518,9 @@ impl Get<'_> {
                 Some(records) => &*records,
                 records => records.insert(self.records(keys).await?),
             };
-            let is_there = |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped);
+            let over = if info.has_ended(now_ms()) { tree.line(&info.winner).unwrap_or_default() } else { Vec::new() };
+            let is_there =
+                |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped) && !over.contains(rev);
             let told =
                 |rev: &RevId| (rev.clone(), (*rev == info.winner || is_there(rev)) && self.sees(rev, Some(records)));
             document.revs_info = options.revs_info.then(|| line.iter().map(told).collect());
@@ -565,6 +571,15 @@ impl Get<'_> {
     }
 }
 
+/// Whether a revision is one of those that a document's winner came of: of a winner that has ended they are not shown either.
+pub(crate) async fn is_behind(trx: &Transaction, keys: &DocumentKeys, info: &Info, rev: &RevId) -> Result<bool> {
+    if info.leaf_count < 2 {
+        return Ok(true);
+    }
+    let tree = Leaves::read(trx, keys).await?.whole(trx, keys).await?;
+    Ok(tree.line(&info.winner).is_some_and(|line| line.contains(rev)))
+}
+
 /// The records of all revisions of a document that were written here.
 pub(crate) async fn read_records(trx: &Transaction, keys: &DocumentKeys) -> Result<Records> {
     let range = keys.revisions();
@@ -601,7 +616,7 @@ pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<S
     instance.buckets.begin_last_seq(trx, instance.incarnation()).await
 }
 
-pub(super) fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
+pub(crate) fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {
     Document {
         id: id.to_owned(),
         rev,
@@ -614,5 +629,6 @@ pub(super) fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Docum
         deleted_conflicts: None,
         attachments: Vec::new(),
         local_seq: None,
+        ends_at_ms: None,
     }
 }

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flatbed_revtree::RevId;
 use futures_util::future::try_join_all;
-use prost::Message;
 
 use crate::error::Result;
 use crate::store::keys::{KeyRange, Keys};
-use crate::store::proto;
-use crate::store::records::revision;
+use crate::store::records::ById;
 use crate::store::transaction::{Transaction, page_of};
 
 /// Ranges that are read at once.
@@ -27,8 +24,8 @@ const ROWS_BEYOND: usize = if cfg!(test) { 1 } else { 16 };
 /// A page of such documents.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct MergedPage {
-    /// Ids and winners, in order.
-    pub rows: Vec<(String, RevId)>,
+    /// Ids, winners and when they end, in order; those among them that have ended.
+    pub rows: Vec<(String, ById)>,
     /// There may be more.
     pub more: bool,
 }
@@ -74,7 +71,7 @@ pub(crate) async fn merged_page(
         .collect();
     let part = limit / streams.len().max(1);
     let rows_each = if streams.len() == 1 { limit } else { (part + part / 4 + ROWS_BEYOND).min(limit) }.max(1);
-    let mut found: BTreeMap<String, RevId> = BTreeMap::new();
+    let mut found: BTreeMap<String, ById> = BTreeMap::new();
     let mut rows_read = 0;
     for round in 0..ROUNDS_MAX {
         let mut asked: Vec<&mut Stream> = streams.iter_mut().filter(|stream| !stream.is_through).collect();
@@ -91,9 +88,8 @@ pub(crate) async fn merged_page(
                 rows_read += page.len();
                 for row in &page {
                     let id = keys.channel_document_id(row.key())?;
-                    let rev = revision(proto::AllDocsEntry::decode(row.value())?.winner.as_ref())?;
                     stream.last = Some(id.clone());
-                    found.insert(id, rev);
+                    found.insert(id, ById::decode(row.value())?);
                 }
                 match page.last().filter(|_| page.more() || page.len() == rows_each) {
                     Some(last) if descending => stream.range.end = last.key().to_vec(),
@@ -113,9 +109,9 @@ pub(crate) async fn merged_page(
 }
 
 /// What no channel can bring anything before.
-fn complete(found: &BTreeMap<String, RevId>, streams: &[Stream], descending: bool) -> Vec<(String, RevId)> {
+fn complete(found: &BTreeMap<String, ById>, streams: &[Stream], descending: bool) -> Vec<(String, ById)> {
     let open = streams.iter().filter(|stream| !stream.is_through).filter_map(|stream| stream.last.as_ref());
-    let owned = |(id, rev): (&String, &RevId)| (id.clone(), rev.clone());
+    let owned = |(id, row): (&String, &ById)| (id.clone(), row.clone());
     match descending {
         false => {
             let until = open.min();
@@ -132,12 +128,15 @@ fn complete(found: &BTreeMap<String, RevId>, streams: &[Stream], descending: boo
 mod tests {
     use std::collections::BTreeSet;
 
+    use flatbed_revtree::RevId;
     use proptest::prelude::*;
     use proptest::strategy::ValueTree;
+    use prost::Message;
 
     use super::*;
     use crate::fenced::database;
     use crate::instance::Instance;
+    use crate::store::proto;
     use crate::store::records::revision_message;
     use crate::store::transaction::{self, Attempt, Operation};
 
@@ -159,7 +158,7 @@ mod tests {
                 let winner = Some(revision_message(&RevId::new(1, [*id as u8; 16])));
                 trx.set(
                     &keys.channel_document(CHANNELS[*channel], IDS[*id]),
-                    &proto::AllDocsEntry { winner }.encode_to_vec(),
+                    &proto::AllDocsEntry { winner, ..Default::default() }.encode_to_vec(),
                 );
             }
             Ok(())
@@ -191,7 +190,7 @@ mod tests {
                     true => rest.end = last,
                     false => rest.begin = [&last[..], &[0]].concat(),
                 }
-                all.extend(page.rows);
+                all.extend(page.rows.into_iter().map(|(id, row)| (id, row.winner)));
                 if !page.more {
                     return Ok(all);
                 }

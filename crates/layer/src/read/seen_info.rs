@@ -11,6 +11,7 @@ use crate::read::get::last_seq;
 use crate::read::merged_ids::{RANGES_AT_ONCE, merged_page};
 use crate::read::viewer::{Coming, Viewer};
 use crate::store::keys::{Counter, KeyRange};
+use crate::store::records::is_over;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Transaction, page_of};
 
@@ -75,10 +76,10 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
     }
     let channels = || viewer.held.channels().map(|(channel, _)| channel);
     let page = merged_page(trx, keys, channels(), &keys.all_docs(), false, COUNTED_MAX + 1).await?;
-    let counted = page.rows.len() as u64;
     if !page.more && page.rows.len() <= COUNTED_MAX {
-        return Ok(counted);
+        return Ok(page.rows.iter().filter(|(_, row)| !is_over(row.expires_at_ms)).count() as u64);
     }
+    let counted = page.rows.len() as u64;
     // About what a row takes, in keys and values; what is in several channels counts in each.
     let (ids, names) =
         (page.rows.iter().map(|(id, _)| id.len()).sum::<usize>(), channels().map(str::len).sum::<usize>());

@@ -10,13 +10,12 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use flatbed_channels::Entry;
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::index::channels::channels_of_winner;
+use crate::index::channels::{channels_of_winner, entry_of};
 use crate::renew::database::{Room, read};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::store::keys::{ChannelPart, KeyRange, Keys, PrincipalPart};
@@ -324,8 +323,7 @@ pub(super) async fn move_entries(
 ) -> Result<usize> {
     let Ok(info) = Info::decode(info) else { return Ok(0) };
     let channels = channels_of_winner(trx, &keys.document(id), &info).await?;
-    let entry =
-        Entry::new(id, info.winner.to_string(), info.deleted, false, channels.iter().map(String::as_str)).encode();
+    let entry = entry_of(id, &info, false, channels.iter().map(String::as_str)).encode();
     let (quiet, mut bytes) = (Quiet(trx), 0);
     for channel in &channels {
         let (old, new) = (keys.channel_entry(channel, seq), keys.channel_entry_stamped(channel, incarnation, number));

@@ -306,12 +306,18 @@ pub struct SequenceEntry {
     /// the sequence of the change before, of a document that had left channels with it or earlier; empty: of others
     #[prost(bytes = "vec", tag = "8")]
     pub before: ::prost::alloc::vec::Vec<u8>,
+    /// of the winner, as in DocumentInfo
+    #[prost(uint64, tag = "9")]
+    pub expires_at_ms: u64,
 }
 /// {NS}/ALL_DOCS/{docid}, of documents that are not deleted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AllDocsEntry {
     #[prost(message, optional, tag = "1")]
     pub winner: ::core::option::Option<Revision>,
+    /// of the winner, as in DocumentInfo
+    #[prost(uint64, tag = "2")]
+    pub expires_at_ms: u64,
 }
 /// {NS}/STAGED/{blob id}: a blob that no committed document points at yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -560,6 +566,9 @@ pub struct ViewRow {
     /// where the parts lie
     #[prost(bytes = "vec", tag = "5")]
     pub blob_id: ::prost::alloc::vec::Vec<u8>,
+    /// when its document ends, as in DocumentInfo
+    #[prost(uint64, tag = "6")]
+    pub expires_at_ms: u64,
 }
 /// {NS}/INDEXES/{index}/2/{docid}, and /{part} for the rest: the rows that a document has.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -597,6 +606,9 @@ pub struct ViewRowOf {
     /// as in the row
     #[prost(bytes = "vec", tag = "8")]
     pub blob_id: ::prost::alloc::vec::Vec<u8>,
+    /// as in the row
+    #[prost(uint64, tag = "9")]
+    pub expires_at_ms: u64,
 }
 /// {NS}/INDEXES/{index}/6/..., as it goes on in the keys of rows and nodes: what lay there before a large document.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

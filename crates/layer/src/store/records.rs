@@ -5,6 +5,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::store::keys::FORMAT_VERSION;
+use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
 
@@ -66,10 +67,26 @@ pub(crate) struct Routed {
     pub gives: bool,
 }
 
+/// Whether what ends at a time, 0 never, has ended by now. Nobody asks what time it is of what does not end.
+pub(crate) fn is_over(expires_at_ms: u64) -> bool {
+    expires_at_ms > 0 && expires_at_ms <= now_ms()
+}
+
 impl Info {
     /// Whether the document has ended by a moment, in milliseconds of Unix time, whatever has been written of that.
     pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
         self.routed.expires_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// When it ends, as rows and entries of it have that; 0: never.
+    pub(crate) fn ends_at_ms(&self) -> u64 {
+        self.routed.expires_at_ms.unwrap_or(0)
+    }
+
+    /// Its rows among documents by id, of the database and of channels.
+    pub(crate) fn by_id(&self) -> Vec<u8> {
+        let (winner, expires_at_ms) = (Some(revision_message(&self.winner)), self.ends_at_ms());
+        proto::AllDocsEntry { winner, expires_at_ms }.encode_to_vec()
     }
 
     /// As it is to be read at that moment: one that has ended is a tombstone without a body.
@@ -146,6 +163,30 @@ pub(crate) fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version:
     place[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
     operand.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
     Some(operand)
+}
+
+/// What a row of a document by id says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ById {
+    pub winner: RevId,
+    /// 0: never.
+    pub expires_at_ms: u64,
+}
+
+impl ById {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ById> {
+        let proto::AllDocsEntry { winner, expires_at_ms } = proto::AllDocsEntry::decode(bytes)?;
+        Ok(ById { winner: revision(winner.as_ref())?, expires_at_ms })
+    }
+
+    /// Whether a row's document has ended.
+    pub(crate) fn says_over(bytes: &[u8]) -> Result<bool> {
+        match bytes {
+            // The first field fills it: it has no second one.
+            [0x0a, length, rest @ ..] if rest.len() == usize::from(*length) => Ok(false),
+            _ => Ok(is_over(proto::AllDocsEntry::decode(bytes)?.expires_at_ms)),
+        }
+    }
 }
 
 /// A revision's own record.

@@ -358,11 +358,13 @@ fn row_writes(keys: &ViewKeys, diffs: &[DocumentDiff<'_>]) -> Writes {
             None => proto::ViewRow {
                 key: new.key.clone().into_bytes(),
                 value: new.value.clone().into_bytes(),
+                expires_at_ms: new.ends_at_ms,
                 ..Default::default()
             },
             Some(blob_id) => {
                 let (key_bytes, value_bytes) = (new.key.len() as u64, new.value.len() as u64);
-                proto::ViewRow { key_bytes, value_bytes, blob_id, ..Default::default() }
+                let expires_at_ms = new.ends_at_ms;
+                proto::ViewRow { key_bytes, value_bytes, blob_id, expires_at_ms, ..Default::default() }
             }
         });
         writes.insert(keys.row(row.tree, &row.key), message.map(|message| message.encode_to_vec()));
@@ -388,7 +390,10 @@ fn write(
     let rows = || diffs.iter().flat_map(|diff| diff.rows.iter().map(move |row| (diff, row)));
     // First what goes: what comes may be the same.
     for (diff, row) in rows() {
-        let Some(old) = row.old.as_ref().filter(|old| !old.blob_id.is_empty()) else { continue };
+        // One that ends at another time has the parts that it had.
+        let new_blob_id = row.new.and_then(|new| new.row.blob_id(diff.id)).unwrap_or_default();
+        let is_gone = |old: &&proto::ViewRowOf| !old.blob_id.is_empty() && old.blob_id != new_blob_id;
+        let Some(old) = row.old.as_ref().filter(is_gone) else { continue };
         if is_hidden {
             large::mark(trx, keys, diff.id, old)?;
         } else {

@@ -238,13 +238,18 @@ impl Check<'_> {
                 rows.map(|known| ((u64::from(known.tree), self.group.row_key(&row.id, &known)), known)).collect();
             seen.had.insert(row.id.clone(), rows);
         }
-        let (key, value) = begin_texts(self.trx, self.keys, &row.id, decode(value)?).await?;
+        let found = decode(value)?;
+        let expires_at_ms = found.expires_at_ms;
+        let (key, value) = begin_texts(self.trx, self.keys, &row.id, found).await?;
         let known = seen.had.get(&row.id).and_then(|rows| rows.get(&(tree, row.clone())));
         let hash = hash_of(&key, &value);
         let wrong = match known {
             None => Some(format!("document {:?} does not know it", row.id)),
             Some(known) if known.hash != hash || known.bytes != (key.len() + value.len()) as u64 => {
                 Some(format!("document {:?} has another", row.id))
+            }
+            Some(known) if known.expires_at_ms != expires_at_ms => {
+                Some(format!("document {:?} has another end", row.id))
             }
             Some(known) if !known.value.is_empty() && known.value != value => {
                 Some(format!("document {:?} has another value", row.id))

@@ -132,7 +132,9 @@ impl<'d> Plan<'d> {
                 true => long.get(&(at, row.hash.as_slice())),
             };
             match found.and_then(|index| Some((*index, old.get(*index)?))) {
-                Some((index, (.., before))) if before.hash == row.hash => {
+                Some((index, (.., before)))
+                    if (&before.hash[..], before.expires_at_ms) == (&row.hash[..], row.ends_at_ms) =>
+                {
                     if let Some(stays) = stays.get_mut(index) {
                         *stays = true;
                     }

@@ -23,6 +23,8 @@ pub(crate) struct Emitted {
     pub trees: Vec<EmittedRows>,
     /// It emitted more than a bound allows in one of them.
     pub is_too_much: bool,
+    /// When the document ends, in milliseconds of Unix time; 0: never.
+    pub ends_at_ms: u64,
 }
 
 /// A document's rows, ready to be written.
@@ -44,6 +46,8 @@ pub(super) struct PreparedRow {
     pub value: String,
     /// Of key and value.
     pub hash: [u8; 16],
+    /// When its document ends; 0: never.
+    pub ends_at_ms: u64,
 }
 
 impl PreparedRow {
@@ -63,6 +67,7 @@ impl PreparedRow {
             hash: self.hash.to_vec(),
             value: if self.value.len() <= KNOWN_VALUE_BYTES_MAX { self.value.clone().into_bytes() } else { Vec::new() },
             blob_id: self.blob_id(id).unwrap_or_default(),
+            expires_at_ms: self.ends_at_ms,
         }
     }
 
@@ -103,7 +108,7 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
 /// Sort keys, order and hashes of what was emitted. A document whose rows are too many or too large, or no JSON, becomes one
 /// without rows: [`PreparedDocument::is_refused`].
 pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
-    let Emitted { id, trees, is_too_much } = emitted;
+    let Emitted { id, trees, is_too_much, ends_at_ms } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
     let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true };
     let bounds = group.bounds().document;
@@ -132,7 +137,7 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
                 return refused(id);
             }
             let hash = hash_of(key.as_bytes(), value.as_bytes());
-            let row = PreparedRow { tree, sort_key: row.sort_key, tail: row.tail, key, value, hash };
+            let row = PreparedRow { tree, sort_key: row.sort_key, tail: row.tail, key, value, hash, ends_at_ms };
             bytes += row_cost(row.sort_key.bytes().len() + id.len(), row.bytes());
             rows.push(row);
         }

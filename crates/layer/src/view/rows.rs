@@ -12,7 +12,9 @@ use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::read::local::LocalDocument;
 use crate::store::keys::{self, RowKey};
+use crate::store::once::now_ms;
 use crate::store::proto;
+use crate::store::records::is_over as has_ended;
 use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
@@ -71,6 +73,9 @@ struct Cursor {
     shown: Option<Vec<u8>>,
     /// Of how many keys rows are asked for together; 0: it is not known how large they are.
     keys_at_once: usize,
+    /// Rows that are passed over are those of documents that had not ended by then, in milliseconds of Unix time, as the page before
+    /// this one has counted them; 0: that have not ended now.
+    counted_at_ms: u64,
 }
 
 /// A part of a view.
@@ -101,6 +106,8 @@ pub struct ViewRow {
     pub doc: Option<Document>,
     /// The document is the one that the value names, which CouchDB opens without options.
     pub is_joined: bool,
+    /// When its own document ends, in milliseconds of Unix time, where it does.
+    pub ends_at_ms: Option<u64>,
 }
 
 impl View {
@@ -119,7 +126,7 @@ impl ViewRows {
     /// Those of opening the view.
     pub async fn next_page(&mut self) -> Result<Option<ViewPage>> {
         let Some(from) = self.place.clone() else { return Ok(None) };
-        let mut read = ReadRows { view: &self.view, query: &self.query, from: &from };
+        let mut read = ReadRows { view: &self.view, query: &self.query, from: &from, now_ms: now_ms() };
         let (mut page, next) = Box::pin(read_page(&self.view, from.is_first, &mut self.pinned, &mut read)).await?;
         self.place = next;
         if self.query.include_docs {
@@ -186,6 +193,7 @@ fn document_of_local(local: LocalDocument) -> Result<Document> {
         deleted_conflicts: None,
         attachments: Vec::new(),
         local_seq: None,
+        ends_at_ms: None,
     })
 }
 
@@ -231,6 +239,9 @@ impl ShowsDocument for Shown {
     }
 
     fn show(&mut self, document: Option<Document>) {
+        // Its row may be from before rows said when documents end.
+        let own = document.as_ref().filter(|_| !self.row.is_joined).and_then(|document| document.ends_at_ms);
+        self.row.ends_at_ms = self.row.ends_at_ms.or(own);
         self.row.doc = document.filter(|document| !document.deleted);
         if let (true, Some(document)) = (self.row.is_joined, &mut self.row.doc) {
             document.conflicts = None;
@@ -243,6 +254,7 @@ struct ReadRows<'a> {
     view: &'a View,
     query: &'a ViewQuery,
     from: &'a Cursor,
+    now_ms: u64,
 }
 
 /// Rows with their keys in storage, and where it goes on.
@@ -259,6 +271,8 @@ impl PageRead for ReadRows<'_> {
     type Page = (ViewPage, Option<Cursor>);
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
+        // It may have waited for the view.
+        self.now_ms = now_ms();
         let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
         let mut next = Cursor { is_first: false, ..self.from.clone() };
         if !reading.is_built() {
@@ -284,6 +298,7 @@ impl PageRead for ReadRows<'_> {
         let mut is_over = is_over || next.limit == 0;
         if self.query.include_docs {
             is_over &= !self.show(reading, rows, &mut page, &mut next).await?;
+            page.rows.retain(|row| !row.ends_at_ms.is_some_and(has_ended));
         } else {
             page.rows = rows.into_iter().map(|(_, row)| row).collect();
         }
@@ -292,6 +307,12 @@ impl PageRead for ReadRows<'_> {
 }
 
 impl ReadRows<'_> {
+    /// By when documents must have ended for their rows not to be counted.
+    fn counted_at_ms(&self) -> u64 {
+        let is_counted_on = self.from.skip > 0 && self.from.counted_at_ms > 0;
+        if is_counted_on { self.from.counted_at_ms } else { self.now_ms }
+    }
+
     /// The first rows of a range, and how many of the view are before it.
     async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
         let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
@@ -300,6 +321,7 @@ impl ReadRows<'_> {
             let part = async {
                 let shown = self.from.shown.clone();
                 let mut found = first_rows(reading, &range, shown, (wanted, PAGE_BYTES), self.query.descending).await?;
+                found.leave_out_ended(self.now_ms);
                 next.skip -= found.cut(next.skip, next.limit);
                 found.with_texts(reading).await
             };
@@ -311,6 +333,7 @@ impl ReadRows<'_> {
         let Some(range) = range else { return Ok((Part::default(), before)) };
         let wanted = next.limit.min(PAGE_ROWS as u64) as usize;
         let mut found = first_rows(reading, &range, shown, (wanted, PAGE_BYTES), self.query.descending).await?;
+        found.leave_out_ended(self.now_ms);
         found.cut(0, next.limit);
         Ok((found.with_texts(reading).await?, before))
     }
@@ -344,6 +367,7 @@ impl ReadRows<'_> {
         // One at least tells where reading begins.
         let wanted = next.skip.saturating_add(next.limit).clamp(1, PAGE_ROWS as u64) as usize;
         let mut has_found = !self.from.is_first;
+        let counted_at_ms = self.counted_at_ms();
         let (mut seen, mut bytes) = (0, 0);
         if next.keys_at_once == 0 {
             next.keys_at_once = KEYS_AT_ONCE;
@@ -378,6 +402,7 @@ impl ReadRows<'_> {
                 loop {
                     seen += part.rows.len();
                     bytes += part.rows.iter().map(|(key, row)| key.len() as u64 + texts_bytes(row)).sum::<u64>();
+                    part.leave_out_ended(counted_at_ms);
                     let skipped = next.skip.min(part.rows.len() as u64);
                     next.skip -= skipped;
                     rows.extend(part.rows.into_iter().skip(skipped as usize));
@@ -448,7 +473,7 @@ impl ReadRows<'_> {
                 (next.rest, next.shown) = behind(whole, last, left, self.query.descending)?;
                 next.skip = 0;
             }
-            _ => next.skip += taken,
+            _ => (next.skip, next.counted_at_ms) = (next.skip + taken, self.counted_at_ms()),
         }
         Ok(true)
     }
@@ -618,6 +643,11 @@ async fn find_rows(
 }
 
 impl FoundRows {
+    /// Leaves out rows of documents that had ended by a time: what of them lies apart is not read, nor do they count.
+    fn leave_out_ended(&mut self, at_ms: u64) {
+        self.rows.retain(|(_, row)| row.expires_at_ms == 0 || row.expires_at_ms > at_ms);
+    }
+
     /// Leaves out the first `skip` rows, which it counts, and those behind the next `limit`: what of them lies apart is not read.
     fn cut(&mut self, skip: u64, limit: u64) -> u64 {
         let skipped = skip.min(self.rows.len() as u64);
@@ -635,10 +665,11 @@ impl FoundRows {
 async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Vec<(Vec<u8>, ViewRow)>> {
     let rows = rows.into_iter().map(|(row_key, row)| {
         let id = RowKey::decode(&row_key)?.id;
+        let ends_at_ms = Some(row.expires_at_ms).filter(|at| *at > 0);
         let texts = begin_texts(reading.trx, &reading.keys, &id, row);
         Ok(async move {
             let (key, value) = texts.await?;
-            Ok((row_key, ViewRow { id, key, value, doc: None, is_joined: false }))
+            Ok((row_key, ViewRow { id, key, value, doc: None, is_joined: false, ends_at_ms }))
         })
     });
     try_join_all(rows.collect::<Result<Vec<_>>>()?).await

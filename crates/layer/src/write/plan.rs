@@ -185,7 +185,9 @@ impl Planner<'_, '_> {
             }
         };
         let (leaves, known, sees) = futures_util::try_join!(leaves, known, sees)?;
-        let known = if sees { known } else { Vec::new() };
+        // Nor does anybody find attachments of what has ended.
+        let has_ended = info.is_some_and(|info| parent.as_ref() == Some(&info.winner) && info.has_ended(now_ms()));
+        let known = if sees && !has_ended { known } else { Vec::new() };
         let leaf = parent.as_ref().and_then(|parent| leaves.find(parent)).cloned();
         if let (Some(info), None) = (info, &leaf) {
             if leaves.find(&info.winner).is_none() {

@@ -203,10 +203,11 @@ async fn infos<'i>(
             let Some(bytes) = read.await? else { continue };
             let info = Info::decode(&bytes)?;
             let seq = Seq::new(instance.incarnation(), info.stamp);
-            let leaf_count = usize::try_from(info.leaf_count).unwrap_or(usize::MAX);
+            let (leaf_count, ends_at_ms) = (usize::try_from(info.leaf_count).unwrap_or(usize::MAX), info.ends_at_ms());
             let (rev, leaves) = (info.winner.clone(), vec![info.winner]);
             let (id, deleted) = ((*id).to_owned(), info.deleted);
-            rows.push(ChangeRow { deleted, leaf_count, ..ChangeRow::changed(seq, id, rev, leaves) });
+            let row = ChangeRow { deleted, leaf_count, ..ChangeRow::changed(seq, id, rev, leaves) };
+            rows.push(row.ending(ends_at_ms));
         }
     }
     Ok(rows)

@@ -9,11 +9,11 @@ use prost::Message;
 use crate::channels::grants::{Thing, thing_of};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
-use crate::index::channels::{all_left, names, said_of_winner, second_of};
+use crate::index::channels::{all_left, entry_of, names, said_of_winner, second_of};
 use crate::instance::Instance;
 use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
 use crate::store::proto;
-use crate::store::records::{Info, Routed, revision_message};
+use crate::store::records::{Info, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Transaction, page_of};
 
@@ -57,11 +57,11 @@ pub(crate) async fn check_document(
     }
     let keys = &instance.keys;
     let seq = |stamp: Stamp| Seq::new(instance.incarnation(), stamp.0);
-    let entry = proto::AllDocsEntry { winner: Some(revision_message(&info.winner)) }.encode_to_vec();
+    let entry = info.by_id();
     let mut expected = Vec::new();
     for channel in &said.channels {
         let channels = said.channels.iter().map(String::as_str);
-        let value = Entry::new(id, info.winner.to_string(), info.deleted, false, channels).encode();
+        let value = entry_of(id, info, false, channels).encode();
         expected.push((keys.channel_entry(channel, &seq(Stamp(info.stamp))), Some(value), channel));
         let value = (!info.deleted).then(|| entry.clone());
         expected.push((keys.channel_document(channel, id), value, channel));

@@ -9,6 +9,7 @@ use flatbed_channels::{Given, Grantee, Routing};
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::RevId;
 use futures_util::future::BoxFuture;
+use prost::Message;
 
 use super::*;
 use crate::asker::Asker;

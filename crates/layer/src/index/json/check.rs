@@ -7,6 +7,7 @@ use crate::document::body;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::index::json::definition::{collation, compiled};
+use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
 use crate::index::json::pivots::{LEVELS, label};
 use crate::index::json::place::Among;
@@ -43,7 +44,9 @@ pub(crate) async fn check_document(
     let places = RowPlaces::of(compiled(index)?.is_partitioned(), id);
     Ok(match trx.get(&keys.index_entry(number, places, &element, id), true).await?.as_deref() {
         None if is_built || label.is_some() => Some(format!("its entry in index {number} is missing")),
-        Some(value) if *value != *key.entry_value() => Some(format!("its entry in index {number} has another key")),
+        Some(value) if !entry::is_same(value, &key.entry_value()) => {
+            Some(format!("its entry in index {number} has another key"))
+        }
         _ => None,
     })
 }
@@ -65,7 +68,8 @@ async fn expected(
         catch_up(within, trx.get(&instance.keys.next_field_id(), true).await?.as_deref()).await?;
     }
     let rows = rows.await?;
-    key_of(inner, instance, &compiled, (id, &info.winner), Body::Read(&rows)).await
+    let key = key_of(inner, instance, &compiled, (id, &info.winner), Body::Read(&rows)).await?;
+    Ok(key.map(|key| key.of(info)))
 }
 
 /// See [`crate::index::kinds::Kind::check_entry`].
@@ -101,7 +105,7 @@ pub(crate) async fn check_entry(
     };
     let (form, label) = split(&element);
     let is_own = form == key.sort_key.bytes() && label.is_empty() != key.sort_key.is_cut();
-    if !is_own || *value != *key.entry_value() {
+    if !is_own || !entry::is_same(value, &key.entry_value()) {
         return Ok(Some(format!("document {id:?} has another")));
     }
     if label.is_empty() {

@@ -3,6 +3,7 @@
 use flatbed_flatten::json::{self, Limits, Value, parse};
 
 use crate::error::{Error, Result};
+use crate::store::records::is_over;
 
 /// A key that takes more than this as JSON text is not repeated in its entry: it is read from the document.
 const KEY_BYTES_MAX: usize = 10_000;
@@ -13,6 +14,9 @@ const WITH_KEY: u8 = 0;
 /// All of an entry whose key only the document has.
 const IN_DOCUMENT: u8 = 1;
 
+/// The first byte of an entry whose document ends: the time follows, 8 bytes, then the value as it is of one that does not.
+const WITH_END: u8 = 2;
+
 /// What an entry's value says.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EntryValue {
@@ -22,27 +26,54 @@ pub(crate) enum EntryValue {
     InDocument,
 }
 
-/// The value of an entry with a key.
-pub(crate) fn encode(key: &Value<'_>) -> Vec<u8> {
+/// The value of an entry with a key; `ends_at_ms`: when its document ends, 0, never.
+pub(crate) fn encode(key: &Value<'_>, ends_at_ms: u64) -> Vec<u8> {
     let mut value = Vec::with_capacity(64);
+    if ends_at_ms > 0 {
+        value.push(WITH_END);
+        value.extend_from_slice(&ends_at_ms.to_be_bytes());
+    }
+    let begin = value.len();
     value.push(WITH_KEY);
     json::write(key, &mut value);
-    if value.len() > KEY_BYTES_MAX {
-        return vec![IN_DOCUMENT];
+    if value.len() - begin > KEY_BYTES_MAX {
+        value.truncate(begin);
+        value.push(IN_DOCUMENT);
     }
     value
 }
 
+/// When its document ends, 0, never; and the rest of the value.
+fn split(value: &[u8]) -> (u64, &[u8]) {
+    match value.split_first() {
+        Some((&WITH_END, rest)) => match rest.split_first_chunk() {
+            Some((at, rest)) => (u64::from_be_bytes(*at), rest),
+            None => (0, rest),
+        },
+        _ => (0, value),
+    }
+}
+
+/// Whether the document of an entry with this value has ended.
+pub(crate) fn says_over(value: &[u8]) -> bool {
+    is_over(split(value).0)
+}
+
+/// Whether two values say the same, but perhaps for the end, where one says none.
+pub(crate) fn is_same(found: &[u8], expected: &[u8]) -> bool {
+    found == expected || split(expected).1 == found
+}
+
 /// Whether only the document has the key of an entry with this value.
 pub(crate) fn is_in_document(value: &[u8]) -> bool {
-    value == [IN_DOCUMENT]
+    split(value).1 == [IN_DOCUMENT]
 }
 
 /// # Errors
 /// The bytes are not an entry.
 pub(crate) fn decode(value: &[u8]) -> Result<EntryValue> {
     let corrupt = || Error::Corrupt("an entry of a json index has a value that is none".to_owned());
-    match value {
+    match split(value).1 {
         [IN_DOCUMENT] => Ok(EntryValue::InDocument),
         [WITH_KEY, text @ ..] => match parse(text, &limits()).map_err(|_| corrupt())?.into_owned() {
             Value::Array(key) => Ok(EntryValue::Key(key)),
@@ -59,7 +90,7 @@ fn limits() -> Limits {
 
 /// What an entry whose key takes so many bytes as JSON text has for its value, at most.
 pub(crate) fn value_bytes(key_bytes: u64) -> u64 {
-    key_bytes.min(KEY_BYTES_MAX as u64) + 1
+    key_bytes.min(KEY_BYTES_MAX as u64) + 10
 }
 
 #[cfg(test)]
@@ -69,10 +100,16 @@ mod tests {
     #[test]
     fn keys_stand_in_entries_unless_they_are_long() {
         let key = vec![Value::Null, Value::String("x".repeat(KEY_BYTES_MAX - 10).into())];
-        assert_eq!(decode(&encode(&Value::Array(key.clone()))).unwrap(), EntryValue::Key(key));
         let long = Value::Array(vec![Value::String("x".repeat(KEY_BYTES_MAX).into())]);
-        assert_eq!(decode(&encode(&long)).unwrap(), EntryValue::InDocument);
-        for foreign in [&b""[..], b"\x00", b"\x00{}", b"\x01[]", b"\x02"] {
+        for ends_at_ms in [0, 1, u64::MAX] {
+            let entry = encode(&Value::Array(key.clone()), ends_at_ms);
+            assert_eq!(decode(&entry).unwrap(), EntryValue::Key(key.clone()));
+            assert_eq!((is_in_document(&entry), says_over(&entry)), (false, ends_at_ms == 1));
+            let entry = encode(&long, ends_at_ms);
+            assert_eq!(decode(&entry).unwrap(), EntryValue::InDocument);
+            assert_eq!((is_in_document(&entry), says_over(&entry)), (true, ends_at_ms == 1));
+        }
+        for foreign in [&b""[..], b"\x00", b"\x00{}", b"\x01[]", b"\x02", b"\x02\0\0\0\0\0\0\0\x01"] {
             assert!(decode(foreign).is_err());
         }
     }

@@ -18,6 +18,7 @@ use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
+use crate::store::records::Info;
 
 /// A document's key in an index.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,13 +26,21 @@ pub(crate) struct DocumentKey {
     /// The array of the values of the index's fields.
     pub values: Value<'static>,
     pub sort_key: SortKey,
+    /// When the document ends; 0: never.
+    pub ends_at_ms: u64,
 }
 
 impl DocumentKey {
     pub(crate) fn new(values: Vec<Value<'static>>) -> Result<DocumentKey> {
         let values = Value::Array(values);
         let sort_key = collation()?.sort_key(&values);
-        Ok(DocumentKey { values, sort_key })
+        Ok(DocumentKey { values, sort_key, ends_at_ms: 0 })
+    }
+
+    /// The same of a document as its info has it.
+    #[must_use]
+    pub(crate) fn of(self, info: &Info) -> DocumentKey {
+        DocumentKey { ends_at_ms: info.ends_at_ms(), ..self }
     }
 
     /// What its entry takes, about, and its label.
@@ -43,7 +52,7 @@ impl DocumentKey {
 
     /// The value of its entry.
     pub(crate) fn entry_value(&self) -> Vec<u8> {
-        entry::encode(&self.values)
+        entry::encode(&self.values, self.ends_at_ms)
     }
 }
 

@@ -108,7 +108,7 @@ impl Maintainer {
     ) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         if let (Some(old), Some(new)) = (&old, &new)
-            && old.values == new.values
+            && (&old.values, old.ends_at_ms) == (&new.values, new.ends_at_ms)
         {
             self.note(id, new, &new.entry_value());
             return Ok(());
@@ -221,7 +221,8 @@ impl Maintainer {
                 Body::Read(&read)
             }
         };
-        self.keyed.key_of(inner, instance, index, of, body).await
+        let key = self.keyed.key_of(inner, instance, index, of, body).await?;
+        Ok(key.map(|key| key.of(change.new)))
     }
 
     /// The key that the winner had before.
@@ -237,7 +238,8 @@ impl Maintainer {
             (None, _) => Ok(None),
             (Some(old), Some(rows)) => {
                 let (inner, instance, of) = (within.inner, within.instance, (id, &old.winner));
-                self.keyed.key_of(inner, instance, index, of, Body::Read(rows)).await
+                let key = self.keyed.key_of(inner, instance, index, of, Body::Read(rows)).await?;
+                Ok(key.map(|key| key.of(old)))
             }
             (Some(_), None) => Err(Error::Corrupt(format!("the body of {id:?} was not read"))),
         }

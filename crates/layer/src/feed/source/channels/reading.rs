@@ -18,8 +18,9 @@ use crate::read::all_docs::PAGE_ROWS_MAX;
 use crate::store::by_seq;
 use crate::store::keys::{BucketKeys, DocumentKeys, KeyRange};
 use crate::store::merge::Shares;
+use crate::store::once::now_ms;
 use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord, revision};
+use crate::store::records::{Info, RevisionRecord, is_over, revision};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Transaction, page_of};
 
@@ -153,7 +154,8 @@ fn begin_entries(
             metrics.channel_rows.add(page.len() as u64);
             is_all &= !page.more() && page.len() < limit;
             for row in &page {
-                let entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+                let mut entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+                entry.deleted |= entry.ends_at_ms.is_some_and(is_over);
                 rows.push((Stamp(*keys.channel_entry_seq(row.key())?.stamp()), entry));
             }
         }
@@ -170,8 +172,8 @@ fn entry(seq: Seq, value: &[u8]) -> Result<(Stamp, Entry)> {
         Some(names) if names.are_elsewhere => None,
         Some(names) => Some(names.names),
     };
-    let (doc, deleted) = (entry.document_id, entry.deleted);
-    Ok((Stamp(*seq.stamp()), Entry { doc, rev, deleted, removed: false, channels }))
+    let (doc, deleted) = (entry.document_id, entry.deleted || is_over(entry.expires_at_ms));
+    Ok((Stamp(*seq.stamp()), Entry { doc, rev, deleted, removed: false, channels, ends_at_ms: None }))
 }
 
 /// A place that no row of a feed is behind, and that says nothing of what is none.
@@ -261,7 +263,7 @@ async fn state(trx: &Transaction, instance: &Instance, id: String) -> Result<(St
     let info = trx.get(&keys.info(), true);
     let left = begin_read(trx, instance.keys.left_of(&id));
     let Some(info) = info.await? else { return Ok((id, None)) };
-    let info = Info::decode(&info)?;
+    let info = Info::decode(&info)?.read_at(now_ms());
     let channels = channels_of(trx, &keys, &info).await?;
     let mut all = BTreeMap::new();
     if info.routed.left > 0 {

@@ -19,7 +19,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::{READ_BYTES_MAX, read_ahead, shown};
 use crate::store::keys::DocumentKeys;
-use crate::store::once::now_ms;
 use crate::store::records::Info;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
@@ -148,15 +147,14 @@ impl Show<'_> {
         let conflicts = self.extras.conflicts();
         let wants_leaves = self.extras.leaves || conflicts != Default::default();
         let leaves = if wants_leaves { self.leaves(&keys, info).await? } else { vec![info.winner.clone()] };
-        let has_ended = info.routed.expires_at_ms.is_some_and(|at| at <= now_ms());
-        if !has_ended {
-            let mut document = shown(latest, self.trx, self.inner, self.instance, &row.id, conflicts).await?;
-            let seen: HashSet<&RevId> = leaves.iter().collect();
-            for names in [&mut document.conflicts, &mut document.deleted_conflicts].into_iter().flatten() {
-                names.retain(|rev| seen.contains(rev));
-            }
-            row.doc = Some(document);
+        let mut document = shown(latest, self.trx, self.inner, self.instance, &row.id, conflicts).await?;
+        let seen: HashSet<&RevId> = leaves.iter().collect();
+        for names in [&mut document.conflicts, &mut document.deleted_conflicts].into_iter().flatten() {
+            names.retain(|rev| seen.contains(rev));
         }
+        // It may have ended since the row was read.
+        row.deleted = document.deleted;
+        row.doc = Some(document);
         if self.extras.leaves {
             row.leaf_count = leaves.len();
             row.leaves = leaves;
@@ -184,5 +182,6 @@ fn removed(row: &ChangeRow) -> Document {
         deleted_conflicts: None,
         attachments: Vec::new(),
         local_seq: None,
+        ends_at_ms: None,
     }
 }
