@@ -564,7 +564,7 @@ mod tests {
         for (line, message) in [
             (
                 "start",
-                "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin and user are",
+                "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin, user and worker are",
             ),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),

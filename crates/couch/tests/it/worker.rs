@@ -291,11 +291,11 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
     wait(&server, "s", |job| job["orders"] == json!([]) && job["delivered"] == 4).await;
     // The source is made again: the job stops, and somebody says what is meant.
+    server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
+    wait(&server, "s", |job| job["state"] == "paused").await;
     server.ok("DELETE", "/db", Value::Null).await;
     server.ok("PUT", "/db", Value::Null).await;
     server.ok("PUT", "/db/z", json!({"m": 1})).await;
-    server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
-    wait(&server, "s", |job| job["state"] == "paused").await;
     server.ok("POST", "/_worker/_api/jobs/s/start", Value::Null).await;
     let halted = wait(&server, "s", |job| job["state"] == "halted").await;
     assert!(["made_again", "behind"].contains(&halted["halted"]["kind"].as_str().unwrap()), "{halted}");

@@ -419,10 +419,12 @@ impl Get<'_> {
     }
 
     pub(super) async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
+        // Once, so that a document that ends meanwhile is not shown as one half and the other.
+        let now = now_ms();
         let ended;
         let found = match found {
-            Some((info, _)) if info.has_ended(now_ms()) => {
-                ended = (info.clone().read_at(now_ms()), Rows::new(Vec::new(), 0));
+            Some((info, _)) if info.has_ended(now) => {
+                ended = (info.clone().read_at(now), Rows::new(Vec::new(), 0));
                 Some(&ended)
             }
             found => found,
@@ -467,13 +469,13 @@ impl Get<'_> {
         let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
             (info.winner.clone(), info.deleted, info.has_attachments, rows)
         } else {
-            if info.has_ended(now_ms()) && is_behind(self.trx, &keys, info, wanted).await? {
+            if info.has_ended(now) && is_behind(self.trx, &keys, info, wanted).await? {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
             older = Box::pin(self.superseded(&keys, wanted)).await?;
             (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
         };
-        let is_gone = *wanted == info.winner && info.has_ended(now_ms());
+        let is_gone = *wanted == info.winner && info.has_ended(now);
         let body = if options.no_body || is_gone {
             Vec::new()
         } else {
