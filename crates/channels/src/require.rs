@@ -22,6 +22,8 @@ pub const NO_ADMINISTRATOR: &str = "sg admin required";
 pub struct Writer {
     /// The name; the guest's is empty.
     pub name: String,
+    /// By what it is noted that they wrote, which functions do not see; empty: by nothing.
+    pub mark: String,
     /// Channels, those of roles among them.
     pub channels: BTreeSet<String>,
     /// Roles, whether they exist or not.
@@ -34,6 +36,7 @@ impl Writer {
         let (channels, roles) = (held.channels(), held.roles());
         Writer {
             name: name.into(),
+            mark: String::new(),
             channels: channels.map(|(name, _)| name.to_owned()).collect(),
             roles: roles.map(|(name, _)| name.to_owned()).collect(),
         }
@@ -71,7 +74,12 @@ mod tests {
     #[test]
     fn any_name_is_enough_and_none_of_no_names() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        let bob = Writer { name: "bob".into(), channels: set(&["!", "A", "*"]), roles: set(&["readers"]) };
+        let bob = Writer {
+            name: "bob".into(),
+            channels: set(&["!", "A", "*"]),
+            roles: set(&["readers"]),
+            ..Writer::default()
+        };
         assert_eq!(bob.is_one_of(&["alice", "bob"]), Ok(()));
         assert_eq!(bob.is_one_of(&["alice"]), Err(WRONG_USER));
         assert_eq!(bob.is_one_of(&[]), Err(WRONG_USER));

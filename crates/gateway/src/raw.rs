@@ -72,6 +72,12 @@ pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<R
     Ok(Reply { held: room, ..reply })
 }
 
+/// The name of who has written a revision, of what is noted of them: behind it stands since when a user's name has been theirs.
+fn name_of(writer: &str) -> &str {
+    let user = writer.rsplit_once(':').map(|(user, _)| user);
+    user.filter(|user| !user.is_empty() && !user.contains(':')).unwrap_or(writer)
+}
+
 /// `_raw/{id}/_channels`: the winner, the channels that it is in, and whom it lets in.
 pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<Reply> {
     flatbed_layer::check_document_id(id)?;
@@ -88,7 +94,7 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
             object.number("expires_at_ms", at);
         }
         if let Some(writer) = &routing.verdict.writer {
-            object.string("writer", writer);
+            object.string("writer", name_of(writer));
         }
     });
     Ok(json(StatusCode::OK, text))
@@ -142,7 +148,7 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
         sync.number("expires_at_ms", at);
     }
     if let Some(writer) = &routing.verdict.writer {
-        sync.string("writer", writer);
+        sync.string("writer", name_of(writer));
     }
     sync.end();
     text.end();

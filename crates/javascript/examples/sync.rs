@@ -19,7 +19,12 @@ fn main() {
     runtime.block_on(async {
         let runner = Runner::new(RunnerOptions::default()).expect("threads");
         let channels = ["A".to_owned()].into();
-        let user = writer_text(&Writer { name: "a".to_owned(), channels, roles: ["r".to_owned()].into() });
+        let user = writer_text(&Writer {
+            name: "a".to_owned(),
+            channels,
+            roles: ["r".to_owned()].into(),
+            ..Writer::default()
+        });
         let text = "words of a document ".repeat(40);
         let document = format!(r#"{{"_id":"d","owner":"a","channels":["A","B"],"text":"{text}"}}"#);
         let write =

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use flatbed_channels::is_principal;
 
-use crate::held::As;
+use crate::error::Refusal;
+use crate::held::{As, HeldAt};
 
 /// On whose behalf one reads, in a database that may have channels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,6 +39,34 @@ impl Asker {
                 Some((Arc::clone(name), found)).filter(|(name, _)| is_name(&name))
             }
             Asker::Guest => Some((Arc::from(""), As::Principal)),
+        }
+    }
+
+    /// Whether they are let in at all, of whom this was found: users who are neither gone nor disabled, and members by `_security` of whom
+    /// no user was made here.
+    ///
+    /// # Errors
+    /// In the words of who judges `_security`.
+    pub(crate) fn admitted(&self, held: &HeldAt) -> Result<(), Refusal> {
+        match self {
+            _ if held.is_there => Ok(()),
+            Asker::All => Ok(()),
+            // One who is disabled has been changed by somebody.
+            Asker::Account { is_member: true, .. } if held.user_at.is_none() => Ok(()),
+            Asker::Guest => Err(Refusal::Unauthorized("You are not authorized to access this db.".to_owned())),
+            Asker::Principal(_) | Asker::Account { .. } => {
+                Err(Refusal::Forbidden("You are not allowed to access this db.".to_owned()))
+            }
+        }
+    }
+
+    /// By what it is noted who has written a revision, and by nobody else's; empty: by nothing. Colons are in no user's name: a person of
+    /// the database is their name and since when it is theirs, a member who is no user here stands behind a colon.
+    pub(crate) fn writer(&self, held: &HeldAt) -> String {
+        match self {
+            Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => format!("{name}:{}", held.person),
+            Asker::Account { name, .. } => format!(":{name}"),
+            Asker::Principal(_) | Asker::Guest | Asker::All => String::new(),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles, as administrators make them;
 //!   [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: how users sign in.
 
+mod changed;
 pub(crate) mod grants;
-#[allow(dead_code, reason = "feeds come with the next steps of design/channels.md")]
 pub(crate) mod holding;
 mod principals;
 mod sessions;
@@ -14,6 +14,7 @@ pub(crate) mod sweep;
 
 pub use crate::asker::Asker;
 pub use crate::held::HeldAt;
+pub use changed::{UsersChanged, UsersPlace};
 pub use flatbed_channels::{Kind, is_principal};
 pub use principals::{ADMIN_NAMES_BYTES_MAX, Principal, PrincipalFound, PrincipalWrite, PrincipalWritten, SignsIn};
 pub use sessions::{PrincipalAt, PrincipalSession, SessionHash};

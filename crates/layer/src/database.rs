@@ -558,9 +558,9 @@ impl<T: Send> Operation for OfInstance<'_, T> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
         let Reader { inner, name, .. } = self.reader;
         let instance = inner.resolve(trx, name).await?;
-        // Whether they may read in it is said by `_security` for members, and for others by what they are in it.
+        // Whether they may read in it is said by what they are in it.
         let asker = self.reader.asker();
-        if is_judged(&instance, asker) && !matches!(asker, Asker::Account { is_member: true, .. }) {
+        if is_judged(&instance, asker) {
             Coming::begin(inner, trx, &instance, asker).viewer().boxed().await?;
         }
         Ok((self.of)(&instance))

@@ -39,6 +39,8 @@ pub struct HeldAt {
     pub user_at: Option<Stamp>,
     /// Whether there is such a user, who is not disabled.
     pub is_there: bool,
+    /// Since which of its generations the user's name has been this person's.
+    pub(crate) person: u64,
     /// The keys of [`HeldAt::versions`], in their order.
     pub(crate) keys: Vec<Vec<u8>>,
 }

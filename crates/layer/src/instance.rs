@@ -19,8 +19,8 @@ use crate::layer::{Inner, REVS_LIMIT};
 use crate::store::buckets::Buckets;
 use crate::store::keys::{Keys, RootKeys};
 use crate::store::proto::DatabaseRecord;
-use crate::store::transaction;
-use crate::store::updated::UpdatedKeys;
+use crate::store::transaction::{self, Transaction};
+use crate::store::updated::{UpdatedKeys, touch_last_seq};
 
 /// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
@@ -113,6 +113,13 @@ pub(crate) struct Instance {
 impl Instance {
     pub(crate) fn incarnation(&self) -> u64 {
         self.record.incarnation
+    }
+
+    /// In a transaction that changes what feeds tell: moves `last_seq` to the transaction's versionstamp with this user version, and the
+    /// database in the list of those that have changed.
+    pub(crate) fn touch(&self, trx: &Transaction, user_version: u16) -> Result<()> {
+        touch_last_seq(trx, self.buckets.own(), user_version)?;
+        self.updated.touch(trx)
     }
 
     pub(crate) fn id(&self) -> InstanceId {

@@ -158,7 +158,7 @@ fn folders_know_only_those_below_them() {
         ("actor", &["confirmed", "error"]),
         ("instance", &["confirmed", "error", "store"]),
         ("held", &["error", "store", "instance"]),
-        ("asker", &["held"]),
+        ("asker", &["error", "held"]),
         ("lanes", &["instance"]),
         (
             "layer",

@@ -303,7 +303,7 @@ impl Accounts {
                 ends.is_none_or(|ends| now_s < ends) && self.keys().await.has(by)
             }
             RestsOn::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
-            RestsOn::Principal { .. } => self.is_still_user(standing.rests_on(), fresh).await?,
+            RestsOn::Principal { .. } => self.user_now(standing.rests_on(), fresh).await?.is_some(),
         };
         Ok(is_so.then(|| standing.clone()))
     }

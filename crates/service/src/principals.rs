@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use flatbed_layer::channels::{PrincipalAt, is_principal};
+use flatbed_layer::channels::{PrincipalAt, PrincipalSession, is_principal};
 use flatbed_layer::{Error, Layer, Result};
 
 use crate::accounts::{Accounts, Fresh};
@@ -70,12 +70,12 @@ impl Accounts {
         self.principals.find(database, name, fresh).await
     }
 
-    /// Whether a user of a database is there as when they signed in.
+    /// What a user of a database still stands on, where they are there as when they signed in, and the session is that they brought.
     ///
     /// # Errors
     /// Those of the storage.
-    pub(crate) async fn is_still_user(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<bool> {
-        let RestsOn::Principal { database, incarnation, name, generation } = rests_on else { return Ok(false) };
+    pub(crate) async fn user_now(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<Option<UserNow>> {
+        let RestsOn::Principal { database, incarnation, name, generation, session } = rests_on else { return Ok(None) };
         let found = match self.user_of(database, name, fresh).await {
             Err(Error::DatabaseNotFound) => None,
             found => found?,
@@ -83,6 +83,28 @@ impl Accounts {
         let is_same = |user: &PrincipalAt| {
             (user.incarnation, user.principal.generation) == (*incarnation, *generation) && !user.principal.is_disabled
         };
-        Ok(found.is_some_and(|user| is_same(&user)))
+        if !found.is_some_and(|user| is_same(&user)) {
+            return Ok(None);
+        }
+        let Some(hash) = session else { return Ok(Some(UserNow { session_ends_at_ms: None })) };
+        let found = match self.principals.layer.reader(database).principal_session(hash).await {
+            Err(Error::DatabaseNotFound) => None,
+            found => found?,
+        };
+        let is_theirs = |of: &PrincipalSession| of.name == **name && of.generation == *generation;
+        let counts = found.filter(|of| is_theirs(of) && now_ms() < of.ends_at_ms);
+        Ok(counts.map(|session| UserNow { session_ends_at_ms: Some(session.ends_at_ms) }))
     }
+}
+
+/// A user of a database who is there as when they signed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UserNow {
+    /// When the session ends that they brought, in milliseconds of Unix time, unless it is prolonged. `None`: they brought none.
+    pub session_ends_at_ms: Option<u64>,
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

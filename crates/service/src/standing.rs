@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use flatbed_auth::jwt::VerifiedBy;
 use flatbed_auth::{Credentials, Kind, Principal, Refused, SignedIn, proxy};
+use flatbed_layer::channels::SessionHash;
 use flatbed_layer::{RevId, SettingFence, UserFence};
 
 use crate::configuration::ProxySettings;
@@ -82,6 +83,8 @@ pub enum RestsOn {
         name: Arc<str>,
         /// The user's, when they signed in: it goes up with another password, and where they are disabled.
         generation: u64,
+        /// The session that they signed in with, if they did so with one.
+        session: Option<SessionHash>,
     },
 }
 

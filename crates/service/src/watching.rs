@@ -5,6 +5,8 @@
 //! looks at `_security` of all databases that somebody follows, and wakes who follows one that is another. Who is woken judges
 //! for itself, from memory.
 
+mod users;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -21,6 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::accounts::{Accounts, Databases, Fresh};
 use crate::rights::Needs;
 use crate::standing::{RestsOn, Standing};
+use users::FollowedUsers;
 
 /// How soon after a look those databases are looked at that somebody began to follow since.
 const NEW_EACH: Duration = Duration::from_millis(300);
@@ -34,17 +37,14 @@ const FAILED_PAUSE: Duration = Duration::from_millis(300);
 /// What ends sooner was judged not long ago, and follows nothing.
 const YOUNG: Duration = Duration::from_millis(300);
 
-/// How often it is seen whether a user of one database is there as when they signed in: no look of the process finds that.
-const USER_EACH: Duration = Duration::from_millis(600);
-
-/// How old what is known of one may be then: several feeds of theirs share what is read.
-const USER_WITHIN: Duration = Duration::from_millis(300);
-
 /// A look that takes longer is given up: the storage does not answer.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
 /// The end of a token is looked for again after so long at most: clocks are set.
 const TOKEN_LOOK_MAX: Duration = Duration::from_secs(60);
+
+/// It is waited for so long at least before the end of something that has come is looked at again.
+const LEAST_WAIT: Duration = Duration::from_millis(10);
 
 /// Databases that are looked at in one transaction.
 const LOOKED_AT_ONCE: usize = 200;
@@ -67,6 +67,8 @@ pub(crate) struct Watching {
     followed: Mutex<Followed>,
     /// Somebody follows a database that is not known.
     came: Arc<Notify>,
+    /// Users of databases who follow.
+    users: Arc<FollowedUsers>,
 }
 
 #[derive(Default)]
@@ -77,7 +79,13 @@ struct Followed {
 
 impl Watching {
     pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> Watching {
-        Watching { layer, accounts, followed: Mutex::default(), came: Arc::default() }
+        let users = Arc::new(FollowedUsers::new(layer.clone()));
+        Watching { layer, accounts, followed: Mutex::default(), came: Arc::default(), users }
+    }
+
+    /// Whether all that rights rest on was known less than a second ago, of a user of one database that they are there.
+    fn is_confirmed(&self, is_user: bool) -> bool {
+        self.accounts.is_confirmed() && (!is_user || self.users.is_confirmed())
     }
 
     pub(crate) fn accounts(&self) -> &Arc<Accounts> {
@@ -253,6 +261,12 @@ struct FollowedDatabase {
 
 struct Following {
     accounts: watch::Receiver<u64>,
+    /// Of a user of one database: that they have changed.
+    user: Option<watch::Receiver<u64>>,
+    /// What that number was when they were looked at last.
+    user_known_at: Option<u64>,
+    /// When the session ends that they brought, in milliseconds of Unix time, as far as is known.
+    session_ends_at_ms: Option<u64>,
     /// Each in a database, or in the server.
     rights: Vec<(Option<FollowedDatabase>, Needs)>,
     /// Nothing has changed since it was judged.
@@ -272,22 +286,30 @@ impl RightsWatch {
     /// Resolves once all that rights rest on was known less than a second ago: mostly at once. What goes on for long gives nothing before, be
     /// it that the storage does not say what it is like now. Who follows nothing yet was judged not long ago.
     pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let follows = self.following.is_some() && !self.watching.accounts.is_confirmed();
-        let accounts = follows.then(|| Arc::clone(&self.watching.accounts));
+        let watching = (!self.is_confirmed()).then(|| Arc::clone(&self.watching));
+        let is_user = self.is_user();
         async move {
-            let Some(accounts) = accounts else { return };
-            let mut confirmed = accounts.confirmed();
-            while !accounts.is_confirmed() {
-                if confirmed.changed().await.is_err() {
+            let Some(watching) = watching else { return };
+            let (mut accounts, mut users) = (watching.accounts.confirmed(), watching.users.confirmed());
+            while !watching.is_confirmed(is_user) {
+                let is_over = tokio::select! {
+                    changed = accounts.changed() => changed.is_err(),
+                    changed = users.changed() => changed.is_err(),
+                };
+                if is_over {
                     std::future::pending::<()>().await;
                 }
             }
         }
     }
 
+    fn is_user(&self) -> bool {
+        matches!(self.standing.rests_on(), RestsOn::Principal { .. })
+    }
+
     /// Whether it is so.
     pub(crate) fn is_confirmed(&self) -> bool {
-        self.following.is_none() || self.watching.accounts.is_confirmed()
+        self.following.is_none() || self.watching.is_confirmed(self.is_user())
     }
 
     /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would
@@ -299,7 +321,8 @@ impl RightsWatch {
         if self.following.is_none() && !self.is_feeds {
             sleep_until(self.began + YOUNG).await;
         }
-        let following = self.following.get_or_insert_with(|| Following::new(&self.watching, &self.judged));
+        let following =
+            self.following.get_or_insert_with(|| Following::new(&self.watching, &self.standing, &self.judged));
         loop {
             if following.is_judged {
                 following.changed(&self.standing).await;
@@ -317,11 +340,11 @@ impl RightsWatch {
 /// How long to wait for this second since 1970, or before it is asked for once more.
 fn until(second: u64) -> Duration {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Duration::from_secs(second).saturating_sub(now).clamp(Duration::from_millis(10), TOKEN_LOOK_MAX)
+    Duration::from_secs(second).saturating_sub(now).clamp(LEAST_WAIT, TOKEN_LOOK_MAX)
 }
 
 impl Following {
-    fn new(watching: &Arc<Watching>, judged: &Judged) -> Following {
+    fn new(watching: &Arc<Watching>, standing: &Standing, judged: &Judged) -> Following {
         let follow = |(name, needs): (Option<Arc<str>>, Needs)| {
             let database = name.map(|name| {
                 let known = watching.follow(&name);
@@ -330,7 +353,12 @@ impl Following {
             (database, needs)
         };
         let accounts = watching.accounts.changes();
-        Following { accounts, rights: judged.all().into_iter().map(follow).collect(), is_judged: false }
+        let user = match standing.rests_on() {
+            RestsOn::Principal { database, name, .. } => Some(watching.users.follow(database, name)),
+            _ => None,
+        };
+        let rights = judged.all().into_iter().map(follow).collect();
+        Following { accounts, user, user_known_at: None, session_ends_at_ms: None, rights, is_judged: false }
     }
 
     /// Waits until something that the rights rest on may have changed. What nobody sends to any more says nothing.
@@ -347,8 +375,11 @@ impl Following {
         if let RestsOn::Token { ends: Some(ends), .. } = standing.rests_on() {
             waits.push(Box::pin(sleep(until(*ends))));
         }
-        if let RestsOn::Principal { .. } = standing.rests_on() {
-            waits.push(Box::pin(sleep(USER_EACH)));
+        if let Some(user) = &mut self.user {
+            waits.push(Box::pin(of(user)));
+        }
+        if let Some(ends_at_ms) = self.session_ends_at_ms {
+            waits.push(Box::pin(sleep(until(ends_at_ms.div_ceil(1_000)))));
         }
         // All are asked, so that each wakes this.
         poll_fn(|context| {
@@ -364,11 +395,25 @@ impl Following {
     /// Judges anew; `None`: all is there. What is not known because the storage does not answer is asked for until it does.
     async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<Refused> {
         self.accounts.mark_unchanged();
+        let is_over = |ends_at_ms: u64| until(ends_at_ms / 1_000) <= LEAST_WAIT;
+        if self.session_ends_at_ms.is_some_and(is_over) {
+            self.user_known_at = None;
+        }
         let principal = loop {
-            let found = match (standing.rests_on(), std::time::Instant::now().checked_sub(USER_WITHIN)) {
-                (rests_on @ RestsOn::Principal { .. }, Some(since)) => {
-                    let is_there = watching.accounts.is_still_user(rests_on, Fresh::Since(since)).await;
-                    is_there.map(|is_there| is_there.then(|| standing.principal().clone()))
+            let found = match standing.rests_on() {
+                rests_on @ RestsOn::Principal { .. } => {
+                    // Whoever waits for the number has seen it.
+                    let said = self.user.as_ref().map(|user| *user.borrow());
+                    if said.is_some() && said == self.user_known_at {
+                        break standing.principal().clone();
+                    }
+                    // As of now: what has changed before it was followed is told to nobody.
+                    let now = watching.accounts.user_now(rests_on, Fresh::Since(std::time::Instant::now())).await;
+                    now.map(|now| {
+                        (self.user_known_at, self.session_ends_at_ms) =
+                            (said, now.and_then(|now| now.session_ends_at_ms));
+                        now.map(|_| standing.principal().clone())
+                    })
                 }
                 _ => watching.accounts.now(standing).await,
             };

@@ -360,3 +360,54 @@ async fn who_may_not_write_learns_nothing_by_trying() {
         assert_eq!(found, ids, "{who}");
     }
 }
+
+/// Also one whom `_security` names: as of the next request nothing is read or written, as of a user who is gone.
+#[tokio::test]
+async fn a_disabled_user_who_is_a_member_is_refused() {
+    let store = Store::new();
+    let (layer, _server, mut client) = served(&store).await;
+    root(&mut client, "PUT", "/db/seen", &json!({"channels": ["!"]})).await;
+    let write = |is_disabled| PrincipalWrite {
+        kind: Kind::User,
+        name: "member".to_owned(),
+        email: String::new(),
+        is_disabled,
+        admin_channels: BTreeSet::new(),
+        admin_roles: BTreeSet::new(),
+        signs_in: Some(SignsIn::Account),
+        is_new: false,
+    };
+    let asked: &[(&str, &str, &str)] = &[
+        ("GET", "/db", ""),
+        ("HEAD", "/db", ""),
+        ("GET", "/db/seen", ""),
+        ("GET", "/db/_all_docs", ""),
+        ("GET", "/db/_changes", ""),
+        ("GET", "/db/_changes?feed=longpoll&since=now&timeout=100", ""),
+        ("POST", "/db/_bulk_get", r#"{"docs":[{"id":"seen"}]}"#),
+        ("POST", "/db/_revs_diff", r#"{"seen":["1-x"]}"#),
+        ("POST", "/db/_missing_revs", r#"{"seen":["1-x"]}"#),
+        ("PUT", "/db/_local/x", "{}"),
+        ("GET", "/db/_local/x", ""),
+        ("GET", "/db/_local_docs", ""),
+        ("DELETE", "/db/_local/x", ""),
+        ("PUT", "/db/new", "{}"),
+        ("PUT", "/db/new/file", "data"),
+        ("POST", "/db/_bulk_docs", r#"{"docs":[{}]}"#),
+        ("POST", "/db/_ensure_full_commit", ""),
+    ];
+    let database = layer.database("db");
+    let mut found = Vec::new();
+    for is_disabled in [false, true] {
+        database.put_principal(&write(is_disabled)).await.unwrap();
+        let mut of = Vec::new();
+        for (method, path, body) in asked {
+            let answer = ask(&mut client, "member", method, path, &[], body).await;
+            of.push(format!("{method} {path} {} {}", answer.status, answer.body));
+        }
+        found.push(of);
+    }
+    let refused = |line: &String| line.contains(" 403") || line.contains("\"forbidden\"");
+    assert!(!found[0].iter().any(refused), "{:#?}", found[0]);
+    assert!(found[1].iter().all(refused), "{:#?}", found[1]);
+}

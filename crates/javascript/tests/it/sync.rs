@@ -258,8 +258,13 @@ async fn requirements_are_what_they_mean() {
         "function (doc) { if (doc.u) requireUser(doc.u); if (doc.r) requireRole(doc.r); if (doc.c) requireAccess(doc.c); }",
     );
     let writers = [
-        Writer { name: "bob".into(), channels: set(&["!", "A"]), roles: set(&["r", "constructor"]) },
-        Writer { name: String::new(), channels: set(&["!", "*"]), roles: set(&[]) },
+        Writer {
+            name: "bob".into(),
+            channels: set(&["!", "A"]),
+            roles: set(&["r", "constructor"]),
+            ..Writer::default()
+        },
+        Writer { name: String::new(), channels: set(&["!", "*"]), roles: set(&[]), ..Writer::default() },
     ];
     for writer in &writers {
         let user = writer_text(writer);

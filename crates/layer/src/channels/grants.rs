@@ -146,17 +146,28 @@ impl Shared {
         if !changed.is_empty() {
             sweep::note(trx, instance)?;
         }
-        let (quiet, at_ms) = (Quiet(trx), now_ms());
+        let at_ms = now_ms();
         for (number, (kind, name)) in changed.iter().enumerate() {
             let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
             // Who writes by what they have has it as a read conflict.
             trx.atomic_op(&keys.principal_version(*kind, name), &version, MutationType::SetVersionstampedValue);
             let number = u16::try_from(number).unwrap_or(u16::MAX);
-            let key = keys.changed_principal_stamped(instance.incarnation(), number);
-            quiet.atomic(&key, &pack_principal(*kind, name, at_ms), MutationType::SetVersionstampedKey)?;
+            note_changed(trx, instance, number, (*kind, name), at_ms)?;
         }
         Ok(!changed.is_empty())
     }
+}
+
+/// Says that a principal has changed to whoever follows; `number`: another one for each of a transaction.
+pub(super) fn note_changed(
+    trx: &Transaction,
+    instance: &Instance,
+    number: u16,
+    (kind, name): (Kind, &str),
+    at_ms: u64,
+) -> Result<()> {
+    let key = instance.keys.changed_principal_stamped(instance.incarnation(), number);
+    Quiet(trx).atomic(&key, &pack_principal(kind, name, at_ms), MutationType::SetVersionstampedKey)
 }
 
 /// Writes periods of which the newest begins or ends with the transaction.

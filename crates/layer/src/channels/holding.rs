@@ -208,7 +208,7 @@ async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) ->
     if record.disabled {
         return Ok(found);
     }
-    found.is_there = true;
+    (found.is_there, found.person) = (true, record.person);
     let (held, of_roles) = held_of_user(trx, keys, user.periods).await?;
     found.held = held;
     for (role, version) in of_roles {

@@ -18,7 +18,6 @@ use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
-use crate::store::updated::touch_last_seq;
 
 /// Names of channels and roles that an administrator gives one user or role, in bytes together: they stand in one record, and all may
 /// change in one transaction.
@@ -284,6 +283,9 @@ impl Operation for Put<'_> {
         let are_over = (&password, account) != (&before.password, before.account)
             || write.is_disabled && !before.disabled
             || !before.exists;
+        let generation = before.generation + u64::from(are_over);
+        // Who signs in as an account of the server is somebody else than who has a password here.
+        let is_another = !before.exists || account != before.account;
         let after = proto::Principal {
             changed: before.changed.clone(),
             exists: true,
@@ -291,7 +293,8 @@ impl Operation for Put<'_> {
             disabled: write.is_disabled,
             password,
             account,
-            generation: before.generation + u64::from(are_over),
+            generation,
+            person: if is_another { generation } else { before.person },
             admin_channels: write.admin_channels.iter().cloned().collect(),
             admin_roles: write.admin_roles.iter().cloned().collect(),
         };
@@ -310,7 +313,7 @@ impl Operation for Put<'_> {
         shared.touch(kind, name);
         shared.finish(trx, &instance).await?;
         set_record(trx, &key, after);
-        touch_last_seq(trx, instance.buckets.own(), 0)?;
+        instance.touch(trx, 0)?;
         self.once.mark(trx);
         self.created.push(written);
         Ok(written)
@@ -359,7 +362,7 @@ impl Operation for Delete<'_> {
         shared.finish(trx, &instance).await?;
         let generation = before.generation + 1;
         set_record(trx, &key, proto::Principal { generation, ..proto::Principal::default() });
-        touch_last_seq(trx, instance.buckets.own(), 0)?;
+        instance.touch(trx, 0)?;
         self.once.mark(trx);
         Ok(true)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flatbed_channels::Kind;
 use prost::Message;
 
-use crate::channels::grants::Shared;
+use crate::channels::grants::{self, Shared};
 use crate::channels::principals::{Principal, set_record, with_channels};
 use crate::channels::sweep;
 use crate::error::Result;
@@ -16,10 +16,9 @@ use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::SESSION_HASH_BYTES;
-use crate::store::once::Once;
+use crate::store::once::{Once, now_ms};
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::touch_last_seq;
 
 /// What a session is kept under: 20 bytes of the SHA-256 of its id.
 pub type SessionHash = [u8; SESSION_HASH_BYTES];
@@ -190,7 +189,13 @@ impl Operation for Change<'_> {
         let key = instance.keys.gateway_session(self.hash);
         let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
         match self.ends_at_ms {
-            None => trx.clear(&key),
+            None => {
+                trx.clear(&key);
+                // Whoever goes on by it is told so, as of other changes of the user.
+                let session = proto::GatewaySession::decode(&*bytes)?;
+                grants::note_changed(trx, &instance, 0, (Kind::User, &session.name), now_ms())?;
+                sweep::note(trx, &instance)?;
+            }
             Some(ends_at_ms) => {
                 let record = proto::GatewaySession { ends_at_ms, ..proto::GatewaySession::decode(&*bytes)? };
                 trx.set(&key, &record.encode_to_vec());
@@ -222,7 +227,7 @@ impl Operation for EndAll<'_> {
         shared.finish(trx, &instance).await?;
         let generation = record.generation + 1;
         set_record(trx, &key, proto::Principal { generation, ..record });
-        touch_last_seq(trx, instance.buckets.own(), 0)?;
+        instance.touch(trx, 0)?;
         self.once.mark(trx);
         Ok(true)
     }

@@ -10,7 +10,7 @@ use flatbed_channels::{Given, Grant, Grantee, Kind};
 
 use crate::channels::holding::Holding;
 use crate::channels::sweep::{Swept, sweep_as_of};
-use crate::channels::{Asker, HeldAt, PrincipalSession, PrincipalWrite, PrincipalWritten, SignsIn};
+use crate::channels::{Asker, HeldAt, PrincipalSession, PrincipalWrite, PrincipalWritten, SignsIn, UsersChanged};
 use crate::fenced::layer;
 use crate::handle::Database;
 use crate::instance::Instance;
@@ -370,4 +370,90 @@ async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
     assert_eq!((sessions().await, changes().await), (vec![false, false, true], 1));
     assert_eq!(sweep(now_ms + 3_660_000).await, Swept::All);
     assert_eq!((sessions().await, changes().await), (vec![false; 3], 0));
+}
+
+/// Who goes on for long is told of users who changed and sessions that ended, at any server, by a range of each database.
+#[tokio::test]
+async fn a_look_finds_which_users_have_changed() {
+    let (servers, _directory) = two_servers().await;
+    let [(_, here), (other, there)] = &servers;
+    let mut place = None;
+    let mut look = async || {
+        let found = other.users_changed(&[("db".into(), place), ("none".into(), None)]).await.unwrap();
+        assert_eq!(found[1], None);
+        let UsersChanged { place: next, names } = found.into_iter().next().unwrap().unwrap();
+        place = Some(next);
+        names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let one = |name: &str| Some(vec![name.to_owned()]);
+    here.put_principal(&user("anna")).await.unwrap();
+    assert_eq!(look().await, None, "it was never looked at before");
+    assert_eq!(look().await, Some(vec![]));
+    here.put_principal(&user("bert")).await.unwrap();
+    assert_eq!((look().await, look().await), (one("bert"), Some(vec![])));
+    here.put_principal(&role("staff")).await.unwrap();
+    assert_eq!(look().await, Some(vec![]));
+    let session = PrincipalSession { name: "anna".into(), generation: 1, ends_at_ms: 5, lasts_ms: 9 };
+    for number in [1, 2] {
+        assert!(here.begin_principal_session(&[number; 20], &session).await.unwrap());
+    }
+    assert_eq!(look().await, Some(vec![]));
+    there.end_principal_session(&[1; 20]).await.unwrap();
+    there.end_principal_session(&[1; 20]).await.unwrap();
+    assert_eq!(look().await, one("anna"));
+    here.put_principal(&user("")).await.unwrap();
+    assert_eq!(look().await, one(""));
+    for name in ["a", "b", "c", "d"] {
+        here.put_principal(&user(name)).await.unwrap();
+    }
+    assert_eq!((look().await, look().await), (None, Some(vec![])));
+    here.delete().await.unwrap();
+    here.create(&CreateOptions::default()).await.unwrap();
+    give_channels(here).await;
+    assert_eq!(look().await, None);
+}
+
+/// Of the same name may be, one behind the other: a member who is no user, a user with a password, one with another, one made anew, and an
+/// account.
+#[tokio::test]
+async fn who_has_written_is_one_person() {
+    let (servers, _directory) = two_servers().await;
+    let db = &servers[0].1;
+    let account = Asker::Account { name: "anna".into(), is_member: true };
+    let writer = async |asker: &Asker| asker.writer(&*held_at(db, asker).await);
+    let member = writer(&account).await;
+    db.put_principal(&user("anna")).await.unwrap();
+    let first = writer(&asker("anna")).await;
+    assert_eq!(writer(&account).await, member);
+    let other = PrincipalWrite { signs_in: Some(SignsIn::Password(b"{1}".to_vec())), ..user("anna") };
+    db.put_principal(&other).await.unwrap();
+    assert_eq!(writer(&asker("anna")).await, first);
+    db.delete_principal(Kind::User, "anna").await.unwrap();
+    assert_eq!(writer(&asker("anna")).await, "");
+    db.put_principal(&other).await.unwrap();
+    let anew = writer(&asker("anna")).await;
+    db.put_principal(&PrincipalWrite { signs_in: Some(SignsIn::Account), ..other }).await.unwrap();
+    let tied = writer(&account).await;
+    let all: BTreeSet<_> = [&member, &first, &anew, &tied].into_iter().collect();
+    assert!(all.len() == 4 && !all.iter().any(|writer| writer.is_empty()), "{all:?}");
+    db.put_principal(&user("")).await.unwrap();
+    assert_eq!((writer(&Asker::Guest).await, writer(&Asker::All).await), (String::new(), String::new()));
+}
+
+/// What an administrator changes is a change of the database, of one in which nothing has been written, too.
+#[tokio::test]
+async fn principals_leave_nothing_to_complain_of() {
+    let (servers, _directory) = two_servers().await;
+    let [(layer, db), _] = &servers;
+    let clean = async |what: &str| {
+        let report = crate::check::check_namespaces(layer).await.unwrap();
+        assert!(report.is_clean(), "{what}: {report:?}");
+    };
+    clean("nothing").await;
+    db.put_principal(&user("anna")).await.unwrap();
+    clean("put").await;
+    db.end_principal_sessions("anna").await.unwrap();
+    clean("sessions").await;
+    db.delete_principal(Kind::User, "anna").await.unwrap();
+    clean("delete").await;
 }

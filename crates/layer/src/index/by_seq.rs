@@ -15,7 +15,6 @@ use crate::store::proto;
 use crate::store::records::{Info, revision, revision_message};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Quiet, Transaction};
-use crate::store::updated::touch_last_seq;
 
 /// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
 const LEAVES_IN_ENTRY_MAX: usize = 8;
@@ -72,8 +71,7 @@ impl IndexMaintainer for BySeq {
     fn finish(&mut self, within: &Within<'_>) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         let Some(last) = self.greatest_user_version else { return Ok(()) };
-        touch_last_seq(trx, instance.buckets.own(), last)?;
-        instance.updated.touch(trx)
+        instance.touch(trx, last)
     }
 }
 

@@ -14,12 +14,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Why somebody who gave no name may not write.
-const NOBODY: &str = "You are not authorized to access this db.";
-
-/// Why somebody with a name may not.
-const NO_USER: &str = "You are not allowed to access this db.";
-
 /// What who writes has; `None`: they see all. What is remembered is enough, since the write's own transaction looks at it again
 /// ([`Fences`]); `is_anew`: it was no longer so.
 pub(crate) async fn held(
@@ -52,15 +46,13 @@ pub(crate) async fn held(
 /// They are nobody here: the guest whom no administrator lets in, a user who is gone or disabled, an account that is neither a user nor a
 /// member.
 pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Writer, Refusal> {
+    asker.admitted(held)?;
     let name = match asker {
         Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => name.to_string(),
-        Asker::Guest if held.is_there => String::new(),
-        // One who is disabled has been changed by somebody.
-        Asker::Account { name, is_member: true } if held.user_at.is_none() => format!(":{name}"),
-        Asker::Guest => return Err(Refusal::Unauthorized(NOBODY.to_owned())),
-        _ => return Err(Refusal::Forbidden(NO_USER.to_owned())),
+        Asker::Account { name, .. } => format!(":{name}"),
+        Asker::Principal(_) | Asker::Guest | Asker::All => String::new(),
     };
-    Ok(Writer::new(name, held))
+    Ok(Writer { mark: asker.writer(held), ..Writer::new(name, held) })
 }
 
 /// Whether somebody may bring what no function sees, as far as is remembered of them: data for documents that are yet to be judged.

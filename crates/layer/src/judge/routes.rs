@@ -52,7 +52,7 @@ impl Routes {
                 routing.into()
             }
         };
-        verdict.writer = writer.map(|writer| writer.name.clone()).filter(|name| !name.is_empty());
+        verdict.writer = writer.map(|writer| writer.mark.clone()).filter(|mark| !mark.is_empty());
         if let (None, Some(Expiry::At(second))) = (verdict.expires_at_ms, edit.expiry) {
             verdict.expires_at_ms = Some(second.saturating_mul(1_000));
         }

@@ -64,17 +64,7 @@ impl<'a> Coming<'a> {
     /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: they are neither a member nor a user of the database.
     pub(crate) async fn viewer(self) -> Result<Viewer> {
         let held = self.holding.held().await?;
-        match self.asker {
-            Asker::All | Asker::Account { is_member: true, .. } => {}
-            _ if held.is_there => {}
-            // In the words of who judges `_security`.
-            Asker::Guest => {
-                return Err(Refusal::Unauthorized("You are not authorized to access this db.".to_owned()).into());
-            }
-            Asker::Principal(_) | Asker::Account { .. } => {
-                return Err(Refusal::Forbidden("You are not allowed to access this db.".to_owned()).into());
-            }
-        }
+        self.asker.admitted(&held)?;
         Ok(Viewer { held })
     }
 }
@@ -96,14 +86,10 @@ impl Viewer {
         is_seen(&self.held, record)
     }
 
-    /// Whether they have written it. Who is no user of the database stands behind a colon there.
+    /// Whether they have written it.
     pub(crate) fn wrote(&self, record: &RevisionRecord, asker: &Asker) -> bool {
         let writer = record.verdict.as_ref().map_or("", |verdict| verdict.writer.as_str());
-        match asker {
-            Asker::Account { name, .. } if !self.held.is_there => writer.strip_prefix(':') == Some(&**name),
-            Asker::Principal(name) | Asker::Account { name, .. } => !writer.is_empty() && **name == *writer,
-            Asker::All | Asker::Guest => false,
-        }
+        !writer.is_empty() && writer == asker.writer(&self.held)
     }
 
     /// Whether they see a document's winner; `None`: the info does not name all of its channels.

@@ -741,6 +741,9 @@ pub struct Principal {
     pub admin_channels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "8")]
     pub admin_roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the generation since which the name has been one person's, whatever their password
+    #[prost(uint64, tag = "9")]
+    pub person: u64,
     /// 12 bytes: versionstamp of the last change
     #[prost(bytes = "vec", tag = "15")]
     pub changed: ::prost::alloc::vec::Vec<u8>,

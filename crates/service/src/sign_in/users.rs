@@ -92,13 +92,19 @@ fn now_ms() -> u64 {
 }
 
 /// The standing of a user of a database.
-fn standing(database: &str, user: &PrincipalAt, signed_in: SignedIn) -> Standing {
+fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) -> Standing {
+    let signed_in = match (session, user.principal.name.is_empty()) {
+        (Some(_), _) => SignedIn::Cookie,
+        (None, true) => SignedIn::Not,
+        (None, false) => SignedIn::Password,
+    };
     Standing::of_user(
         RestsOn::Principal {
             database: database.into(),
             incarnation: user.incarnation,
             name: user.principal.name.as_str().into(),
             generation: user.principal.generation,
+            session,
         },
         signed_in,
     )
@@ -125,7 +131,7 @@ impl SignIn {
             return self.by_session(database, id).await;
         }
         match self.accounts.user_of(database, "", Fresh::Second).await? {
-            Some(guest) if !guest.principal.is_disabled => found(standing(database, &guest, SignedIn::Not)),
+            Some(guest) if !guest.principal.is_disabled => found(standing(database, &guest, None)),
             _ => Err(UserSignInError::LoginRequired),
         }
     }
@@ -160,13 +166,13 @@ impl SignIn {
         for _ in 0..CHECKS_OF_ONE_MAX {
             let hash = self.hash_of(&user);
             if lock(&self.known).is_right(&digest, &whose, &hash) && !user.principal.is_disabled {
-                return Ok(standing(database, &user, SignedIn::Password));
+                return Ok(standing(database, &user, None));
             }
             match self.check(&in_line, digest, &hash, network(claims.peer)).await {
                 Outcome::Right if !user.principal.is_disabled => {
                     self.audit.signed_in(Way::Basic, &shown, claims.peer);
                     lock(&self.known).insert(digest, whose, hash);
-                    return Ok(standing(database, &user, SignedIn::Password));
+                    return Ok(standing(database, &user, None));
                 }
                 Outcome::Right | Outcome::Wrong => {}
                 Outcome::LockedOut => {
@@ -217,7 +223,7 @@ impl SignIn {
                 prolonged_until_ms = Some(ends_at_ms);
             }
         }
-        Ok(UserIdentified { standing: standing(database, &user, SignedIn::Cookie), prolonged_until_ms })
+        Ok(UserIdentified { standing: standing(database, &user, Some(session_hash(id))), prolonged_until_ms })
     }
 
     /// A session of a database that still counts, and its user.

@@ -230,6 +230,14 @@ impl Channels {
         FeedScope { held: of, lost, user: held.user_at.filter(|_| has_row), active_only }
     }
 
+    /// A member by `_security` is let in by that unless their user is disabled; who else is none has nothing that could be shown.
+    fn check_member(&self, held: &HeldAt) -> Result<()> {
+        match self.asker {
+            Asker::Account { is_member: true, .. } => Ok(self.asker.admitted(held)?),
+            _ => Ok(()),
+        }
+    }
+
     /// By which name the user's own row goes.
     fn name(&self) -> Option<&str> {
         match &self.asker {
@@ -302,6 +310,7 @@ impl Channels {
             }
             None => (holding.held().await?, None),
         };
+        self.check_member(&held)?;
         let (shown, stands) = match begin {
             Some(begin) => begin,
             None => {
@@ -413,6 +422,7 @@ impl Channels {
         let incarnation = instance.incarnation();
         let held = Holding::begin(inner, trx, instance, &self.asker).held();
         let (held, until) = try_join(held, instance.buckets.begin_last_seq(trx, incarnation)).await?;
+        self.check_member(&held)?;
         let most = PENDING_EXACT_MAX + 1;
         let mut under_way = self.set_out(trx, instance, &held, (cursor.position(incarnation), until), most).await?;
         if under_way.of_ids.is_some() {

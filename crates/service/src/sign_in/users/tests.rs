@@ -267,3 +267,65 @@ async fn a_feed_ends_with_its_users_password() {
     server.put("one", "anna", password("other", 2), false).await;
     assert_eq!(goes_on().await.unwrap().kind.status(), 401);
 }
+
+/// One look finds of all users of a process who go on for long which of them have changed.
+#[tokio::test]
+async fn a_feed_ends_with_its_session_and_what_is_read_for_many_is_read_once() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    server.create("one").await;
+    let lasts = Duration::from_secs(60);
+    let (mut watches, mut sessions) = (Vec::new(), Vec::new());
+    for number in 0..20 {
+        let name = format!("u{number}");
+        server.put("one", &name, password("pw", 1), false).await;
+        let session = server.service.context(Standing::of_server()).begin_user_session("one", &name, lasts).await;
+        let session = session.unwrap().unwrap();
+        let user = server.service.context(server.bring("one", &session.id).await.unwrap().standing);
+        assert!(user.database("one", Read).await.is_ok());
+        let mut watch = user.rights_watch().at_once();
+        watches.push(tokio::spawn(async move { watch.lost().await }));
+        sessions.push(session);
+    }
+    let transactions = || {
+        let families = server.layer.metrics();
+        let of = families.iter().find(|family| family.name == "flatbed_transactions").unwrap();
+        of.samples
+            .iter()
+            .map(|sample| match sample.value {
+                flatbed_metrics::Value::Count(count) => count,
+                _ => 0,
+            })
+            .sum::<u64>()
+    };
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let before = transactions();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Two looks of the process each 600 ms: at all that rights rest on, and at users.
+    let read = transactions() - before;
+    assert!(read <= 10, "{read}");
+    assert!(watches.iter().all(|watch| !watch.is_finished()));
+    server.service.end_user_session("one", &sessions[3].id).await.unwrap();
+    let lost = tokio::time::timeout(Duration::from_secs(1), &mut watches[3]).await.unwrap().unwrap();
+    assert_eq!(lost.kind.status(), 401);
+    server.put("one", "u5", password("pw", 1), true).await;
+    tokio::time::timeout(Duration::from_secs(1), &mut watches[5]).await.unwrap().unwrap();
+    let over = |number: usize| [3, 5].contains(&number);
+    assert!(watches.iter().enumerate().all(|(number, watch)| watch.is_finished() == over(number)));
+}
+
+#[tokio::test]
+async fn a_feed_ends_when_its_session_does() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    server.create("one").await;
+    server.put("one", "anna", password("pw", 1), false).await;
+    let lasts = Duration::from_secs(2);
+    let session = server.service.context(Standing::of_server()).begin_user_session("one", "anna", lasts).await;
+    let session = session.unwrap().unwrap();
+    let anna = server.service.context(server.bring("one", &session.id).await.unwrap().standing);
+    assert!(anna.database("one", Read).await.is_ok());
+    let mut watch = anna.rights_watch().at_once();
+    assert!(tokio::time::timeout(Duration::from_millis(500), watch.lost()).await.is_err());
+    assert_eq!(tokio::time::timeout(Duration::from_secs(3), watch.lost()).await.unwrap().kind.status(), 401);
+}

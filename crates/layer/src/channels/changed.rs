@@ -1,0 +1,97 @@
+//! Which users of databases have changed, or lost a session, since it was looked last: for whoever goes on for long by what they signed in
+//! with.
+
+use std::sync::Arc;
+
+use flatbed_channels::Kind;
+use futures_util::future::join_all;
+
+use crate::error::{Error, Result};
+use crate::layer::{Inner, Layer};
+use crate::store::keys::unpack_principal;
+use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+
+/// Changes of one database that are read; where there are more, perhaps all users have changed.
+const CHANGES_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
+
+/// Up to where a database was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsersPlace(Seq);
+
+/// What has changed in one database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsersChanged {
+    /// From here on the next look goes.
+    pub place: UsersPlace,
+    /// Users by name; the guest's is empty. `None`: perhaps all.
+    pub names: Option<Vec<Arc<str>>>,
+}
+
+impl Layer {
+    /// Which users of each of these databases were changed, or had a session ended, since it was looked at last, of one transaction: a
+    /// range of each. Where it was never looked at before, or was another database then, perhaps all were. `None`: there is no such
+    /// database, or it has no channels.
+    ///
+    /// What takes a right from somebody is written down there for an hour.
+    ///
+    /// # Errors
+    /// [`Storage`](crate::Error::Storage).
+    pub async fn users_changed(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<Vec<Option<UsersChanged>>> {
+        let mut look = Look { inner: &self.inner, asked };
+        transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
+    }
+}
+
+struct Look<'a> {
+    inner: &'a Inner,
+    asked: &'a [(Arc<str>, Option<UsersPlace>)],
+}
+
+impl Operation for Look<'_> {
+    type Output = Vec<Option<UsersChanged>>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let version = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
+        // Behind all that is committed at this version, and before all else.
+        let mut stamp = [0xff; STAMP_BYTES];
+        stamp.iter_mut().zip(version.to_be_bytes()).for_each(|(byte, of)| *byte = of);
+        let inner = self.inner;
+        let looks = self.asked.iter().map(|(name, place)| look_at(inner, trx, name, *place, stamp));
+        join_all(looks).await.into_iter().collect()
+    }
+}
+
+async fn look_at(
+    inner: &Inner,
+    trx: &Transaction,
+    name: &str,
+    before: Option<UsersPlace>,
+    stamp: [u8; STAMP_BYTES],
+) -> Result<Option<UsersChanged>> {
+    let instance = match inner.resolve(trx, name).await {
+        Ok(instance) if instance.channels() > 0 => instance,
+        Ok(_) => return Ok(None),
+        Err(error @ Error::Storage(_)) => return Err(error),
+        // It is not there, or this program cannot open it.
+        Err(_) => return Ok(None),
+    };
+    let place = UsersPlace(Seq::new(instance.incarnation(), stamp));
+    let all = Some(UsersChanged { place, names: None });
+    // One that was restored meanwhile stands elsewhere in the order of commits.
+    let is_same = |before: &UsersPlace| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
+    let Some(UsersPlace(before)) = before.filter(is_same) else { return Ok(all) };
+    let range = instance.keys.changed_principals_after(&before);
+    let rows = trx.get_range(&page_of(&range, CHANGES_MAX, false), 1, true).await?;
+    if rows.more() || rows.len() == CHANGES_MAX {
+        return Ok(all);
+    }
+    let mut names = Vec::new();
+    for row in &rows {
+        let (kind, name) = unpack_principal(row.value())?;
+        if kind == Kind::User {
+            names.push(name.into());
+        }
+    }
+    Ok(Some(UsersChanged { place, names: Some(names) }))
+}
