@@ -13,6 +13,8 @@ pub enum Kind {
     Forbidden,
     /// 404 `not_found`
     NotFound,
+    /// 503 `service_unavailable`
+    Unavailable,
 }
 
 impl Kind {
@@ -23,6 +25,7 @@ impl Kind {
             Kind::Unauthorized => 401,
             Kind::Forbidden => 403,
             Kind::NotFound => 404,
+            Kind::Unavailable => 503,
         }
     }
 
@@ -33,6 +36,7 @@ impl Kind {
             Kind::Unauthorized => "unauthorized",
             Kind::Forbidden => "forbidden",
             Kind::NotFound => "not_found",
+            Kind::Unavailable => "service_unavailable",
         }
     }
 }

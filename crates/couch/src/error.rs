@@ -348,6 +348,7 @@ impl From<Refusal> for Failure {
                 let reason = format!("attachments are larger than {bytes_max} bytes");
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
             }
+            Refusal::Closed => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             Refusal::UploadSwept => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
             // A replicator takes it as the refusal of this one document, and goes on.
             Refusal::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),

@@ -55,7 +55,6 @@ const PASSED_OVER: &[&str] = &[
 
 /// Those that would change what it does, and are not heeded: it is refused rather than made otherwise than was asked.
 const NOT_YET: &[&str] = &[
-    "offline",
     "allow_conflicts",
     "allow_empty_password",
     "session_cookie_name",
@@ -75,6 +74,7 @@ const NOT_YET: &[&str] = &[
 struct Configuration {
     sync: Option<String>,
     revs_limit: Option<u64>,
+    offline: Option<bool>,
     /// Names and bodies.
     users: Vec<(String, Vec<u8>)>,
     roles: Vec<(String, Vec<u8>)>,
@@ -92,9 +92,10 @@ impl Configuration {
                 ("revs_limit", Value::Number(limit)) => {
                     configuration.revs_limit = Some(limit.parse().map_err(|_| wrong("revs_limit"))?);
                 }
+                ("offline", Value::Bool(offline)) => configuration.offline = Some(offline),
                 ("users", Value::Object(users)) => configuration.users = principals(users)?,
                 ("roles", Value::Object(roles)) => configuration.roles = principals(roles)?,
-                (name @ ("sync" | "revs_limit" | "users" | "roles"), _) => return Err(wrong(name)),
+                (name @ ("sync" | "revs_limit" | "offline" | "users" | "roles"), _) => return Err(wrong(name)),
                 (name, _) if PASSED_OVER.contains(&name) => {}
                 (name, _) if NOT_YET.contains(&name) => {
                     return Err(Failure::not_implemented(&format!("{name} in a database's configuration")));
@@ -123,7 +124,7 @@ fn principals(members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<Ve
 /// Makes a database that has channels.
 pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.body().await?;
-    let Configuration { sync, revs_limit, users, roles } = Configuration::parse(&body.bytes)?;
+    let Configuration { sync, revs_limit, offline, users, roles } = Configuration::parse(&body.bytes)?;
     let options = CreateOptions { channels: Some(ChannelsOptions { sync }), ..CreateOptions::default() };
     let created = request.context.database(name, Own).await?.create(&options).await;
     created.map_err(|error| match error {
@@ -146,6 +147,9 @@ pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
     for (user, body) in &users {
         put(&request, &database, Kind::User, Asked::Put(user), body).await?;
     }
+    if offline == Some(true) {
+        database.set_offline(true).await?;
+    }
     Ok(empty(StatusCode::CREATED))
 }
 
@@ -154,7 +158,7 @@ pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::PUT {
         let body = request.body().await?;
-        let Configuration { sync, revs_limit, users, roles } = Configuration::parse(&body.bytes)?;
+        let Configuration { sync, revs_limit, offline, users, roles } = Configuration::parse(&body.bytes)?;
         database.set_sync_function(sync.as_deref()).await?;
         if let Some(limit) = revs_limit {
             database.set_revs_limit(limit).await?;
@@ -164,6 +168,9 @@ pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
         }
         for (user, body) in &users {
             put(&request, &database, Kind::User, Asked::Put(user), body).await?;
+        }
+        if let Some(offline) = offline {
+            database.set_offline(offline).await?;
         }
         return Ok(empty(StatusCode::CREATED));
     }
@@ -225,7 +232,7 @@ mod tests {
             (r#"{"sync":5}"#, 400),
             (r#"{"revs_limit":-1}"#, 400),
             (r#"{"users":[]}"#, 400),
-            (r#"{"offline":true}"#, 501),
+            (r#"{"offline":1}"#, 400),
             (r#"{"session_cookie_name":"x"}"#, 501),
         ] {
             assert_eq!(Configuration::parse(text.as_bytes()).unwrap_err().status.as_u16(), status, "{text}");

@@ -2,11 +2,12 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
-use flatbed_layer::{DatabaseInfo, Error as LayerError, NameRange};
-use flatbed_service::{Maintain, Own, Read, Service, Standing};
+use flatbed_layer::{Closed, DatabaseInfo, Error as LayerError, NameRange};
+use flatbed_service::{Administer, Maintain, Own, Read, Service, Standing};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
+use crate::path::{Administration, Of};
 use crate::reply::{empty, json};
 use crate::request::Request;
 use crate::state::Gateway;
@@ -61,7 +62,34 @@ pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> 
     if has_channels { Ok(()) } else { Err(Failure::no_database(name)) }
 }
 
-pub(crate) async fn root(mut request: Request, name: &str) -> Result<Reply> {
+/// That a database is not closed to who asks for something of it. Where it is offline, that is all at both ports but what tells so and what
+/// brings it back; where a resync goes on that wants to be alone, users are kept out.
+///
+/// # Errors
+/// 503, and those of the storage.
+pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Of, method: &Method) -> Result<()> {
+    let Closed { is_resyncing, is_offline } = state.service.closed(name).await?;
+    let tells = *of == Of::Root && method.is_safe();
+    let is_closed = match (state.is_for_administrators(), of) {
+        (true, Of::Administration(Administration::Offline | Administration::Online | Administration::Resync)) => false,
+        (true, Of::Administration(Administration::Config | Administration::ConfigSync)) => {
+            is_offline && method != Method::PUT
+        }
+        (true, Of::Root) => is_offline && method == Method::POST,
+        (true, _) => is_offline,
+        (false, _) => is_resyncing && !is_offline || is_offline && !tells,
+    };
+    if is_closed { Err(Failure::closed()) } else { Ok(()) }
+}
+
+/// `_offline` and `_online`. What a body asks for of the latter, to wait, is passed over: it is online when this is answered.
+pub(crate) async fn set_offline(mut request: Request, name: &str, is_offline: bool) -> Result<Reply> {
+    request.skip_body().await;
+    request.context.database(name, Administer).await?.set_offline(is_offline).await?;
+    Ok(empty(StatusCode::OK))
+}
+
+pub(crate) async fn root(state: &Gateway, mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
         Method::PUT => config::create(request, name).await,
         Method::DELETE => {
@@ -72,24 +100,30 @@ pub(crate) async fn root(mut request: Request, name: &str) -> Result<Reply> {
             Ok(reply)
         }
         Method::POST => document::post(request, name).await,
+        Method::HEAD | Method::GET if state.service.closed(name).await?.is_offline => {
+            let context = state.service.context(Standing::of_server());
+            let info = context.database(name, Read).await?.info().await?;
+            Ok(json(StatusCode::OK, info_text(name, &info, true)))
+        }
         Method::HEAD => {
             request.context.database(name, Read).await?.exists().await?;
             Ok(empty(StatusCode::OK))
         }
         _ => {
             let info = request.context.database(name, Read).await?.info().await?;
-            Ok(json(StatusCode::OK, info_text(name, &info)))
+            Ok(json(StatusCode::OK, info_text(name, &info, false)))
         }
     }
 }
 
-fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
+fn info_text(name: &str, info: &DatabaseInfo, is_offline: bool) -> Vec<u8> {
     Object::text(|object| {
-        let seq = info.update_seq.to_string();
+        // Of one that is offline no sequence is told.
+        let seq = if is_offline { "0".to_owned() } else { info.update_seq.to_string() };
         object.string("db_name", name).string("update_seq", &seq).string("committed_update_seq", &seq);
         object.number("instance_start_time", info.created_at_ms.saturating_mul(1_000));
         object.bool("compact_running", info.is_compacting).number("purge_seq", 0).number("disk_format_version", 0);
-        object.string("state", "Online");
+        object.string("state", if is_offline { "Offline" } else { "Online" });
     })
 }
 

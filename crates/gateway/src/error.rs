@@ -70,6 +70,11 @@ impl Failure {
         Failure { asks: true, ..Failure::new(StatusCode::UNAUTHORIZED, "Login required") }
     }
 
+    /// 503 for who is kept out of a database for a while.
+    pub(crate) fn closed() -> Failure {
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "DB is currently under maintenance")
+    }
+
     /// 501: Sync Gateway has it, this version does not.
     pub(crate) fn not_implemented(what: &str) -> Failure {
         Failure::new(StatusCode::NOT_IMPLEMENTED, format!("{what}: not in this version of Flatbed"))
@@ -158,6 +163,7 @@ impl From<flatbed_auth::Refused> for Failure {
         match StatusCode::from_u16(refused.kind.status()) {
             Ok(StatusCode::FORBIDDEN) => Failure::new(StatusCode::FORBIDDEN, "forbidden"),
             Ok(StatusCode::UNAUTHORIZED) => Failure::login_required(),
+            Ok(StatusCode::SERVICE_UNAVAILABLE) => Failure::closed(),
             Ok(status) => Failure::new(status, refused.reason),
             Err(_) => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "see the server's log"),
         }
@@ -237,6 +243,7 @@ impl From<Refusal> for Failure {
             Refusal::Rejected { status, .. } => {
                 Failure::new(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), reason)
             }
+            Refusal::Closed => Failure::closed(),
             Refusal::UploadSwept | Refusal::UserChanged => Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason),
             Refusal::TooManyLeaves { .. } | Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, reason),
             Refusal::Unauthorized(_) => Failure::new(StatusCode::UNAUTHORIZED, reason),

@@ -7,7 +7,7 @@ use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
 use flatbed_http::Reply;
 use flatbed_layer::channels::{Asker, is_principal};
 use flatbed_layer::json::Object;
-use flatbed_layer::{Error as LayerError, Refusal, ResyncState, Verdict};
+use flatbed_layer::{Error as LayerError, Refusal, ResyncAction, ResyncState, Verdict};
 use flatbed_service::{Administer, Administration};
 use hyper::{Method, StatusCode};
 
@@ -21,20 +21,21 @@ use crate::request::{Request, object};
 const NO_ID: &str = "id";
 
 /// `_resync`: `GET` says how far it has come, `POST` begins it (`action=start`, or nothing) or stops it (`action=stop`). It goes on in the
-/// background, while the database is read and written.
+/// background, while the database is read and written; with `exclusive=true` by its administrators alone.
 pub(crate) async fn resync(mut request: Request, db: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     request.skip_body().await;
     must_have_channels(&database).await?;
     if request.method == Method::POST {
-        let starts = match request.query.get("action") {
-            None | Some("start") => true,
-            Some("stop") => false,
+        let is_exclusive = request.query.flag("exclusive");
+        let action = match request.query.get("action") {
+            None | Some("start") => ResyncAction::Start { is_exclusive },
+            Some("stop") => ResyncAction::Stop,
             Some(_) => {
                 return Err(Failure::bad_request("Unknown parameter for 'action'. Must be start or stop"));
             }
         };
-        database.resync(starts).await?;
+        database.resync(action).await?;
     }
     state(&database).await
 }
@@ -48,7 +49,10 @@ async fn state(database: &Administration) -> Result<Reply> {
             Some(_) => "running",
         };
         object.string("status", status);
-        if let Some(ResyncState { documents, changed, refused, begun_at_ms, .. }) = state {
+        if let Some(ResyncState { documents, changed, refused, begun_at_ms, is_exclusive, .. }) = state {
+            if is_exclusive {
+                object.bool("exclusive", true);
+            }
             object.number("docs_processed", documents).number("docs_changed", changed);
             object.number("docs_refused", refused).number("begun_at_ms", begun_at_ms);
         }

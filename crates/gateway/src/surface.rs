@@ -115,6 +115,12 @@ impl Gateway {
         } else if let Some(user) = &user {
             origin.admit(user)?;
         }
+        if let Target::Database(name, of) = &target
+            && let Err(failure) = database::must_be_open(self, name, of, &request.method).await
+        {
+            request.skip_body().await;
+            return Err(failure);
+        }
         let query = Query::parse(request.uri.query())?;
         let context = self.service.context(standing).from_peer(request.peer);
         let watch = context.rights_watch();
@@ -230,7 +236,7 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
 /// What both ports have.
 async fn documents(state: &Arc<Gateway>, request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
     match of {
-        Of::Root => Box::pin(database::root(*request, name)).await,
+        Of::Root => Box::pin(database::root(state, *request, name)).await,
         Of::AllDocs => Box::pin(all_docs::all_docs(state, *request, name)).await,
         Of::BulkDocs => Box::pin(bulk::bulk_docs(*request, name)).await,
         Of::Changes => Box::pin(changes::changes(state, *request, name)).await,
@@ -273,6 +279,8 @@ async fn administration(state: &Gateway, mut request: Request, name: &str, of: A
         Administration::Resync => Box::pin(resync::resync(request, name)).await,
         Administration::DryRun => Box::pin(resync::dry_run(request, name)).await,
         Administration::RawChannels(id) => Box::pin(raw::channels(request, name, &id)).await,
+        Administration::Offline => Box::pin(database::set_offline(request, name, true)).await,
+        Administration::Online => Box::pin(database::set_offline(request, name, false)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,
         _ => {
             request.skip_body().await;

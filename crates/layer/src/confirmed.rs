@@ -127,11 +127,43 @@ impl Confirmed {
     }
 }
 
+/// For what a database is closed to its users: its administrators go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Closed {
+    /// Until its sync function has come to all documents.
+    pub is_resyncing: bool,
+    /// Until an administrator brings it back.
+    pub is_offline: bool,
+}
+
+impl Closed {
+    const RESYNCING: u32 = 1;
+    const OFFLINE: u32 = 2;
+
+    /// As a record has it.
+    pub(crate) fn of(stored: u32) -> Closed {
+        let is_resyncing = stored & Closed::RESYNCING != 0;
+        // For whatever a later program closes it, it is closed.
+        Closed { is_resyncing, is_offline: stored & !Closed::RESYNCING != 0 }
+    }
+
+    /// As it stands in a record.
+    pub(crate) fn stored(self) -> u32 {
+        u32::from(self.is_resyncing) * Closed::RESYNCING + u32::from(self.is_offline) * Closed::OFFLINE
+    }
+
+    /// Whether it is closed at all.
+    pub fn is_any(self) -> bool {
+        self != Closed::default()
+    }
+}
+
 /// A database's `_security`, with what was made of it. The same one as long as neither it nor the database is another.
 pub struct SecurityOf {
     bytes: Option<Vec<u8>>,
     incarnation: u64,
     has_channels: bool,
+    closed: Closed,
     parsed: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -145,12 +177,17 @@ impl SecurityOf {
     /// Of a database's record, where empty bytes mean that none was set.
     pub fn new(bytes: &[u8], incarnation: u64) -> SecurityOf {
         let bytes = Some(bytes.to_vec()).filter(|bytes| !bytes.is_empty());
-        SecurityOf { bytes, incarnation, has_channels: false, parsed: OnceLock::new() }
+        SecurityOf { bytes, incarnation, has_channels: false, closed: Closed::default(), parsed: OnceLock::new() }
     }
 
-    /// Of a database that has channels, or has none.
-    pub(crate) fn with_channels(self, has_channels: bool) -> SecurityOf {
-        SecurityOf { has_channels, ..self }
+    /// Of a database that has channels, or has none, and is closed to its users for this.
+    pub(crate) fn with_channels(self, has_channels: bool, closed: Closed) -> SecurityOf {
+        SecurityOf { has_channels, closed, ..self }
+    }
+
+    /// For what the database is closed to all but its administrators.
+    pub fn closed(&self) -> Closed {
+        self.closed
     }
 
     /// Whether the database has channels: there members see a part of its documents, and others may be its users.

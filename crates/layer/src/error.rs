@@ -252,6 +252,9 @@ pub enum Refusal {
         /// In its words.
         reason: String,
     },
+    /// The database is closed to all but its administrators for a while.
+    #[error("The database is closed to its users for the moment.")]
+    Closed,
     /// The user's own document is another one than that which was judged: who asked is to be identified anew.
     #[error("the user was changed meanwhile")]
     UserChanged,

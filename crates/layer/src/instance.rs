@@ -10,7 +10,7 @@ use flatbed_flatten::path::FIRST_FIELD_ID;
 use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 
-use crate::confirmed::{SecurityOf, Seen};
+use crate::confirmed::{Closed, SecurityOf, Seen};
 use crate::document::fields::{Allocate, Allocated, FIELD_NAME_BYTES_MAX, Fields, Loaded, load};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
@@ -113,6 +113,11 @@ pub(crate) struct Instance {
 impl Instance {
     pub(crate) fn incarnation(&self) -> u64 {
         self.record.incarnation
+    }
+
+    /// For what the database is closed to its users.
+    pub(crate) fn closed(&self) -> Closed {
+        Closed::of(self.record.closed)
     }
 
     /// In a transaction that changes what feeds tell: moves `last_seq` to the transaction's versionstamp with this user version, and the

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::actor::{Actor, Authority};
 use crate::compactions::{CompactionProgress, Compactions};
-use crate::confirmed::{Confirmed, SecurityOf};
+use crate::confirmed::{Closed, Confirmed, SecurityOf};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
@@ -26,6 +26,7 @@ use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarna
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::resyncs::{ResyncTask, Resyncs};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::due::{Kind, Noted};
 use crate::store::features::{check_record, is_outdated, name_features, own_collation};
@@ -172,6 +173,7 @@ pub(crate) struct Inner {
     pub options: LayerOptions,
     pub metrics: Arc<Metrics>,
     pub compactions: Compactions,
+    pub resyncs: Resyncs,
     pub index_builds: IndexBuilds,
     pub index_waits: IndexWaits,
     /// Single writes that wait for each other.
@@ -242,6 +244,7 @@ impl Layer {
             options,
             metrics,
             compactions,
+            resyncs: Resyncs::default(),
             index_builds: IndexBuilds::default(),
             index_waits: IndexWaits::default(),
             lanes,
@@ -292,6 +295,11 @@ impl Layer {
     /// longest, 500 at most; and how many queries more wait than these.
     pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
         self.inner.index_waits.all(&self.index_builds())
+    }
+
+    /// The databases whose documents this process brings to where their sync functions put them.
+    pub fn resyncs(&self) -> Vec<ResyncTask> {
+        self.inner.resyncs.all()
     }
 
     /// The compactions that this process is at.
@@ -361,13 +369,21 @@ impl Inner {
                     of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
                 let has_channels = record.channels > 0;
                 let same = of_this.filter(|known| {
-                    known.record.security == record.security && known.security.has_channels() == has_channels
+                    let is_same = known.record.security == record.security && known.record.closed == record.closed;
+                    is_same && known.security.has_channels() == has_channels
                 });
                 let security = same.map(|known| known.security.clone());
-                let of_record = || SecurityOf::new(&record.security, record.incarnation).with_channels(has_channels);
+                let of_record = || {
+                    let security = SecurityOf::new(&record.security, record.incarnation);
+                    security.with_channels(has_channels, Closed::of(record.closed))
+                };
                 let security = security.unwrap_or_else(|| Arc::new(of_record()));
-                if record.indexes.iter().any(|index| !index.readable) {
-                    // Some may be defined just now, by this process or another: whoever has time builds them at once.
+                let is_resynced = |known: &Arc<Instance>| {
+                    (known.record.channels, known.record.closed) != (record.channels, record.closed)
+                };
+                if record.indexes.iter().any(|index| !index.readable) || of_this.is_some_and(is_resynced) {
+                    // Some may be defined just now, by this process or another, or a sync function has been given: whoever has time
+                    // is at it at once.
                     self.due.wake.notify_one();
                 }
                 if is_outdated(&record, self.collation) {

@@ -48,6 +48,7 @@ mod read;
 mod record_change;
 pub mod renew;
 mod resync;
+mod resyncs;
 mod security;
 mod sign_in;
 mod store;
@@ -66,7 +67,7 @@ mod write;
 pub use actor::{Actor, Authority, Entrant, Gate, ServerActor, SettingFence, User, UserFence};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
-pub use confirmed::{RecordState, SecurityOf, SettingsState};
+pub use confirmed::{Closed, RecordState, SecurityOf, SettingsState};
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
@@ -101,7 +102,8 @@ pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use read::routings::DocumentRouting;
-pub use resync::ResyncState;
+pub use resync::{ResyncAction, ResyncState};
+pub use resyncs::ResyncTask;
 pub use sign_in::{SignInState, UsersState};
 pub use store::buckets::SHARDS_MAX;
 pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS, WORKER};
@@ -137,9 +139,10 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 47] = [
+    let table: [(&str, &[&str]); 48] = [
         ("at_once", &[]),
         ("compactions", &[]),
+        ("resyncs", &[]),
         ("turns", &[]),
         ("view_bounds", &[]),
         ("view_functions", &["view_bounds"]),
@@ -168,6 +171,7 @@ fn folders_know_only_those_below_them() {
                 "confirmed",
                 "error",
                 "held",
+                "resyncs",
                 "index_builds",
                 "index_waits",
                 "metrics",
@@ -314,7 +318,24 @@ fn folders_know_only_those_below_them() {
         ("stored_settings", &["actor", "admission", "confirmed", "error", "store", "layer", "feed"]),
         ("sign_in", &["confirmed", "error", "store", "instance", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),
-        ("resync", &["actor", "error", "store", "instance", "layer", "handle", "document", "index", "judge", "write"]),
+        (
+            "resync",
+            &[
+                "actor",
+                "confirmed",
+                "error",
+                "store",
+                "instance",
+                "layer",
+                "record_change",
+                "handle",
+                "document",
+                "index",
+                "judge",
+                "resyncs",
+                "write",
+            ],
+        ),
         (
             "background",
             &[

@@ -18,6 +18,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::actor::Actor;
+use crate::confirmed::Closed;
 use crate::document::attachments::AttachmentEdit;
 use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::edit::{Document, Edit, GetOptions};
@@ -31,7 +32,11 @@ use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::ask::routed;
 use crate::layer::Inner;
+use crate::record_change::check_room;
+use crate::resyncs::ResyncTask;
 use crate::store::due::{self, Kind};
+use crate::store::features::name_features;
+use crate::store::keys::Counter;
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord};
@@ -70,6 +75,20 @@ pub struct ResyncState {
     pub begun_at_ms: u64,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
+    /// Whether the database is closed to its users until it is through.
+    pub is_exclusive: bool,
+}
+
+/// What becomes of a resync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResyncAction {
+    /// It is begun, from the first document on, unless it is under way.
+    Start {
+        /// The database is closed to its users until it is through or stopped, also where it was begun without that.
+        is_exclusive: bool,
+    },
+    /// It ends where it is.
+    Stop,
 }
 
 impl Reader {
@@ -83,19 +102,19 @@ impl Reader {
             refused: state.refused,
             begun_at_ms: state.begun_at_ms,
             is_stopped: state.stopped,
+            is_exclusive: state.exclusive,
         }))
     }
 }
 
 impl Database {
-    /// Begins to bring all documents to where the sync function puts them, from the first on, unless that is under way; `false`: stops it. Returns
-    /// whether that changed something.
+    /// Begins to bring all documents to where the sync function puts them, or stops it. Returns whether that changed something.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`]: the database has no channels.
-    pub async fn resync(&self, starts: bool) -> Result<bool> {
+    pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
         let (inner, name, actor) = (&*self.inner, &*self.name, self.actor());
-        let mut set = SetState { inner, name, actor, starts, now_ms: now_ms() };
+        let mut set = SetState { inner, name, actor, action, now_ms: now_ms() };
         let changed = transaction::write(&inner.db, &inner.metrics, &mut set).await?;
         inner.due.wake.notify_one();
         Ok(changed)
@@ -126,7 +145,7 @@ struct SetState<'a> {
     inner: &'a Inner,
     name: &'a str,
     actor: &'a Actor,
-    starts: bool,
+    action: ResyncAction,
     now_ms: u64,
 }
 
@@ -139,18 +158,41 @@ impl Operation for SetState<'_> {
         if instance.channels() == 0 {
             return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
         }
-        let state = match (state_of(trx, &instance, false).await?, self.starts) {
-            (Some(state), true) if !state.stopped => return Ok(false),
-            (_, true) => begun(instance.channels(), self.now_ms),
-            (Some(state), false) if !state.stopped => proto::Resync { stopped: true, ..state },
-            (_, false) => return Ok(false),
+        let before = state_of(trx, &instance, false).await?;
+        let state = match (before.clone(), self.action) {
+            (Some(state), ResyncAction::Start { is_exclusive }) if !state.stopped => {
+                proto::Resync { exclusive: state.exclusive || is_exclusive, ..state }
+            }
+            (_, ResyncAction::Start { is_exclusive }) => {
+                proto::Resync { exclusive: is_exclusive, ..begun(instance.channels(), self.now_ms) }
+            }
+            (Some(state), ResyncAction::Stop) => proto::Resync { stopped: true, exclusive: false, ..state },
+            (None, ResyncAction::Stop) => return Ok(false),
         };
+        if before.as_ref() == Some(&state) {
+            return Ok(false);
+        }
         trx.set(&instance.keys.resync(), &state.encode_to_vec());
-        if self.starts {
+        close(trx, &instance, state.exclusive)?;
+        if !state.stopped {
             due::mark(trx, &instance.root, Kind::Resync, self.name, 0)?;
         }
         Ok(true)
     }
+}
+
+/// Closes a database to its users, or lets them in again, as far as a resync does so: every process notices.
+fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<()> {
+    let closed = Closed { is_resyncing, ..instance.closed() }.stored();
+    if closed != instance.record.closed {
+        let mut record = proto::DatabaseRecord { closed, ..instance.record.clone() };
+        name_features(&mut record);
+        let record = record.encode_to_vec();
+        check_room(&record, &instance.record.encode_to_vec())?;
+        trx.set(&instance.record_key, &record);
+        trx.update_metadata_version();
+    }
+    Ok(())
 }
 
 /// That the function of this number has come to no document yet.
@@ -164,25 +206,67 @@ fn begun(number: u64, now_ms: u64) -> proto::Resync {
 /// Those of the storage; of a function that cannot be asked: what was done before stays.
 pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
     let (inner, name) = (&*database.inner, &*database.name);
-    let (until, mut anew) = (Instant::now() + time, 0);
+    let (until, mut anew, mut running) = (Instant::now() + time, 0, None);
+    let _running = inner.metrics.resyncs_running.hold();
     loop {
         let found = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner, name }).await?;
         let Some((instance, state)) = found.filter(|(_, state)| !state.stopped) else { return Ok(true) };
         if inner.is_closing() || Instant::now() >= until {
             return Ok(false);
         }
+        let running = match &mut running {
+            Some(running) => &*running,
+            none => {
+                let mut begin = Begin { name, instance: &instance, state: &state };
+                let task = transaction::read(&inner.db, &inner.metrics, &mut begin).await?;
+                &*none.insert(inner.resyncs.begin(instance.record.namespace, task))
+            }
+        };
         let mut page = Page { inner, instance: &instance, behind: state.done_until.clone() };
         let found = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
         let asked: Vec<_> = found.documents.iter().map(|found| Box::pin(ask(database, &instance, found))).collect();
         let answers: Vec<Answers> = iter(asked).buffered(ASKED_AT_ONCE).try_collect().await?;
         let preparations = Preparations::default();
         let gives_up = anew >= ASKED_ANEW_MAX;
-        let mut step = Step { inner, name, state, found: &found, answers: &answers, preparations, gives_up };
+        let before = state.clone();
+        let got_on = state.clone();
+        let mut step = Step { inner, name, state, found: &found, answers: &answers, preparations, gives_up, got_on };
         match transaction::write(&inner.db, &inner.metrics, &mut step).await? {
-            Stepped::On => anew = 0,
+            Stepped::On => {
+                anew = 0;
+                let now = step.got_on;
+                let metrics = &inner.metrics;
+                metrics.resync_documents.add(now.documents.saturating_sub(before.documents));
+                metrics.resync_documents_changed.add(now.changed.saturating_sub(before.changed));
+                metrics.resync_leaves_refused.add(now.refused.saturating_sub(before.refused));
+                running.get_on(|task| {
+                    (task.documents, task.changed, task.refused) = (now.documents, now.changed, now.refused);
+                    task.updated_at_ms = now_ms();
+                });
+            }
             Stepped::Edited => anew += 1,
             Stepped::Elsewhere => {}
         }
+    }
+}
+
+/// What there is to do, as it is shown.
+struct Begin<'a> {
+    name: &'a str,
+    instance: &'a Instance,
+    state: &'a proto::Resync,
+}
+
+impl Operation for Begin<'_> {
+    type Output = ResyncTask;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ResyncTask> {
+        let buckets = &self.instance.buckets;
+        let counts = [Counter::Documents, Counter::DeletedDocuments].map(|counter| buckets.begin_count(trx, counter));
+        let total: i64 = try_join_all(counts).await?.into_iter().sum();
+        let proto::Resync { documents, changed, refused, begun_at_ms, .. } = *self.state;
+        let (database, total, updated_at_ms) = (self.name.to_owned(), total.max(0) as u64, now_ms());
+        Ok(ResyncTask { database, documents, total, changed, refused, started_at_ms: begun_at_ms, updated_at_ms })
     }
 }
 
@@ -352,6 +436,8 @@ struct Step<'a> {
     preparations: Preparations,
     /// The first document is passed over if it has been edited once more.
     gives_up: bool,
+    /// How far it is once that is committed.
+    got_on: proto::Resync,
 }
 
 impl Operation for Step<'_> {
@@ -371,6 +457,7 @@ impl Operation for Step<'_> {
         if instance.channels() != self.state.number {
             // It was asked about another function than the one that is there.
             let anew = begun(instance.channels(), self.state.begun_at_ms);
+            let anew = proto::Resync { exclusive: self.state.exclusive, ..anew };
             trx.set(&instance.keys.resync(), &anew.encode_to_vec());
             return Ok(Stepped::On);
         }
@@ -408,11 +495,13 @@ impl Operation for Step<'_> {
         maintainers.finish(&within, false).await?;
         if passed == self.found.documents.len() && self.found.is_last {
             trx.clear(&instance.keys.resync());
+            close(trx, &instance, false)?;
         } else if passed == 0 {
             return Ok(Stepped::Edited);
         } else {
             trx.set(&instance.keys.resync(), &state.encode_to_vec());
         }
+        self.got_on = state;
         Ok(Stepped::On)
     }
 }

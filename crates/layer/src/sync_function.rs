@@ -6,20 +6,21 @@ use prost::Message;
 
 use crate::actor::Actor;
 use crate::asker::Asker;
-use crate::confirmed::SecurityOf;
+use crate::confirmed::{Closed, SecurityOf};
 use crate::document::edit::{Edit, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{DesignFault, Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
+use crate::instance::Instance;
 use crate::judge::ask::{Replaced, named_by, replaced, routed};
 use crate::judge::judgement::NO_FUNCTIONS;
 use crate::judge::rights;
 use crate::judge::routes::ReadFunction;
 use crate::layer::Inner;
-use crate::record_change::check_room;
+use crate::record_change::{ChangeRecord, check_room};
 use crate::store::database_name::DatabaseKind;
 use crate::store::due::{self, Kind};
-use crate::store::features::check_record;
+use crate::store::features::{check_record, name_features};
 use crate::store::once::{Once, now_ms};
 use crate::store::proto;
 use crate::store::root::epoch_for_write;
@@ -61,6 +62,11 @@ impl Reader {
         self.read(&mut Read(&self.inner, &self.name)).await
     }
 
+    /// For what it is closed to its users; of a database that is not, nothing.
+    pub async fn closed(&self) -> Result<Closed> {
+        self.of_instance(Instance::closed).await
+    }
+
     /// Whether it has channels: [`ChannelsOptions`](crate::ChannelsOptions), [`Database::set_sync_function`].
     pub async fn has_channels(&self) -> Result<bool> {
         self.of_instance(|instance| instance.channels() > 0).await
@@ -68,6 +74,26 @@ impl Reader {
 }
 
 impl Database {
+    /// Takes a database that has channels from its users, or gives it back: they are refused with [`Refusal::Closed`] until then, at every
+    /// process, and feeds of theirs end. Administrators go on.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`]: it has no channels.
+    pub async fn set_offline(&self, is_offline: bool) -> Result<()> {
+        if !self.has_channels().await? {
+            return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
+        }
+        let change = |record: &mut proto::DatabaseRecord| {
+            record.closed = Closed { is_offline, ..Closed::of(record.closed) }.stored();
+            name_features(record);
+        };
+        let (inner, name, once) = (&*self.inner, &*self.name, self.inner.once()?);
+        let mut operation = ChangeRecord { inner, name, actor: &self.actor, change, once };
+        transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
+        // This process knows at once.
+        self.closed().await.map(drop)
+    }
+
     /// Gives it a sync function, of at most [`SYNC_FUNCTION_BYTES_MAX`] bytes, and channels if it had none; `None`: the documents' own
     /// members `channels` say where they are. No write is committed afterwards that another function let through. Documents that are there
     /// stay where they are until [work in the background](crate::Background) has come to them. The same function anew changes nothing.
@@ -172,7 +198,10 @@ impl Operation for SetFunction<'_> {
         }
         let mut record = before.clone();
         set_function(trx, &keys, &mut record, self.source, self.now_ms);
-        let resync = proto::Resync { number: record.channels, begun_at_ms: self.now_ms, ..proto::Resync::default() };
+        // It stays closed to its users where it is until documents are where the function before puts them.
+        let exclusive = Closed::of(record.closed).is_resyncing;
+        let (number, begun_at_ms) = (record.channels, self.now_ms);
+        let resync = proto::Resync { number, begun_at_ms, exclusive, ..proto::Resync::default() };
         trx.set(&keys.resync(), &resync.encode_to_vec());
         due::mark(trx, &self.inner.keys, Kind::Resync, self.name, 0)?;
         check_room(&record.encode_to_vec(), &bytes)?;

@@ -9,7 +9,7 @@ use flatbed_auth::{Credentials, Principal};
 use flatbed_javascript::Runner;
 use flatbed_layer::channels::SignsIn;
 use flatbed_layer::json::Value;
-use flatbed_layer::{Layer, Reader, Result, User};
+use flatbed_layer::{Closed, Layer, Reader, Result, User};
 
 use crate::accounts::{Accounts, Fresh};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
@@ -145,6 +145,19 @@ impl Service {
     /// Whether everyone is an administrator: there are none by name.
     pub fn is_open(&self) -> bool {
         self.sign_in.accounts.is_open()
+    }
+
+    /// For what a database is closed to its users, as of less than a second ago, or what this process has changed; of one that is not there:
+    /// for nothing.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    pub async fn closed(&self, database: &str) -> Result<Closed> {
+        match self.layer.security(database).await {
+            Ok(security) => Ok(security.closed()),
+            Err(flatbed_layer::Error::DatabaseNotFound) => Ok(Closed::default()),
+            Err(error) => Err(error),
+        }
     }
 
     /// See [`Layer::uuid`]: anybody may know it.

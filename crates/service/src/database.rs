@@ -6,7 +6,7 @@ use flatbed_channels::Kind as PrincipalKind;
 use flatbed_layer::channels::{Asker, PrincipalWrite, PrincipalWritten};
 use flatbed_layer::{
     CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
-    Refusal, Result, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
+    Refusal, Result, ResyncAction, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
 };
 
 use crate::given::{AGAIN_MAX, Given};
@@ -301,8 +301,16 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
-    pub async fn resync(&self, starts: bool) -> Result<bool> {
-        self.0.write(|database| async move { database.resync(starts).await }).await
+    pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
+        self.0.write(|database| async move { database.resync(action).await }).await
+    }
+
+    /// See [`Database::set_offline`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn set_offline(&self, is_offline: bool) -> Result<()> {
+        self.0.write(|database| async move { database.set_offline(is_offline).await }).await
     }
 
     /// See [`Database::route`].

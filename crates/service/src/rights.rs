@@ -77,7 +77,7 @@ impl Needs {
 
     /// Whether somebody has what is asked, in a database with this `_security`.
     pub(crate) fn in_database(self, principal: &Principal, name: &str, security: &SecurityOf) -> Result<(), Refused> {
-        self.are_met(principal, access(principal, name, &security.parsed(parsed)), security.has_channels())
+        self.are_met(principal, access(principal, name, &security.parsed(parsed)), security)
     }
 
     /// The same of whoever stands so, be they a user of this one database.
@@ -92,12 +92,22 @@ impl Needs {
             None => self.in_database(principal, name, security),
             // Nobody in other databases, and in their own that alone, whatever its `_security` says.
             Some(is_here) if !is_here || !security.has_channels() => Err(security::not_a_member(principal)),
-            Some(_) => self.are_met(principal, Access::Member, true),
+            Some(_) => self.are_met(principal, Access::Member, security),
         }
     }
 
-    /// Whether it is enough to be this to the database.
-    fn are_met(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), Refused> {
+    /// Whether it is enough to be this to the database. While it is closed to its users, only that is enough which lets one administer it.
+    fn are_met(self, principal: &Principal, access: Access, security: &SecurityOf) -> Result<(), Refused> {
+        self.suffices(principal, access, security.has_channels())?;
+        match access {
+            Access::Member | Access::Nobody if security.closed().is_any() && !principal.is_admin => {
+                Err(Refused::new(Kind::Unavailable, Refusal::Closed.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn suffices(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), Refused> {
         match (self, access) {
             (Needs::Server | Needs::Metrics, _) => self.in_server(principal),
             (_, Access::Admin) | (Needs::Member, Access::Member) => Ok(()),
@@ -212,11 +222,11 @@ impl Rights {
             if !is_here || !found.has_channels() {
                 return Err(security::not_a_member(principal).into());
             }
-            needs.are_met(principal, Access::Member, true)?;
+            needs.are_met(principal, Access::Member, &found)?;
             return Ok(Access::Member);
         }
         let access = access(principal, name, &found.parsed(parsed));
-        needs.are_met(principal, access, found.has_channels())?;
+        needs.are_met(principal, access, &found)?;
         Ok(access)
     }
 
@@ -363,7 +373,7 @@ impl Gate for Held {
             Some(true) => Access::Nobody,
             None => access(principal, &self.name, &security.parsed(parsed)),
         };
-        self.needs.are_met(principal, access, security.has_channels()).map_err(refusal)?;
+        self.needs.are_met(principal, access, security).map_err(refusal)?;
         // What was let by as an administrator's, design documents among it, is to be judged anew as a member's.
         if self.access == Access::Admin && access != Access::Admin { Err(Refusal::UserChanged) } else { Ok(()) }
     }
@@ -449,6 +459,7 @@ pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
     match kind {
         Kind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
         Kind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
+        Kind::Unavailable => Refusal::Closed,
         _ => Refusal::Forbidden(reason.into_owned()),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use flatbed_auth::Principal;
 use flatbed_layer::{
     CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Error, Gate, IndexBuild, IndexWait, Layer, NameRange,
-    Refusal, Result, SecurityOf, Seq, ViewTask, ViewWait,
+    Refusal, Result, ResyncTask, SecurityOf, Seq, ViewTask, ViewWait,
 };
 
 use crate::accounts::{Accounts, Fresh};
@@ -110,6 +110,11 @@ impl<'c> ServerAdministration<'c> {
             })?;
         }
         Err(Error::from(Refusal::UserChanged).into())
+    }
+
+    /// See [`Layer::resyncs`].
+    pub fn resyncs(&self) -> Vec<ResyncTask> {
+        self.layer.resyncs()
     }
 
     /// See [`Layer::compactions`].

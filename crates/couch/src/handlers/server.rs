@@ -128,6 +128,14 @@ pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Rep
         object.number("progress", progress.min(100));
         object.number("started_on", task.started_at_seconds).number("updated_on", task.updated_at_seconds);
     }
+    for task in server.resyncs() {
+        let mut object = tasks.object();
+        object.string("type", "channels_resync").string("database", &task.database);
+        object.number("changes_done", task.documents).number("total_changes", task.total);
+        object.number("docs_changed", task.changed).number("docs_refused", task.refused);
+        object.number("progress", hundredths(task.documents, task.total));
+        object.number("started_on", task.started_at_ms / 1_000).number("updated_on", task.updated_at_ms / 1_000);
+    }
     for task in server.view_tasks() {
         let mut object = tasks.object();
         object.string("type", "indexer").string("database", &task.database);

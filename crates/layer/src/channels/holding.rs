@@ -15,7 +15,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
 use crate::asker::Asker;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::held::{As, Fencing, HeldAt, HeldBy, Reading};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -47,6 +47,8 @@ pub(crate) struct Holding<'a> {
 }
 
 enum State {
+    /// The database is closed to its users.
+    Closed,
     /// There is nothing to be read.
     Found(Arc<HeldAt>),
     /// It was read before, by these versions.
@@ -72,6 +74,7 @@ impl<'a> Holding<'a> {
     pub(crate) fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &Asker) -> Holding<'a> {
         let found = |held| State::Found(Arc::new(held));
         let state = match (asker, asker.principal()) {
+            _ if *asker != Asker::All && instance.closed().is_any() => State::Closed,
             // Of a database without channels everybody sees all who sees any.
             _ if instance.channels() == 0 => found(HeldAt::all()),
             (Asker::All, _) => found(HeldAt::all()),
@@ -104,6 +107,7 @@ impl<'a> Holding<'a> {
     pub(crate) async fn held(self) -> Result<Arc<HeldAt>> {
         let Holding { inner, trx, instance, state } = self;
         let (by, user) = match state {
+            State::Closed => return Err(Refusal::Closed.into()),
             State::Found(held) => return Ok(held),
             State::Remembered(by, held, versions) => {
                 if versions.holds().await? {

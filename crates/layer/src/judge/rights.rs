@@ -33,6 +33,9 @@ pub(crate) async fn held(
     if *asker == Asker::All {
         return Ok(None);
     }
+    if instance.closed().is_any() {
+        return Err(Refusal::Closed.into());
+    }
     if let Some(held) = Holding::cached(inner, instance, asker).filter(|_| !is_anew) {
         return Ok(Some(held));
     }

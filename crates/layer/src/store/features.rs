@@ -17,6 +17,7 @@ use crate::store::records::check_format;
 /// The features that this program knows. Each kind of index is one.
 const KNOWN: &[&str] = &[
     CHANNELS,
+    CLOSED,
     PARTITIONED,
     SHARDS,
     VERDICTS,
@@ -29,6 +30,9 @@ const KNOWN: &[&str] = &[
 
 /// Documents are in channels: a program that does not know them would show them to everybody, and enter none.
 const CHANNELS: &str = "channels";
+
+/// It is closed to its users for a while: a program that does not know that would let them in.
+const CLOSED: &str = "closed";
 
 /// By-seq, `last_seq` and counters lie in buckets.
 const SHARDS: &str = "shards";
@@ -98,10 +102,12 @@ pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<
 /// Names the features of a record's shards, partitions, channels and indexes, beside others that it has, and gives it the format that this needs:
 /// the one from before features where there are none, so that an older program opens the database again.
 pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
-    let is_derived =
-        |feature: &String| [SHARDS, PARTITIONED, CHANNELS].contains(&feature.as_str()) || feature.starts_with(INDEX);
+    let is_derived = |feature: &String| {
+        [SHARDS, PARTITIONED, CHANNELS, CLOSED].contains(&feature.as_str()) || feature.starts_with(INDEX)
+    };
     record.features.retain(|feature| !is_derived(feature));
     record.features.extend((record.channels > 0).then(|| CHANNELS.to_owned()));
+    record.features.extend((record.closed > 0).then(|| CLOSED.to_owned()));
     record.features.extend(record.partitioned.then(|| PARTITIONED.to_owned()));
     record.features.extend((record.shards > 0).then(|| SHARDS.to_owned()));
     record.features.extend(record.indexes.iter().map(|index| format!("{INDEX}{}", index.kind)));

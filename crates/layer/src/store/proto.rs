@@ -101,6 +101,9 @@ pub struct DatabaseRecord {
     /// 0: no channels; else the number of what says which ones a document is in
     #[prost(uint64, tag = "18")]
     pub channels: u64,
+    /// to its users, while 1: a resync goes on that wants to be alone; 2: it is offline; 3: both
+    #[prost(uint32, tag = "19")]
+    pub closed: u32,
 }
 /// In a DatabaseRecord.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -25,7 +25,7 @@ fn refused(principal: &Principal, access: Access) -> [u16; 4] {
 
 fn refused_of<const N: usize>(channels: bool, all: [Needs; N], principal: &Principal, access: Access) -> [u16; N] {
     let status = |refused: Refused| refused.kind.status();
-    all.map(|needs| needs.are_met(principal, access, channels).map_or_else(status, |()| 0))
+    all.map(|needs| needs.suffices(principal, access, channels).map_or_else(status, |()| 0))
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn in_a_database_with_channels_administrators_alone_see_all() {
     assert_eq!(whole(&nobody, Access::Member), [[0, 0], [0, 403]]);
     // Who is a stranger is not told more of it than of one that is not there.
     assert_eq!(whole(&nobody, Access::Nobody), [[401, 401], [0, 401]]);
-    let refused = Needs::Whole.are_met(&anna, Access::Nobody, true).unwrap_err();
+    let refused = Needs::Whole.suffices(&anna, Access::Nobody, true).unwrap_err();
     assert_eq!(refused.reason, "Only administrators may read this.");
 }
 

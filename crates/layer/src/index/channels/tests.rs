@@ -20,9 +20,12 @@ use crate::index::definitions::write_record;
 use crate::index::tests::random::{Random, with_faults};
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::Layer;
+use crate::resync::ResyncAction;
 use crate::store::keys::ChannelPart;
 use crate::store::transaction::{self, Attempt, Operation};
 use crate::write::batch::resolved;
+
+const START: ResyncAction = ResyncAction::Start { is_exclusive: false };
 
 /// Says what a database without a function says; `gives` names users who get channels, `ends` is a second of Unix time.
 pub(crate) struct ByBody;
@@ -459,7 +462,7 @@ async fn torture(probability: f64, seed: u64, late: bool) {
     if late {
         // What was there before is entered, and what was judged otherwise.
         loop {
-            match one.resync(true).await {
+            match one.resync(START).await {
                 Ok(_) => break,
                 Err(Error::Storage(error)) if error.is_maybe_committed() => {}
                 Err(error) => panic!("{error}"),
@@ -499,16 +502,16 @@ async fn a_new_function_comes_to_all_documents() {
         put(&server, &format!("n{n:03}"), None, r#"{"x":"N","y":"N"}"#).await;
     }
     assert_eq!(server.resync_state().await.unwrap(), None);
-    assert!(server.resync(true).await.is_err(), "there are no channels");
+    assert!(server.resync(START).await.is_err(), "there are no channels");
     // The documents' own members.
     server.set_sync_function(None).await.unwrap();
     let state = server.resync_state().await.unwrap().unwrap();
     assert_eq!((state.documents, state.is_stopped), (0, false));
     assert!(keys_of(&db).await.iter().all(|key| key == "Resync" || key == "Function"));
-    assert!(server.resync(false).await.unwrap() && !server.resync(false).await.unwrap());
+    assert!(server.resync(ResyncAction::Stop).await.unwrap() && !server.resync(ResyncAction::Stop).await.unwrap());
     resynced(&server).await;
     assert_eq!(server.resync_state().await.unwrap().unwrap().documents, 0, "it is stopped");
-    assert!(server.resync(true).await.unwrap() && !server.resync(true).await.unwrap());
+    assert!(server.resync(START).await.unwrap() && !server.resync(START).await.unwrap());
     resynced(&server).await;
     assert_eq!(server.resync_state().await.unwrap(), None);
     let of_few = async || {
@@ -536,13 +539,60 @@ async fn a_new_function_comes_to_all_documents() {
     assert_clean(&db).await;
     // Nothing is written where nothing changes.
     let before = seqs().await;
-    server.resync(true).await.unwrap();
+    server.resync(START).await.unwrap();
     resynced(&server).await;
     assert_eq!(seqs().await, before);
     // A leaf that lost has been asked about, too.
     server.purge("c", &[db.get("c", &GetOptions::default()).await.unwrap().rev]).await.unwrap();
     assert!(of_few().await.contains(&"X1: c@1 [X1]".to_owned()));
     assert_clean(&db).await;
+}
+
+/// Users are kept out of what an exclusive resync is at, until it is through or stopped, by whatever function it goes on with; administrators
+/// go on.
+#[tokio::test]
+async fn an_exclusive_resync_has_the_database_for_itself() {
+    const ALONE: ResyncAction = ResyncAction::Start { is_exclusive: true };
+    let ([server, user], _directory) = database(false).await;
+    server.set_sync_function(None).await.unwrap();
+    for n in 0..60 {
+        put(&server, &format!("n{n:03}"), None, r#"{"x":"!","channels":"!"}"#).await;
+    }
+    resynced(&server).await;
+    let member = server.reader().asked_by(Asker::Account { name: "anna".into(), is_member: true });
+    let written = user.asked_by(Asker::Account { name: "anna".into(), is_member: true });
+    let reads = async || member.get("n001", &GetOptions::default()).await.map(drop).map_err(|error| error.to_string());
+    let writes = async || {
+        let edit = edit("w", None, "{}");
+        written.update(&edit).await.map(drop).map_err(|error| error.to_string())
+    };
+    let closed = Refusal::Closed.to_string();
+    reads().await.unwrap();
+    assert!(server.resync(ALONE).await.unwrap() && !server.resync(ALONE).await.unwrap());
+    assert_eq!((reads().await.unwrap_err(), writes().await.unwrap_err()), (closed.clone(), closed.clone()));
+    assert!(server.get("n001", &GetOptions::default()).await.is_ok() && server.closed().await.unwrap().is_resyncing);
+    // A function that comes meanwhile lets nobody in.
+    server.set_sync_function(Some("x")).await.unwrap();
+    assert!(reads().await.is_err() && server.resync_state().await.unwrap().unwrap().is_exclusive);
+    assert!(server.resync(ResyncAction::Stop).await.unwrap());
+    reads().await.unwrap();
+    assert!(server.resync(ALONE).await.unwrap());
+    assert!(reads().await.is_err());
+    let layer = Layer { inner: Arc::clone(&server.inner) };
+    assert_eq!(layer.resyncs(), []);
+    let before = layer.inner.metrics.resync_documents.get();
+    resynced(&server).await;
+    assert_eq!((layer.inner.metrics.resync_documents.get() - before, layer.resyncs()), (60, vec![]));
+    reads().await.unwrap();
+    assert!(!server.closed().await.unwrap().is_any());
+    // One that is offline is closed, too, whatever becomes of a resync.
+    server.set_offline(true).await.unwrap();
+    server.resync(ALONE).await.unwrap();
+    resynced(&server).await;
+    assert_eq!((reads().await.unwrap_err(), writes().await.unwrap_err()), (closed.clone(), closed));
+    server.set_offline(false).await.unwrap();
+    reads().await.unwrap();
+    assert_clean(&server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

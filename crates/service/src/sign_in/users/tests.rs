@@ -329,3 +329,28 @@ async fn a_feed_ends_when_its_session_does() {
     assert!(tokio::time::timeout(Duration::from_millis(500), watch.lost()).await.is_err());
     assert_eq!(tokio::time::timeout(Duration::from_secs(3), watch.lost()).await.unwrap().kind.status(), 401);
 }
+
+/// Users of a database that is offline, and what they follow, are kept out; administrators are not.
+#[tokio::test]
+async fn users_are_kept_out_of_what_is_offline() {
+    let store = Store::new().await;
+    let server = Server::new(&store).await;
+    server.create("one").await;
+    server.put("one", "anna", password("pw", 1), false).await;
+    let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
+    let status = async || match anna.database("one", Write).await {
+        Ok(_) => 0,
+        Err(crate::Denied::Refused(refused)) => refused.kind.status(),
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(status().await, 0);
+    let mut watch = anna.rights_watch().at_once();
+    assert!(tokio::time::timeout(Duration::from_millis(300), watch.lost()).await.is_err());
+    server.database("one").set_offline(true).await.unwrap();
+    assert_eq!(status().await, 503);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(1), watch.lost()).await.unwrap().kind.status(), 503);
+    let root = server.service.context(Standing::of_server());
+    assert!(root.database("one", Administer).await.is_ok());
+    server.database("one").set_offline(false).await.unwrap();
+    assert_eq!(status().await, 0);
+}
