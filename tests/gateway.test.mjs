@@ -1,8 +1,7 @@
 // Sync Gateway's recorded answers, request by request, on Flatbed's two ports for its API: status, headers and body must be equal. What
-// differs on purpose is listed with its reason in sync-gateway/differences.mjs; what is not built yet, in sync-gateway/later.json,
-// scenario by scenario, by the places of its steps, or as 'all' where the database cannot be made. The former must differ; of the latter
-// nothing is held, and FLATBED_GENERATE leaves out what has become equal. What another password or a lost user changes shows within a
-// second, so of scenarios about that what users ask is among them.
+// differs on purpose is listed with its reason in sync-gateway/differences.mjs, as a scenario where its database is refused; what is not
+// built yet, in sync-gateway/later.json, scenario by scenario, by the places of its steps, or as 'all' where the database cannot be made.
+// The former must differ; of the latter nothing is held, and FLATBED_GENERATE leaves out what has become equal.
 //   FLATBED_ANSWERS   replay only scenarios whose names have this in them
 //   FLATBED_GENERATE  write later.json anew, but for what differs on purpose, and tell how many answers are equal
 import assert from 'node:assert/strict';
@@ -10,7 +9,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { after, before, test } from 'node:test';
 import { play, read } from './sync-gateway/answers.mjs';
-import { differences } from './sync-gateway/differences.mjs';
+import { differences, refused } from './sync-gateway/differences.mjs';
 import { startServer } from './server.mjs';
 
 const file = new URL('sync-gateway/later.json', import.meta.url);
@@ -47,6 +46,12 @@ for (const scenario of read()) {
         if (reason) assert.ok(!equal, `is equal, against: ${reason}`);
         else if (!(notYet === 'all' || notYet.includes(index))) assert.ok(equal, `recorded ${JSON.stringify(recorded)}\nanswered ${JSON.stringify(answer)}`);
       });
+    }
+    const reason = refused[scenario.name];
+    if (reason) {
+      assert.ok(!played, `the database is made, against: ${reason}`);
+      counts.different += scenario.steps.filter(([, was]) => was).length;
+      return;
     }
     if (!played) {
       counts.later += scenario.steps.filter(([, was]) => was).length;

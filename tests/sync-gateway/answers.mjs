@@ -237,15 +237,16 @@ export async function* play({ publicUrl, adminUrl }, scenario) {
   const ask = async (index, step) => {
     const { as: who, method } = step;
     const headers = { ...(step.body === undefined ? { accept: 'application/json' } : json) };
-    for (const [name, value] of Object.entries(step.headers ?? {})) {
-      if (value === '-') delete headers[name];
-      else headers[name] = fill(value);
-    }
+    // '-': none, be it one that the user would have.
+    for (const [name, value] of Object.entries(step.headers ?? {})) headers[name] = value === '-' ? value : fill(value);
     if (who.startsWith('$')) {
       headers.cookie ??= `${known.get(`cookie:${who.slice(1)}`) ?? 'SyncGatewaySession'}=${known.get(`session:${who.slice(1)}`) ?? '?'}`;
     } else if (who !== 'admin' && who !== 'guest') {
       const [name, password = 'pass'] = who.split(':');
       headers.authorization ??= `Basic ${Buffer.from(`${name}:${password}`).toString('base64')}`;
+    }
+    for (const [name, value] of Object.entries(headers)) {
+      if (value === '-') delete headers[name];
     }
     answers[index] = await call(who === 'admin' ? adminUrl : publicUrl, method, fill(step.path), headers, fill(step.body));
     if (step.label) learn(step.label, answers[index]);

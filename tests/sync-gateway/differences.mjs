@@ -20,6 +20,7 @@ const reasons = [
     '_all_docs as a user': [20],
     'conflicts: channels follow the winning revision': [6, 11, 12, 19],
     'deleting, and writing again over a deletion': [3],
+    'guest: disabled until it is given a configuration': [7],
     'the tombstone of a conflict': [7],
     'attachments as a user': [11, 26],
     '_resync: a new sync function takes hold of old documents': [21],
@@ -108,7 +109,7 @@ const reasons = [
     'compressed and odd requests': [10],
   }],
   ['the guest has `!` from when it is enabled', {
-    'guest: disabled until it is given a configuration': [5],
+    'guest: disabled until it is given a configuration': [5, 6, 8],
   }],
   ['grants that mean nothing are not kept', {
     'access() with odd arguments': [15],
@@ -118,6 +119,7 @@ const reasons = [
     'making and removing databases': [12, 13, 16],
   }],
   ['reasons that quote a parser are our own', {
+    '_bulk_docs where some are refused': [2],
     'expiry() in the sync function and _exp in the body': [7],
   }],
   ['a tombstone in no channel of the reader\'s is shown as removed, as the feed told', {
@@ -133,15 +135,43 @@ const reasons = [
   ['grants of a purged document fall', {
     'a purged document\'s grants': [5],
   }],
+  ['sessions of a disabled user are not made and do not revive', {
+    'disabled users, and users without a password': [6, 10],
+  }],
+  ['there is no bucket to be emptied, and no index of one to be shown', {
+    'other admin requests': [4, 5, 6],
+  }],
+  ['design documents are CouchDB\'s port\'s', {
+    'the database\'s own answers for a user': [5, 10],
+  }],
+  ['no member of a body begins with an underscore: `_exp: null` is not kept', {
+    'expiry() in the sync function and _exp in the body': [15],
+  }],
+  ['what of a configuration would change what a database does, and is not heeded, is refused rather than passed over', {
+    'users with an empty password where that is allowed': 'all',
+    'send_www_authenticate_header off': 'all',
+    'a session belongs to its database, and its cookie\'s name can be set': 'all',
+    'a conflict that is refused where conflicts are off': 'all',
+  }],
+  ['an edit of a document that stands twice in a request is committed behind the others', {
+    '_bulk_docs where some are refused': [8],
+  }],
   ['`HEAD` of a feed is as `GET` without its rows', {
     'the feed of one user: her channels, her own user row, the order': [17],
   }],
 ];
 
+/** By scenario, why its database is not made. */
+export const refused = {};
+
 /** By scenario, by the place of the step, why. */
 export const differences = {};
 for (const [reason, scenarios] of reasons) {
   for (const [name, places] of Object.entries(scenarios)) {
+    if (places === 'all') {
+      refused[name] = reason;
+      continue;
+    }
     for (const place of places) (differences[name] ??= {})[place] = reason;
   }
 }

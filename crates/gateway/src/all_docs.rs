@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use flatbed_channels::{Given, Grant, Grantee, Held, ROLE_PREFIX};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
-use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, Reader, Verdict};
+use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, GetOptions, Got, Reader, Verdict};
 use flatbed_service::{Read, Standing, json_out};
 use hyper::{Method, StatusCode};
 
@@ -18,6 +18,9 @@ use crate::state::Gateway;
 /// Documents that are looked up at once by their ids; the layer gives back as many as fit.
 const KEYS_AT_ONCE: usize = 100;
 
+/// Documents whose revisions are looked up at once: there may be thousands of each.
+const REVISIONS_AT_ONCE: usize = 20;
+
 /// Documents of which it is looked up at once what was said of them.
 const ROUTINGS_AT_ONCE: usize = 100;
 
@@ -29,6 +32,8 @@ struct Selection {
     walk: AllDocsQuery,
     keys: Option<Vec<String>>,
     told: Told,
+    /// Documents are told with their revisions' ids.
+    revs: bool,
 }
 
 /// What rows tell of their documents beside revisions.
@@ -89,9 +94,6 @@ pub(crate) async fn all_docs(state: &Gateway, mut request: Request, name: &str) 
         None
     };
     let query = &request.query;
-    if query.flag("revs") {
-        return Err(Failure::not_implemented("revs"));
-    }
     let is_admin = request.context.principal().is_admin;
     let told = Told {
         channels: query.flag("channels"),
@@ -122,7 +124,7 @@ pub(crate) async fn all_docs(state: &Gateway, mut request: Request, name: &str) 
         return Ok(reply);
     }
     let pages = Pages::new(walk.include_docs);
-    let selection = Selection { walk, keys, told };
+    let selection = Selection { revs: query.flag("revs") && walk.include_docs, walk, keys, told };
     spawn(async move {
         let _memory = memory;
         if write(&database, selection, &pages, &mut sender).await.is_ok() {
@@ -153,8 +155,12 @@ async fn write(
             // What was too much for one read is asked for again.
             let count = found.len().max(1);
             for (key, row) in chunk.iter().zip(found) {
+                let mut row = row.filter(|row| !row.deleted);
+                if selection.revs {
+                    add_revisions(database, row.as_mut_slice()).await?;
+                }
                 separator(&mut rows, &mut sender.buffer);
-                match row.filter(|row| !row.deleted) {
+                match row {
                     Some(row) => write_row(&row, &selection.told, told.get(&row.id), sender),
                     None => {
                         let mut row = Object::new(&mut sender.buffer);
@@ -173,10 +179,18 @@ async fn write(
             let Some(page) = sender.unless_gone(walk.next_page()).await?? else { break };
             shrink(&mut room, page_bytes(page.len(), page.iter().filter_map(|row| row.doc.as_ref())));
             let told = sender.unless_gone(selection.told.look_up(database, page.iter())).await??;
-            for row in page.iter().filter(|row| !row.id.starts_with('_')) {
-                separator(&mut rows, &mut sender.buffer);
-                write_row(row, &selection.told, told.get(&row.id), sender);
-                sender.send_if_full().await?;
+            let mut page: Vec<AllDocsRow> = page.into_iter().filter(|row| !row.id.starts_with('_')).collect();
+            for some in page.chunks_mut(REVISIONS_AT_ONCE) {
+                if selection.revs {
+                    sender.unless_gone(add_revisions(database, some)).await??;
+                }
+                for row in some {
+                    separator(&mut rows, &mut sender.buffer);
+                    write_row(row, &selection.told, told.get(&row.id), sender);
+                    // They may be more than the document.
+                    row.doc = None;
+                    sender.send_if_full().await?;
+                }
             }
         }
     }
@@ -185,6 +199,27 @@ async fn write(
     sender.buffer.extend_from_slice(b",\"update_seq\":");
     json_out::seq(&update_seq, &mut sender.buffer);
     sender.buffer.extend_from_slice(b"}\n");
+    Ok(())
+}
+
+/// Looks up the ids of the revisions of rows' documents.
+async fn add_revisions(database: &Reader, rows: &mut [AllDocsRow]) -> flatbed_layer::Result<()> {
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let asked = rest.iter().map(|row| {
+            let options = GetOptions { rev: Some(row.rev.clone()), revs: true, no_body: true, ..GetOptions::default() };
+            (row.id.clone(), options)
+        });
+        let found = database.get_many(&asked.collect::<Vec<_>>()).await?;
+        // What was too much for one read is asked for again.
+        let count = found.len().clamp(1, rest.len());
+        for (row, found) in rest.iter_mut().zip(found) {
+            if let (Some(doc), Got::Document(found)) = (&mut row.doc, found) {
+                doc.revisions = found.revisions;
+            }
+        }
+        rest = rest.get_mut(count..).unwrap_or_default();
+    }
     Ok(())
 }
 

@@ -33,9 +33,12 @@ pub(crate) fn too_many() -> Failure {
 }
 
 fn wanted(doc: Value<'_>, new_edits: bool) -> Result<Wanted<'_>> {
-    if !matches!(doc, Value::Object(_)) {
+    let Value::Object(mut members) = doc else {
         return Err(Failure::bad_request("Document body must be JSON"));
-    }
+    };
+    // As recorded: what is no text is no id, and one is made.
+    members.retain(|(name, value)| name != "_id" || matches!(value, Value::String(_)));
+    let doc = Value::Object(members);
     let id = doc.get("_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
     let made = edit_of(doc, None, new_edits).and_then(|(mut edit, written)| {
         if edit.id.is_empty() {
@@ -97,7 +100,10 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     let mut done = edits.iter().zip(outcomes);
     let mut out = Vec::with_capacity(100 * rest.len() + 2);
     let mut rows = Array::new(&mut out);
-    for other in rest {
+    // As recorded: local documents come last.
+    let (locals, others): (Vec<_>, Vec<_>) =
+        rest.into_iter().partition(|other| matches!(other, Some(Wanted::Local(_))));
+    for other in others.into_iter().chain(locals) {
         let (id, outcome) = match other {
             None => match done.next() {
                 Some((edit, outcome)) => {

@@ -224,6 +224,11 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Ok(session::nobody())
         }
+        // Design documents are CouchDB's port's: here there are none.
+        Of::Design(_) | Of::View if request.method.is_safe() => {
+            request.context.database(name, flatbed_service::Read).await?.exists().await?;
+            Err(Failure::not_found("missing"))
+        }
         Of::Design(_) | Of::View => {
             request.skip_body().await;
             Err(Failure::not_implemented("This route"))
@@ -279,6 +284,10 @@ async fn administration(state: &Gateway, mut request: Request, name: &str, of: A
         Administration::Resync => Box::pin(resync::resync(request, name)).await,
         Administration::DryRun => Box::pin(resync::dry_run(request, name)).await,
         Administration::RawChannels(id) => Box::pin(raw::channels(request, name, &id)).await,
+        Administration::View(_) => {
+            request.context.database(name, flatbed_service::Read).await?.exists().await?;
+            Err(Failure::not_found("missing"))
+        }
         Administration::Offline => Box::pin(database::set_offline(request, name, true)).await,
         Administration::Online => Box::pin(database::set_offline(request, name, false)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,

@@ -286,7 +286,9 @@ impl Administration {
     /// # Errors
     /// As there.
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
-        self.0.write(|database| async move { database.put_principal(write).await }).await
+        let written = self.0.write(|database| async move { database.put_principal(write).await }).await;
+        self.0.forget_user(&write.name);
+        written
     }
 
     /// See [`Database::set_sync_function`].
@@ -326,7 +328,9 @@ impl Administration {
     /// # Errors
     /// As there.
     pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
-        self.0.write(|database| async move { database.delete_principal(kind, name).await }).await
+        let deleted = self.0.write(|database| async move { database.delete_principal(kind, name).await }).await;
+        self.0.forget_user(name);
+        deleted
     }
 
     /// See [`Database::end_principal_sessions`].
@@ -334,7 +338,9 @@ impl Administration {
     /// # Errors
     /// As there.
     pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
-        self.0.write(|database| async move { database.end_principal_sessions(name).await }).await
+        let ended = self.0.write(|database| async move { database.end_principal_sessions(name).await }).await;
+        self.0.forget_user(name);
+        ended
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Given<D> {
     pub(crate) first: D,
     /// `None`: it is the server's own.
     again: Option<Arc<Again<D>>>,
+    /// Who knows users of the database, and its name.
+    users: Option<(Arc<Accounts>, Arc<str>)>,
 }
 
 /// How it is asked for again.
@@ -47,13 +49,14 @@ impl<D: Clone> Given<D> {
             make,
         };
         let is_servers = matches!(granted.rights.standing.rests_on(), RestsOn::Server);
-        Given { first: make(granted), again: (!is_servers).then(|| Arc::new(again())) }
+        let users = Some((Arc::clone(granted.accounts), granted.name.into()));
+        Given { first: make(granted), again: (!is_servers).then(|| Arc::new(again())), users }
     }
 
     /// What is not asked for again.
     #[cfg(test)]
     pub(crate) fn fixed(first: D) -> Given<D> {
-        Given { first, again: None }
+        Given { first, again: None, users: None }
     }
 
     /// What may be written with now.
@@ -75,6 +78,13 @@ impl<D: Clone> Given<D> {
         match self.again.as_deref() {
             None => Err(Refusal::UserChanged.into()),
             Some(again) => Box::pin(again.ask(Fresh::Since(Instant::now()))).await,
+        }
+    }
+
+    /// This process has changed a user of the database, or may have: what it knows of them is of before.
+    pub(crate) fn forget_user(&self, name: &str) {
+        if let Some((accounts, database)) = &self.users {
+            accounts.principals.forget(database, name);
         }
     }
 

@@ -34,6 +34,12 @@ impl Principals {
         Principals { layer, found: Mutex::default() }
     }
 
+    /// What is known of a user is of before a change.
+    pub(crate) fn forget(&self, database: &str, name: &str) {
+        let of = (Box::from(database), Box::from(name));
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
+    }
+
     async fn find(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<PrincipalAt>>> {
         if !is_principal(name) {
             return Ok(None);

@@ -71,6 +71,16 @@ pub struct UserSession {
     pub ends_at_ms: u64,
 }
 
+/// What a session's id is found to be.
+enum SessionFound {
+    /// One that counts, and whose it is.
+    Counts(PrincipalSession, Arc<PrincipalAt>),
+    /// One of a user who is gone or disabled.
+    OfNobody,
+    /// None, one that has ended, or one of before the user's password.
+    Not,
+}
+
 /// Who proved the password, or brings the session, lets the server write what follows from it.
 #[derive(Debug)]
 struct Proved;
@@ -123,12 +133,20 @@ impl SignIn {
             if let Some(standing) = self.by_token(authorization, &others).await? {
                 return found(standing);
             }
-            if let Some(credentials) = Credentials::of_header(authorization).map_err(SignInError::from)? {
-                return found(self.by_name(database, &credentials, &others).await?);
+            match Credentials::of_header(authorization) {
+                Ok(Some(credentials)) => return found(self.by_name(database, &credentials, &others).await?),
+                Ok(None) => {}
+                // What is no name and password at all claims nothing.
+                Err(refused) if refused.kind == flatbed_auth::Kind::BadRequest => {}
+                Err(refused) => return Err(SignInError::from(refused).into()),
             }
         }
         if let Some(id) = claims.session {
-            return self.by_session(database, id).await;
+            match self.by_session(database, id).await? {
+                Some(identified) => return Ok(identified),
+                // Of somebody who is gone or disabled: nobody is meant by it.
+                None => {}
+            }
         }
         match self.accounts.user_of(database, "", Fresh::Second).await? {
             Some(guest) if !guest.principal.is_disabled => found(standing(database, &guest, None)),
@@ -207,10 +225,12 @@ impl SignIn {
         hash.unwrap_or_else(PasswordHash::of_nothing)
     }
 
-    /// By a session of the database. Where a tenth of its time has passed, it begins anew.
-    async fn by_session(&self, database: &str, id: &str) -> Result<UserIdentified, UserSignInError> {
-        let Some((session, user)) = self.session_in(database, id).await? else {
-            return Err(UserSignInError::SessionInvalid);
+    /// By a session of the database. Where a tenth of its time has passed, it begins anew. `None`: its user is gone or disabled.
+    async fn by_session(&self, database: &str, id: &str) -> Result<Option<UserIdentified>, UserSignInError> {
+        let (session, user) = match self.find_session(database, id).await? {
+            SessionFound::Counts(session, user) => (session, user),
+            SessionFound::OfNobody => return Ok(None),
+            SessionFound::Not => return Err(UserSignInError::SessionInvalid),
         };
         let now = now_ms();
         let left = u128::from(session.ends_at_ms.saturating_sub(now)) * 10;
@@ -223,7 +243,8 @@ impl SignIn {
                 prolonged_until_ms = Some(ends_at_ms);
             }
         }
-        Ok(UserIdentified { standing: standing(database, &user, Some(session_hash(id))), prolonged_until_ms })
+        let standing = standing(database, &user, Some(session_hash(id)));
+        Ok(Some(UserIdentified { standing, prolonged_until_ms }))
     }
 
     /// A session of a database that still counts, and its user.
@@ -232,20 +253,32 @@ impl SignIn {
         database: &str,
         id: &str,
     ) -> flatbed_layer::Result<Option<(PrincipalSession, Arc<PrincipalAt>)>> {
+        Ok(match self.find_session(database, id).await? {
+            SessionFound::Counts(session, user) => Some((session, user)),
+            SessionFound::OfNobody | SessionFound::Not => None,
+        })
+    }
+
+    async fn find_session(&self, database: &str, id: &str) -> flatbed_layer::Result<SessionFound> {
         if id.len() != ID_BYTES || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Ok(None);
+            return Ok(SessionFound::Not);
         }
         let session = self.layer.0.reader(database).principal_session(&session_hash(id)).await?;
-        let Some(session) = session.filter(|session| now_ms() < session.ends_at_ms) else { return Ok(None) };
+        let Some(session) = session.filter(|session| now_ms() < session.ends_at_ms) else {
+            return Ok(SessionFound::Not);
+        };
         let mut user = self.accounts.user_of(database, &session.name, Fresh::Second).await?;
         if user.as_ref().is_none_or(|user| user.principal.generation < session.generation) {
             // It may have been made a moment ago.
             user = self.accounts.user_of(database, &session.name, Fresh::Since(Instant::now())).await?;
         }
-        let is_same = |user: &Arc<PrincipalAt>| {
-            user.principal.generation == session.generation && !user.principal.is_disabled && !session.name.is_empty()
-        };
-        Ok(user.filter(is_same).map(|user| (session, user)))
+        Ok(match user.filter(|user| !user.principal.is_disabled) {
+            None => SessionFound::OfNobody,
+            Some(user) if user.principal.generation == session.generation && !session.name.is_empty() => {
+                SessionFound::Counts(session, user)
+            }
+            Some(_) => SessionFound::Not,
+        })
     }
 
     /// Makes a session of a user of a database, for whoever may; `None`: there is none of the name, or they are disabled. It goes on

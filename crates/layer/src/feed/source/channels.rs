@@ -14,7 +14,7 @@ mod tests;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use flatbed_channels::{ALL, Asked, FeedRow, FeedScope, Held, Kind, Merge, Position, Stamp, Step};
+use flatbed_channels::{ALL, Asked, FeedRow, FeedScope, GUEST, Held, Kind, Merge, Position, Stamp, Step};
 use flatbed_revtree::DocumentId;
 use futures_util::future::try_join;
 
@@ -242,7 +242,8 @@ impl Channels {
     fn name(&self) -> Option<&str> {
         match &self.asker {
             Asker::Principal(name) | Asker::Account { name, .. } => Some(name),
-            Asker::All | Asker::Guest => None,
+            Asker::Guest => Some(GUEST),
+            Asker::All => None,
         }
     }
 
