@@ -21,13 +21,11 @@ use crate::error::Result;
 use crate::store::seq::STAMP_BYTES;
 
 pub(crate) use bucket::BucketKeys;
-#[allow(unused_imports, reason = "what reads channels is being built")]
 pub(crate) use channels::ChannelPart;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
 pub(crate) use index::IndexPart;
 pub(crate) use places::{Head, RowPlaces, Sorted};
-#[allow(unused_imports, reason = "likewise")]
 pub(crate) use principals::{
     PrincipalPart, SESSION_HASH_BYTES, changed_principal_at, pack_principal, unpack_principal,
 };

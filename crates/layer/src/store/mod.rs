@@ -12,7 +12,6 @@ pub(crate) mod namespaces;
 pub(crate) mod once;
 #[rustfmt::skip]
 #[allow(unreachable_pub, reason = "generated")]
-#[allow(dead_code, reason = "of channels: what writes them is being built")]
 pub(crate) mod proto;
 pub(crate) mod records;
 pub(crate) mod room;

@@ -1,6 +1,5 @@
 //! Keys of channels: which documents are in them, which have left them, and when documents end. What they are for:
 //! design/channels.md.
-#![allow(dead_code, reason = "what reads and writes them is being built")]
 
 use crate::error::Result;
 use crate::store::keys::tuple::{
@@ -89,6 +88,7 @@ impl Keys {
     }
 
     /// All entries of all channels.
+    #[cfg(test)]
     pub(crate) fn channel_entries_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, ENTRIES), end: self.two(CHANNELS, ENTRIES + 1) }
     }
@@ -104,6 +104,7 @@ impl Keys {
     }
 
     /// Those of all channels.
+    #[cfg(test)]
     pub(crate) fn channel_documents_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, DOCUMENTS), end: self.two(CHANNELS, DOCUMENTS + 1) }
     }
@@ -155,6 +156,7 @@ impl Keys {
     }
 
     /// All documents that end.
+    #[cfg(test)]
     pub(crate) fn ends_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, ENDS), end: self.two(CHANNELS, ENDS + 1) }
     }

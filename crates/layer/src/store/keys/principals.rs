@@ -1,5 +1,4 @@
 //! Keys of a database's users and roles: what they are, what they have, and by what. What they are for: design/channels.md.
-#![allow(dead_code, reason = "what reads and writes them is being built")]
 
 use flatbed_channels::{Given, Kind};
 
@@ -122,11 +121,6 @@ impl Keys {
         under(&self.principal_part(PERIODS, kind, name))
     }
 
-    /// Those of everybody.
-    pub(crate) fn periods_all(&self) -> KeyRange {
-        KeyRange { begin: self.two(PRINCIPALS, PERIODS), end: self.two(PRINCIPALS, PERIODS + 1) }
-    }
-
     fn ways_prefix(&self, kind: Kind, name: &str, what: &Given) -> Vec<u8> {
         let mut key = self.principal_part(WAYS, kind, name);
         put_given(&mut key, what);
@@ -154,13 +148,9 @@ impl Keys {
     }
 
     /// All ways in which it has anything.
+    #[cfg(test)]
     pub(crate) fn ways_of(&self, kind: Kind, name: &str) -> KeyRange {
         under(&self.principal_part(WAYS, kind, name))
-    }
-
-    /// Those of everybody.
-    pub(crate) fn ways_all(&self) -> KeyRange {
-        KeyRange { begin: self.two(PRINCIPALS, WAYS), end: self.two(PRINCIPALS, WAYS + 1) }
     }
 
     fn changed_principals_prefix(&self, incarnation: u64) -> Vec<u8> {
