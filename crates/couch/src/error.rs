@@ -8,7 +8,8 @@ use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::{Error as FunctionError, InvalidResponse};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    DefinitionError, DesignFault, Error as LayerError, FunctionFailure, Invalid, NotJudged, Refusal, RevId, ViewFailure,
+    DefinitionError, DesignFault, Error as LayerError, FunctionFailure, IndexFailure, Invalid, NotJudged, Refusal,
+    RevId, ViewFailure,
 };
 use flatbed_service::{AnswerError, Denied, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
@@ -30,6 +31,8 @@ pub(crate) struct Failure {
     pub(crate) reason: String,
     /// The methods of an `allow` header, with 405.
     pub(crate) allow: Option<&'static str>,
+    /// After so many seconds it is worth another try.
+    pub(crate) retry_after_seconds: Option<u32>,
 }
 
 /// Result of a handler.
@@ -38,7 +41,7 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 impl Failure {
     /// Any failure.
     pub(crate) fn new(status: StatusCode, error: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
-        Failure { status, error: error.into(), reason: reason.into(), allow: None }
+        Failure { status, error: error.into(), reason: reason.into(), allow: None, retry_after_seconds: None }
     }
 
     /// 400 `bad_request`.
@@ -93,8 +96,8 @@ impl Failure {
 
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
-        let Refused { status, error, reason, .. } = refused;
-        Failure::new(status, error, reason)
+        let Refused { status, error, reason, retry_after_seconds } = refused;
+        Failure { retry_after_seconds, ..Failure::new(status, error, reason) }
     }
 }
 
@@ -255,6 +258,10 @@ impl From<LayerError> for Failure {
         match error {
             LayerError::Refused(refusal) => refusal.into(),
             LayerError::View(failure) => failure.into(),
+            LayerError::Index(IndexFailure::Building) => {
+                let failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason);
+                Failure { retry_after_seconds: Some(1), ..failure }
+            }
             LayerError::Index(_) => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             LayerError::DatabaseNotFound => Failure::not_found(reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
@@ -332,6 +339,7 @@ impl From<Refusal> for Failure {
             Refusal::InvalidDesign { what, .. } => match what {
                 DesignFault::Member => Failure::new(StatusCode::BAD_REQUEST, "invalid_design_doc", reason),
                 DesignFault::NoFunction => Failure::not_found(reason),
+                DesignFault::Selector(error) => Failure::new(StatusCode::BAD_REQUEST, error, reason),
                 DesignFault::Compilation => Failure::new(StatusCode::BAD_REQUEST, "compilation_error", reason),
             },
             Refusal::InvalidSetting(_)
@@ -376,7 +384,8 @@ impl From<Refusal> for Failure {
                 };
                 Failure::new(status, error, reason)
             }
-            Refusal::SelectorExhausted => Failure::bad_request(reason),
+            Refusal::SelectorExhausted | Refusal::AmbiguousIndex => Failure::bad_request(reason),
+            Refusal::NoSelectorIndex => Failure::not_found(reason),
             // Its indexes come and go faster than it can be planned, or it was to go on with one that is gone.
             // And who asks changes faster than anything can be written for them.
             Refusal::IndexGone | Refusal::UserChanged => {

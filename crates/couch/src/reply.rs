@@ -17,6 +17,9 @@ pub(crate) fn failed(failure: &Failure) -> Reply {
     if let Some(allow) = failure.allow {
         reply.header(header::ALLOW, allow);
     }
+    if let Some(seconds) = failure.retry_after_seconds {
+        reply.header(header::RETRY_AFTER, &seconds.to_string());
+    }
     if failure.status == StatusCode::UPGRADE_REQUIRED {
         reply.header(header::CONNECTION, "upgrade");
         reply.header(header::UPGRADE, "websocket");

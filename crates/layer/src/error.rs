@@ -133,6 +133,9 @@ pub enum IndexFailure {
     /// It has been tried for a while to build it, and is tried on.
     #[error("the index cannot be built now: {0}")]
     Stuck(String),
+    /// A feed is to be read of it, which does not wait.
+    #[error("the index is being built")]
+    Building,
 }
 
 /// What a client did that cannot be, or what its edit or its question met: nothing is wrong with the storage, and
@@ -235,6 +238,12 @@ pub enum Refusal {
     /// The index that a query was planned with is no longer there, or others are.
     #[error("the database has other indexes now")]
     IndexGone,
+    /// The database has no selector index of this name.
+    #[error("The database has no selector index of this name")]
+    NoSelectorIndex,
+    /// Several design documents define a selector index of this name, and it was not said whose is meant.
+    #[error("Several design documents have a selector index of this name: name one as `_index/DESIGN/NAME`")]
+    AmbiguousIndex,
     /// A selector takes too long on a document, or nobody waits for what it selects.
     #[error("the selector takes too long")]
     SelectorExhausted,
@@ -305,6 +314,8 @@ pub enum DesignFault {
     NoFunction,
     /// A function's text is not a function.
     Compilation,
+    /// A selector, with CouchDB's word for what is wrong with it.
+    Selector(&'static str),
 }
 
 /// What kept a rule from judging.

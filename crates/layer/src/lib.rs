@@ -94,6 +94,7 @@ pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LO
 pub use group::info::ViewGroupInfo;
 pub use group::source::ViewUpdate;
 pub use handle::{Database, Reader, Seen};
+pub use index::selector::definition::IndexName;
 pub use index_builds::IndexBuild;
 pub use index_waits::IndexWait;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
@@ -227,6 +228,7 @@ fn folders_know_only_those_below_them() {
                 "layer",
                 "handle",
                 "document",
+                "index",
                 "read",
             ],
         ),
@@ -234,7 +236,7 @@ fn folders_know_only_those_below_them() {
             "feed",
             &[
                 "asker", "error", "held", "metrics", "store", "instance", "layer", "handle", "document", "channels",
-                "read",
+                "index", "read",
             ],
         ),
         ("gauges", &["feed", "layer"]),

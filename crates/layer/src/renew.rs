@@ -16,6 +16,7 @@ mod channels;
 mod database;
 mod events;
 mod roots;
+mod selected;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -52,7 +52,7 @@ pub use order::compare;
 pub use plan::{Plan, Source, plan};
 pub use projection::project;
 pub use refused::Refused;
-pub use rows::{IndexReader, RowIndex, RowSelector, RowsError};
+pub use rows::{IndexReader, RowIndex, RowSelector, RowsError, SelectorReader};
 pub use sort::Sort;
 pub use steps::Exhausted;
 use steps::Steps;

@@ -63,6 +63,43 @@ impl Selector {
     }
 }
 
+/// What a selector reads of the bodies of one database, to be kept beside it.
+#[derive(Debug, Clone)]
+pub struct SelectorReader(Reader);
+
+impl SelectorReader {
+    /// As [`RowSelector::lacks_ids`].
+    pub fn lacks_ids(&self) -> bool {
+        self.0.lacks_ids
+    }
+}
+
+impl Selector {
+    /// As [`Selector::for_rows`], for [`Selector::matches_rows`].
+    pub fn reader(&self, ids: &impl FieldIds) -> SelectorReader {
+        SelectorReader(self.for_rows(ids).reader)
+    }
+
+    /// As [`RowSelector::matches`], with a reader of this selector.
+    ///
+    /// # Errors
+    /// [`RowsError`]
+    pub fn matches_rows<'k, P>(
+        &self,
+        reader: &SelectorReader,
+        pairs: P,
+        names: &impl FieldNames,
+        special: impl FnOnce() -> Value<'static>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<bool, RowsError>
+    where
+        P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    {
+        let read = reader.0.read(pairs, names, special)?;
+        Ok(self.normal().holds(&read, &mut Steps::new(stop))?)
+    }
+}
+
 impl RowSelector<'_> {
     /// Whether a name that is looked for has no id: then bodies are matched rightly only if the names are all that there are.
     pub fn lacks_ids(&self) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_http::{CHUNK_BYTES, Following, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, DESIGN, Documents, Place, Reader, RevId, RowKind, Scope, TailDocument, TailRow,
+    ChangeRow, ChangesPage, DESIGN, Documents, IndexName, Place, Reader, RevId, RowKind, Scope, TailDocument, TailRow,
     check_channel,
 };
 use flatbed_service::{Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
@@ -27,6 +27,9 @@ use flatbed_documents::{self as attached, Show};
 
 /// In a database that has channels this is no function of a design document.
 const BY_CHANNEL: &str = "sync_gateway/bychannel";
+
+/// Before the name of a selector index.
+const INDEX: &str = "_index/";
 
 /// How a feed is shown.
 struct Shown {
@@ -177,6 +180,10 @@ async fn filter(context: &Context, query: &Query, posted: Value<'static>) -> Res
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;
             return Ok((Scope::All, Filter::Selector(context.selector(selector).await?)));
+        }
+        Some(other) if let Some(name) = other.strip_prefix(INDEX) => {
+            let unnamed = || Failure::bad_request("`filter` must be of the form `_index/NAME` or `_index/DESIGN/NAME`");
+            Scope::Selected(Arc::new(IndexName::parse(name).ok_or_else(unnamed)?))
         }
         Some(other) if other.starts_with('_') => return Err(Failure::bad_request("unknown builtin filter name")),
         Some(_) => Scope::All,

@@ -37,6 +37,7 @@ mod replication_tls;
 mod replicator;
 mod rights;
 mod sample_views;
+mod selector_indexes;
 mod selectors;
 mod sessions;
 mod slow_followers;

@@ -112,6 +112,9 @@ impl Changes {
         if self.query.descending || self.limit == 0 || self.query.since == Since::Beginning {
             return None;
         }
+        if !self.source.begins_with_shared() {
+            return None;
+        }
         let inner = &self.database.inner;
         let instance = inner.cached(&self.database.name)?;
         if self.source.judged(instance.channels()).is_some() {
@@ -304,8 +307,8 @@ impl Changes {
                 Some(Seen::Changed) if self.query.extras.are_in(&row) => Some(row),
                 Some(Seen::Lost) => Some(Arc::new(row.lost())),
                 // It comes with the next page.
-                None | Some(Seen::Changed) if rows.is_empty() => return Step::ReadOn,
-                None | Some(Seen::Changed) => return Step::Rows(rows, false),
+                None | Some(Seen::Changed | Seen::Unknown) if rows.is_empty() => return Step::ReadOn,
+                None | Some(Seen::Changed | Seen::Unknown) => return Step::Rows(rows, false),
             };
             if let Some(shown) = shown {
                 self.limit = self.limit.saturating_sub(1);

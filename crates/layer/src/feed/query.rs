@@ -9,6 +9,7 @@ use crate::document::edit::{Conflicts, Document};
 use crate::feed::place::Place;
 use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
+use crate::index::selector::definition::IndexName;
 
 /// Where a feed begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +43,11 @@ pub enum Scope {
     /// Those of some channels, and those that leave them, of a database that has channels: for who sees all of it these, else those of
     /// them that the reader has.
     Channels(Arc<BTreeSet<String>>),
+    /// Those that the selector of an index takes as they are now: what a walk filtered by the selector passes. A page fails with
+    /// [`Refusal::NoSelectorIndex`](crate::Refusal::NoSelectorIndex) or [`AmbiguousIndex`](crate::Refusal::AmbiguousIndex), while the index
+    /// is built with [`IndexFailure::Building`](crate::IndexFailure::Building), and with
+    /// [`Refusal::IndexGone`](crate::Refusal::IndexGone) once the index is another one than that which the feed began with.
+    Selected(Arc<IndexName>),
 }
 
 /// A row's document.
@@ -95,7 +101,7 @@ impl Scope {
             Scope::Designs => DocumentId::of(id).is_design(),
             Scope::Ids(ids) => ids.contains(id),
             // They are not known by their ids.
-            Scope::Channels(_) => false,
+            Scope::Channels(_) | Scope::Selected(_) => false,
         }
     }
 }

@@ -129,7 +129,7 @@ impl ShowsDocument for ChangeRow {
     }
 }
 
-/// What channels know of a change: names, or `None` where an entry names none of so many.
+/// What channels and selector indexes know of a change: names, or `None` where an entry names none of so many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RowChannels {
     /// Those of the winner.
@@ -138,12 +138,14 @@ pub(crate) struct RowChannels {
     pub(crate) left: Option<Vec<String>>,
     /// The change before, if the document had left channels with it or earlier: who has not seen that one does not learn of these here.
     pub(crate) before: Option<Stamp>,
+    /// The numbers of the selector indexes that have taken it.
+    pub(crate) selected: Vec<u64>,
 }
 
 /// Of a database without channels.
 impl Default for RowChannels {
     fn default() -> Self {
-        RowChannels { entered: Some(Vec::new()), left: Some(Vec::new()), before: None }
+        RowChannels { entered: Some(Vec::new()), left: Some(Vec::new()), before: None, selected: Vec::new() }
     }
 }
 
@@ -159,7 +161,7 @@ impl RowChannels {
     /// Bytes of the names.
     pub(crate) fn bytes(&self) -> usize {
         let names = self.entered.iter().chain(&self.left).flatten();
-        names.map(|name| name.len() + size_of::<String>()).sum()
+        names.map(|name| name.len() + size_of::<String>()).sum::<usize>() + self.selected.len() * size_of::<u64>()
     }
 }
 
@@ -181,7 +183,8 @@ pub(crate) fn change_row_with_channels(seq: Seq, value: &[u8]) -> Result<(Change
 
 fn row_of(seq: Seq, entry: proto::SequenceEntry) -> Result<(ChangeRow, RowChannels)> {
     let before = entry.before.try_into().ok().map(Stamp);
-    let channels = RowChannels { entered: names(entry.channels), left: names(entry.left), before };
+    let (entered, left) = (names(entry.channels), names(entry.left));
+    let channels = RowChannels { entered, left, before, selected: entry.selected };
     let rev = revision(entry.winner.as_ref())?;
     let mut leaves = vec![rev.clone()];
     for leaf in &entry.leaves {

@@ -9,6 +9,7 @@
 pub(super) mod by_id;
 pub(super) mod by_seq;
 pub(super) mod channels;
+pub(super) mod selected;
 #[cfg(test)]
 mod words;
 
@@ -23,6 +24,7 @@ use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
 use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::channels::Channels;
+use crate::feed::source::selected::Selected;
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -73,6 +75,8 @@ pub(super) enum Seen {
     Other,
     /// A change of one of its documents.
     Changed,
+    /// What there is in memory does not say: a page is read.
+    Unknown,
     /// The change with which its document has left the feed ([`RowKind::Lost`](crate::RowKind::Lost)).
     #[cfg_attr(not(test), expect(dead_code, reason = "a document can leave no feed that there is yet"))]
     Lost,
@@ -82,6 +86,7 @@ pub(super) enum Seen {
 pub(super) enum AnySource {
     BySeq(BySeq),
     ByIds(ByIds),
+    Selected(Selected),
     Channels(Box<Channels>),
     #[cfg(test)]
     Words(words::Words),
@@ -95,6 +100,7 @@ impl AnySource {
             None => match Plain::of(query) {
                 Plain::BySeq(source) => AnySource::BySeq(source),
                 Plain::ByIds(source) => AnySource::ByIds(source),
+                Plain::Selected(source) => AnySource::Selected(source),
             },
         }
     }
@@ -104,6 +110,15 @@ impl AnySource {
         match self {
             AnySource::Channels(source) => source.interest(),
             _ => None,
+        }
+    }
+
+    /// Whether a feed may begin with what followers share: that of before an index was defined says nothing of it.
+    pub(super) fn begins_with_shared(&self) -> bool {
+        match self {
+            AnySource::Selected(_) => false,
+            AnySource::Channels(source) => !source.is_of_index(),
+            _ => true,
         }
     }
 
@@ -121,6 +136,7 @@ impl AnySource {
 enum Plain {
     BySeq(BySeq),
     ByIds(ByIds),
+    Selected(Selected),
 }
 
 impl Plain {
@@ -128,6 +144,7 @@ impl Plain {
         let walk = BySeq::new(query.scope.clone());
         match &query.scope {
             Scope::Ids(ids) => Plain::ByIds(ByIds::new(ids.clone(), walk)),
+            Scope::Selected(name) => Plain::Selected(Selected::new(name.clone(), query.active_only)),
             Scope::All | Scope::Designs | Scope::Channels(_) => {
                 Plain::BySeq(if query.active_only { walk.without_tombstones() } else { walk })
             }
@@ -141,6 +158,7 @@ macro_rules! of_any {
         match $any {
             AnySource::BySeq($source) => $done,
             AnySource::ByIds($source) => $done,
+            AnySource::Selected($source) => $done,
             AnySource::Channels($source) => $done,
             #[cfg(test)]
             AnySource::Words($source) => $done,

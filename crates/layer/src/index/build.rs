@@ -6,6 +6,8 @@
 //! place and entries lie in one store, and two builders at once do no more than one. A step conflicts with the edits and
 //! purges of the documents that it enters, in both directions: whichever of the two comes second sees what the other wrote.
 
+mod tombstones;
+
 use std::collections::VecDeque;
 
 use foundationdb::options::ConflictRangeType;
@@ -154,6 +156,9 @@ impl Operation for Step<'_> {
         let most = (self.pace.documents >> self.attempts.min(10)).max(1);
         self.attempts += 1;
         let progress = read_progress(&within, self.number, false).await?.unwrap_or_default();
+        if progress.tombstones {
+            return self.tombstones(&within, &found, progress, most).await;
+        }
         let later = instance.keys.index_all_later(self.number);
         let mut range = if progress.later { later.clone() } else { instance.keys.all_docs() };
         if !progress.later && !progress.built_until.is_empty() {
@@ -234,10 +239,7 @@ impl Operation for Step<'_> {
                     trx.set(&key, id.as_bytes());
                 }
             }
-            // In both directions: nobody may write the document meanwhile, nor have read what it had before.
-            let end = [&info_key[..], &[0]].concat();
-            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Read)?;
-            trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
+            conflict_in_both_directions(trx, &info_key)?;
             entered = Some(id);
         }
         maintainer.finish(&within)?;
@@ -263,25 +265,45 @@ impl Operation for Step<'_> {
         }
         if is_last && !progress.later && !trx.get_range(&page_of(&later, 1, false), 1, false).await?.is_empty() {
             let built_until = ids.last().cloned().unwrap_or(progress.built_until);
-            trx.set(&key, &proto::IndexProgress { built_until, later: true, documents }.encode_to_vec());
+            let behind = proto::IndexProgress { built_until, later: true, documents, ..Default::default() };
+            trx.set(&key, &behind.encode_to_vec());
+            return Ok(Stepped::On);
+        }
+        if is_last && found.kind.has_tombstones() {
+            let built_until = ids.last().cloned().unwrap_or(progress.built_until);
+            let behind = proto::IndexProgress { built_until, documents, tombstones: true, ..Default::default() };
+            trx.set(&key, &behind.encode_to_vec());
             return Ok(Stepped::On);
         }
         if is_last {
-            let mut record = instance.record.clone();
-            record
-                .indexes
-                .iter_mut()
-                .filter(|index| index.number == self.number)
-                .for_each(|index| index.readable = true);
-            trx.clear(&key);
-            write_record(&within, record);
-            return Ok(Stepped::Built);
+            return Ok(self.built(&within));
         }
         // It is written in any case: of two builders one fails.
         let built_until = entered.filter(|_| !progress.later).cloned().unwrap_or(progress.built_until);
-        trx.set(&key, &proto::IndexProgress { built_until, later: progress.later, documents }.encode_to_vec());
+        let reached = proto::IndexProgress { built_until, later: progress.later, documents, ..Default::default() };
+        trx.set(&key, &reached.encode_to_vec());
         Ok(Stepped::On)
     }
+}
+
+impl Step<'_> {
+    /// The index may be read.
+    fn built(&self, within: &Within<'_>) -> Stepped {
+        let mut record = within.instance.record.clone();
+        let is_it = |index: &&mut proto::Index| index.number == self.number;
+        record.indexes.iter_mut().filter(is_it).for_each(|index| index.readable = true);
+        within.trx.clear(&within.instance.keys.index_progress(self.number));
+        write_record(within, record);
+        Stepped::Built
+    }
+}
+
+/// Nobody may write the document meanwhile, nor have read what it had before.
+fn conflict_in_both_directions(trx: &Transaction, info_key: &[u8]) -> Result<()> {
+    let end = [info_key, &[0]].concat();
+    trx.add_conflict_range(info_key, &end, ConflictRangeType::Read)?;
+    trx.add_conflict_range(info_key, &end, ConflictRangeType::Write)?;
+    Ok(())
 }
 
 /// A document that was read; `None` where no document has the id.

@@ -9,6 +9,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::index::channels::Rerouted;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::index::selector::selecting::{Selecting, entry_of_document};
 use crate::instance::Instance;
 use crate::store::keys::BucketKeys;
 use crate::store::proto;
@@ -19,20 +20,31 @@ use crate::store::transaction::{Quiet, Transaction};
 /// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
 const LEAVES_IN_ENTRY_MAX: usize = 8;
 
-/// Exactly one entry a document; `last_seq` for the watches; that the database has changed.
-#[derive(Default)]
+/// Exactly one entry a document, and one in each selector index that takes it; `last_seq` for the watches; that the database has
+/// changed.
 pub(crate) struct BySeq {
     greatest_user_version: Option<u16>,
+    selecting: Selecting,
 }
 
-impl IndexMaintainer for BySeq {
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+impl BySeq {
+    pub(crate) fn new(instance: &Instance) -> BySeq {
+        BySeq { greatest_user_version: None, selecting: Selecting::of(instance) }
+    }
+
+    /// Takes away what a document had.
+    fn leave(&self, within: &Within<'_>, old: &Info) -> Result<()> {
         let Within { trx, instance, .. } = *within;
-        let quiet = Quiet(trx);
-        if let Some(old) = change.old {
-            quiet.clear(&entry_of(instance, old)?)?;
-        }
-        let new = change.new;
+        let (quiet, seq) = (Quiet(trx), Seq::new(instance.incarnation(), old.stamp));
+        quiet.clear(&entry_of(instance, old)?)?;
+        // Whether it was there is not known: who would look at the old body had to read it.
+        self.selecting.numbers().try_for_each(|number| quiet.clear(&instance.keys.index_change(number, &seq)))
+    }
+
+    /// Writes what a document has, with the numbers of the selector indexes that take it.
+    fn enter(&mut self, within: &Within<'_>, change: &Change<'_>, selected: Vec<u64>) -> Result<()> {
+        let Within { trx, instance, .. } = *within;
+        let (quiet, new) = (Quiet(trx), change.new);
         let leaves = match change.leaves.len() {
             2..=LEAVES_IN_ENTRY_MAX => {
                 let mut others: Vec<_> = change.leaves.iter().filter(|(_, rev)| *rev != new.winner).collect();
@@ -54,16 +66,41 @@ impl IndexMaintainer for BySeq {
                 _ => Vec::new(),
             },
             expires_at_ms: new.ends_at_ms(),
+            selected,
         };
-        let key = instance.buckets.own().by_seq_stamped(instance.incarnation(), change.user_version);
+        let (incarnation, user_version) = (instance.incarnation(), change.user_version);
+        for number in &entry.selected {
+            let key = instance.keys.index_change_stamped(*number, incarnation, user_version);
+            quiet.atomic(&key, &entry_of_document(change.id, new), MutationType::SetVersionstampedKey)?;
+        }
+        let key = instance.buckets.own().by_seq_stamped(incarnation, user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
-        self.greatest_user_version = self.greatest_user_version.max(Some(change.user_version));
-        Ok(None)
+        self.greatest_user_version = self.greatest_user_version.max(Some(user_version));
+        Ok(())
+    }
+}
+
+impl IndexMaintainer for BySeq {
+    fn begin(&mut self, within: &Within<'_>, _: &str) {
+        self.selecting.begin(within);
+    }
+
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        if let Some(old) = change.old {
+            self.leave(within, old)?;
+        }
+        if self.selecting.is_empty() {
+            self.enter(within, change, Vec::new())?;
+            return Ok(None);
+        }
+        Ok(Some(Box::pin(async move {
+            let selected = self.selecting.selected(within, change).await?;
+            self.enter(within, change, selected)
+        })))
     }
 
     fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
-        let Within { trx, instance, .. } = *within;
-        Quiet(trx).clear(&entry_of(instance, purged.old)?)?;
+        self.leave(within, purged.old)?;
         self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
         Ok(None)
     }

@@ -20,6 +20,7 @@ use crate::store::records::Info;
 /// All kinds. For each there is a feature in `store::features`, and lines in design/data-model.md.
 pub(crate) const KINDS: &[&dyn Kind] = &[
     &crate::index::json::kind::Json,
+    &crate::index::selector::kind::Selected,
     #[cfg(test)]
     &crate::index::member::Member,
 ];
@@ -54,6 +55,16 @@ pub(crate) trait Kind: Send + Sync {
     /// What the index takes at most, in bytes of keys and values, in a transaction that writes the edit: of new entries and
     /// of old ones. Also in one that enters a document of that id which was there before.
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64;
+
+    /// Whether writes keep it together with by-seq ([`crate::index::by_seq::BySeq`]): its maintainer is for builders alone.
+    fn is_of_by_seq(&self) -> bool {
+        false
+    }
+
+    /// Whether tombstones may be in it: builders enter them behind all other documents.
+    fn has_tombstones(&self) -> bool {
+        false
+    }
 
     /// Whether it prepares documents: see [`Kind::prepare`].
     fn prepares(&self, _index: &proto::Index) -> bool {

@@ -201,7 +201,7 @@ const COMMON: usize = 3;
 impl Maintainers {
     pub(crate) fn of(instance: &Instance, preparations: &Preparations) -> Maintainers {
         let mut all: Vec<Box<dyn IndexMaintainer>> = Vec::with_capacity(COMMON + instance.record.indexes.len());
-        all.push(Box::new(BySeq::default()));
+        all.push(Box::new(BySeq::new(instance)));
         all.push(Box::new(AllDocs));
         all.push(Box::new(Counters::default()));
         if instance.record.partitioned {
@@ -210,14 +210,15 @@ impl Maintainers {
         if instance.channels() > 0 {
             all.push(Box::new(Channels::default()));
         }
-        all.extend(indexes_of(instance).map(|index| index.maintainer(preparations)));
+        let apart = indexes_of(instance).filter(|index| !index.kind.is_of_by_seq());
+        all.extend(apart.map(|index| index.maintainer(preparations)));
         let grants = (instance.channels() > 0).then(Shared::default);
         Maintainers { all, definitions: Definitions::default(), grants }
     }
 
     /// See [`IndexMaintainer::begin`].
     pub(crate) fn begin(&mut self, within: &Within<'_>, id: &str) {
-        self.all.iter_mut().skip(COMMON).for_each(|maintainer| maintainer.begin(within, id));
+        self.all.iter_mut().for_each(|maintainer| maintainer.begin(within, id));
     }
 
     /// A document may be written of which this was said: what is read of what it gives is asked for here.

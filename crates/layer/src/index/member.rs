@@ -169,6 +169,7 @@ impl Kind for Member {
             let (trx, instance) = (within.trx, within.instance);
             let id = match part {
                 IndexPart::Progress | IndexPart::Later(_) => return Ok(None),
+                IndexPart::Change(_) => return Ok(Some("it has no entries in the order of commits".to_owned())),
                 IndexPart::OfDocument(id) => id,
                 IndexPart::Node(level, from) => {
                     let pages =

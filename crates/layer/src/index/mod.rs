@@ -13,4 +13,5 @@ pub(crate) mod maintainers;
 pub(crate) mod member;
 pub(crate) mod partitions;
 pub(crate) mod prepare;
+pub(crate) mod selector;
 pub(crate) mod tests;

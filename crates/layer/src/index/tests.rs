@@ -4,6 +4,7 @@
 mod collations;
 mod json;
 pub(crate) mod random;
+mod selector;
 
 use std::sync::Arc;
 use std::time::Duration;

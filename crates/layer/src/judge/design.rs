@@ -2,11 +2,13 @@
 //! asks for them, and functions of views that are functions.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 
 use crate::error::{DesignFault, NotJudged, Refusal};
+use crate::index::selector::definition as selectors;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, ViewFunctions};
@@ -79,6 +81,9 @@ pub(super) async fn check(
     partitioned: bool,
 ) -> Result<(), Refusal> {
     check_members(body, partitioned)?;
+    if let Some(member) = body.get(selectors::MEMBER) {
+        check_selectors(member.clone().into_owned()).await?;
+    }
     let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body, partitioned)) else {
         return Ok(());
     };
@@ -98,6 +103,20 @@ pub(super) async fn check(
         };
         Err(Refusal::NotJudged { because, reason })
     })
+}
+
+/// For so long a design document's selectors are compiled.
+const SELECTORS_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Whether selectors may be written, which is found out where it holds nobody up.
+async fn check_selectors(member: Value<'static>) -> Result<(), Refusal> {
+    let until = Instant::now() + SELECTORS_TIME_MAX;
+    let checked = tokio::task::spawn_blocking(move || selectors::check(&member, &|| Instant::now() >= until)).await;
+    match checked {
+        Ok(Some(checked)) => checked,
+        Ok(None) => Err(Refusal::not_judged(NotJudged::TimedOut, "the selectors take too long")),
+        Err(_) => Err(Refusal::not_judged(NotJudged::Internal, "the selectors were not looked at")),
+    }
 }
 
 /// The same, but for what its functions are.

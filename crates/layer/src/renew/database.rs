@@ -7,6 +7,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::instance::next_incarnation;
 use crate::renew::channels::{Marks, Numbers, move_entries};
+use crate::renew::selected::Selected;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::keys::{KeyRange, Keys};
@@ -257,6 +258,9 @@ impl Step<'_> {
             .map(|entry| entry.map(|entry| self.keys.document(&entry.document_id).info()))
             .map(|key| key.map(|key| (trx.get(&key, true), key)))
             .collect();
+        let seqs =
+            merged.rows.iter().filter_map(|(number, (_, (key, _)))| buckets.get(*number)?.by_seq_parse(key).ok());
+        let selected = Selected::read(trx, &self.keys, self.record, seqs).await?;
         let quiet = Quiet(trx);
         let mut cleared: Vec<Option<Vec<u8>>> = vec![None; own.len()];
         let mut last_read: Vec<Option<&Vec<u8>>> = vec![None; own.len()];
@@ -294,6 +298,7 @@ impl Step<'_> {
             let stamped = bucket.by_seq_stamped(self.incarnation, user_version);
             quiet.atomic(&stamped, value, MutationType::SetVersionstampedKey)?;
             let mut bytes = key.len() + stamped.len() + value.len();
+            bytes += selected.move_entries(trx, &self.keys, &seq, (self.incarnation, user_version))?;
             if let Some((found, info_key)) = info
                 && let Some(info) = found.await?
                 && let Some(operand) = stamped_anew(&info, seq.stamp(), user_version)

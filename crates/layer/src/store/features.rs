@@ -22,6 +22,7 @@ const KNOWN: &[&str] = &[
     SHARDS,
     VERDICTS,
     "index:json",
+    "index:selector",
     // Groups of views: who writes without knowing them wakes nobody who follows, and renews none of their places.
     "index:view",
     #[cfg(test)]

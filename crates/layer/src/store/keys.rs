@@ -434,11 +434,29 @@ mod tests {
         }
 
         #[test]
+        fn entries_of_indexes_are_taken(number in 1..1_u64 << 40, incarnation: u64, stamp: [u8; 12], form in prop::collection::vec(any::<u8>(), 0..9)) {
+            let (keys, seq) = (keys(), Seq::new(incarnation, stamp));
+            let key = keys.index_change(number, &seq);
+            prop_assert_eq!(keys.split_index(&key).unwrap(), (number, IndexPart::Change(seq)));
+            prop_assert_eq!(keys.index_change_seq(&key).unwrap(), seq);
+            let behind = keys.index_changes_after(number, &seq);
+            prop_assert!(behind.begin > key && behind.begin <= behind.end);
+            for places in [RowPlaces::default(), RowPlaces(Some("p"))] {
+                let entry = keys.index_entry(number, places, &form, "p:d");
+                let part = keys.split_index(&entry).unwrap().1;
+                let is_same = matches!(part, IndexPart::Entry(Sorted { element, .. }) if element == form);
+                prop_assert!(is_same);
+                prop_assert!(keys.index_change_seq(&entry).is_err());
+            }
+        }
+
+        #[test]
         fn foreign_keys_do_not_panic(key in proptest::collection::vec(any::<u8>(), 0..40)) {
             let keys = keys();
             let by_seq = [0, 4].map(|shards| keys.bucket(shards, 0).by_seq_parse(&key));
             let _ = (keys.split_document(&key), by_seq, keys.split_bucket(&key), keys.all_docs_id(&key));
             Subspace::all().for_each(|subspace| drop(keys.check(subspace, &key)));
+            let _ = keys.split_index(&[&keys.index_place(1, b"")[..], &key].concat());
             let _ = (keys.split_blob(&key), keys.staged_id(&key), keys.field_name_id(&key), take_rev(&key));
         }
     }

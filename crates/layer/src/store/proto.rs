@@ -144,6 +144,15 @@ pub struct IndexProgress {
     /// how many have been entered, about
     #[prost(uint64, tag = "3")]
     pub documents: u64,
+    /// all documents that are not deleted are in it; tombstones are entered by their changes
+    #[prost(bool, tag = "4")]
+    pub tombstones: bool,
+    /// of these, those of all buckets before this one have been
+    #[prost(uint64, tag = "5")]
+    pub bucket: u64,
+    /// and those of this one up to here, a sequence; empty: none has
+    #[prost(string, tag = "6")]
+    pub passed: ::prost::alloc::string::String,
 }
 /// {NS}/FIELDS/IDS/{name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -312,6 +321,9 @@ pub struct SequenceEntry {
     /// of the winner, as in DocumentInfo
     #[prost(uint64, tag = "9")]
     pub expires_at_ms: u64,
+    /// the selector indexes that have taken the winner in with this change
+    #[prost(uint64, repeated, tag = "10")]
+    pub selected: ::prost::alloc::vec::Vec<u64>,
 }
 /// {NS}/ALL_DOCS/{docid}, of documents that are not deleted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -401,7 +401,7 @@ mod tests {
                             at += 1;
                             let names = entered.iter().chain(&left).flatten().cloned().collect();
                             told.push((at, names, false));
-                            news.row(seq(at), &RowChannels { entered, left, before: None });
+                            news.row(seq(at), &RowChannels { entered, left, ..RowChannels::default() });
                         }
                         at = drained;
                         if is_open {

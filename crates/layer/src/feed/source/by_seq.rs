@@ -108,21 +108,26 @@ impl Source for BySeq {
         // Of another incarnation all is left.
         let cursor = of_incarnation(instance.incarnation(), cursor.seq());
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
-        let (counted, bytes) = count(trx, &ranges, PENDING_EXACT_MAX + 1).await?;
-        if counted <= PENDING_EXACT_MAX as u64 {
-            return Ok(counted);
-        }
-        let sizes = ranges.iter().map(|range| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
-        let sizes: Vec<_> = sizes.collect();
-        let counters = [Counter::Documents, Counter::DeletedDocuments];
-        let counters = counters.map(|counter| instance.buckets.begin_count(trx, counter));
-        let mut all = 0;
-        for counter in counters {
-            all += counter.await?.max(0) as u64;
-        }
-        let size: i64 = try_join_all(sizes).await?.into_iter().sum();
-        Ok(estimate(counted, bytes, size.max(0) as u64, all))
+        pending_in(trx, instance, &ranges).await
     }
+}
+
+/// How many entries lie in all ranges, of which a document has one at most: see [`crate::Changes::pending`].
+pub(super) async fn pending_in(trx: &Transaction, instance: &Instance, ranges: &[KeyRange]) -> Result<u64> {
+    let (counted, bytes) = count(trx, ranges, PENDING_EXACT_MAX + 1).await?;
+    if counted <= PENDING_EXACT_MAX as u64 {
+        return Ok(counted);
+    }
+    let sizes = ranges.iter().map(|range| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
+    let sizes: Vec<_> = sizes.collect();
+    let counters = [Counter::Documents, Counter::DeletedDocuments];
+    let counters = counters.map(|counter| instance.buckets.begin_count(trx, counter));
+    let mut all = 0;
+    for counter in counters {
+        all += counter.await?.max(0) as u64;
+    }
+    let size: i64 = try_join_all(sizes).await?.into_iter().sum();
+    Ok(estimate(counted, bytes, size.max(0) as u64, all))
 }
 
 /// How many entries lie in a range of `size` bytes, where the first `counted` take `bytes`, and a database of `all` documents

@@ -119,6 +119,8 @@ struct UnderWay {
     left: VecDeque<Slot>,
     /// Of a list of documents, which no merge is made of.
     of_ids: Option<FeedScope>,
+    /// The number of the index that the feed is of.
+    index: Option<u64>,
 }
 
 /// What comes of a merge, or of a list of ids.
@@ -148,6 +150,11 @@ impl Channels {
         channels > 0 || matches!(self.query.scope, Scope::Channels(_))
     }
 
+    /// Whether it is of a selector index.
+    pub(super) fn is_of_index(&self) -> bool {
+        matches!(self.plain, Plain::Selected(_))
+    }
+
     /// Up to where all has been read, if the feed is at its end there.
     pub(super) fn until(&self) -> Option<Seq> {
         self.reached.and_then(|reached| reached.until)
@@ -155,7 +162,8 @@ impl Channels {
 
     /// What is followed, if the end was read.
     pub(in crate::feed) fn interest(&self) -> Option<Interest<'_>> {
-        let live = self.live.as_ref()?;
+        // That its index goes says a row of a design document, which is in no channel.
+        let live = self.live.as_ref().filter(|_| !self.is_of_index())?;
         Some(Interest { found: &live.held, held: live.only.as_ref().unwrap_or(&live.held.held) })
     }
 
@@ -179,6 +187,13 @@ impl Channels {
     pub(in crate::feed) fn judge(&self, row: &TailRow, extras: Extras) -> Live {
         let Some(live) = &self.live else { return Live::Unknown };
         let held = live.only.as_ref().unwrap_or(&live.held.held);
+        let seen = match &self.plain {
+            Plain::Selected(index) => index.sees(row),
+            Plain::BySeq(_) | Plain::ByIds(_) => Seen::Changed,
+        };
+        if seen == Seen::Unknown {
+            return Live::Unknown;
+        }
         if !self.is_about(&row.row.id) {
             return Live::Other;
         }
@@ -194,6 +209,9 @@ impl Channels {
         }
         if !is_seen {
             return if extras.has_documents() { Live::Unknown } else { Live::Left(left) };
+        }
+        if seen == Seen::Other {
+            return Live::Other;
         }
         // Of other leaves not all may be seen.
         let names_others = extras.leaves || extras.documents >= Documents::WithConflicts;
@@ -220,11 +238,11 @@ impl Channels {
                 Held::since_ever(channels.iter().map(String::as_str))
             }
             Scope::Channels(channels) => held.held.only(channels.iter().map(String::as_str)),
-            Scope::All | Scope::Designs | Scope::Ids(_) => held.held.clone(),
+            Scope::All | Scope::Designs | Scope::Ids(_) | Scope::Selected(_) => held.held.clone(),
         };
         let lost = if self.query.revocations { of.lost().to_vec() } else { Vec::new() };
         // The row would lead its reader past what they are not shown while they are kept out.
-        let has_row = matches!(self.query.scope, Scope::All | Scope::Channels(_)) && !held.held.is_nothing();
+        let has_row = !matches!(self.query.scope, Scope::Designs | Scope::Ids(_)) && !held.held.is_nothing();
         let has_row = has_row && self.name().is_some();
         let active_only = self.query.active_only && !matches!(self.query.scope, Scope::Ids(_));
         FeedScope { held: of, lost, user: held.user_at.filter(|_| has_row), active_only }
@@ -291,6 +309,10 @@ impl Channels {
             return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
         }
         let incarnation = instance.incarnation();
+        let index = match &mut self.plain {
+            Plain::Selected(index) => Some(index.number(page.inner, instance)?),
+            Plain::BySeq(_) | Plain::ByIds(_) => None,
+        };
         let begin = self.begin(incarnation, page);
         // What is taken out here is gone if this fails: another attempt begins where the last page ended.
         let is_on = |of: &UnderWay| {
@@ -328,15 +350,18 @@ impl Channels {
             Some(under_way) => under_way,
             None => {
                 let until = instance.buckets.begin_last_seq(trx, incarnation).await?;
-                self.set_out(trx, instance, &held, (stands, until), most).await?
+                self.set_out(trx, instance, &held, (stands, until), most, index).await?
             }
         };
         let is_end = self.collect(trx, page.inner, instance, &mut under_way, most).await?;
         let slots: Vec<Slot> = under_way.left.drain(..most.min(under_way.left.len())).collect();
         let found = reading::answered(trx, instance, &under_way, slots).await?;
+        let passed = found.last().map(|row| row.position);
+        let found = reading::selected(trx, instance, index, found).await?;
         let (inner, extras) = (page.inner, page.extras);
         let show = showing::Show { trx, inner, instance, held: &held, extras, name: self.name() };
         let (rows, behind) = show.rows(found).await?;
+        let is_passed = behind.is_empty();
         behind.into_iter().rev().for_each(|row| under_way.left.push_front(Slot::Row(row)));
         let is_full = rows.len() as u64 >= page.limit;
         let last_seq = rows.last().map_or(shown, |row| row.place());
@@ -345,6 +370,8 @@ impl Channels {
             // When they are let in again they have what they had before, and nothing would tell of what has happened meanwhile.
             _ if is_out => stands,
             _ if under_way.left.is_empty() => under_way.merge.stands(),
+            // Behind it are rows that the index does not have.
+            _ if is_passed => passed.unwrap_or(stands),
             Some(last) => last.place().position(incarnation),
             None => stands,
         };
@@ -360,7 +387,7 @@ impl Channels {
 
     /// By what its reader is judged from here on.
     fn following(&self, held: &Arc<HeldAt>) -> Following {
-        let is_whole = matches!(self.query.scope, Scope::All | Scope::Designs | Scope::Ids(_));
+        let is_whole = !matches!(self.query.scope, Scope::Channels(_));
         Following { held: Arc::clone(held), only: (!is_whole).then(|| self.scope(held).held) }
     }
 
@@ -372,16 +399,17 @@ impl Channels {
         held: &Arc<HeldAt>,
         (since, until): (Position, Seq),
         most: usize,
+        index: Option<u64>,
     ) -> Result<UnderWay> {
         let (incarnation, scope, held) = (instance.incarnation(), self.scope(held), Arc::clone(held));
         let Some(ids) = self.ids() else {
             let merge = Merge::new(scope, since, Stamp(*until.stamp()));
             let limits = reading::first_limits(merge.streams(), most);
-            return Ok(UnderWay { incarnation, held, merge, limits, left: VecDeque::new(), of_ids: None });
+            return Ok(UnderWay { incarnation, held, merge, limits, left: VecDeque::new(), of_ids: None, index });
         };
         let left = reading::look(trx, instance, ids, &scope, since, |id| self.is_about(id)).await?;
         let merge = Merge::new(FeedScope::default(), since, Stamp(*until.stamp()));
-        Ok(UnderWay { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope) })
+        Ok(UnderWay { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope), index })
     }
 
     /// Takes from the merge until there is a page, and says whether it has come to its end.
@@ -425,7 +453,12 @@ impl Channels {
         let (held, until) = try_join(held, instance.buckets.begin_last_seq(trx, incarnation)).await?;
         self.check_member(&held)?;
         let most = PENDING_EXACT_MAX + 1;
-        let mut under_way = self.set_out(trx, instance, &held, (cursor.position(incarnation), until), most).await?;
+        let index = match &self.plain {
+            Plain::Selected(index) => index.known(),
+            Plain::BySeq(_) | Plain::ByIds(_) => None,
+        };
+        let behind = (cursor.position(incarnation), until);
+        let mut under_way = self.set_out(trx, instance, &held, behind, most, index).await?;
         if under_way.of_ids.is_some() {
             return Ok(under_way.left.len() as u64);
         }
@@ -434,7 +467,8 @@ impl Channels {
         loop {
             let is_end = self.collect(trx, inner, instance, &mut under_way, most).await?;
             let slots: Vec<Slot> = under_way.left.drain(..).collect();
-            counted += reading::answered(trx, instance, &under_way, slots).await?.len();
+            let found = reading::answered(trx, instance, &under_way, slots).await?;
+            counted += reading::selected(trx, instance, index, found).await?.len();
             rounds += 1;
             if is_end {
                 return Ok(counted as u64);
@@ -457,6 +491,7 @@ impl Source for Channels {
         match &mut self.plain {
             Plain::BySeq(source) => source.read(trx, instance, page).await,
             Plain::ByIds(source) => source.read(trx, instance, page).await,
+            Plain::Selected(source) => source.read(trx, instance, page).await,
         }
     }
 
@@ -464,6 +499,7 @@ impl Source for Channels {
         match &self.plain {
             Plain::BySeq(source) => source.sees(row),
             Plain::ByIds(source) => source.sees(row),
+            Plain::Selected(source) => source.sees(row),
         }
     }
 
@@ -474,6 +510,7 @@ impl Source for Channels {
         match &self.plain {
             Plain::BySeq(source) => source.pending(trx, inner, instance, cursor).await,
             Plain::ByIds(source) => source.pending(trx, inner, instance, cursor).await,
+            Plain::Selected(source) => source.pending(trx, inner, instance, cursor).await,
         }
     }
 }

@@ -51,7 +51,7 @@ impl Source for Words {
         let limit = if page.limit == 0 { 0 } else { u64::MAX };
         let mut read = self.walk.read(trx, instance, &Page { limit, ..*page }).await?;
         let shown = read.rows.into_iter().filter_map(|row| match of(row.doc.as_ref()) {
-            Seen::Other => None,
+            Seen::Other | Seen::Unknown => None,
             Seen::Changed => Some(row),
             Seen::Lost => Some(row.lost()),
         });

@@ -87,6 +87,7 @@ pub(crate) async fn check_entry(
             let is_one = (1..=LEVELS).contains(&level) && label(&from).is_some();
             return Ok((!is_one).then(|| "it is no label by which keys are looked for".to_owned()));
         }
+        IndexPart::Change(_) => return Ok(Some("it has no entries in the order of commits".to_owned())),
         IndexPart::OfDocument(id) => (id, None),
         IndexPart::Entry(Sorted { partition, element, id }) => {
             if RowPlaces::of(compiled(index)?.is_partitioned(), &id).0 != partition.as_deref() {

@@ -3,9 +3,11 @@
 use crate::error::Result;
 use crate::store::keys::places::{RowPlaces, Sorted};
 use crate::store::keys::tuple::{
-    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text, under,
+    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
+    take_int, take_text, under,
 };
 use crate::store::keys::{INDEXES, KeyRange, Keys};
+use crate::store::seq::Seq;
 
 // Under {NS}/INDEXES/{index}.
 const PROGRESS: u64 = 0;
@@ -20,6 +22,8 @@ pub(crate) enum IndexPart {
     Progress,
     /// What it is sorted by, and its document's id.
     Entry(Sorted),
+    /// An entry of an index in the order of commits.
+    Change(Seq),
     /// The document's id.
     OfDocument(String),
     /// A node of what is kept of the entries together: its level, and where it begins, in the words of the index's kind.
@@ -55,6 +59,40 @@ impl Keys {
     /// An entry of an index: what its kind sorts by, and whose entry it is. `places`: those of its document.
     pub(crate) fn index_entry(&self, number: u64, places: RowPlaces<'_>, sorted_by: &[u8], id: &str) -> Vec<u8> {
         self.index_place(number, &places.document(sorted_by, id))
+    }
+
+    fn index_incarnation(&self, number: u64, incarnation: u64) -> Vec<u8> {
+        let mut key = self.index_part(number, ENTRIES);
+        put_int(&mut key, incarnation);
+        key
+    }
+
+    /// An entry of an index in the order of commits.
+    pub(crate) fn index_change(&self, number: u64, seq: &Seq) -> Vec<u8> {
+        let mut key = self.index_incarnation(number, seq.incarnation());
+        key.push(TUPLE_VERSIONSTAMP);
+        key.extend_from_slice(seq.stamp());
+        key
+    }
+
+    /// The key of such an entry for SET_VERSIONSTAMPED_KEY.
+    pub(crate) fn index_change_stamped(&self, number: u64, incarnation: u64, user_version: u16) -> Vec<u8> {
+        stamped(self.index_incarnation(number, incarnation), user_version)
+    }
+
+    /// Such entries behind a sequence, of its incarnation.
+    pub(crate) fn index_changes_after(&self, number: u64, seq: &Seq) -> KeyRange {
+        let mut begin = self.index_change(number, seq);
+        begin.push(0);
+        KeyRange { begin, end: under(&self.index_incarnation(number, seq.incarnation())).end }
+    }
+
+    /// The sequence in a key of such an entry.
+    pub(crate) fn index_change_seq(&self, key: &[u8]) -> Result<Seq> {
+        match self.split_index(key)? {
+            (_, IndexPart::Change(seq)) => Ok(seq),
+            _ => Err(bad_key()),
+        }
     }
 
     /// All entries of an index that are sorted by bytes that begin so.
@@ -113,8 +151,14 @@ impl Keys {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
         let part = match take_int(rest)? {
             (PROGRESS, []) => IndexPart::Progress,
-            (ENTRIES, rest) => match Sorted::take(rest)? {
+            (ENTRIES, rest) if matches!(rest, [TUPLE_STRING | TUPLE_BYTES, ..]) => match Sorted::take(rest)? {
                 (sorted, []) => IndexPart::Entry(sorted),
+                _ => return Err(bad_key()),
+            },
+            (ENTRIES, rest) => match take_int(rest)? {
+                (incarnation, [TUPLE_VERSIONSTAMP, stamp @ ..]) => {
+                    IndexPart::Change(Seq::from_slice(incarnation, stamp)?)
+                }
                 _ => return Err(bad_key()),
             },
             (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),

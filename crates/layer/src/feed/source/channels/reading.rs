@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use flatbed_channels::{ALL, DocumentState, Entry, FeedRow, FeedScope, Left, Position, Source as Of, Stamp, Want};
+use flatbed_channels::{
+    ALL, DocumentState, Entry, FeedRow, FeedScope, Left, Position, RowKind, Source as Of, Stamp, Want,
+};
 use flatbed_revtree::RevId;
 use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -65,19 +67,25 @@ impl UnderWay {
         let count = if room == 0 { 1 } else { wants.len().min(AT_ONCE) };
         let share = (room / count.max(1)).max(LIMIT_MIN);
         let mut reads = Vec::with_capacity(count);
+        let index = self.index_of_all();
         for want in wants.into_iter().take(count) {
             let limit = self.limits.get_mut(want.stream).map_or(LIMIT_MIN, |limit| {
                 let before = *limit;
                 *limit = (2 * before).min(PAGE_ROWS_MAX);
                 before.min(share)
             });
-            let (stream, read) = (want.stream, begin_entries(trx, inner, instance, &want, limit));
+            let (stream, read) = (want.stream, begin_entries(trx, inner, instance, &want, limit, index));
             reads.push(async move {
                 let (rows, at_end) = read.await?;
                 Ok(Read { stream, rows, at_end })
             });
         }
         try_join_all(reads)
+    }
+
+    /// The index in which all documents lie that the feed may show: not those whose loss it tells of.
+    fn index_of_all(&self) -> Option<u64> {
+        self.index.filter(|_| self.merge.scope().lost.is_empty())
     }
 
     /// Hands over what was read.
@@ -93,7 +101,8 @@ impl UnderWay {
         trx: &Transaction,
         instance: &Instance,
     ) -> impl Future<Output = foundationdb::FdbResult<Vec<i64>>> + Send + use<> {
-        let ranges = self.merge.wants().into_iter().take(AT_ONCE).flat_map(|want| ranges(instance, &want));
+        let index = self.index_of_all();
+        let ranges = self.merge.wants().into_iter().take(AT_ONCE).flat_map(|want| ranges(instance, &want, index));
         let size = |range: KeyRange| trx.get_estimated_range_size_bytes(&range.begin, &range.end);
         try_join_all(ranges.map(size).collect::<Vec<_>>())
     }
@@ -102,8 +111,8 @@ impl UnderWay {
 /// Some entries of a stream, and whether they are all.
 type Page = (Vec<(Stamp, Entry)>, bool);
 
-/// Where what is wanted lies.
-fn ranges(instance: &Instance, want: &Want<'_>) -> Vec<KeyRange> {
+/// Where what is wanted lies; `index`: in the place of all documents.
+fn ranges(instance: &Instance, want: &Want<'_>, index: Option<u64>) -> Vec<KeyRange> {
     let seq = |stamp: Stamp| Seq::new(instance.incarnation(), stamp.0);
     let (after, until) = (seq(want.after), Some(want.until).filter(|until| *until != Stamp::MAX).map(seq));
     let behind = |mut key: Vec<u8>| {
@@ -114,6 +123,11 @@ fn ranges(instance: &Instance, want: &Want<'_>) -> Vec<KeyRange> {
         Of::Channel(channel) => {
             let KeyRange { begin, end } = instance.keys.channel_entries_after(channel, &after);
             let until = until.map(|until| behind(instance.keys.channel_entry(channel, &until)));
+            vec![KeyRange { begin, end: until.unwrap_or(end) }]
+        }
+        Of::All if let Some(number) = index => {
+            let KeyRange { begin, end } = instance.keys.index_changes_after(number, &after);
+            let until = until.map(|until| behind(instance.keys.index_change(number, &until)));
             vec![KeyRange { begin, end: until.unwrap_or(end) }]
         }
         Of::All => {
@@ -134,9 +148,11 @@ fn begin_entries(
     instance: &Instance,
     want: &Want<'_>,
     limit: usize,
+    index: Option<u64>,
 ) -> BoxFuture<'static, Result<Page>> {
-    let ranges = ranges(instance, want);
-    if *want.source == Of::All {
+    let ranges = ranges(instance, want, index);
+    let is_all = *want.source == Of::All;
+    if is_all && index.is_none() {
         let (metrics, buckets) = (&inner.metrics, &instance.buckets);
         let read = by_seq::begin(trx, metrics, buckets, &ranges, (limit, false), &Shares::default(), entry);
         return Box::pin(async move {
@@ -145,22 +161,54 @@ fn begin_entries(
         });
     }
     let pages: Vec<_> = ranges.iter().map(|range| trx.get_range(&page_of(range, limit, false), 1, true)).collect();
-    inner.metrics.channel_reads.add(pages.len() as u64);
+    if !is_all {
+        inner.metrics.channel_reads.add(pages.len() as u64);
+    }
     let (keys, metrics) = (instance.keys.clone(), inner.metrics.clone());
     Box::pin(async move {
-        let (mut rows, mut is_all) = (Vec::new(), true);
+        let (mut rows, mut is_whole) = (Vec::new(), true);
         for page in pages {
             let page = page.await?;
+            is_whole &= !page.more() && page.len() < limit;
+            if is_all {
+                for row in &page {
+                    rows.push(entry(keys.index_change_seq(row.key())?, row.value())?);
+                }
+                continue;
+            }
             metrics.channel_rows.add(page.len() as u64);
-            is_all &= !page.more() && page.len() < limit;
             for row in &page {
                 let mut entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
                 entry.deleted |= entry.ends_at_ms.is_some_and(is_over);
                 rows.push((Stamp(*keys.channel_entry_seq(row.key())?.stamp()), entry));
             }
         }
-        Ok((rows, is_all))
+        Ok((rows, is_whole))
     })
+}
+
+/// Of rows those that an index has, and those of documents that are seen no more: nothing is asked of these.
+pub(super) async fn selected(
+    trx: &Transaction,
+    instance: &Instance,
+    index: Option<u64>,
+    found: Vec<FeedRow>,
+) -> Result<Vec<FeedRow>> {
+    let Some(number) = index else { return Ok(found) };
+    let one = |row: FeedRow| {
+        let seq = Seq::new(instance.incarnation(), row.position.of.unwrap_or(row.position.at).0);
+        let is_asked = row.kind == RowKind::Changed;
+        let entry = is_asked.then(|| trx.get(&instance.keys.index_change(number, &seq), true));
+        async move {
+            let is_there = match entry {
+                Some(entry) => entry.await?.is_some(),
+                None => true,
+            };
+            Ok::<_, Error>(is_there.then_some(row))
+        }
+    };
+    let found: Vec<Option<FeedRow>> = stream::iter(found).map(one).buffered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// An entry of by-seq as one of all documents.

@@ -1,0 +1,125 @@
+//! A feed of a selector index: the entries of by-seq whose documents the selector takes, in the order of commits. What lies between is not
+//! read.
+//!
+//! What followers share says of each change which indexes have taken it, so following looks at no document. Only what was written before
+//! the index was defined does not: so a feed begins with a page. Where the design document changes that defines the index a page is read,
+//! and it is found out whether there still is the same one.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Refusal, Result};
+use crate::feed::place::Place;
+use crate::feed::row::{ChangeRow, ChangesPage, change_row};
+use crate::feed::source::by_seq::pending_in;
+use crate::feed::source::{Page, Seen, Source, of_incarnation};
+use crate::feed::tail::TailRow;
+use crate::index::selector::definition::IndexName;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::transaction::{Transaction, page_of};
+
+/// The index that a feed began with.
+struct Known {
+    number: u64,
+    /// The design document that defines it.
+    design: String,
+}
+
+/// All changes of a selector index.
+pub(crate) struct Selected {
+    name: Arc<IndexName>,
+    active_only: bool,
+    known: Option<Known>,
+}
+
+impl Selected {
+    pub(super) fn new(name: Arc<IndexName>, active_only: bool) -> Selected {
+        Selected { name, active_only, known: None }
+    }
+
+    /// The index's number, as far as the feed has begun.
+    pub(super) fn known(&self) -> Option<u64> {
+        self.known.as_ref().map(|known| known.number)
+    }
+
+    /// The index's number: the same as long as the feed goes on.
+    pub(super) fn number(&mut self, inner: &Inner, instance: &Instance) -> Result<u64> {
+        let found = self.name.find(&instance.record, inner.collation)?;
+        match &self.known {
+            Some(known) if known.number != found.number => Err(Refusal::IndexGone.into()),
+            Some(known) => Ok(known.number),
+            None => {
+                self.known = Some(Known { number: found.number, design: found.source.clone() });
+                Ok(found.number)
+            }
+        }
+    }
+
+    fn has(&self, row: &ChangeRow) -> bool {
+        !(self.active_only && row.deleted)
+    }
+}
+
+impl Source for Selected {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+        let number = self.number(page.inner, instance)?;
+        let incarnation = instance.incarnation();
+        let cursor = page.cursor();
+        if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
+            // What is left of the old one is gone: this must not end as if all had been read.
+            return Err(Error::DatabaseNotFound);
+        }
+        // As in by-seq: of the same read version as the entries, so none lies behind it.
+        let newest = instance.buckets.begin_last_seq(trx, incarnation);
+        let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
+        let Some(after) = begin.or(page.since(incarnation)) else {
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: newest.await?.into() });
+        };
+        let mut range = instance.keys.index_changes_after(number, &after);
+        if let Some(cursor) = cursor.filter(|_| page.descending) {
+            range.end = instance.keys.index_change(number, &cursor);
+        }
+        if page.limit == 0 || range.begin >= range.end {
+            let last_seq = match page.descending {
+                true => cursor.unwrap_or(newest.await?),
+                false => after,
+            };
+            return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: last_seq.into() });
+        }
+        let most = page.rows_max();
+        let limit = if self.active_only { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
+        let entries = trx.get_range(&page_of(&range, limit, page.descending), 1, true);
+        let (entries, newest) = (entries.await?, newest.await?);
+        let read_all = !entries.more() && entries.len() < limit;
+        let mut rows = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            rows.push(change_row(instance.keys.index_change_seq(entry.key())?, entry.value())?);
+        }
+        let stands = if page.descending { cursor.unwrap_or(newest) } else { after };
+        let mut last_read = rows.last().map_or(stands, |row| row.seq);
+        rows.retain(|row| self.has(row));
+        rows.truncate(usize::try_from(page.limit).unwrap_or(usize::MAX));
+        let full = rows.len() as u64 == page.limit;
+        if let (true, Some(last)) = (full, rows.last()) {
+            last_read = last.seq;
+        }
+        // At the end the feed stands at the newest sequence, whatever the index does not have.
+        let last_seq = if read_all && !full && !page.descending { newest.max(last_read) } else { last_read };
+        page.complete(trx, instance, rows, read_all || full, last_seq).await
+    }
+
+    fn sees(&self, row: &TailRow) -> Seen {
+        let Some(known) = &self.known else { return Seen::Unknown };
+        if row.row.id == known.design {
+            return Seen::Unknown;
+        }
+        let is_taken = row.channels.selected.contains(&known.number);
+        if is_taken && self.has(&row.row) { Seen::Changed } else { Seen::Other }
+    }
+
+    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+        let number = self.name.find(&instance.record, inner.collation)?.number;
+        let cursor = of_incarnation(instance.incarnation(), cursor.seq());
+        pending_in(trx, instance, &[instance.keys.index_changes_after(number, &cursor)]).await
+    }
+}

@@ -1,0 +1,108 @@
+//! Enters tombstones into an index that may have them. They stand in no index by id: so a builder walks by-seq for them, a bucket behind
+//! the other, once all other documents are entered. Who deletes a document, or changes a tombstone, knows the index by then.
+
+use std::collections::VecDeque;
+
+use prost::Message;
+
+use crate::document::latest::begin_latest;
+use crate::error::Result;
+use crate::index::build::{
+    CONFLICTS_BYTES, READ_BYTES_MAX, READS_AT_ONCE, Step, Stepped, WRITTEN_BYTES_MAX, conflict_in_both_directions,
+};
+use crate::index::kinds::DefinedIndex;
+use crate::index::maintainers::{Change, Within};
+use crate::store::proto;
+use crate::store::seq::Seq;
+use crate::store::transaction::page_of;
+
+/// Entries of by-seq that a step reads; tests have several steps with few.
+const STEP_ENTRIES_MAX: usize = if cfg!(test) { 10 } else { 5_000 };
+
+impl Step<'_> {
+    /// A step of these; `most`: so many are entered.
+    pub(super) async fn tombstones(
+        &mut self,
+        within: &Within<'_>,
+        found: &DefinedIndex,
+        mut progress: proto::IndexProgress,
+        most: usize,
+    ) -> Result<Stepped> {
+        let Within { trx, instance, .. } = *within;
+        let number = usize::try_from(progress.bucket).unwrap_or(usize::MAX);
+        let Some(bucket) = instance.buckets.all().get(number) else { return Ok(self.built(within)) };
+        // After a renewal all of the bucket is looked at anew.
+        let passed = progress.passed.parse::<Seq>().ok();
+        let passed = passed.filter(|passed| passed.incarnation() == instance.incarnation());
+        let range = bucket.by_seq_after(&passed.unwrap_or(Seq::zero(instance.incarnation())));
+        let page = trx.get_range(&page_of(&range, STEP_ENTRIES_MAX, false), 1, true).await?;
+        let is_last = !page.more() && page.len() < STEP_ENTRIES_MAX;
+        let mut entries = Vec::with_capacity(page.len());
+        for row in &page {
+            let entry = proto::SequenceEntry::decode(row.value())?;
+            entries.push((bucket.by_seq_parse(row.key())?, Some(entry.document_id).filter(|_| entry.deleted)));
+        }
+        let mut maintainer = found.maintainer(&self.preparations);
+        let ids: Vec<String> = entries.iter().filter_map(|(_, id)| id.clone()).take(most).collect();
+        ids.iter().for_each(|id| maintainer.begin(within, id));
+        let (mut waiting, mut reads) = (ids.iter(), VecDeque::new());
+        let (mut read_bytes, mut written_bytes, mut is_cut, mut reached) = (0, 0, false, passed);
+        for (seq, id) in &entries {
+            let Some(id) = id else {
+                reached = Some(*seq);
+                continue;
+            };
+            while reads.len() < READS_AT_ONCE
+                && let Some(id) = waiting.next()
+            {
+                reads.push_back(begin_latest(trx, instance, id));
+            }
+            let is_full = self.entered > 0 && (written_bytes > WRITTEN_BYTES_MAX || read_bytes > READ_BYTES_MAX);
+            let Some(read) = reads.pop_front().filter(|_| !is_full) else {
+                is_cut = true;
+                break;
+            };
+            let keys = instance.keys.document(id);
+            let info_key = keys.info();
+            if let Some((info, rows)) = read.finish(trx, instance).await? {
+                read_bytes += info.stored_bytes;
+                written_bytes += found.kind.reserve(&found.index, id, None);
+                let change = Change {
+                    id,
+                    keys: &keys,
+                    old: Some(&info),
+                    old_rows: Some(&rows),
+                    new: &info,
+                    brought: None,
+                    judged: None,
+                    rerouted: None,
+                    leaves: &[],
+                    stored_bytes_delta: 0,
+                    superseded_bytes_delta: 0,
+                    user_version: 0,
+                };
+                if let Some(later) = maintainer.document(within, &change)? {
+                    later.await?;
+                }
+                self.entered += 1;
+            }
+            written_bytes += 4 * info_key.len() as u64 + CONFLICTS_BYTES;
+            conflict_in_both_directions(trx, &info_key)?;
+            reached = Some(*seq);
+        }
+        maintainer.finish(within)?;
+        self.next_pace = self.pace.after(most, usize::try_from(self.entered).unwrap_or(usize::MAX), read_bytes);
+        progress.documents += self.entered;
+        self.entered_in_all = progress.documents;
+        progress.passed = reached.map(|seq| seq.to_string()).unwrap_or_default();
+        if is_last && !is_cut {
+            (progress.bucket, progress.passed) = (progress.bucket + 1, String::new());
+            if progress.bucket >= instance.buckets.all().len() as u64 {
+                return Ok(self.built(within));
+            }
+        }
+        // It is written in any case: of two builders one fails.
+        trx.set(&instance.keys.index_progress(self.number), &progress.encode_to_vec());
+        Ok(Stepped::On)
+    }
+}

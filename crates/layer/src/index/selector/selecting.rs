@@ -1,0 +1,212 @@
+//! Which selector indexes take a document, in the transactions that change documents.
+//!
+//! An entry stands at its document's own sequence, which the info says: so what a document had is taken away without a read, and
+//! nothing lies beside the entries.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use flatbed_flatten::DecodeError;
+use flatbed_flatten::json::Value;
+use flatbed_mango::{Exhausted, RowsError, SelectorReader};
+use foundationdb::future::FdbSlice;
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::index::json::key::{Body, catch_up, special};
+use crate::index::kinds::indexes_of;
+use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
+use crate::index::selector::definition::{Compiled, compiled};
+use crate::index::selector::kind::NAME;
+use crate::instance::Instance;
+use crate::store::proto;
+use crate::store::records::{Info, revision_message};
+use crate::store::seq::Seq;
+use crate::store::transaction::Quiet;
+
+type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
+
+/// The value of a document's entry: that of by-seq, without what its conflicts are.
+pub(crate) fn entry_of_document(id: &str, info: &Info) -> Vec<u8> {
+    let entry = proto::SequenceEntry {
+        document_id: id.to_owned(),
+        winner: Some(revision_message(&info.winner)),
+        deleted: info.deleted,
+        leaf_count: info.leaf_count,
+        channels: info.routed.channels.clone(),
+        expires_at_ms: info.ends_at_ms(),
+        ..proto::SequenceEntry::default()
+    };
+    entry.encode_to_vec()
+}
+
+/// One index, in one transaction.
+struct One {
+    number: u64,
+    /// What is wrong with an index that cannot be kept refuses the write.
+    index: Result<Arc<Compiled>>,
+    /// Of so many names.
+    reader: Option<(usize, SelectorReader)>,
+}
+
+impl One {
+    fn new(index: &proto::Index) -> One {
+        One { number: index.number, index: compiled(index), reader: None }
+    }
+
+    fn lacks_names(&self, instance: &Instance) -> bool {
+        let lacks = |index: &Arc<Compiled>| index.selector.reader(&instance.fields.view()).lacks_ids();
+        self.index.as_ref().is_ok_and(lacks)
+    }
+
+    /// Whether a document is taken, by its body.
+    async fn takes(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
+        let index = self.index.clone()?;
+        let taken = match self.with_names(within.instance, &index, id, info, body) {
+            Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
+                Box::pin(within.instance.reload_names(within.inner)).await?;
+                self.with_names(within.instance, &index, id, info, body)
+            }
+            done => done,
+        };
+        match taken {
+            Ok(taken) => Ok(taken),
+            // It is in no index, whenever it is asked about.
+            Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => Ok(false),
+            Err(RowsError::Decode(error)) => {
+                Err(Error::Corrupt(format!("the body of {id:?} in {}: {error}", within.instance.name)))
+            }
+        }
+    }
+
+    fn with_names(
+        &mut self,
+        instance: &Instance,
+        index: &Compiled,
+        id: &str,
+        info: &Info,
+        body: Body<'_>,
+    ) -> std::result::Result<bool, RowsError> {
+        let names = instance.fields.view();
+        let (len, reader) = self.reader.get_or_insert_with(|| (names.len(), index.selector.reader(&names)));
+        if *len != names.len() && reader.lacks_ids() {
+            (*len, *reader) = (names.len(), index.selector.reader(&names));
+        }
+        let special = || {
+            let mut special = special(id, &info.winner);
+            if let (true, Value::Object(members)) = (info.deleted, &mut special) {
+                members.push(("_deleted".into(), Value::Bool(true)));
+            }
+            special
+        };
+        match body {
+            Body::Read(rows) => index.selector.matches_rows(reader, rows.iter(), &names, special, &|| false),
+            Body::Prepared(body) => {
+                let rows = body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+                index.selector.matches_rows(reader, rows, &names, special, &|| false)
+            }
+        }
+    }
+}
+
+/// All selector indexes of a database, in one transaction.
+pub(crate) struct Selecting {
+    all: Vec<One>,
+    /// How many names there are: asked for where this process may lack some.
+    next_field_id: Option<NextId>,
+    asked: bool,
+}
+
+impl Selecting {
+    pub(crate) fn of(instance: &Instance) -> Selecting {
+        let all = indexes_of(instance).filter(|found| found.kind.name() == NAME).map(|found| One::new(&found.index));
+        Selecting { all: all.collect(), next_field_id: None, asked: false }
+    }
+
+    /// The same of one index alone.
+    pub(crate) fn of_one(index: &proto::Index) -> Selecting {
+        Selecting { all: vec![One::new(index)], next_field_id: None, asked: false }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The numbers of the indexes.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.all.iter().map(|one| one.number)
+    }
+
+    /// See [`IndexMaintainer::begin`].
+    pub(crate) fn begin(&mut self, within: &Within<'_>) {
+        if self.all.is_empty() || std::mem::replace(&mut self.asked, true) {
+            return;
+        }
+        if self.all.iter().any(|one| one.lacks_names(within.instance)) {
+            self.next_field_id = Some(Box::pin(within.trx.get(&within.instance.keys.next_field_id(), true)));
+        }
+    }
+
+    /// The numbers of those that take the new winner.
+    pub(crate) async fn selected(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<Vec<u64>> {
+        let rows = change.new_rows(within).await?;
+        let body = match &rows {
+            NewRows::Brought(body) => Body::Prepared(body),
+            NewRows::Known(rows) => Body::Read(rows),
+            NewRows::Read(rows) => Body::Read(rows),
+        };
+        self.taking(within, change.id, change.new, body).await
+    }
+
+    /// The same of a document and its body.
+    pub(crate) async fn taking(
+        &mut self,
+        within: &Within<'_>,
+        id: &str,
+        info: &Info,
+        body: Body<'_>,
+    ) -> Result<Vec<u64>> {
+        if let Some(read) = self.next_field_id.take() {
+            catch_up(within, read.await?.as_deref()).await?;
+        }
+        let mut numbers = Vec::new();
+        for one in &mut self.all {
+            if one.takes(within, id, info, body).await? {
+                numbers.push(one.number);
+            }
+        }
+        Ok(numbers)
+    }
+}
+
+/// Enters documents where they stand, for a builder.
+pub(crate) struct Maintainer(Selecting);
+
+impl Maintainer {
+    pub(crate) fn new(index: &proto::Index) -> Maintainer {
+        Maintainer(Selecting::of_one(index))
+    }
+}
+
+impl IndexMaintainer for Maintainer {
+    fn begin(&mut self, within: &Within<'_>, _: &str) {
+        self.0.begin(within);
+    }
+
+    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        Ok(Some(Box::pin(async move {
+            let Within { trx, instance, .. } = *within;
+            let seq = Seq::new(instance.incarnation(), change.new.stamp);
+            for number in self.0.selected(within, change).await? {
+                let key = instance.keys.index_change(number, &seq);
+                Quiet(trx).set(&key, &entry_of_document(change.id, change.new))?;
+            }
+            Ok(())
+        })))
+    }
+
+    fn purged<'a>(&'a mut self, _: &'a Within<'a>, _: &'a Purged<'a>) -> Result<Later<'a>> {
+        // By-seq takes it away.
+        Ok(None)
+    }
+}

@@ -1,0 +1,435 @@
+//! Selector indexes at work: whatever is written, purged, built and renewed, a feed of one gives what a walk gives that asks its selector
+//! about each document, to administrators and to users of channels.
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+
+use flatbed_channels::Kind as Principal;
+use flatbed_mango::Selector;
+
+use crate::asker::Asker;
+use crate::channels::{PrincipalWrite, SignsIn};
+use crate::document::text;
+use crate::feed::changes::{Changes, Followed};
+use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
+use crate::feed::row::{ChangeRow, RowKind};
+use crate::handle::Reader;
+use crate::index::channels::tests::{ByBody, give_channels};
+use crate::index::selector::definition::IndexName;
+use crate::index::tests::random::{Random, with_faults, workers};
+use crate::index::tests::*;
+use crate::store::seq::Seq;
+
+const SELECTORS: [(&str, &str); 6] = [
+    ("two", r#"{"kind":"k2"}"#),
+    ("few", r#"{"n":{"$lt":300}}"#),
+    ("gone", r#"{"_deleted":true}"#),
+    ("all", "{}"),
+    ("strange", r#"{"$or":[{"_id":{"$gt":"d2"}},{"left.why":{"$exists":true}},{"_rev":{"$regex":"^2-"}}]}"#),
+    ("designs", r#"{"_id":{"$regex":"^_design/"}}"#),
+];
+
+/// A design document that defines these of them.
+fn design(which: impl IntoIterator<Item = usize>) -> String {
+    let one = |at: usize| format!("{:?}:{}", SELECTORS[at].0, SELECTORS[at].1);
+    let all: Vec<String> = which.into_iter().map(one).collect();
+    format!(r#"{{"selector_indexes":{{{}}}}}"#, all.join(","))
+}
+
+fn scope(name: &str) -> Scope {
+    Scope::Selected(Arc::new(IndexName::parse(name).unwrap()))
+}
+
+/// All pages up to the end, and where the feed stands.
+async fn all_rows(changes: &mut Changes) -> (Vec<ChangeRow>, String) {
+    let mut rows = Vec::new();
+    loop {
+        match changes.next_page().await {
+            Ok(page) => {
+                rows.extend(page.rows);
+                if page.at_end {
+                    return (rows, page.last_seq.to_string());
+                }
+            }
+            // Injected faults.
+            Err(Error::Storage(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The rows that a walk gives, of those of documents as they are the ones that a selector takes.
+async fn walked(db: &Reader, selector: &str, query: &ChangesQuery) -> (Vec<ChangeRow>, String) {
+    let extras = Extras { leaves: query.extras.leaves, documents: Documents::Yes };
+    let walk = ChangesQuery { scope: Scope::All, limit: None, extras, ..query.clone() };
+    let (mut rows, last_seq) = all_rows(&mut db.changes(walk)).await;
+    let selector = Selector::new(&parse(selector.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    rows.retain(|row| {
+        let mut written = Vec::new();
+        text::document(row.doc.as_ref().unwrap_or(&nothing()), &mut written);
+        row.kind != RowKind::Changed || selector.matches(&parse(&written, &Limits::default()).unwrap())
+    });
+    rows.truncate(query.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap()));
+    if query.extras.documents == Documents::No {
+        rows.iter_mut().for_each(|row| row.doc = None);
+    }
+    (rows, last_seq)
+}
+
+fn nothing() -> Document {
+    Document {
+        id: "x".to_owned(),
+        rev: RevId::new(1, [0; 16]),
+        deleted: false,
+        body: Vec::new(),
+        revisions: None,
+        revs_info: None,
+        born: None,
+        conflicts: None,
+        deleted_conflicts: None,
+        attachments: Vec::new(),
+        local_seq: None,
+        ends_at_ms: None,
+    }
+}
+
+/// Compares all that a feed may be asked.
+async fn assert_same(db: &Reader) {
+    let defined: Vec<proto::Index> = indexes_of_kind(db).await;
+    let sees_all = *db.asker() == Asker::All;
+    for index in &defined {
+        let compiled = crate::index::selector::definition::compiled(index).unwrap();
+        let (_, selector) = SELECTORS.iter().find(|(name, _)| *name == compiled.name).unwrap();
+        let name = format!("{}/{}", index.source, compiled.name);
+        let (all, _) = walked(db, selector, &ChangesQuery::default()).await;
+        let middle = all.get(all.len() / 2).map_or(Since::Beginning, |row| Since::after(row.place()));
+        for since in [Since::Beginning, middle, Since::Now] {
+            for descending in if sees_all { &[false, true][..] } else { &[false] } {
+                for limit in [None, Some(1), Some(3)] {
+                    let leaves = limit.is_none();
+                    let documents = if limit == Some(3) { Documents::No } else { Documents::Yes };
+                    let extras = Extras { leaves, documents };
+                    let query = ChangesQuery { since, descending: *descending, limit, extras, ..Default::default() };
+                    let (wanted, last_seq) = walked(db, selector, &query).await;
+                    let found = all_rows(&mut db.changes(ChangesQuery { scope: scope(&name), ..query.clone() })).await;
+                    assert_eq!(found.0, wanted, "{name} {query:?}");
+                    if sees_all && limit.is_none() && !descending {
+                        assert_eq!(found.1, last_seq, "{name} {query:?}");
+                    }
+                }
+            }
+        }
+        // And by the raw keys.
+        if sees_all {
+            let found = seqs_of(db, index.number).await;
+            assert_eq!(found, all.iter().map(|row| row.seq).collect::<Vec<_>>(), "{name}");
+            let mut changes = db.changes(ChangesQuery { scope: scope(&name), limit: Some(0), ..Default::default() });
+            changes.next_page().await.unwrap();
+            assert_eq!(changes.pending().await.unwrap(), all.len() as u64);
+        }
+    }
+}
+
+async fn indexes_of_kind(db: &Reader) -> Vec<proto::Index> {
+    let record = &resolved(&db.inner, &db.name).await.unwrap().record;
+    record.indexes.iter().filter(|index| index.kind == "selector").cloned().collect()
+}
+
+/// The sequences of an index's entries by its raw keys.
+async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    loop {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        let read = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+        let Ok(pages) = read else { continue };
+        let rows = pages.iter().flat_map(|page| page.iter());
+        let seq = |row: &foundationdb::future::FdbKeyValue| match instance.keys.split_index(row.key()).unwrap() {
+            (_, IndexPart::Change(seq)) => Some(seq),
+            (_, IndexPart::Progress) => None,
+            (_, part) => panic!("{part:?}"),
+        };
+        return rows.filter_map(seq).collect();
+    }
+}
+
+fn settled<T>(done: Result<T>) {
+    match done {
+        Ok(_) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
+        // What may have been committed, by what is there.
+        Err(Error::Storage(error)) if error.is_maybe_committed() => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Edits, conflicts, deletions with bodies, purges, compactions, and now and then other indexes.
+async fn writer(db: Database, seed: u64) {
+    let mut random = Random(seed);
+    let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
+    let user = user.asked_by(Asker::All);
+    for _ in 0..40 {
+        let id = format!("d{:02}", random.below(25));
+        let leaf = db.get(&id, &GetOptions::default()).await.ok().map(|document| document.rev);
+        let channels: Vec<String> =
+            ["A", "B", "C"].iter().filter(|_| random.below(2) == 0).map(|name| format!("{name:?}")).collect();
+        let common = format!(r#""channels":[{}],"kind":"k{}""#, channels.join(","), random.below(4));
+        let body = match random.below(8) {
+            0 => r#"{"_deleted":true}"#.to_owned(),
+            1 => format!(r#"{{"_deleted":true,"left":{{"why":1}},{common}}}"#),
+            2 => format!(r#"{{{common},"x":[{}]}}"#, vec![format!("{:?}", "y".repeat(900)); 600].join(",")),
+            _ => format!(r#"{{{common},"n":{}}}"#, random.below(1_000)),
+        };
+        match random.below(14) {
+            0 => {
+                let which = (0..SELECTORS.len()).filter(|_| random.below(2) == 0).collect::<Vec<_>>();
+                let id = ["_design/a", "_design/b"][random.below(2) as usize];
+                let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
+                settled(put(&db, id, parent.as_ref(), &design(which)).await);
+            }
+            1 => {
+                if let Some(rev) = &leaf {
+                    settled(db.purge(&id, std::slice::from_ref(rev)).await);
+                }
+            }
+            2 => settled(db.compact().await),
+            3 | 4 => {
+                // A branch of another replica.
+                let rev = format!("{}-{:032x}", 1 + random.below(4), random.below(1 << 30));
+                let history = Some(vec![rev.parse().unwrap()]);
+                settled(user.bulk_update(&[Edit { history, ..edit(&id, None, &body) }]).await);
+            }
+            _ => settled(put(&user, &id, leaf.as_ref(), &body).await),
+        }
+    }
+}
+
+/// Gives and takes channels meanwhile.
+async fn administrator(db: Database, seed: u64) {
+    let mut random = Random(seed);
+    for _ in 0..12 {
+        for name in ["anna", "bert"] {
+            let names = if name == "anna" { &["A", "B", "C"][..] } else { &["*", "A"] };
+            let write = PrincipalWrite {
+                kind: Principal::User,
+                name: name.to_owned(),
+                email: String::new(),
+                is_disabled: false,
+                admin_channels: names
+                    .iter()
+                    .filter(|_| random.below(2) == 0)
+                    .map(|name| (*name).to_owned())
+                    .collect::<BTreeSet<_>>(),
+                admin_roles: BTreeSet::new(),
+                signs_in: Some(SignsIn::Password(b"{}".to_vec())),
+                is_new: false,
+            };
+            settled(db.put_principal(&write).await);
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+async fn torture(probability: f64, seed: u64, has_channels: bool) {
+    let judge: Option<Arc<dyn Judge>> = if has_channels { Some(Arc::new(ByBody)) } else { None };
+    let Some(([one, other], _directory)) = with_faults(probability, seed, judge).await else { return };
+    if has_channels {
+        give_channels(&one).await;
+    }
+    let (done, ended) = tokio::sync::watch::channel(false);
+    let working: Vec<_> = [&one, &other]
+        .into_iter()
+        .enumerate()
+        .map(|(n, db)| tokio::spawn(workers(db.clone(), seed + n as u64, ended.clone())))
+        .collect();
+    let mut tasks: Vec<_> =
+        (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
+    if has_channels {
+        tasks.push(tokio::spawn(administrator(other.clone(), seed)));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    done.send_replace(true);
+    for working in working {
+        working.await.unwrap();
+    }
+    assert_clean(&one).await;
+    // All of them in the end, some of which were there before.
+    let parent = one.get("_design/a", &GetOptions::default()).await.ok().map(|document| document.rev);
+    settled(put(&one, "_design/a", parent.as_ref(), &design(0..SELECTORS.len())).await);
+    build_all(&one).await;
+    let assert_all_same = async || {
+        for db in [&one, &other] {
+            assert_same(&db.reader().asked_by(Asker::All)).await;
+            if has_channels {
+                for name in ["anna", "bert", "nobody"] {
+                    assert_same(&db.reader().asked_by(Asker::Principal(name.into()))).await;
+                }
+            }
+        }
+        assert_clean(&one).await;
+    };
+    assert_all_same().await;
+    assert!(!indexes_of_kind(&one).await.is_empty());
+    renew(&one.inner.db, &one.inner.options.root, false, |_| {}).await.unwrap();
+    assert_all_same().await;
+    let rev = one.get("_design/a", &GetOptions::default()).await.unwrap().rev;
+    settled(put(&one, "_design/a", Some(&rev), r#"{"_deleted":true}"#).await);
+    assert_clean(&one).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_gives_what_a_walk_gives() {
+    torture(0.0, 1, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_with_shards_and_faults_gives_what_a_walk_gives() {
+    torture(0.03, 3, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_of_channels_get_what_a_walk_gives_them() {
+    torture(0.02, 6, true).await;
+}
+
+/// Tombstones among the documents of before, with bodies and without.
+#[tokio::test]
+async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
+    let (db, _directory) = database().await;
+    fill(&db, 45).await;
+    for n in (0..45).step_by(2) {
+        let id = format!("d{n:04}");
+        let rev = db.get(&id, &GetOptions::default()).await.unwrap().rev;
+        let body = if n % 4 == 0 { r#"{"_deleted":true}"# } else { r#"{"_deleted":true,"kind":"k2"}"# };
+        put(&db, &id, Some(&rev), body).await.unwrap();
+    }
+    put(&db, "_design/a", None, &design([2])).await.unwrap();
+    put(&db, "_design/b", None, &design([0])).await.unwrap();
+    let mut steps = 0;
+    for number in [1, 2] {
+        loop {
+            let before = seqs_of(&db, number).await;
+            let killed = begin(&db);
+            let mut attempt = Step::new(&db.inner, "db", number, Pace::default());
+            attempt.attempt(&killed, FIRST).await.unwrap();
+            drop(killed);
+            assert_eq!(seqs_of(&db, number).await, before);
+            let (one, other) = (begin(&db), begin(&db));
+            let found = attempt.attempt(&one, FIRST).await.unwrap();
+            attempt.attempts = 0;
+            attempt.attempt(&other, FIRST).await.unwrap();
+            one.commit().await.unwrap();
+            assert!(other.commit().await.is_err(), "two at once: one of them does it");
+            assert_clean(&db).await;
+            steps += 1;
+            if found == Stepped::Built {
+                break;
+            }
+        }
+    }
+    assert!(steps > 10, "{steps}");
+    assert_eq!(seqs_of(&db, 1).await.len(), 23);
+    assert_same(&db.reader().asked_by(Asker::All)).await;
+}
+
+/// What comes next, by pages or from what is shared, and whether it was shared.
+async fn next(changes: &mut Changes) -> Result<(Vec<String>, bool)> {
+    let came = async {
+        loop {
+            match changes.follow().await {
+                Followed::Rows(rows) => return Ok((rows.iter().map(|row| row.row.id.clone()).collect(), true)),
+                Followed::ReadOn => {
+                    let page = changes.next_page().await?;
+                    if !page.rows.is_empty() {
+                        return Ok((page.rows.into_iter().map(|row| row.id).collect(), false));
+                    }
+                }
+                Followed::Shutdown => panic!("nobody stops it"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), came).await.expect("in time")
+}
+
+#[tokio::test]
+async fn followers_get_what_is_shared_until_the_index_is_another_one() {
+    let (db, _directory) = database().await;
+    put(&db, "old", None, r#"{"kind":"k2"}"#).await.unwrap();
+    // Followed before there is an index: what is shared says nothing of it.
+    let mut plain = db.changes(ChangesQuery::default());
+    all_rows(&mut plain).await;
+    let since = Since::after(db.update_seq().await.unwrap());
+    let written = put(&db, "before", None, r#"{"kind":"k2"}"#).await.unwrap();
+    assert_eq!(next(&mut plain).await.unwrap().0, ["before"]);
+    let defined = put(&db, "_design/a", None, &design([0])).await.unwrap();
+    let query = || ChangesQuery { since, scope: scope("two"), ..ChangesQuery::default() };
+    let refused = db.changes(query()).next_page().await;
+    assert!(matches!(refused, Err(Error::Index(crate::IndexFailure::Building))), "{refused:?}");
+    build_all(&db).await;
+    let missing = db.changes(ChangesQuery { scope: scope("b/two"), ..query() }).next_page().await;
+    assert!(matches!(missing, Err(Error::Refused(Refusal::NoSelectorIndex))), "{missing:?}");
+    let mut feed = db.changes(query());
+    assert_eq!(all_rows(&mut feed).await.0.into_iter().map(|row| row.id).collect::<Vec<_>>(), ["before"]);
+    let mut shared = 0;
+    for (id, body, is_in) in [
+        ("a", r#"{"kind":"k2"}"#, true),
+        ("b", r#"{"kind":"k3"}"#, false),
+        ("c", r#"{"kind":"k2","n":1}"#, true),
+        ("d", "{}", false),
+        ("e", r#"{"kind":"k2"}"#, true),
+    ] {
+        put(&db, id, None, body).await.unwrap();
+        if is_in {
+            let (ids, was_shared) = next(&mut feed).await.unwrap();
+            assert_eq!(ids, [id]);
+            shared += usize::from(was_shared);
+        }
+    }
+    assert!(shared > 0, "nothing came from what is shared");
+    // A document that is taken no more has no row, as in a walk.
+    put(&db, "before", Some(&written), r#"{"kind":"k1"}"#).await.unwrap();
+    // The same index, beside another one.
+    let defined = put(&db, "_design/a", Some(&defined), &design([0, 1])).await.unwrap();
+    put(&db, "f", None, r#"{"kind":"k2"}"#).await.unwrap();
+    assert_eq!(next(&mut feed).await.unwrap().0, ["f"]);
+    build_all(&db).await;
+    put(&db, "_design/a", Some(&defined), r#"{"selector_indexes":{"two":{"kind":"k3"}}}"#).await.unwrap();
+    let ended = next(&mut feed).await;
+    assert!(matches!(ended, Err(Error::Index(crate::IndexFailure::Building))), "{ended:?}");
+    build_all(&db).await;
+    let ended = feed.next_page().await;
+    assert!(matches!(ended, Err(Error::Refused(Refusal::IndexGone))), "{ended:?}");
+    let (rows, _) = all_rows(&mut db.changes(query())).await;
+    assert_eq!(rows.into_iter().map(|row| row.id).collect::<Vec<_>>(), ["b"]);
+    assert_clean(&db).await;
+}
+
+/// What one transaction writes to an index goes with the index.
+#[tokio::test]
+async fn an_index_goes_in_a_transaction_that_writes_to_it() {
+    let (db, _directory) = database().await;
+    let rev = put(&db, "_design/a", None, &design([3])).await.unwrap();
+    build_all(&db).await;
+    let deleted = r#"{"_deleted":true}"#;
+    let edits = [edit("x", None, "{}"), edit("_design/a", Some(rev), deleted), edit("y", None, "{}")];
+    let done = db.update_all(&edits).await;
+    assert!(done.is_ok(), "{done:?}");
+    assert!(seqs_of(&db, 1).await.is_empty());
+    assert_clean(&db).await;
+}
+
+/// What an index costs a write: a key that is cleared, and one that is written where it takes the document. Nothing is read.
+#[tokio::test]
+async fn writes_wait_no_more_than_without_an_index() {
+    let (db, _directory) = database().await;
+    let rev = put(&db, "d", None, r#"{"kind":"k2"}"#).await.unwrap();
+    // What is cached then is, too.
+    let rev = put(&db, "d", Some(&rev), r#"{"kind":"k2","n":0}"#).await.unwrap();
+    let (rev, without) = crate::waits::count(put(&db, "d", Some(&rev), r#"{"kind":"k2","n":1}"#)).await;
+    put(&db, "_design/a", None, &design([0, 1])).await.unwrap();
+    build_all(&db).await;
+    let rev = put(&db, "d", Some(&rev.unwrap()), r#"{"kind":"k2","n":2}"#).await;
+    let (_, with) = crate::waits::count(put(&db, "d", Some(&rev.unwrap()), r#"{"kind":"k2","n":3}"#)).await;
+    assert_eq!(with.path.depth(), without.path.depth());
+    assert_clean(&db).await;
+}
