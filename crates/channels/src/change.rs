@@ -15,6 +15,8 @@ pub struct DocumentState {
     pub deleted: bool,
     /// The channels of the winner.
     pub channels: BTreeSet<String>,
+    /// Since which change it is in each of them without a break, where that is known.
+    pub since: BTreeMap<String, Stamp>,
     /// Those that it was in before.
     pub left: BTreeMap<String, Left>,
 }
@@ -28,6 +30,8 @@ pub struct Left {
     pub rev: String,
     /// Whether that is a tombstone.
     pub deleted: bool,
+    /// Since which change the document had been in the channel, where that is known.
+    pub since: Option<Stamp>,
 }
 
 /// What a change does to entries of channels: each of a channel and a sequence. What is entered has the change's sequence.
@@ -82,8 +86,16 @@ impl DocumentState {
             &channels,
         );
         left.retain(|channel, _| !channels.contains(channel));
-        left.extend(moves.left.iter().map(|channel| (channel.clone(), Left { seq, rev: rev.clone(), deleted })));
-        (DocumentState { seq, rev, deleted, channels, left }, moves)
+        let was_since = |channel: &str| before.and_then(|before| before.since.get(channel)).copied();
+        let gone = |channel: &String| Left { seq, rev: rev.clone(), deleted, since: was_since(channel) };
+        left.extend(moves.left.iter().map(|channel| (channel.clone(), gone(channel))));
+        // Of one that it was in and of which nobody knows since when, nobody does.
+        let is_new = |channel: &String| before.is_none_or(|before| !before.channels.contains(channel));
+        let since = channels
+            .iter()
+            .filter_map(|channel| Some((channel.clone(), if is_new(channel) { seq } else { was_since(channel)? })));
+        let since = since.collect();
+        (DocumentState { seq, rev, deleted, channels, since, left }, moves)
     }
 }
 
@@ -111,11 +123,14 @@ mod tests {
                 returned: Vec::new(),
             }
         );
-        let gone = Left { seq: Stamp::of(2), rev: "2-b".into(), deleted: false };
+        let since =
+            |first: &DocumentState| first.since.iter().map(|(name, at)| (name.clone(), *at)).collect::<Vec<_>>();
+        assert_eq!(since(&second), [("B".to_owned(), Stamp::of(1))]);
+        let gone = Left { seq: Stamp::of(2), rev: "2-b".into(), deleted: false, since: Some(Stamp::of(1)) };
         assert_eq!(second.left, [("A".to_owned(), gone.clone())].into());
         // What was left stays as it is.
         let (third, _) = DocumentState::changed(Some(&second), Stamp::of(3), "3-c", true, set(&[]));
-        let deleted = Left { seq: Stamp::of(3), rev: "3-c".into(), deleted: true };
+        let deleted = Left { seq: Stamp::of(3), rev: "3-c".into(), deleted: true, since: Some(Stamp::of(1)) };
         assert_eq!(third.left, [("A".to_owned(), gone), ("B".to_owned(), deleted)].into());
         let (fourth, moves) = DocumentState::changed(Some(&third), Stamp::of(4), "4-d", false, set(&["A"]));
         assert_eq!(
@@ -128,6 +143,12 @@ mod tests {
             }
         );
         assert_eq!(fourth.left.keys().collect::<Vec<_>>(), ["B"]);
+        assert_eq!(since(&fourth), [("A".to_owned(), Stamp::of(4))], "it was away");
+        // Of what is from before these stamps were kept, nothing is known.
+        let (old, _) = DocumentState::changed(None, Stamp::of(1), "1-a", false, set(&["A", "B"]));
+        let old = DocumentState { since: BTreeMap::new(), ..old };
+        let (next, _) = DocumentState::changed(Some(&old), Stamp::of(2), "2-b", false, set(&["A", "C"]));
+        assert_eq!((since(&next), next.left["B"].since), (vec![("C".to_owned(), Stamp::of(2))], None));
     }
 
     proptest! {

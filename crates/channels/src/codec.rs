@@ -7,7 +7,7 @@
 //! | value | bytes |
 //! |---|---|
 //! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 channels stand here, 8 it ends); the document's id as a text; the revision; where the flag is set, how many channels, a varint, and each as a text; where the flag is set, when it ends, a varint |
-//! | [`Left`] | the stamp, 12 bytes; `10` and the flag 1, deleted; the revision |
+//! | [`Left`] | the stamp, 12 bytes; `10` and flags (1 deleted, 2 it is known since when it was there); the revision; where the flag is set, that, 12 bytes |
 //! | [`Periods`] | the newest stamp, 12 bytes: the beginning of the newest period, or its end; `10` and the flag 1, it has not ended; where it has, its beginning, 12 bytes; older ones, the newest first, each 12 bytes of its beginning and 12 of its end |
 //!
 //! Stamps come first, so that SET_VERSIONSTAMPED_VALUE can write them.
@@ -22,6 +22,9 @@ const DELETED: u8 = 1;
 const REMOVED: u8 = 2;
 const WITH_CHANNELS: u8 = 4;
 const WITH_END: u8 = 8;
+
+/// Of [`Left`]: it is known since when the document was there.
+const WITH_SINCE: u8 = 2;
 
 /// Of periods: the newest has not ended.
 const OPEN: u8 = 1;
@@ -116,8 +119,11 @@ impl Left {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.seq.0.to_vec();
-        out.push(FORMAT | u8::from(self.deleted));
+        out.push(FORMAT | u8::from(self.deleted) | if self.since.is_some() { WITH_SINCE } else { 0 });
         put_rev(&mut out, &self.rev);
+        if let Some(since) = &self.since {
+            out.extend_from_slice(&since.0);
+        }
         out
     }
 
@@ -128,8 +134,10 @@ impl Left {
     pub fn decode(bytes: &[u8]) -> Result<Left, BadValue> {
         let mut rest = bytes;
         let seq = take_stamp(&mut rest)?;
-        let flags = take_flags(&mut rest, DELETED)?;
-        let left = Left { seq, rev: take_rev(&mut rest)?, deleted: flags & DELETED != 0 };
+        let flags = take_flags(&mut rest, DELETED | WITH_SINCE)?;
+        let rev = take_rev(&mut rest)?;
+        let since = if flags & WITH_SINCE != 0 { Some(take_stamp(&mut rest)?) } else { None };
+        let left = Left { seq, rev, deleted: flags & DELETED != 0, since };
         if rest.is_empty() { Ok(left) } else { Err(BadValue) }
     }
 }
@@ -290,8 +298,10 @@ mod tests {
         assert_eq!(entry.encode(), b"\x10\x01d\xac\x02\x01\x01b");
         let entry = Entry { ends_at_ms: Some(300), ..entry };
         assert_eq!(entry.encode(), b"\x18\x01d\xac\x02\x01\x01b\xac\x02");
-        let left = Left { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true };
+        let left = Left { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true, since: None };
         assert_eq!(left.encode(), b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x11\x01\x01\x01b");
+        let left = Left { deleted: false, since: Some(Stamp([8; 12])), ..left };
+        assert_eq!(left.encode(), [&[7; 12][..], b"\x12\x01\x01\x01b", &[8; 12]].concat());
         let mut periods = Periods::since(Stamp([1; 12]));
         assert_eq!(periods.encode(), [&[1; 12][..], &[0x11]].concat());
         periods = periods.taken(Stamp([2; 12]));
@@ -328,7 +338,7 @@ mod tests {
         assert_eq!(with(2, 0xff), Err(BadValue));
         assert_eq!(with(4, 2), Err(BadValue));
         assert_eq!(Entry::decode(&[&entry[..], b"x"].concat()), Err(BadValue));
-        let left = Left { seq: Stamp::ZERO, rev: "1-a".into(), deleted: false }.encode();
+        let left = Left { seq: Stamp::ZERO, rev: "1-a".into(), deleted: false, since: None }.encode();
         assert_eq!(Left::decode(&[&left[..], b"x"].concat()), Err(BadValue));
         assert_eq!((Periods::decode(&[]), Periods::decode(&[0; 11])), (Ok(Periods::default()), Err(BadValue)));
         let many = |count: usize| Periods::decode(&[&[9; 12][..], &[0x11], &[0; 24].repeat(count)].concat());
@@ -359,7 +369,7 @@ mod tests {
             let channels = channels.map(Vec::from);
             let entry = Entry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels, ends_at_ms };
             prop_assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
-            let left = Left { seq: Stamp(stamp), rev, deleted };
+            let left = Left { seq: Stamp(stamp), rev, deleted, since: removed.then_some(Stamp(stamp)) };
             prop_assert_eq!(Left::decode(&left.encode()), Ok(left));
             let mut periods = Periods::default();
             for at in 0..doc.len() as u64 % 20 {

@@ -77,18 +77,22 @@ impl FeedScope {
 
     /// The row that a document is.
     pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
-        self.row_as_it_stands(doc, state).filter(|row| !is_of_later(row))
-    }
-
-    /// The same, also where it tells of what a document came to behind the loss of its channel.
-    fn row_as_it_stands(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
-        let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state))?;
+        let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state, Of::Known))?;
         // Of what is seen no more, the last that happened.
-        let is_last = |other: &FeedRow, row: &FeedRow| other.position > row.position && !is_of_later(other);
         let row = match row.kind {
-            RowKind::Removed => self.revoked(doc, state).filter(|other| is_last(other, &row)).unwrap_or(row),
+            RowKind::Removed => {
+                let revoked = self.revoked(doc, state, Of::Known);
+                revoked.filter(|other| other.position > row.position).unwrap_or(row)
+            }
             _ => row,
         };
+        self.passes(&row).then_some(row)
+    }
+
+    /// The row of a document that is not seen, also where it tells of what it came to behind the loss of its channel, and it is not
+    /// known that it was there before.
+    fn lost_row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
+        let row = self.revoked(doc, state, Of::Any).filter(|_| self.held.row_of(doc, state).is_none())?;
         self.passes(&row).then_some(row)
     }
 
@@ -99,10 +103,11 @@ impl FeedScope {
     }
 
     /// The row of a document that is not seen, because of a channel that was lost.
-    fn revoked(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
+    fn revoked(&self, doc: &str, state: &DocumentState, rows: Of) -> Option<FeedRow> {
         let places = self.lost.iter().filter_map(|lost| {
             let is_in = lost.channel == ALL || state.channels.contains(&lost.channel);
-            let of = if is_in { state.seq } else { state.left.get(&lost.channel)?.seq };
+            let left = if is_in { None } else { Some(state.left.get(&lost.channel)?) };
+            let of = left.map_or(state.seq, |left| left.seq);
             // Who had the channel may have the document. How far they have read says nothing: perhaps they had not read of what
             // happened to it when they lost the channel, and have read on since.
             let had = of > lost.from;
@@ -112,18 +117,37 @@ impl FeedScope {
                 None if self.held.since(&lost.channel).is_some() => return None,
                 None => Some(lost.at).filter(|_| is_in || had)?,
             };
-            Some(Position::within(at, of))
+            let since = || match left {
+                Some(left) => left.since,
+                None if lost.channel == ALL => state.known_since(),
+                None => state.since.get(&lost.channel).copied(),
+            };
+            let was_there = of <= at || since().is_some_and(|since| since <= at);
+            (was_there || rows == Of::Any).then(|| Position::within(at, of))
         });
         let position = places.max()?;
         let (doc, rev) = (doc.to_owned(), state.rev.clone());
-        Some(FeedRow { position, kind: RowKind::Revoked, doc, rev, deleted: state.deleted, removed: Vec::new() })
+        // What has become of it behind the loss is not for them.
+        let deleted = state.deleted && position.of.is_none_or(|of| of <= position.at);
+        Some(FeedRow { position, kind: RowKind::Revoked, doc, rev, deleted, removed: Vec::new() })
     }
 }
 
-/// Whether a row tells somebody who has lost a channel of what happened in it behind that. They may not know of it, and it is not known
-/// whether the document was there when they still had the channel: so they keep what they have of it.
-fn is_of_later(row: &FeedRow) -> bool {
-    row.kind == RowKind::Revoked && row.position.of.is_some_and(|of| of > row.position.at)
+/// Of which documents somebody who has lost a channel is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Those of which it is known that they were there when the channel was lost. Of others they may not know: so they keep what they
+    /// have of them.
+    Known,
+    /// All that are or were in it.
+    Any,
+}
+
+impl DocumentState {
+    /// Since when at the latest there is the document: as long as it is, or was, in any channel.
+    fn known_since(&self) -> Option<Stamp> {
+        self.since.values().copied().chain(self.left.values().filter_map(|left| left.since)).min()
+    }
 }
 
 fn is_active(row: &FeedRow) -> bool {

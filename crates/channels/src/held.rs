@@ -1,6 +1,6 @@
 //! The channels that a user has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::feed::Lost;
 use crate::name::{ALL, EVERYONE};
@@ -234,17 +234,24 @@ impl Held {
     /// What is left of these for who asks for some channels by name: `*` means all that they have.
     #[must_use]
     pub fn only<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> Held {
-        let mut found = BTreeMap::new();
+        let (mut found, mut asked) = (BTreeMap::new(), BTreeSet::new());
         for name in channels {
             if name == ALL {
                 return self.clone();
             }
+            asked.insert(name);
             // Who has all has each.
             if let Some(since) = self.since(name).or_else(|| self.since(ALL)) {
                 found.insert(name.to_owned(), since);
             }
         }
-        let lost = self.lost.iter().filter(|lost| found.contains_key(&lost.channel)).cloned().collect();
+        let lost = asked.into_iter().filter_map(|name| {
+            // What was had by name or as one of all.
+            let of = self.lost.iter().filter(|lost| [name, ALL].contains(&&*lost.channel));
+            let (from, at) = of.map(|lost| (lost.from, lost.at)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+            Some(Lost { channel: name.to_owned(), from, at })
+        });
+        let lost = lost.collect();
         Held { channels: found.clone(), own: found, lost, ..self.clone() }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::change::DocumentState;
 use crate::codec::Entry;
-use crate::feed::{FeedRow, FeedScope, RowKind, is_of_later};
+use crate::feed::{FeedRow, FeedScope, RowKind};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
 
@@ -346,15 +346,22 @@ impl Merge {
     /// The row at the place that was asked about, by what the document is now: none if it stands elsewhere, or is gone. One that has
     /// changed since `until` comes later.
     pub fn answer(&self, asked: &Asked, state: Option<&DocumentState>) -> Option<FeedRow> {
-        let mut row = self.scope.row_as_it_stands(&asked.doc, state?)?;
-        let (place, known) = (row.position, asked.position);
-        let has_moved = place.at == known.at && known.of.is_some() && place > known;
-        if row.kind == RowKind::Revoked && has_moved && place.of.is_some_and(|of| of > self.until) {
-            // It has moved ahead since, perhaps behind what was read already, and nothing else tells of it. Where it stood there before,
-            // another channel that was lost with this one does.
-            row.position = known;
+        let (state, known) = (state?, asked.position);
+        let told = self.scope.row_of(&asked.doc, state);
+        if told.as_ref().is_some_and(|row| row.position == known) {
+            return told;
         }
-        (row.position == known && !is_of_later(&row)).then_some(row)
+        // It has moved ahead since, perhaps behind what was read already, and nothing else tells of it. Where it stood there before,
+        // another channel that was lost with this one does.
+        let has_moved = |row: &FeedRow| {
+            let place = row.position;
+            place.at == known.at && known.of.is_some() && place > known && place.of.is_some_and(|of| of > self.until)
+        };
+        let told = told.filter(|row| row.kind == RowKind::Revoked && has_moved(row));
+        // Where it stood it was when the channel was lost.
+        let was_there = known.of.is_some_and(|of| of <= known.at);
+        let other = || self.scope.lost_row_of(&asked.doc, state).filter(|row| was_there && has_moved(row));
+        Some(FeedRow { position: known, ..told.or_else(other)? })
     }
 }
 

@@ -97,7 +97,13 @@ fn a_feed_may_be_of_some_channels() {
     assert_eq!(held.lost().iter().map(|lost| &*lost.channel).collect::<Vec<_>>(), ["B", "C"]);
     let some = held.only(["B", "X", "!", "C"]);
     assert_eq!(shown(some.channels()), [("!", 0), ("B", 3)]);
-    assert_eq!(some.lost(), [Lost { channel: "B".into(), from: Stamp::of(1), at: Stamp::of(2) }]);
+    let lost = |channel: &str, from, at| Lost { channel: channel.into(), from: Stamp::of(from), at: Stamp::of(at) };
+    assert_eq!(some.lost(), [lost("B", 1, 2), lost("C", 1, 2)]);
+    // Who has lost all has lost each, whatever they had by its name before.
+    let all = OwnRow { what: Given::Channel("*".into()), periods: periods(&[(3, 5)]) };
+    let gone = OwnRow { what: Given::Channel("C".into()), periods: periods(&[(1, 2)]) };
+    let lost_all = Held::of([all, gone], |_| None);
+    assert_eq!(lost_all.only(["C", "D"]).lost(), [lost("C", 1, 5), lost("D", 3, 5)]);
     assert_eq!(held.only(["X", "*"]), held);
     assert_eq!(held.only([]).channels().count(), 0);
     let all = Held::of([channel("A", 1), channel("*", 2)], |_| None);

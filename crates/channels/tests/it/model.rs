@@ -89,12 +89,14 @@ impl Database {
         seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
     }
 
-    /// Whether something has happened to a document behind the loss of a channel that it is in, or has left.
+    /// Whether a document has entered a channel, or another one again, behind the loss of one.
     pub(crate) fn is_of_later(&self, doc: &str) -> bool {
-        let state = doc.parse().ok().and_then(|doc: usize| self.docs.get(&doc));
-        let seqs = state.into_iter().flat_map(|state| state.left.values().map(|left| left.seq).chain([state.seq]));
-        let lost = self.held().lost().to_vec();
-        seqs.into_iter().any(|seq| lost.iter().any(|lost| seq > lost.at))
+        let Some(state) = doc.parse().ok().and_then(|doc: usize| self.docs.get(&doc)) else { return false };
+        let left = state.left.values().map(|left| left.since.unwrap_or(left.seq));
+        let since = state.channels.iter().map(|channel| state.since.get(channel).copied().unwrap_or(state.seq));
+        // One in no channel is seen by who has all.
+        let entered = left.chain(since).max().unwrap_or(state.seq);
+        self.held().lost().iter().any(|lost| entered > lost.at)
     }
 
     /// Whether the user has the same behind it.

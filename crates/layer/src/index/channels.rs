@@ -5,6 +5,7 @@
 //! it. What happens to entries is [`flatbed_channels::moves`]; what lies where is in design/channels.md.
 
 mod check;
+pub(crate) mod since;
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use futures_util::future::try_join_all;
 use crate::document::body::begin_read;
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
+use crate::index::channels::since::{ChannelsSince, since_of};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::instance::Instance;
 use crate::store::due;
@@ -59,6 +61,8 @@ pub(crate) struct Rerouted {
     moves: Moves,
     /// Channels that it left before, whose entries and rows go since there are too many.
     forgotten: Vec<(String, Stamp)>,
+    /// Since when it was in those that it leaves, as far as that is known.
+    was_since: BTreeMap<String, Stamp>,
 }
 
 /// Reads what [`Before`] is, unless the info says it. `None`: the database has no channels. To be asked before anything of the
@@ -149,14 +153,21 @@ impl Before {
         }
         new.routed = match &said {
             None => Routed::default(),
-            Some(said) => Routed {
-                channels: Some(names(said.channels.iter())),
-                expires_at_ms: said.expires_at_ms.filter(|_| !new.deleted),
-                left: u32::try_from(left).unwrap_or(u32::MAX),
-                gives: !said.grants.is_empty(),
-            },
+            Some(said) => {
+                let named = names(said.channels.iter());
+                let since = ChannelsSince::behind(old, was_in, &said.channels, &named);
+                Routed {
+                    channels: Some(named),
+                    expires_at_ms: said.expires_at_ms.filter(|_| !new.deleted),
+                    left: u32::try_from(left).unwrap_or(u32::MAX),
+                    gives: !said.grants.is_empty(),
+                    since,
+                }
+            }
         };
-        Ok(Rerouted { old: self.said, new: said, moves, forgotten })
+        let since = |channel: &String| Some((channel.clone(), since_of(old?, channel)?));
+        let was_since = moves.left.iter().filter_map(since).collect();
+        Ok(Rerouted { old: self.said, new: said, moves, forgotten, was_since })
     }
 
     /// The document goes without a trace, and what it has left with it: that is read by the maintainer.
@@ -290,7 +301,7 @@ impl IndexMaintainer for Channels {
         let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
         let (keys, id, new) = (&instance.keys, change.id, change.new);
         let seq_of = |stamp: &Stamp| Seq::new(instance.incarnation(), stamp.0);
-        let Rerouted { moves, forgotten, .. } = rerouted;
+        let Rerouted { moves, forgotten, was_since, .. } = rerouted;
         for (channel, seq) in moves.cleared.iter().chain(forgotten) {
             writer.clear(&keys.channel_entry(channel, &seq_of(seq)))?;
         }
@@ -307,9 +318,10 @@ impl IndexMaintainer for Channels {
                 writer.stamped(&key, &entry, MutationType::SetVersionstampedKey)?;
             }
         }
-        let left = Left { seq: Stamp(user_version), rev: rev.clone(), deleted: new.deleted }.encode();
-        let left = [&left[..], &STAMP_FIRST].concat();
         for channel in &moves.left {
+            let (seq, since) = (Stamp(user_version), was_since.get(channel).copied());
+            let left = Left { seq, rev: rev.clone(), deleted: new.deleted, since }.encode();
+            let left = [&left[..], &STAMP_FIRST].concat();
             writer.stamped(&keys.left(id, channel), &left, MutationType::SetVersionstampedValue)?;
         }
         by_id(&mut writer, instance, id, rerouted, change.old, Some(new))?;

@@ -10,15 +10,17 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use flatbed_channels::Left;
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::index::channels::{channels_of_winner, entry_of};
-use crate::renew::database::{Room, read};
+use crate::renew::database::{Room, Row, read};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
-use crate::store::keys::{ChannelPart, KeyRange, Keys, PrincipalPart};
+use crate::store::buckets::{Buckets, Writer};
+use crate::store::keys::{ChannelPart, DocumentPart, KeyRange, Keys, PrincipalPart};
 use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::seq::{STAMP_BYTES, Seq};
@@ -35,7 +37,9 @@ impl Renewal<'_> {
         keys: &Keys,
         progress: &mut (dyn FnMut() + Send),
     ) -> Result<()> {
-        let ranges = VecDeque::from([keys.left_all(), keys.principals_stamped()]);
+        let mut ranges = VecDeque::from([(keys.left_all(), Of::Values), (keys.principals_stamped(), Of::Values)]);
+        let buckets = Buckets::of_record(keys, record, Writer::Fixed(0));
+        ranges.extend(buckets.all().iter().map(|bucket| (bucket.by_seq_any(), Of::Documents)));
         let mut page = MarkPage { renewal: self, record_key, record, keys, ranges, is_first: true, attempts: 0 };
         loop {
             let Some(ranges) = transaction::write(self.db, self.metrics, &mut page).await? else { return Ok(()) };
@@ -45,19 +49,28 @@ impl Renewal<'_> {
     }
 }
 
+/// What lies in a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Values that bear stamps.
+    Values,
+    /// Entries of by-seq: of documents whose infos do.
+    Documents,
+}
+
 struct MarkPage<'a> {
     renewal: &'a Renewal<'a>,
     record_key: &'a [u8],
     record: &'a proto::DatabaseRecord,
     keys: &'a Keys,
-    ranges: VecDeque<KeyRange>,
+    ranges: VecDeque<(KeyRange, Of)>,
     is_first: bool,
     attempts: u32,
 }
 
 impl Operation for MarkPage<'_> {
     /// What is left; `None`: all is noted.
-    type Output = Option<VecDeque<KeyRange>>;
+    type Output = Option<VecDeque<(KeyRange, Of)>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let Renewal { keys: root_keys, epoch, .. } = *self.renewal;
@@ -79,15 +92,24 @@ impl Operation for MarkPage<'_> {
             quiet.clear_range(&self.keys.renewal_marks())?;
         }
         let mut ranges = self.ranges.clone();
-        let Some(range) = ranges.front_mut() else {
+        let Some((range, of)) = ranges.front_mut().map(|(range, of)| (range, *of)) else {
             trx.set(&self.keys.renewal_marked(), &epoch.to_be_bytes());
             return Ok(None);
         };
         let (rows, mut is_all) = read(trx, range, (PAGE_ENTRIES >> halvings).max(1)).await?;
         let mut bytes = 0;
+        let infos = match of {
+            Of::Values => Vec::new(),
+            Of::Documents => try_join_all(rows.iter().map(|(_, entry)| self.info(trx, entry))).await?,
+        };
         for (at, (key, value)) in rows.iter().enumerate() {
-            for stamp in places(self.keys, key, value).into_iter().filter_map(|place| stamp_at(value, place)) {
-                let mark = self.keys.renewal_mark(&stamp, key);
+            let (stamped, value) = match (of, infos.get(at)) {
+                (Of::Values, _) => (key, value),
+                (Of::Documents, Some(Some((key, info)))) => (key, info),
+                (Of::Documents, _) => (key, &Vec::new()),
+            };
+            for stamp in places(self.keys, stamped, value).into_iter().filter_map(|place| stamp_at(value, place)) {
+                let mark = self.keys.renewal_mark(&stamp, stamped);
                 bytes += mark.len();
                 quiet.set(&mark, b"")?;
             }
@@ -104,10 +126,32 @@ impl Operation for MarkPage<'_> {
     }
 }
 
+impl MarkPage<'_> {
+    /// The info of the document of an entry of by-seq, with its key.
+    async fn info(&self, trx: &Transaction, entry: &[u8]) -> Result<Option<Row>> {
+        let Ok(entry) = proto::SequenceEntry::decode(entry) else { return Ok(None) };
+        if entry.channels.is_none() {
+            return Ok(None);
+        }
+        let key = self.keys.document(&entry.document_id).info();
+        let info = trx.get(&key, false).await?;
+        Ok(info.map(|info| (key, info.to_vec())))
+    }
+}
+
 /// Where stamps stand in a value; of what cannot be read nowhere: it stays, for the checker to report.
 fn places(keys: &Keys, key: &[u8], value: &[u8]) -> Vec<usize> {
     if let Ok(ChannelPart::Left { .. }) = keys.split_channels(key) {
-        return vec![0];
+        let since = Left::decode(value).ok().and_then(|left| left.since);
+        return [0].into_iter().chain(since.map(|_| value.len() - STAMP_BYTES)).collect();
+    }
+    if let Ok((id, DocumentPart::Info, _)) = keys.split_document(key)
+        && keys.document(&id).info() == key
+    {
+        let count = Info::decode(value).map_or(0, |info| info.routed.since.count());
+        // What the last field is of: its own sequence comes with its entry of by-seq.
+        let first = value.len().saturating_sub(count * STAMP_BYTES);
+        return (first..value.len()).step_by(STAMP_BYTES).collect();
     }
     match keys.split_principals(key) {
         Ok(PrincipalPart::Version { .. }) => vec![0],
@@ -267,6 +311,11 @@ impl Marks {
             }
         }
         Ok(self.is_all || entry.is_some_and(|entry| self.until.is_some_and(|until| *entry <= until)))
+    }
+
+    /// Whether a value got a stamp in this transaction, and is not what was read.
+    pub(super) fn have_touched(&self, key: &[u8]) -> bool {
+        self.touched.contains(key)
     }
 
     /// What is left behind those that were taken.

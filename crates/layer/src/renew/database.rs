@@ -111,7 +111,7 @@ struct Step<'a> {
     attempted: Option<(Option<Vec<u8>>, Stepped)>,
 }
 
-type Row = (Vec<u8>, Vec<u8>);
+pub(super) type Row = (Vec<u8>, Vec<u8>);
 
 impl Operation for Step<'_> {
     type Output = Stepped;
@@ -281,6 +281,10 @@ impl Step<'_> {
             if let Some(seq) = &seq
                 && !marks.up_to(trx, &self.keys, Some(seq.stamp()), &mut numbers, room)?
             {
+                is_cut = true;
+                break;
+            }
+            if info.as_ref().is_some_and(|(_, info_key)| marks.have_touched(info_key)) {
                 is_cut = true;
                 break;
             }

@@ -207,6 +207,13 @@ pub struct DocumentInfo {
     /// the winner gives channels or roles
     #[prost(bool, tag = "13")]
     pub gives: bool,
+    /// Since when the winner is in each of its channels without a break, in their order; where they are elsewhere, one for all:
+    /// 0 since this change, 1 not known, n + 2 since the stamp n of those that follow.
+    #[prost(uint32, repeated, tag = "14")]
+    pub since_of: ::prost::alloc::vec::Vec<u32>,
+    /// 12 bytes each, each once. They end the value, so that a renewal finds them.
+    #[prost(bytes = "vec", tag = "15")]
+    pub since: ::prost::alloc::vec::Vec<u8>,
 }
 /// {NS}/DOC/{docid}/LEAVES/{not deleted}/{generation}/{hash}: the ancestors, newest first.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

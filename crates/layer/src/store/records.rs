@@ -4,6 +4,7 @@ use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::index::channels::since::ChannelsSince;
 use crate::store::keys::FORMAT_VERSION;
 use crate::store::once::now_ms;
 use crate::store::proto;
@@ -65,6 +66,8 @@ pub(crate) struct Routed {
     pub left: u32,
     /// Whether it gives channels or roles.
     pub gives: bool,
+    /// Since when it is in the channels.
+    pub since: ChannelsSince,
 }
 
 /// Whether what ends at a time, 0 never, has ended by now. Nobody asks what time it is of what does not end.
@@ -121,6 +124,7 @@ impl Info {
                 expires_at_ms: Some(message.expires_at_ms).filter(|at| *at > 0),
                 left: message.left,
                 gives: message.gives,
+                since: ChannelsSince::decode(message.since_of, &message.since),
             },
         })
     }
@@ -142,6 +146,8 @@ impl Info {
             expires_at_ms: self.routed.expires_at_ms.unwrap_or(0),
             left: self.routed.left,
             gives: self.routed.gives,
+            since_of: self.routed.since.places(),
+            since: self.routed.since.stamps(),
         };
         let mut out = Vec::with_capacity(message.encoded_len() + 4);
         // A Vec grows: encoding into it cannot fail for want of room.
@@ -356,6 +362,7 @@ mod tests {
                 expires_at_ms: Some(9),
                 left: 2,
                 gives: true,
+                since: ChannelsSince::decode(vec![2, 0], &[7; 12]),
             },
         };
         let mut operand = info.encode_stamped();

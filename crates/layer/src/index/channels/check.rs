@@ -45,12 +45,18 @@ pub(crate) async fn check_document(
     {
         return Ok(Some("its info says of channels what its winner's record does not".to_owned()));
     }
+    if !routed.since.is_sound(named, Stamp(info.stamp)) {
+        return Ok(Some("its info says since when it is in channels, and that cannot be".to_owned()));
+    }
     let left = match all_left(trx, instance, id).await {
         Err(Error::Corrupt(reason)) => return Ok(Some(reason)),
         left => left?,
     };
     if left.len() as u64 != u64::from(routed.left) {
         return Ok(Some(format!("it has left {} channels, its info says {}", left.len(), routed.left)));
+    }
+    if let Some((channel, _)) = left.iter().find(|(_, left)| left.since.is_some_and(|since| since >= left.seq)) {
+        return Ok(Some(format!("it has left channel {channel:?} before it was there")));
     }
     if let Some((channel, _)) = left.iter().find(|(channel, _)| said.channels.contains(channel)) {
         return Ok(Some(format!("it is in channel {channel:?} and has left it")));

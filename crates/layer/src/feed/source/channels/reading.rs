@@ -14,6 +14,7 @@ use crate::document::body::begin_read;
 use crate::document::edit::check_document_id;
 use crate::error::{Error, Result};
 use crate::feed::source::channels::{Slot, UnderWay};
+use crate::index::channels::since::since_of;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::PAGE_ROWS_MAX;
@@ -320,8 +321,9 @@ async fn state(trx: &Transaction, instance: &Instance, id: String) -> Result<(St
             all.insert(instance.keys.left_channel(row.key())?, left);
         }
     }
+    let since = channels.iter().filter_map(|channel| Some((channel.clone(), since_of(&info, channel)?))).collect();
     let (seq, rev, deleted) = (Stamp(info.stamp), info.winner.to_string(), info.deleted);
-    Ok((id, Some(DocumentState { seq, rev, deleted, channels, left: all })))
+    Ok((id, Some(DocumentState { seq, rev, deleted, channels, since, left: all })))
 }
 
 /// The channels of a document's winner.

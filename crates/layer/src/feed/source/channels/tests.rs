@@ -5,9 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flatbed_channels::{
-    ALL, DocumentState, Entry, Given, Kind, Left, Moves, Periods, Position, RowKind as Told, Stamp,
-};
+use flatbed_channels::{ALL, DocumentState, Entry, Given, Kind, Moves, Periods, Position, RowKind as Told, Stamp};
 use flatbed_revtree::RevId;
 use foundationdb::Transaction as Raw;
 use proptest::prelude::*;
@@ -20,6 +18,7 @@ use crate::feed::changes::{Changes, Followed};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::feed::source::AnySource;
+use crate::index::channels::since::ChannelsSince;
 use crate::store::keys::pack_principal;
 use crate::store::proto;
 use crate::store::records::{RevisionRecord, revision_message};
@@ -131,12 +130,15 @@ impl Store {
         seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
     }
 
-    /// Whether something has happened to a document behind the loss of a channel that it is in, or has left.
+    /// Whether a document has entered a channel, or another one again, behind the loss of one, or may have.
     fn is_of_later(&self, doc: &str) -> bool {
-        let lost = self.held().lost().to_vec();
         let state = self.docs.iter().find_map(|(number, state)| (id(*number) == doc).then_some(state));
-        let mut seqs = state.into_iter().flat_map(|state| state.left.values().map(|left| left.seq).chain([state.seq]));
-        seqs.any(|seq| lost.iter().any(|lost| seq > lost.at))
+        let Some(state) = state else { return false };
+        let left = state.left.values().map(|left| left.since.unwrap_or(left.seq));
+        let since = state.channels.iter().map(|channel| state.since.get(channel).copied().unwrap_or(state.seq));
+        // One in no channel is seen by who has all.
+        let entered = left.chain(since).max().unwrap_or(state.seq);
+        self.held().lost().iter().any(|lost| entered > lost.at)
     }
 
     /// The rows of the feed behind a place.
@@ -218,7 +220,7 @@ impl Store {
         let (keys, buckets) = (&self.instance.keys, &self.instance.buckets);
         let before = self.docs.get(&doc);
         let rev = RevId::new(self.seq, [7; 16]);
-        let (state, Moves { cleared, entered, left, returned }) =
+        let (mut state, Moves { cleared, entered, left, returned }) =
             DocumentState::changed(before, Stamp::of(self.seq), rev.to_string(), deleted, channels);
         let (id, document) = (id(doc), keys.document(&id(doc)));
         for (channel, seq) in cleared {
@@ -230,11 +232,16 @@ impl Store {
         entered.iter().for_each(|channel| trx.set(&keys.channel_entry(channel, &self.seq(state.seq)), &entry(false)));
         left.iter().for_each(|channel| trx.set(&keys.channel_entry(channel, &self.seq(state.seq)), &entry(true)));
         for channel in &left {
-            let left = Left { seq: state.seq, rev: state.rev.clone(), deleted };
-            trx.set(&keys.left(&id, channel), &left.encode());
+            trx.set(&keys.left(&id, channel), &state.left[channel].encode());
         }
         returned.iter().for_each(|channel| trx.clear(&keys.left(&id, channel)));
         let named = names_of(&state.channels.iter().cloned().collect::<Vec<_>>());
+        let mut since = ChannelsSince::known(state.channels.iter().map(|channel| state.since.get(channel).copied()));
+        if named.are_elsewhere {
+            // As if nothing were known of those.
+            state.since.clear();
+            since = ChannelsSince::default();
+        }
         let info = proto::DocumentInfo {
             sequence: state.seq.0.to_vec(),
             winner: Some(revision_message(&rev)),
@@ -242,6 +249,8 @@ impl Store {
             leaf_count: 1,
             channels: Some(named.clone()),
             left: state.left.len() as u32,
+            since_of: since.places(),
+            since: since.stamps(),
             ..proto::DocumentInfo::default()
         };
         trx.set(&document.info(), &info.encode_to_vec());
