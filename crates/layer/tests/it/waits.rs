@@ -5,6 +5,8 @@
 //! a clock that moves when the runtime has nothing else to do, so that the machine's speed plays no part. On a cluster, where
 //! it does, what an operation asks for is compared, and not for how long it waits.
 
+mod channels;
+
 use std::sync::Arc;
 
 use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, put};
@@ -198,6 +200,7 @@ async fn measure(store: &Store, table: &mut Table) {
     shards(store, table).await;
     queries(&layer, table).await;
     fenced(&layer, table).await;
+    channels::measure(&layer, table).await;
 }
 
 /// What it costs that a user's rights are those of the moment of the commit.

@@ -322,16 +322,20 @@ impl Channels {
         let under_way = self.under_way.take().filter(is_on);
         let holding = Holding::begin(page.inner, trx, instance, &self.asker);
         let most = page.rows_max().min(ROWS_MAX).min(usize::try_from(page.limit).unwrap_or(usize::MAX));
-        let (held, under_way) = match under_way {
+        let last_seq = || instance.buckets.begin_last_seq(trx, incarnation);
+        let (held, under_way, until) = match under_way {
             Some(mut under_way) => {
                 // Asked for beside the versions.
                 let reads = under_way.begin_reads(trx, page.inner, instance);
                 let (held, read) = try_join(holding.held(), reads).await?;
                 let is_same = held.is_as(&under_way.held);
                 under_way.give(read);
-                (held, Some(under_way).filter(|_| is_same))
+                (held, Some(under_way).filter(|_| is_same), None)
             }
-            None => (holding.held().await?, None),
+            None => {
+                let (held, until) = try_join(holding.held(), last_seq()).await?;
+                (held, None, Some(until))
+            }
         };
         self.check_member(&held)?;
         let (shown, stands) = match begin {
@@ -349,7 +353,10 @@ impl Channels {
         let mut under_way = match under_way {
             Some(under_way) => under_way,
             None => {
-                let until = instance.buckets.begin_last_seq(trx, incarnation).await?;
+                let until = match until {
+                    Some(until) => until,
+                    None => last_seq().await?,
+                };
                 self.set_out(trx, instance, &held, (stands, until), most, index).await?
             }
         };
