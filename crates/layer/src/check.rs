@@ -19,6 +19,7 @@ use prost::Message;
 use tokio::sync::Semaphore;
 
 use crate::check::groups::check_group;
+use crate::database_names::NameRange;
 use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::index::groups::is_group;
@@ -27,7 +28,7 @@ use crate::index::maintainers::Within;
 use crate::index::partitions::{COUNTED, PartitionSums};
 use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
-use crate::layer::{Inner, Layer, NameRange};
+use crate::layer::{Inner, Layer};
 use crate::read::get::last_seq;
 use crate::store::keys::{BucketKeys, Counter, KeyRange, Subspace};
 use crate::store::proto;

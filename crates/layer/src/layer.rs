@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use foundationdb::options::StreamingMode;
-use foundationdb::{Database as Fdb, FdbError, RangeOption};
+use foundationdb::{Database as Fdb, FdbError};
 use prost::Message;
 use tokio::sync::watch;
 
@@ -142,23 +141,6 @@ pub struct CreateOptions {
     pub partitioned: bool,
     /// Whether its users see what is in their channels alone, and what says which documents those are.
     pub channels: Option<ChannelsOptions>,
-}
-
-/// Which names [`Layer::all_databases`] lists.
-#[derive(Debug, Clone, Default)]
-pub struct NameRange {
-    /// First name, or the last one when `descending`.
-    pub start: Option<String>,
-    /// Where to end.
-    pub end: Option<String>,
-    /// Without `end` itself.
-    pub exclusive_end: bool,
-    /// From the end backwards.
-    pub descending: bool,
-    /// How many to pass over.
-    pub skip: usize,
-    /// How many at most.
-    pub limit: Option<usize>,
 }
 
 /// The document layer of one server. Cheap to clone; all state is in it, none is process-wide.
@@ -319,11 +301,6 @@ impl Layer {
     /// Databases that are held in memory.
     pub fn databases_cached(&self) -> usize {
         self.inner.databases.len()
-    }
-
-    /// Names of databases in bytewise order.
-    pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
-        transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
     }
 
     /// Wakes every waiting feed, which then says that the server is going away.
@@ -652,62 +629,5 @@ impl Operation for Delete<'_> {
         trx.update_metadata_version();
         self.once.mark(trx);
         Ok(())
-    }
-}
-
-struct List<'a> {
-    inner: &'a Inner,
-    range: &'a NameRange,
-}
-
-impl Operation for List<'_> {
-    type Output = Vec<String>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
-        let wanted = self.range;
-        let all = self.inner.keys.databases();
-        let after = |name: &str| {
-            let mut key = self.inner.keys.database(name);
-            key.push(0);
-            key
-        };
-        let (mut range, low, high) =
-            if wanted.descending { (all, &wanted.end, &wanted.start) } else { (all, &wanted.start, &wanted.end) };
-        if let Some(low) = low {
-            let exclusive = wanted.descending && wanted.exclusive_end;
-            range.begin = if exclusive { after(low) } else { self.inner.keys.database(low) };
-        }
-        if let Some(high) = high {
-            let exclusive = !wanted.descending && wanted.exclusive_end;
-            range.end = if exclusive { self.inner.keys.database(high) } else { after(high) };
-        }
-        let limit = wanted.limit.unwrap_or(usize::MAX);
-        let mut names = Vec::new();
-        if limit == 0 || range.begin >= range.end {
-            return Ok(names);
-        }
-        let mut skip = wanted.skip;
-        let mut option = RangeOption {
-            mode: StreamingMode::WantAll,
-            reverse: wanted.descending,
-            ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
-        };
-        loop {
-            let rows = trx.get_range(&option, 1, true).await?;
-            for row in &rows {
-                if skip > 0 {
-                    skip -= 1;
-                    continue;
-                }
-                names.push(self.inner.keys.database_name(row.key())?);
-                if names.len() == limit {
-                    return Ok(names);
-                }
-            }
-            match option.next_range(&rows) {
-                Some(next) => option = next,
-                None => return Ok(names),
-            }
-        }
     }
 }

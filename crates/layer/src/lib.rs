@@ -22,6 +22,7 @@ pub mod check;
 mod compactions;
 mod confirmed;
 mod database;
+mod database_names;
 mod document;
 mod error;
 mod feed;
@@ -69,6 +70,7 @@ pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
 pub use confirmed::{Closed, RecordState, SecurityOf, SettingsState};
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
+pub use database_names::NameRange;
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, check_list};
 pub use document::edit::{
     Conflicts, DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
@@ -98,7 +100,7 @@ pub use index::selector::definition::IndexName;
 pub use index_builds::IndexBuild;
 pub use index_waits::IndexWait;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
-pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, NameRange, REVS_LIMIT};
+pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, REVS_LIMIT};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
@@ -140,7 +142,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 48] = [
+    let table: [(&str, &[&str]); 49] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("resyncs", &[]),
@@ -184,6 +186,7 @@ fn folders_know_only_those_below_them() {
                 "lanes",
             ],
         ),
+        ("database_names", &["error", "store", "layer"]),
         ("security", &["confirmed", "error", "store", "instance", "layer"]),
         ("admission", &["actor", "confirmed", "error", "store", "instance", "layer"]),
         ("record_change", &["actor", "admission", "confirmed", "error", "store", "layer"]),
@@ -279,7 +282,7 @@ fn folders_know_only_those_below_them() {
                 "view",
             ],
         ),
-        ("sweeper", &["actor", "error", "store", "layer", "document", "feed"]),
+        ("sweeper", &["actor", "database_names", "error", "store", "layer", "document", "feed"]),
         (
             "sync_function",
             &[
@@ -341,14 +344,27 @@ fn folders_know_only_those_below_them() {
         (
             "background",
             &[
-                "actor", "builder", "channels", "error", "store", "layer", "document", "feed", "group", "lease",
-                "resync", "sweeper", "write",
+                "actor",
+                "builder",
+                "channels",
+                "database_names",
+                "error",
+                "store",
+                "layer",
+                "document",
+                "feed",
+                "group",
+                "lease",
+                "resync",
+                "sweeper",
+                "write",
             ],
         ),
         (
             "check",
             &[
                 "asker",
+                "database_names",
                 "view_definition",
                 "error",
                 "store",

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::actor::ServerActor;
+use crate::database_names::NameRange;
 use crate::document::staging;
 use crate::error::{Error, Result};
 use crate::feed::updates;
-use crate::layer::{Inner, Layer, NameRange};
+use crate::layer::{Inner, Layer};
 use crate::store::once::now_ms;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};

@@ -1,0 +1,89 @@
+//! The names of all databases, in their order.
+
+use foundationdb::RangeOption;
+use foundationdb::options::StreamingMode;
+
+use crate::error::Result;
+use crate::layer::{Inner, Layer};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// Which names [`Layer::all_databases`] lists.
+#[derive(Debug, Clone, Default)]
+pub struct NameRange {
+    /// First name, or the last one when `descending`.
+    pub start: Option<String>,
+    /// Where to end.
+    pub end: Option<String>,
+    /// Without `end` itself.
+    pub exclusive_end: bool,
+    /// From the end backwards.
+    pub descending: bool,
+    /// How many to pass over.
+    pub skip: usize,
+    /// How many at most.
+    pub limit: Option<usize>,
+}
+
+impl Layer {
+    /// Names of databases in bytewise order.
+    pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
+        transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
+    }
+}
+
+struct List<'a> {
+    inner: &'a Inner,
+    range: &'a NameRange,
+}
+
+impl Operation for List<'_> {
+    type Output = Vec<String>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
+        let wanted = self.range;
+        let all = self.inner.keys.databases();
+        let after = |name: &str| {
+            let mut key = self.inner.keys.database(name);
+            key.push(0);
+            key
+        };
+        let (mut range, low, high) =
+            if wanted.descending { (all, &wanted.end, &wanted.start) } else { (all, &wanted.start, &wanted.end) };
+        if let Some(low) = low {
+            let exclusive = wanted.descending && wanted.exclusive_end;
+            range.begin = if exclusive { after(low) } else { self.inner.keys.database(low) };
+        }
+        if let Some(high) = high {
+            let exclusive = !wanted.descending && wanted.exclusive_end;
+            range.end = if exclusive { self.inner.keys.database(high) } else { after(high) };
+        }
+        let limit = wanted.limit.unwrap_or(usize::MAX);
+        let mut names = Vec::new();
+        if limit == 0 || range.begin >= range.end {
+            return Ok(names);
+        }
+        let mut skip = wanted.skip;
+        let mut option = RangeOption {
+            mode: StreamingMode::WantAll,
+            reverse: wanted.descending,
+            ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
+        };
+        loop {
+            let rows = trx.get_range(&option, 1, true).await?;
+            for row in &rows {
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                names.push(self.inner.keys.database_name(row.key())?);
+                if names.len() == limit {
+                    return Ok(names);
+                }
+            }
+            match option.next_range(&rows) {
+                Some(next) => option = next,
+                None => return Ok(names),
+            }
+        }
+    }
+}
