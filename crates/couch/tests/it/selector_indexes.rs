@@ -164,14 +164,9 @@ async fn wrong_definitions_are_refused_as_find_refuses_selectors() {
     for _ in 0..120 {
         deep = json!({"$not": {"a": deep}});
     }
-    for selector in [
-        json!({"a": {"$nope": 1}}),
-        json!({"a": {"$regex": "("}}),
-        json!({"a": {"$in": 5}}),
-        json!({"a..b": 1}),
-        deep,
-        json!({"a": {"$in": (0..50_000).collect::<Vec<u32>>()}}),
-    ] {
+    for selector in
+        [json!({"a": {"$nope": 1}}), json!({"a": {"$regex": "("}}), json!({"a": {"$in": 5}}), json!({"a..b": 1}), deep]
+    {
         let found = server.json("POST", "/db/_find", json!({ "selector": selector })).await;
         let put = json!({"selector_indexes": {"fine": {}, "x": selector}});
         let refused = server.json("PUT", "/db/_design/d", put.clone()).await;

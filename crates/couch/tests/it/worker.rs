@@ -293,6 +293,8 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     // The source is made again: the job stops, and somebody says what is meant.
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
+    // It is known by the second in which it was made.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
     server.ok("DELETE", "/db", Value::Null).await;
     server.ok("PUT", "/db", Value::Null).await;
     server.ok("PUT", "/db/z", json!({"m": 1})).await;
