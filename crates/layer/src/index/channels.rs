@@ -5,7 +5,6 @@
 //! it. What happens to entries is [`flatbed_channels::moves`]; what lies where is in design/channels.md.
 
 mod check;
-pub(crate) mod since;
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +16,6 @@ use futures_util::future::try_join_all;
 use crate::document::body::begin_read;
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
-use crate::index::channels::since::{ChannelsSince, since_of};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::instance::Instance;
 use crate::store::due;
@@ -25,6 +23,7 @@ use crate::store::keys::DocumentKeys;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::since::{ChannelsSince, since_of};
 use crate::store::transaction::{Quiet, Transaction};
 
 pub(crate) use check::{check_document, check_entry, check_principal};

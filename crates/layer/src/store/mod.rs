@@ -19,6 +19,7 @@ pub(crate) mod root;
 pub(crate) mod root_upgrade;
 pub(crate) mod secrets;
 pub(crate) mod seq;
+pub(crate) mod since;
 pub(crate) mod sync_function;
 pub(crate) mod transaction;
 pub(crate) mod updated;

@@ -4,11 +4,11 @@ use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::index::channels::since::ChannelsSince;
 use crate::store::keys::FORMAT_VERSION;
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
+use crate::store::since::ChannelsSince;
 
 /// Where in an encoded `DocumentInfo` the sequence's 12 bytes stand: behind the first field's tag and length.
 pub(crate) const INFO_STAMP_OFFSET: u32 = 2;

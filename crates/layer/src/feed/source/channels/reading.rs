@@ -14,7 +14,6 @@ use crate::document::body::begin_read;
 use crate::document::edit::check_document_id;
 use crate::error::{Error, Result};
 use crate::feed::source::channels::{Slot, UnderWay};
-use crate::index::channels::since::since_of;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::PAGE_ROWS_MAX;
@@ -25,6 +24,7 @@ use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, is_over, revision};
 use crate::store::seq::Seq;
+use crate::store::since::since_of;
 use crate::store::transaction::{Transaction, page_of};
 
 /// Ranges, or documents, that are read at once.

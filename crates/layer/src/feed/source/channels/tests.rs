@@ -18,10 +18,10 @@ use crate::feed::changes::{Changes, Followed};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::feed::source::AnySource;
-use crate::index::channels::since::ChannelsSince;
 use crate::store::keys::pack_principal;
 use crate::store::proto;
 use crate::store::records::{RevisionRecord, revision_message};
+use crate::store::since::ChannelsSince;
 use crate::{CreateOptions, Database, Layer};
 
 const USER: &str = "alice";

@@ -78,7 +78,7 @@ impl ChannelsSince {
 
     /// Behind a change of a document from what `old` says, with which it is in these channels: `was_in` and `is_in` are all before it and
     /// behind it, `named` what the info says of the latter.
-    pub(super) fn behind(
+    pub(crate) fn behind(
         old: Option<&Info>,
         was_in: &BTreeSet<String>,
         is_in: &BTreeSet<String>,
@@ -99,7 +99,7 @@ impl ChannelsSince {
     }
 
     /// Whether it is one that an info of these channels and of this sequence may have.
-    pub(super) fn is_sound(&self, named: &proto::ChannelNames, seq: Stamp) -> bool {
+    pub(crate) fn is_sound(&self, named: &proto::ChannelNames, seq: Stamp) -> bool {
         let count = if named.are_elsewhere { 1 } else { named.names.len() };
         let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
         (self.0.is_empty() || self.0.len() == count) && self.0.iter().all(is_before)
