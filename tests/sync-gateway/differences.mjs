@@ -48,7 +48,6 @@ const reasons = [
     'a user and a role in the database\'s configuration': [1],
     'sessions: made with a name and a password': [1, 2, 12, 13],
     'sessions: made by the admin port': [10, 11],
-    'sessions end when the password changes or the user goes': [15],
     'the admin port asks for no credentials and takes none amiss': [4],
     'a channel given twice: by the administrator and by a document': [10],
     'an edit that keeps its grant does not start the channel again': [4, 6],

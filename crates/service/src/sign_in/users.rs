@@ -142,10 +142,9 @@ impl SignIn {
             }
         }
         if let Some(id) = claims.session {
-            match self.by_session(database, id).await? {
-                Some(identified) => return Ok(identified),
-                // Of somebody who is gone or disabled: nobody is meant by it.
-                None => {}
+            // Of somebody who is gone or disabled: nobody is meant by it.
+            if let Some(identified) = self.by_session(database, id).await? {
+                return Ok(identified);
             }
         }
         match self.accounts.user_of(database, "", Fresh::Second).await? {
