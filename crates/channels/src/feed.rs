@@ -133,7 +133,7 @@ impl FeedScope {
     }
 }
 
-/// Of which documents somebody who has lost a channel is told.
+/// Which documents of a lost channel the feed still speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
     /// Those of which it is known that they were there when the channel was lost. Of others they may not know: so they keep what they

@@ -349,7 +349,7 @@ impl Dispatcher {
     /// Takes entries in, one a line: Flatbed's, or seed 003's for a job of this id. Those that are there already stay as they are.
     ///
     /// # Errors
-    /// [`ApiError`]; lines that are none are told in the answer.
+    /// [`ApiError`]; the answer names lines that are no entries.
     pub async fn import_entries(&self, job: Option<&str>, lines: &str) -> Result<Value> {
         let (mut imported, mut there, mut faults) = (0_u64, 0_u64, Vec::new());
         let mut batch: Vec<Value> = Vec::new();

@@ -44,7 +44,7 @@ pub enum StoreError {
         /// In words.
         reason: String,
     },
-    /// The address of the server is none.
+    /// The server's address cannot be read.
     #[error("the address: {0}")]
     Address(String),
 }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use crate::Dispatcher;
 use crate::entries::{Entries, end_order};
 
-/// For the batch that is under way when a job is told to end.
+/// For the batch that is under way when a job is to end.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Orders that are remembered as done.
@@ -190,7 +190,7 @@ impl Followed {
         });
     }
 
-    /// Runs the job, after an older description of it, whenever it is this process's turn, until it is told to end.
+    /// Runs the job, after an older description of it, whenever it is this process's turn, until it is to end.
     pub(crate) async fn run(self: Arc<Self>, dispatcher: Arc<Dispatcher>, before: Option<Arc<Followed>>) {
         if let Some(before) = before {
             before.status.ended().await;

@@ -32,7 +32,7 @@ struct Selection {
     walk: AllDocsQuery,
     keys: Option<Vec<String>>,
     told: Told,
-    /// Documents are told with their revisions' ids.
+    /// Documents come with their revisions' ids.
     revs: bool,
 }
 

@@ -118,7 +118,7 @@ pub(crate) async fn root(state: &Gateway, mut request: Request, name: &str) -> R
 
 fn info_text(name: &str, info: &DatabaseInfo, is_offline: bool) -> Vec<u8> {
     Object::text(|object| {
-        // Of one that is offline no sequence is told.
+        // An answer about one that is offline has no sequence.
         let seq = if is_offline { "0".to_owned() } else { info.update_seq.to_string() };
         object.string("db_name", name).string("update_seq", &seq).string("committed_update_seq", &seq);
         object.number("instance_start_time", info.created_at_ms.saturating_mul(1_000));

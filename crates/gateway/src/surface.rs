@@ -224,7 +224,7 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Ok(session::nobody())
         }
-        // Design documents are CouchDB's port's: here there are none.
+        // Design documents belong to CouchDB's port: here nothing is there.
         Of::Design(_) | Of::View if request.method.is_safe() => {
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Err(Failure::not_found("missing"))

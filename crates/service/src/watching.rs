@@ -407,7 +407,7 @@ impl Following {
                     if said.is_some() && said == self.user_known_at {
                         break standing.principal().clone();
                     }
-                    // As of now: what has changed before it was followed is told to nobody.
+                    // As of now: nobody hears of what changed before it was followed.
                     let now = watching.accounts.user_now(rests_on, Fresh::Since(std::time::Instant::now())).await;
                     now.map(|now| {
                         (self.user_known_at, self.session_ends_at_ms) =

@@ -181,7 +181,7 @@ fn channels_that_were_lost_at_once() {
     assert_eq!(shown(&rows), [row("8:7", "1", "")]);
 }
 
-/// Who has lost a channel is told of what was in it then, wherever that has come to since; not of what came into it behind the loss.
+/// Who has lost a channel hears of what was in it then, wherever that has come to since; not of what came into it behind the loss.
 #[test]
 fn what_comes_behind_a_loss_is_not_told() {
     let mut database = Database::default();

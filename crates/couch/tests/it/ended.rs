@@ -212,7 +212,7 @@ async fn rows_go_with_their_second() {
     for who in ["root", "ann"] {
         assert_eq!(ids(client, who, "/db/_all_docs?start_key=%22a%22").await, ["d2", "d3", "d5", "d6"], "{who}");
     }
-    // Their followers had the documents, and are told of what comes next.
+    // Their followers had the documents, and hear of what comes next.
     root(client, "PUT", "/db/next", &json!({"channels": "A"})).await;
     for mut follower in followers {
         let (mut rest, mut bodies) = (String::new(), Vec::new());

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Options, Running, ServerOptions, Store, WorkerOptions};
 
-/// An endpoint that keeps documents, and refuses those that it is told to.
+/// An endpoint that keeps documents, and refuses those that a test names.
 #[derive(Debug, Clone, Default)]
 struct Endpoint {
     kept: Arc<Mutex<BTreeMap<String, String>>>,

@@ -191,7 +191,7 @@ impl Operation for Change<'_> {
         match self.ends_at_ms {
             None => {
                 trx.clear(&key);
-                // Whoever goes on by it is told so, as of other changes of the user.
+                // Whoever goes on by it hears so, as of other changes of the user.
                 let session = proto::GatewaySession::decode(&*bytes)?;
                 grants::note_changed(trx, &instance, 0, (Kind::User, &session.name), now_ms())?;
                 sweep::note(trx, &instance)?;

@@ -372,7 +372,7 @@ async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
     assert_eq!((sessions().await, changes().await), (vec![false; 3], 0));
 }
 
-/// Who goes on for long is told of users who changed and sessions that ended, at any server, by a range of each database.
+/// Who goes on for long hears of users who changed and sessions that ended, at any server, by a range of each database.
 #[tokio::test]
 async fn a_look_finds_which_users_have_changed() {
     let (servers, _directory) = two_servers().await;

@@ -335,7 +335,7 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
         assert_eq!(counted(&layer, "hub_wakes") - before, users.len() as u64, "{channels:?}");
     }
     assert_eq!(counted(&layer, "channel_reads"), read, "none of them has read its channels");
-    // Nobody is told of what they do not see, and who was asleep all the time goes on from where the others are.
+    // Nobody hears of what they do not see, and who was asleep all the time goes on from where the others are.
     put(&db, "hidden", None, r#"{"channels":["nobody's"]}"#).await.expect("written");
     let before = counted(&layer, "hub_wakes");
     give(&db, Kind::User, "u29", &own(&[29, 0]), &[]).await;

@@ -1,6 +1,6 @@
 //! Users of databases who follow: one look of the process for all of them finds which have changed, or had a session ended.
 //!
-//! Who is told looks at themselves; who is not told rests on that nothing was said of them. So whoever follows looks at themselves once
+//! Whoever is named looks at themselves; who is not rests on that nothing was said of them. So whoever follows looks at themselves once
 //! behind the moment in which they began, and each look goes on where the one before it ended.
 
 use std::collections::HashMap;
