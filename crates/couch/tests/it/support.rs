@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions};
@@ -565,4 +565,18 @@ pub fn long_to_match() -> String {
         if state >> 31 == 0 { 'a' } else { 'b' }
     };
     (0..100_000).map(letter).collect()
+}
+
+/// Requests of `db` are answered while a heavy one is worked at, which then says 200. Whatever the machine's speed: who
+/// is held up waits for about as long as all of the heavy one takes.
+pub async fn nobody_waits_for(heavy: JoinHandle<u16>, server: &Running) {
+    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    while !heavy.is_finished() {
+        let asked = Instant::now();
+        server.ok("GET", "/db/_all_docs?limit=1", Value::Null).await;
+        longest = longest.max(asked.elapsed());
+    }
+    let whole = begin.elapsed();
+    assert_eq!(heavy.await.unwrap(), 200);
+    assert!(longest * 2 < whole, "a request waited for {longest:?}, of {whole:?}");
 }
