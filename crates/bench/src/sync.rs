@@ -544,7 +544,8 @@ async fn measure_batches(world: &Rc<World>, rounds: u64) -> Result<Value> {
 /// How many records the server has removed after their time.
 async fn removed(server: &Server) -> Result<u64> {
     let answer = Connection::open(&server.url).await?.call(Method::GET, "/metrics", Bytes::new()).await?;
-    let text = answer.text();
+    // Not `text()`, which is for messages and is cut.
+    let text = String::from_utf8_lossy(&answer.body);
     let line = text.lines().find(|line| line.starts_with("flatbed_sync_records_expired"));
     Ok(line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or_default() as u64)
 }
