@@ -277,6 +277,7 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
         method: method(&output.method, Method::PUT)?,
         delete_method: method(&output.delete_method, Method::DELETE)?,
         is_delete_with_body: output.send_delete_body,
+        format: output.format,
         time_max: output
             .timeout_seconds
             .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())

@@ -91,7 +91,8 @@ pub fn key_of_text(text: &str) -> Option<Vec<(String, Datum)>> {
     }
 }
 
-fn normal(number: &str) -> String {
+/// A number's text without zeros that say nothing, and without an exponent.
+pub(crate) fn normal(number: &str) -> String {
     let Some(decimal) = Decimal::parse(number) else { return number.to_owned() };
     let text = decimal.to_string();
     match text.split_once('.') {

@@ -3,6 +3,7 @@
 //! A target with transactions takes a batch with the checkpoint that is reached by it, all or nothing; one without takes each
 //! document by itself. What a target is given is a [`Delivery`]: what the document produces, or that it is gone.
 
+pub mod body;
 pub mod http;
 pub mod lines;
 pub mod sqlite;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::output::body::Format;
 use crate::queue::REPLAYS_MAX;
 use crate::retry::Schedule;
 use crate::secret::SecretRef;
@@ -190,6 +191,9 @@ pub struct HttpOutput {
     /// As whom.
     #[serde(default)]
     pub auth: Auth,
+    /// What bodies are written as.
+    #[serde(default)]
+    pub format: Format,
     /// For an answer.
     pub timeout_seconds: Option<f64>,
 }

@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 
+use super::body::{Format, deletion};
 use super::{Delivery, Refused, State, Target};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
@@ -39,6 +40,8 @@ pub struct Ways {
     pub delete_method: Method,
     /// Whether a deletion has a body.
     pub is_delete_with_body: bool,
+    /// What bodies are written as.
+    pub format: Format,
     /// For an answer.
     pub time_max: Duration,
 }
@@ -95,13 +98,16 @@ impl Http {
             State::Is(Product::Rows(rows)) => Some(rows_json(&self.tables, rows)),
             State::Is(Product::Nothing) | State::Gone => None,
         };
-        let (method, body) = match &json {
-            Some(json) => (self.ways.method.clone(), Bytes::from(json.clone())),
-            None if self.ways.is_delete_with_body => {
-                let body = format!("{{\"_id\":{},\"_deleted\":true}}", serde_json::Value::from(delivery.id.as_str()));
-                (self.ways.delete_method.clone(), Bytes::from(body))
-            }
-            None => (self.ways.delete_method.clone(), Bytes::new()),
+        let (method, text) = match &json {
+            Some(json) => (self.ways.method.clone(), Some(json.clone())),
+            None if self.ways.is_delete_with_body => (self.ways.delete_method.clone(), Some(deletion(&delivery.id))),
+            None => (self.ways.delete_method.clone(), None),
+        };
+        let body = match text {
+            Some(text) => self.ways.format.body(text).ok_or_else(|| {
+                Refused::failed(Failure::TooLarge, "what the document produces is too deep to be written")
+            })?,
+            None => Bytes::new(),
         };
         let path = {
             let value = json.as_ref().and_then(|json| parse(json.as_bytes(), &Limits::default()).ok());
@@ -112,7 +118,7 @@ impl Http {
             path.ok_or_else(|| Refused::failed(Failure::TooLarge, "the template makes no path of this document"))?;
         let mut headers = HeaderMap::new();
         if !body.is_empty() {
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.ways.format.content_type()));
         }
         headers.insert("flatbed-epoch", HeaderValue::from(self.epoch));
         if let Ok(seq) = HeaderValue::from_str(&delivery.seq) {

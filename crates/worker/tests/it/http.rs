@@ -4,8 +4,11 @@ use std::time::Duration;
 use flatbed_client::Url;
 use flatbed_worker::checkpoint::{Checkpoint, Seq};
 use flatbed_worker::documents::{ChangesFeed, SourceType};
+use flatbed_worker::output::body::Format;
 use flatbed_worker::output::http::{Http, Ways};
+use flatbed_worker::output::{Delivery, State, Target};
 use flatbed_worker::peer::Peer;
+use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, End, Runner};
 use flatbed_worker::source::{HttpSource, Source, SourceError};
 use hyper::Method;
@@ -80,6 +83,7 @@ fn ways() -> Ways {
         method: Method::PUT,
         delete_method: Method::DELETE,
         is_delete_with_body: false,
+        format: Format::Json,
         time_max: Duration::from_secs(5),
     }
 }
@@ -157,4 +161,36 @@ async fn what_does_not_answer_is_an_outage() {
         assert!(reason.contains(says), "{reason}");
     }
     assert!(queue.documents().is_empty());
+}
+
+#[tokio::test]
+async fn bodies_are_sent_as_what_a_job_says() {
+    for (format, content_type, written, deleted) in [
+        (Format::Json, "application/json", r#"{"_id":"a","_rev":"1-x","n":1}"#, r#"{"_id":"b","_deleted":true}"#),
+        (Format::Form, "application/x-www-form-urlencoded", "_id=a&_rev=1-x&n=1", "_id=b&_deleted=true"),
+        (Format::Msgpack, "application/msgpack", "\u{fffd}", "\u{fffd}"),
+    ] {
+        let (url, requests) = serve(|_| (200, "", String::new())).await;
+        let output =
+            json!({"id": "out", "url": format!("{url}/in/{{id}}"), "format": format!("{format:?}").to_lowercase()});
+        let job = job("http", output, Value::Null, json!({}));
+        let flatbed_worker::documents::Output::Http(output) = &job.output else { panic!() };
+        assert_eq!(output.format, format);
+        let mut target = Http::new(peer(&url), Ways { is_delete_with_body: true, format, ..ways() }, Vec::new(), 1);
+        let product = Product::Json(r#"{"_id":"a","_rev":"1-x","n":1}"#.to_owned());
+        let delivery =
+            |id: &str, seq: &str, state| Delivery { id: id.into(), rev: "1-x".into(), seq: seq.into(), state };
+        target
+            .deliver(vec![delivery("a", "1", State::Is(product)), delivery("b", "2", State::Gone)], None)
+            .await
+            .unwrap();
+        let requests = requests.lock().unwrap();
+        let sent: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.body.as_str())).collect();
+        let is =
+            |body: &str, expected: &str| body == expected || (expected == "\u{fffd}" && body.starts_with(expected));
+        assert!(sent[0].0 == "PUT" && is(sent[0].1, written), "{sent:?}");
+        assert!(sent[1].0 == "DELETE" && is(sent[1].1, deleted), "{sent:?}");
+        let header = ("content-type".to_owned(), content_type.to_owned());
+        assert!(requests.iter().all(|request| request.headers.contains(&header)), "{requests:?}");
+    }
 }

@@ -7,7 +7,7 @@ use flatbed_worker::peer::{Dial, Stream};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request: method, path, headers in lower case, body.
+/// A request: method, path, headers in lower case, body (as text: what is none, is replaced).
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -64,7 +64,7 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    Some(Request { method, path, headers, body: String::from_utf8(body).ok()? })
+    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
 /// Connects without TLS to whatever address is given.
