@@ -14,7 +14,7 @@ bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help fuzz run test lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench \
+.PHONY: help fuzz run test test-worker lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -51,6 +51,16 @@ fuzz: need-rust ## parsers of what comes from outside, and whole requests, by pr
 	  --package flatbed-mango --package flatbed-http --package flatbed-outward --package flatbed-worker --lib --tests; \
 	cargo test --package flatbed-couch --lib; \
 	cargo test --package flatbed-couch --test it any_requests::
+
+# What `make test` does without, as most machines lack it.
+test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: an S3 server
+	FLATBED_REQUIRE_SERVERS=1 FLATBED_MOTO_SERVER='$(abspath $(target))/worker/bin/moto_server' \
+	  cargo $(runner) --package flatbed-worker
+
+$(target)/worker/installed: tests/worker/requirements.txt | need-python
+	python3 -m venv $(target)/worker
+	$(target)/worker/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.json ## libfdb_c.so with the official Python and Node bindings, and from C
 	$(run-bindings) --library $(bindings)/lib c python node oracle

@@ -14,11 +14,16 @@ use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::checkpoint::Checkpoint;
-use crate::documents::{Auth, AuthMethod, CloudProvider, DatabaseType, Description, HttpOutput, Output};
+use crate::documents::{
+    Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Output,
+};
 use crate::output::http::{Http, Ways};
 use crate::output::lines::Lines;
+use crate::output::s3::bucket::Bucket;
+use crate::output::s3::sign::Signer;
+use crate::output::s3::{self, S3};
 use crate::output::sqlite::Sqlite;
-use crate::output::{Delivery, Refused, Target};
+use crate::output::{Delivery, Refused, Target, Window};
 use crate::peer::{Dial, Peer};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
@@ -153,6 +158,8 @@ pub enum AnyTarget {
     Sqlite(Sqlite),
     /// An HTTP endpoint.
     Http(Box<Http>),
+    /// A store of objects.
+    S3(Box<S3>),
     /// A file of JSON Lines.
     File(Lines<File>),
     /// The standard output.
@@ -164,6 +171,7 @@ impl Target for AnyTarget {
         match self {
             AnyTarget::Sqlite(target) => target.begin(epoch).await,
             AnyTarget::Http(target) => target.begin(epoch).await,
+            AnyTarget::S3(target) => target.begin(epoch).await,
             AnyTarget::File(target) => target.begin(epoch).await,
             AnyTarget::Stdout(target) => target.begin(epoch).await,
         }
@@ -173,8 +181,16 @@ impl Target for AnyTarget {
         match self {
             AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::Http(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::S3(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::File(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::Stdout(target) => target.deliver(batch, checkpoint).await,
+        }
+    }
+
+    fn window(&self) -> Option<Window> {
+        match self {
+            AnyTarget::S3(target) => target.window(),
+            _ => None,
         }
     }
 
@@ -182,6 +198,7 @@ impl Target for AnyTarget {
         match self {
             AnyTarget::Sqlite(target) => target.keeps_checkpoint(),
             AnyTarget::Http(target) => target.keeps_checkpoint(),
+            AnyTarget::S3(target) => target.keeps_checkpoint(),
             AnyTarget::File(target) => target.keeps_checkpoint(),
             AnyTarget::Stdout(target) => target.keeps_checkpoint(),
         }
@@ -245,7 +262,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         Output::Rdbms(_) => return Err(ConnectError::Missing("PostgreSQL and MySQL")),
         Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, dial)?)),
         Output::Cloud(output) => match output.provider {
-            CloudProvider::S3 => return Err(ConnectError::Missing("S3")),
+            CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, dial)?)),
             CloudProvider::Stdout => AnyTarget::Stdout(Lines::new(std::io::stdout(), tables.to_vec())),
             CloudProvider::File => {
                 let opened = File::options().append(true).create(true).open(in_files(&output.file)?);
@@ -278,14 +295,52 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
         delete_method: method(&output.delete_method, Method::DELETE)?,
         is_delete_with_body: output.send_delete_body,
         format: output.format,
-        time_max: output
-            .timeout_seconds
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .unwrap_or(ANSWER_MAX),
+        time_max: time_max(output.timeout_seconds),
     };
     let headers = reader.headers(&output.auth, &output.headers)?;
     let peer = Peer::new(Url::parse_either(server)?, headers, dial.clone());
     Ok(Http::new(peer, ways, job.mapping.tables().to_vec(), job.system.processing.at_once()))
+}
+
+fn time_max(seconds: Option<f64>) -> Duration {
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(ANSWER_MAX)
+}
+
+fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, dial: &Dial) -> Result<S3, ConnectError> {
+    let name = output.bucket.as_deref().ok_or(ConnectError::Missing("a store without a bucket"))?;
+    let region = output.region.as_deref().unwrap_or("us-east-1");
+    let amazons = format!("https://s3.{region}.amazonaws.com");
+    let endpoint = output.endpoint_url.as_deref().unwrap_or(&amazons);
+    // A name with dots is in no certificate of its own.
+    let usual = match &output.endpoint_url {
+        None if !name.contains('.') => Addressing::Virtual,
+        _ => Addressing::Path,
+    };
+    let in_name = output.addressing.unwrap_or(usual) == Addressing::Virtual;
+    let url = match endpoint.split_once("://") {
+        Some((scheme, rest)) if in_name => format!("{scheme}://{name}.{rest}"),
+        _ => endpoint.to_owned(),
+    };
+    let signer = match (&output.access_key_id, &output.secret_access_key) {
+        (Some(id), Some(key)) => Some(Signer {
+            access_key_id: reader.secret(id)?,
+            secret_access_key: reader.secret(key)?,
+            region: region.to_owned(),
+        }),
+        _ => None,
+    };
+    let session_token = output.session_token.as_ref().map(|token| reader.secret(token)).transpose()?;
+    let peer = Peer::new(Url::parse_either(&url)?, HeaderMap::new(), dial.clone());
+    let bucket = Bucket::new(peer, (!in_name).then_some(name), signer, session_token, time_max(output.timeout_seconds));
+    let ways = s3::Ways {
+        template: output.template().map_err(ConnectError::Target)?,
+        format: output.format,
+        content_type: output.content_type.clone(),
+        on_delete: output.on_delete,
+        window: output.window(),
+    };
+    let at_once = job.system.processing.at_once();
+    Ok(S3::new(bucket, ways, &job.id, job.mapping.tables().to_vec(), at_once))
 }
 
 #[cfg(test)]

@@ -263,7 +263,7 @@ fn input(value: &Value) -> Result<Input, DocumentError> {
 fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
     Ok(match kind {
         OutputType::Rdbms => Output::Rdbms(typed(value.clone())?),
-        OutputType::Cloud => Output::Cloud(typed(value.clone())?),
+        OutputType::Cloud => Output::Cloud(cloud(typed(value.clone())?)?),
         OutputType::Http => {
             let output: HttpOutput = typed(value.clone())?;
             // A document may not choose this server.
@@ -278,6 +278,22 @@ fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
             Output::Http(output)
         }
     })
+}
+
+/// What the schema cannot see of a store.
+fn cloud(output: CloudOutput) -> Result<CloudOutput, DocumentError> {
+    if output.provider != CloudProvider::S3 {
+        return Ok(output);
+    }
+    if let Some(url) = &output.endpoint_url {
+        address(url, "endpoint_url")?;
+    }
+    output.template().map_err(|error| DocumentError::Member("key_template", error))?;
+    if output.access_key_id.is_some() != output.secret_access_key.is_some() {
+        let message = "`access_key_id` and `secret_access_key` stand together, or there is neither";
+        return Err(DocumentError::Member("access_key_id", message.to_owned()));
+    }
+    Ok(output)
 }
 
 fn address(url: &str, member: &'static str) -> Result<(), DocumentError> {

@@ -12,6 +12,8 @@ pub enum Failure {
     Unmappable(Box<Unmappable>),
     /// An HTTP target's status that says so.
     Http(u16),
+    /// A store of objects' status that says nothing of the object; 0: nothing was sent.
+    Store(u16),
     /// An SQL target's error, by the five characters of its SQLSTATE.
     Sql([u8; 5]),
     /// No connection, or one that broke: refused, reset, no name, no TLS, no answer in time.
@@ -68,7 +70,7 @@ impl Failure {
             Failure::Unmappable(_) | Failure::TooLarge => true,
             Failure::Http(status) => matches!(status, 400 | 409 | 413 | 415 | 422),
             Failure::Sql(state) => matches!(state.get(..2), Some(b"22" | b"23")),
-            Failure::Connection | Failure::Storage => false,
+            Failure::Connection | Failure::Storage | Failure::Store(_) => false,
         };
         if is_poison { Class::Poison } else { Class::Outage }
     }
@@ -82,9 +84,9 @@ impl Failure {
                 Unmappable::TooMany | Unmappable::TooLarge => "data_error:too_large".to_owned(),
             },
             Failure::TooLarge => "data_error:too_large".to_owned(),
-            Failure::Http(status @ 300..=399) => format!("redirect:{status}"),
-            Failure::Http(status @ 400..=499) => format!("client_error:{status}"),
-            Failure::Http(status) => format!("server_error:{status}"),
+            Failure::Http(status @ 300..=399) | Failure::Store(status @ 300..=399) => format!("redirect:{status}"),
+            Failure::Http(status @ 400..=499) | Failure::Store(status @ 400..=499) => format!("client_error:{status}"),
+            Failure::Http(status) | Failure::Store(status) => format!("server_error:{status}"),
             Failure::Sql(state) => match state.get(..2) {
                 Some(b"22") => "data_error:data_type".to_owned(),
                 Some(b"23") => "data_error:constraint".to_owned(),
@@ -101,7 +103,7 @@ impl Failure {
     /// The status of an entry: HTTP's, or 0.
     pub fn status(&self) -> u16 {
         match self {
-            Failure::Http(status) => *status,
+            Failure::Http(status) | Failure::Store(status) => *status,
             _ => 0,
         }
     }
@@ -190,6 +192,8 @@ mod tests {
             (Failure::Http(429), Class::Outage, "client_error:429"),
             (Failure::Http(301), Class::Outage, "redirect:301"),
             (Failure::Http(500), Class::Outage, "server_error:500"),
+            (Failure::Store(400), Class::Outage, "client_error:400"),
+            (Failure::Store(503), Class::Outage, "server_error:503"),
             (Failure::Sql(*b"22003"), Class::Poison, "data_error:data_type"),
             (Failure::Sql(*b"23505"), Class::Poison, "data_error:constraint"),
             (Failure::Sql(*b"08006"), Class::Outage, "connection_failure"),

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::Checkpoint;
 use crate::documents;
 use crate::mapping::Mapping;
+use crate::output::s3::key::{Template, TemplateError, Use};
 use crate::queue::{DOCUMENT_BYTES_MAX, Entry, State};
 use crate::secret::Redactor;
 
@@ -172,10 +173,18 @@ impl Import {
                 }
                 let prefix = text(output, "s3.key_prefix").unwrap_or_default();
                 let template = text(output, "s3.key_template").unwrap_or("{prefix}/{doc_id}.json");
-                made.insert(
-                    "key_template".to_owned(),
-                    template.replace("{prefix}", prefix).replace("{doc_id}", "{id}").into(),
-                );
+                let template = template.replace("{prefix}", prefix).replace("{doc_id}", "{id}");
+                let template = template.trim_matches('/');
+                // An object whose key says more than its document's id cannot be found to be deleted.
+                let deletable = template.parse::<Template>().map(|it| it.check(Use::Each { is_deleted: true }));
+                if text(output, "s3.on_delete") != Some("ignore") && matches!(deletable, Ok(Err(TemplateError::Lost))) {
+                    self.note("s3.on_delete: objects with such keys are not found by their document's id; they stay");
+                    made.insert("on_delete".to_owned(), "ignore".into());
+                }
+                if at(output, "s3.batch.enabled") == Some(&Value::Bool(true)) {
+                    self.note("s3.batch: `format: json_lines`, with {seq} in the key's template and no {id}, has objects of many documents");
+                }
+                made.insert("key_template".to_owned(), template.into());
                 for name in ["access_key_id", "secret_access_key", "session_token"] {
                     let secret = self.secret(name, text(output, &format!("s3.{name}")));
                     set(&mut made, name, secret);

@@ -6,6 +6,7 @@
 pub mod body;
 pub mod http;
 pub mod lines;
+pub mod s3;
 pub mod sqlite;
 
 use crate::checkpoint::Checkpoint;
@@ -57,6 +58,17 @@ impl Refused {
     }
 }
 
+/// Documents that are delivered together, also where they come one by one: whatever is reached first ends the wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// So many.
+    pub documents: usize,
+    /// Of so many bytes.
+    pub bytes: usize,
+    /// The oldest has waited for so long.
+    pub age: std::time::Duration,
+}
+
 /// What a run brings documents to.
 pub trait Target: Send {
     /// Where the job stands, as the target has it; `None` where it has none (yet). A target with transactions raises its epoch to
@@ -76,6 +88,11 @@ pub trait Target: Send {
         batch: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
     ) -> impl Future<Output = Result<(), Refused>> + Send;
+
+    /// Until when documents are waited for that it takes together. `None`: it takes what there is.
+    fn window(&self) -> Option<Window> {
+        None
+    }
 
     /// Whether it keeps the checkpoint; else it is kept at the source.
     fn keeps_checkpoint(&self) -> bool {

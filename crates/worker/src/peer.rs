@@ -89,6 +89,13 @@ impl Peer {
         &self.url
     }
 
+    /// What the header `Host` of its requests says: without a port that is the scheme's own, as it is signed by who signs.
+    pub fn host(&self) -> String {
+        let authority = self.url.authority();
+        let usual = if self.url.is_secure() { ":443" } else { ":80" };
+        authority.strip_suffix(usual).map(str::to_owned).unwrap_or(authority)
+    }
+
     async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, PeerError> {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -131,7 +138,7 @@ impl Peer {
         let mut request = Request::builder()
             .method(method)
             .uri(self.url.path(path))
-            .header(header::HOST, self.url.authority())
+            .header(header::HOST, self.host())
             .body(Full::new(body))
             .map_err(|error| broken(&error))?;
         request.headers_mut().extend(self.headers.clone());

@@ -6,6 +6,7 @@
 //! else is done meanwhile.
 
 mod replays;
+mod window;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::change::{Change, What};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange, local_id};
 use crate::documents::{Description, Output, ResetTo, System};
 use crate::failure::{Class, Failure, Guard, Halt};
-use crate::output::{Delivery, Refused, State, Target};
+use crate::output::{Delivery, Refused, State, Target, Window};
 use crate::plan::{Plan, Taken};
 use crate::progress::Progress;
 use crate::queue::{Entry, Failed};
@@ -244,14 +245,23 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         };
         self.written = read_to.clone();
         self.progress.at(&read_to);
-        let batch_max = self.system().processing.batch();
+        let window = self.target.window().map(Window::held);
+        let batch_max = window.map_or(self.system().processing.batch(), |window| window.documents);
+        let bytes_max = window.map_or(ADMITTED_BYTES_MAX, |window| window.bytes);
         let mut is_at_end = false;
         loop {
-            while !is_at_end && self.plan.admitted() < batch_max && self.bytes < ADMITTED_BYTES_MAX {
-                is_at_end = self.read(&mut read_to, false).await?;
+            while !is_at_end && self.plan.admitted() < batch_max && self.bytes < bytes_max {
+                is_at_end = match self.read(&mut read_to, false).await {
+                    Err(End::Stopped) if window.is_some() => break,
+                    read => read?,
+                };
+            }
+            if let Some(window) = window.filter(|_| is_at_end && !self.is_once && !self.plan.is_empty()) {
+                is_at_end = self.gather(window, &mut read_to).await?;
             }
             while !self.plan.is_empty() {
-                if *self.stop.borrow() {
+                // What a window has gathered is delivered before the end, so that it is not read once more.
+                if *self.stop.borrow() && window.is_none() {
                     return Err(End::Stopped);
                 }
                 let mut batch = Vec::new();
@@ -263,7 +273,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                     return Err(End::GaveUp("changes are left that nothing is to be done with".to_owned()));
                 }
                 self.deliver(batch).await?;
-                self.keep(false).await?;
+                self.keep(window.is_some()).await?;
             }
             self.bytes = 0;
             let is_more = self.replay().await?;

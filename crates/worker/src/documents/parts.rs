@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::output::Window;
 use crate::output::body::Format;
+use crate::output::s3::key::{Template, TemplateError, Use};
+use crate::output::s3::{OBJECT_BYTES_MAX, ObjectFormat, OnObjectDelete};
 use crate::queue::REPLAYS_MAX;
 use crate::retry::Schedule;
 use crate::secret::SecretRef;
@@ -210,6 +213,27 @@ pub enum CloudProvider {
     Stdout,
 }
 
+/// How a bucket stands in an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Addressing {
+    /// `https://HOST/BUCKET/KEY`
+    Path,
+    /// `https://BUCKET.HOST/KEY`
+    Virtual,
+}
+
+/// How many documents an object has, and until when they are waited for.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct BatchPart {
+    /// So many.
+    pub max_docs: Option<usize>,
+    /// Of so many bytes.
+    pub max_bytes: Option<usize>,
+    /// The oldest has waited for so long.
+    pub max_seconds: Option<f64>,
+}
+
 /// A store of objects, a file, or the standard output.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct CloudOutput {
@@ -221,8 +245,63 @@ pub struct CloudOutput {
     pub file: Option<String>,
     /// S3's.
     pub bucket: Option<String>,
-    /// S3's.
+    /// What objects are called.
     pub key_template: Option<String>,
+    /// Where the bucket is; `us-east-1` where nothing stands.
+    pub region: Option<String>,
+    /// The store's address, if it is not Amazon's.
+    pub endpoint_url: Option<String>,
+    /// How the bucket stands in it: with Amazon in the name, else in the path.
+    pub addressing: Option<Addressing>,
+    /// As whom; without one as nobody.
+    pub access_key_id: Option<SecretRef>,
+    /// With which key.
+    pub secret_access_key: Option<SecretRef>,
+    /// With a key for a time.
+    pub session_token: Option<SecretRef>,
+    /// What objects are.
+    #[serde(default)]
+    pub format: ObjectFormat,
+    /// What they say that they are, if not what they are.
+    pub content_type: Option<String>,
+    /// What becomes of deletions.
+    #[serde(default)]
+    pub on_delete: OnObjectDelete,
+    /// Of objects of many documents.
+    #[serde(default)]
+    pub batch: BatchPart,
+    /// For an answer.
+    pub timeout_seconds: Option<f64>,
+}
+
+impl CloudOutput {
+    /// What objects are called.
+    ///
+    /// # Errors
+    /// In words, why it is no template, or none for such objects.
+    pub fn template(&self) -> Result<Template, String> {
+        let template: Template = self
+            .key_template
+            .as_deref()
+            .unwrap_or_default()
+            .parse()
+            .map_err(|error: TemplateError| error.to_string())?;
+        let is_deleted = self.on_delete == OnObjectDelete::Delete;
+        let is_for = if self.format.is_batch() { Use::Batch } else { Use::Each { is_deleted } };
+        template.check(is_for).map_err(|error| error.to_string())?;
+        Ok(template)
+    }
+
+    /// How many documents an object has, and until when they are waited for.
+    pub fn window(&self) -> Window {
+        let (batch, default) = (&self.batch, Window::OBJECTS);
+        let age = batch.max_seconds.map_or(default.age, |of| Duration::try_from_secs_f64(of).unwrap_or(default.age));
+        Window {
+            documents: batch.max_docs.unwrap_or(default.documents).max(1),
+            bytes: batch.max_bytes.unwrap_or(default.bytes).clamp(1, OBJECT_BYTES_MAX),
+            age,
+        }
+    }
 }
 
 /// The order of delivery.

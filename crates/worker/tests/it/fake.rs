@@ -7,7 +7,7 @@ use flatbed_worker::change::{Change, Page, What};
 use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use flatbed_worker::documents::{self, Connections, Description, Document};
 use flatbed_worker::failure::Failure;
-use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::output::{Delivery, Refused, Target, Window};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
 use flatbed_worker::run::{Queue, Replayed, Wanted};
@@ -188,6 +188,10 @@ impl<T: Target> Target for Unlucky<T> {
             }
             None => self.target.deliver(batch, checkpoint).await,
         }
+    }
+
+    fn window(&self) -> Option<Window> {
+        self.target.window()
     }
 
     fn keeps_checkpoint(&self) -> bool {

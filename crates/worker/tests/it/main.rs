@@ -6,4 +6,5 @@ mod fake;
 mod http;
 mod replays;
 mod run;
+mod s3;
 mod server;

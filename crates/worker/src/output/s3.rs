@@ -1,0 +1,243 @@
+//! Objects in an S3-compatible store: one of each document, or many documents in one.
+//!
+//! There are no transactions: of a batch that is refused some objects may be stored. Which documents they have is remembered until the
+//! batch, or the part of it that they are in, is taken whole, so that what is tried again is what is left.
+
+pub mod bucket;
+pub mod key;
+pub mod sign;
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use flatbed_flatten::json::{Limits, Value, parse};
+use futures_util::future::join_all;
+use serde::Deserialize;
+
+use self::bucket::Bucket;
+use self::key::{Place, Template};
+use super::body::deletion;
+use super::lines::line;
+use super::{Delivery, Refused, State, Target, Window};
+use crate::checkpoint::Checkpoint;
+use crate::failure::Failure;
+use crate::mapping::Table;
+use crate::rows::{Product, rows_json};
+
+/// The longest object: what is stored is one request.
+pub const OBJECT_BYTES_MAX: usize = 64 << 20;
+
+/// What objects are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectFormat {
+    /// The JSON of one document.
+    #[default]
+    Json,
+    /// A line for each of many.
+    JsonLines,
+}
+
+impl ObjectFormat {
+    /// Whether an object has many documents.
+    pub fn is_batch(self) -> bool {
+        self != ObjectFormat::Json
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            ObjectFormat::Json => "application/json",
+            ObjectFormat::JsonLines => "application/x-ndjson",
+        }
+    }
+}
+
+/// What becomes of a document's object when it is deleted, and of the deletion in an object of many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnObjectDelete {
+    /// It is deleted; an object of many has a line that says so.
+    #[default]
+    Delete,
+    /// Nothing.
+    Ignore,
+    /// An object, or a line, that says so is stored.
+    Tombstone,
+}
+
+/// How documents are stored.
+#[derive(Debug, Clone)]
+pub struct Ways {
+    /// What objects are called.
+    pub template: Template,
+    /// What they are.
+    pub format: ObjectFormat,
+    /// What they say that they are, if not what they are.
+    pub content_type: Option<String>,
+    /// What becomes of deletions.
+    pub on_delete: OnObjectDelete,
+    /// Of an object of many documents: how many, of how many bytes, and how long they may be waited for.
+    pub window: Window,
+}
+
+/// A store.
+#[derive(Debug)]
+pub struct S3 {
+    bucket: Bucket,
+    ways: Ways,
+    job: String,
+    tables: Vec<Table>,
+    at_once: usize,
+    epoch: u64,
+    /// Sequences of documents that are stored, of a batch that is not as a whole.
+    taken: HashSet<String>,
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// What a document is as JSON; `None`: it is to be deleted.
+fn json_of(delivery: &Delivery, tables: &[Table]) -> Option<String> {
+    match &delivery.state {
+        State::Is(Product::Json(text)) => Some(text.clone()),
+        State::Is(Product::Rows(rows)) => Some(rows_json(tables, rows)),
+        State::Is(Product::Nothing) | State::Gone => None,
+    }
+}
+
+impl S3 {
+    /// For a job with such tables, with at most so many requests at once.
+    pub fn new(bucket: Bucket, ways: Ways, job: &str, tables: Vec<Table>, at_once: usize) -> S3 {
+        let (job, at_once) = (job.to_owned(), at_once.max(1));
+        S3 { bucket, ways, job, tables, at_once, epoch: 0, taken: HashSet::new() }
+    }
+
+    fn content_type(&self) -> &str {
+        self.ways.content_type.as_deref().unwrap_or(self.ways.format.content_type())
+    }
+
+    /// The key of an object whose documents are these.
+    fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>) -> Result<String, Refused> {
+        let place = Place {
+            id: &last.id,
+            rev: &last.rev,
+            seq: &last.seq,
+            first_seq: &first.seq,
+            body,
+            job: &self.job,
+            epoch: self.epoch,
+            table: "",
+            attachment: "",
+            now: now(),
+        };
+        let none =
+            || Refused::failed(Failure::TooLarge, "the template makes no key of at most 1,024 bytes of this document");
+        self.ways.template.key(&place).ok_or_else(none)
+    }
+
+    async fn one(&self, delivery: &Delivery) -> Result<(), Refused> {
+        let text = match (json_of(delivery, &self.tables), self.ways.on_delete) {
+            (Some(text), _) => Some(text),
+            (None, OnObjectDelete::Ignore) => return Ok(()),
+            (None, OnObjectDelete::Delete) => None,
+            (None, OnObjectDelete::Tombstone) => Some(deletion(&delivery.id)),
+        };
+        let key = {
+            let value = text.as_ref().and_then(|text| parse(text.as_bytes(), &Limits::default()).ok());
+            self.key(delivery, delivery, value.as_ref().unwrap_or(&Value::Null))?
+        };
+        match text {
+            None => self.bucket.delete(&key).await,
+            Some(text) if text.len() > OBJECT_BYTES_MAX => Err(too_large()),
+            Some(text) => self.bucket.put(&key, self.content_type(), Bytes::from(text)).await,
+        }
+    }
+
+    /// What is to be stored of a batch, or deleted.
+    fn left<'b>(&self, batch: &'b [Delivery]) -> Vec<&'b Delivery> {
+        let is_gone = |delivery: &Delivery| matches!(delivery.state, State::Gone | State::Is(Product::Nothing));
+        let is_ignored = |delivery: &Delivery| self.ways.on_delete == OnObjectDelete::Ignore && is_gone(delivery);
+        batch.iter().filter(|it| !self.taken.contains(&it.seq) && !is_ignored(it)).collect()
+    }
+
+    /// Stores each by itself.
+    async fn each(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
+        let left = self.left(batch);
+        for group in left.chunks(self.at_once) {
+            let this = &*self;
+            let stored = join_all(group.iter().map(|delivery| this.one(delivery))).await;
+            let mut refused = None;
+            for (delivery, stored) in group.iter().zip(stored) {
+                match stored {
+                    Ok(()) => {
+                        self.taken.insert(delivery.seq.clone());
+                    }
+                    Err(error) => refused = refused.or(Some(error)),
+                }
+            }
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores as many as an object may have, one object after the other.
+    async fn together(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
+        let left = self.left(batch);
+        let mut begin = 0;
+        while let Some(first) = left.get(begin) {
+            let (mut last, mut body, mut end) = (first, Vec::new(), begin);
+            while let Some(delivery) = left.get(end).filter(|_| end - begin < self.ways.window.documents) {
+                let line = line(delivery, &self.tables);
+                if !body.is_empty() && body.len() + line.len() > self.ways.window.bytes {
+                    break;
+                }
+                body.extend_from_slice(&line);
+                (last, end) = (delivery, end + 1);
+            }
+            if body.len() > OBJECT_BYTES_MAX {
+                return Err(too_large());
+            }
+            let key = self.key(first, last, &Value::Null)?;
+            self.bucket.put(&key, self.content_type(), Bytes::from(body)).await?;
+            self.taken.extend(left.iter().take(end).skip(begin).map(|delivery| delivery.seq.clone()));
+            begin = end.max(begin + 1);
+        }
+        Ok(())
+    }
+}
+
+fn too_large() -> Refused {
+    Refused::failed(Failure::TooLarge, "the object would have more than 64 MB")
+}
+
+impl Target for S3 {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+        self.epoch = epoch;
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        if self.ways.format.is_batch() {
+            self.together(&batch).await?;
+        } else {
+            self.each(&batch).await?;
+        }
+        for delivery in &batch {
+            self.taken.remove(&delivery.seq);
+        }
+        Ok(())
+    }
+
+    fn window(&self) -> Option<Window> {
+        self.ways.format.is_batch().then_some(self.ways.window)
+    }
+}
+
+impl Window {
+    /// Of an object of many documents where nothing is said: 1,000 of them, 16 MB, a minute.
+    pub const OBJECTS: Window = Window { documents: 1_000, bytes: 16 << 20, age: Duration::from_secs(60) };
+}

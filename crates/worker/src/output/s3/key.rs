@@ -1,0 +1,366 @@
+//! Keys of objects, made of templates.
+//!
+//! A document chooses what stands in its key and may be anybody's: what it says is kept within its place. Of a value all characters but
+//! letters, digits, some signs and what is beyond ASCII are percent-encoded, a slash too, and a dot at its beginning; so two values never
+//! become one, none begins another folder, and none is `..`.
+
+use std::fmt::Write;
+use std::str::FromStr;
+
+use flatbed_flatten::json::Value;
+
+use crate::time::Moment;
+use crate::transform::text_of;
+
+/// The longest key in bytes: S3's.
+pub const KEY_BYTES_MAX: usize = 1_024;
+
+/// The longest template.
+const TEMPLATE_BYTES_MAX: usize = 1_000;
+
+/// What keys are made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Id,
+    Rev,
+    Seq,
+    SeqNumber,
+    FirstSeq,
+    Epoch,
+    Job,
+    Table,
+    Attachment,
+    /// Of the present, as a date has it: from one place to another of `2026-11-23T14:05:09Z`.
+    Time(usize, usize),
+    Timestamp,
+    /// A member of what the document produces.
+    Member(Vec<String>),
+}
+
+/// Why a text is no template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// Longer than 1,000 bytes.
+    #[error("a key's template has at most 1,000 bytes")]
+    TooLong,
+    /// A brace without the other.
+    #[error("a key's template has a brace without the other")]
+    Brace,
+    /// Two slashes, one at an end, `.` or `..` between two, or a control character.
+    #[error(
+        "a key's template must have no empty parts, `.` or `..` between slashes, none at its ends, and no control characters"
+    )]
+    Path,
+    /// Nothing that differs.
+    #[error("a key's template needs {{id}}, {{seq}} or a member: all documents would be one object")]
+    Same,
+    /// An object of many documents, without a place in the feed.
+    #[error(
+        "the key of an object of many documents needs {{seq}}, and has nothing of a single one: no {{id}}, {{rev}} or members"
+    )]
+    Batch,
+    /// What is to be deleted could not be found.
+    #[error(
+        "an object can be deleted only if its key is made of {{id}} and {{job}} alone: else set `on_delete` to `ignore` or `tombstone`"
+    )]
+    Lost,
+}
+
+/// What a key is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'p> {
+    /// The document's id; of a batch the last one's, as all that follows.
+    pub id: &'p str,
+    /// Its revision.
+    pub rev: &'p str,
+    /// Its place in the feed.
+    pub seq: &'p str,
+    /// The first one's.
+    pub first_seq: &'p str,
+    /// What it produces.
+    pub body: &'p Value<'p>,
+    /// The job.
+    pub job: &'p str,
+    /// The job's epoch.
+    pub epoch: u64,
+    /// A table of its mapping.
+    pub table: &'p str,
+    /// An attachment's name.
+    pub attachment: &'p str,
+    /// Seconds of Unix time.
+    pub now: u64,
+}
+
+impl FromStr for Template {
+    type Err = TemplateError;
+
+    fn from_str(text: &str) -> Result<Template, TemplateError> {
+        if text.len() > TEMPLATE_BYTES_MAX {
+            return Err(TemplateError::TooLong);
+        }
+        let mut parts = Vec::new();
+        // As it is where each name is a letter.
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or(TemplateError::Brace)?;
+            parts.push(Part::Text(before.to_owned()));
+            plain.push_str(before);
+            plain.push('x');
+            parts.push(match name {
+                "id" | "doc_id" => Part::Id,
+                "rev" => Part::Rev,
+                "seq" => Part::Seq,
+                "seq_number" => Part::SeqNumber,
+                "first_seq" => Part::FirstSeq,
+                "epoch" => Part::Epoch,
+                "job" => Part::Job,
+                "table" => Part::Table,
+                "attachment" | "attachment_name" => Part::Attachment,
+                "year" => Part::Time(0, 4),
+                "month" => Part::Time(5, 7),
+                "day" => Part::Time(8, 10),
+                "hour" => Part::Time(11, 13),
+                "date" => Part::Time(0, 10),
+                "iso_date" => Part::Time(0, 20),
+                "timestamp" => Part::Timestamp,
+                name if name.is_empty() || name.contains('{') => return Err(TemplateError::Brace),
+                member => Part::Member(member.split('.').map(str::to_owned).collect()),
+            });
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        plain.push_str(rest);
+        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        if plain.contains('}') || plain.contains('{') {
+            return Err(TemplateError::Brace);
+        }
+        if plain.chars().any(char::is_control) || plain.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(TemplateError::Path);
+        }
+        Ok(Template(parts))
+    }
+}
+
+/// What objects are to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// One of each document; `is_deleted`: which is deleted with it.
+    Each {
+        /// See above.
+        is_deleted: bool,
+    },
+    /// Of many documents, each once.
+    Batch,
+    /// One of each attachment.
+    Attachments {
+        /// As of each document.
+        is_deleted: bool,
+    },
+}
+
+impl Template {
+    /// Whether it fits what it is for.
+    ///
+    /// # Errors
+    /// [`TemplateError`].
+    pub fn check(&self, is_for: Use) -> Result<(), TemplateError> {
+        let has = |wanted: fn(&Part) -> bool| self.0.iter().any(wanted);
+        let of_one = |part: &Part| matches!(part, Part::Id | Part::Rev | Part::Member(_));
+        let deletable =
+            |part: &Part| matches!(part, Part::Text(_) | Part::Id | Part::Job | Part::Attachment | Part::Table);
+        match is_for {
+            Use::Each { .. } | Use::Attachments { .. }
+                if !has(|part| matches!(part, Part::Id | Part::Seq | Part::Member(_))) =>
+            {
+                Err(TemplateError::Same)
+            }
+            Use::Attachments { .. } if !has(|part| *part == Part::Attachment) => Err(TemplateError::Same),
+            Use::Each { is_deleted: true } | Use::Attachments { is_deleted: true } if !self.0.iter().all(deletable) => {
+                Err(TemplateError::Lost)
+            }
+            Use::Batch if !has(|part| *part == Part::Seq) || self.0.iter().any(of_one) => Err(TemplateError::Batch),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it has `{table}`.
+    pub fn has_table(&self) -> bool {
+        self.0.contains(&Part::Table)
+    }
+
+    /// A key. `None`: a member is missing or empty, or the key would be too long.
+    pub fn key(&self, place: &Place<'_>) -> Option<String> {
+        let mut key = String::new();
+        let moment = Moment { seconds: i64::try_from(place.now).unwrap_or(0), nanoseconds: 0 };
+        for part in &self.0 {
+            match part {
+                Part::Text(text) => key.push_str(text),
+                Part::Id => value(&mut key, place.id)?,
+                Part::Rev => value(&mut key, place.rev)?,
+                Part::Seq => value(&mut key, place.seq)?,
+                Part::FirstSeq => value(&mut key, place.first_seq)?,
+                Part::SeqNumber => {
+                    let number = crate::checkpoint::Seq::parse(place.seq)?.number()?;
+                    key.push_str(&format!("{number:020}"));
+                }
+                Part::Epoch => key.push_str(&place.epoch.to_string()),
+                Part::Job => value(&mut key, place.job)?,
+                Part::Table => value(&mut key, place.table)?,
+                Part::Attachment => value(&mut key, place.attachment)?,
+                Part::Time(from, to) => key.push_str(&moment.to_string().get(*from..*to)?.replace(':', "")),
+                Part::Timestamp => key.push_str(&place.now.to_string()),
+                Part::Member(path) => {
+                    let found = path.iter().try_fold(place.body, |value, name| value.get(name))?;
+                    match found {
+                        Value::Null | Value::Array(_) | Value::Object(_) => return None,
+                        found => value(&mut key, &text_of(found))?,
+                    }
+                }
+            }
+            if key.len() > KEY_BYTES_MAX {
+                return None;
+            }
+        }
+        Some(key)
+    }
+}
+
+/// `None`: there is nothing.
+fn value(key: &mut String, text: &str) -> Option<()> {
+    for (at, character) in text.char_indices().take(KEY_BYTES_MAX + 1) {
+        let is_plain = match character {
+            '.' => at > 0,
+            '-' | '_' | '~' | ':' | '@' | '=' | ',' => true,
+            character if character.is_ascii() => character.is_ascii_alphanumeric(),
+            character => !character.is_control(),
+        };
+        if is_plain {
+            key.push(character);
+        } else {
+            for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                // Writing into a String cannot fail.
+                let _ = write!(key, "%{byte:02X}");
+            }
+        }
+    }
+    (!text.is_empty()).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place<'p>(id: &'p str, body: &'p Value<'p>) -> Place<'p> {
+        Place {
+            id,
+            rev: "3-x",
+            seq: "17-g1AA",
+            first_seq: "5-g1AA",
+            body,
+            job: "j",
+            epoch: 9,
+            table: "t",
+            attachment: "a b.png",
+            now: 1_795_442_709,
+        }
+    }
+
+    fn key(template: &str, id: &str) -> Option<String> {
+        let body =
+            parse(br#"{"type":"x/../y","n":1.50,"a":{"b":"c"},"empty":"","list":[]}"#, &Limits::default()).unwrap();
+        template.parse::<Template>().unwrap().key(&place(id, &body))
+    }
+
+    #[test]
+    fn keys() {
+        for (template, id, expected) in [
+            ("{id}", "order::1", "order::1"),
+            ("in/{doc_id}.json", "a/b c", "in/a%2Fb%20c.json"),
+            ("{id}", "..", "%2E."),
+            ("{id}", "%2E.", "%252E."),
+            ("{id}", "a\n\u{85}ä", "a%0A%C2%85ä"),
+            ("{type}/{n}/{a.b}/{id}", "x", "x%2F..%2Fy/1.50/c/x"),
+            (
+                "{year}/{month}/{day}/{hour}-{date}-{timestamp}/{iso_date}",
+                "x",
+                "2026/11/23/14-2026-11-23-1795442709/2026-11-23T140509Z",
+            ),
+            ("{job}/{epoch}/{seq_number}-{seq}-{first_seq}", "x", "j/9/00000000000000000017-17-g1AA-5-g1AA"),
+            ("{id}/{attachment}/{table}/{rev}", "x", "x/a%20b.png/t/3-x"),
+        ] {
+            assert_eq!(key(template, id).as_deref(), Some(expected), "{template} {id:?}");
+        }
+        for (template, id) in [("{gone}", "x"), ("{empty}", "x"), ("{list}", "x"), ("{a.b.c}", "x"), ("{id}", "")] {
+            assert_eq!(key(template, id), None, "{template}");
+        }
+        assert_eq!(key("{id}", &"a".repeat(KEY_BYTES_MAX + 1)), None);
+        assert!(key("{id}", &"a".repeat(KEY_BYTES_MAX)).is_some());
+    }
+
+    #[test]
+    fn what_is_no_template() {
+        for (template, expected) in [
+            ("{id", TemplateError::Brace),
+            ("id}", TemplateError::Brace),
+            ("{}", TemplateError::Brace),
+            ("{a{b}", TemplateError::Brace),
+            ("/{id}", TemplateError::Path),
+            ("{id}/", TemplateError::Path),
+            ("a//{id}", TemplateError::Path),
+            ("../{id}", TemplateError::Path),
+            ("a/./{id}", TemplateError::Path),
+            ("", TemplateError::Path),
+            ("a\n{id}", TemplateError::Path),
+        ] {
+            assert_eq!(template.parse::<Template>(), Err(expected), "{template:?}");
+        }
+        assert_eq!("x".repeat(1_001).parse::<Template>(), Err(TemplateError::TooLong));
+    }
+
+    #[test]
+    fn templates_fit_what_they_are_for() {
+        let check = |template: &str, is_for| template.parse::<Template>().unwrap().check(is_for);
+        let (kept, deleted) = (Use::Each { is_deleted: false }, Use::Each { is_deleted: true });
+        for (template, is_for, expected) in [
+            ("{id}.json", deleted, Ok(())),
+            ("{job}/{id}", deleted, Ok(())),
+            ("{type}/{id}", deleted, Err(TemplateError::Lost)),
+            ("{id}/{seq}", deleted, Err(TemplateError::Lost)),
+            ("{date}/{id}", deleted, Err(TemplateError::Lost)),
+            ("{date}/{id}", kept, Ok(())),
+            ("{seq}", kept, Ok(())),
+            ("{date}", kept, Err(TemplateError::Same)),
+            ("{date}/{seq}.jsonl", Use::Batch, Ok(())),
+            ("{date}.jsonl", Use::Batch, Err(TemplateError::Batch)),
+            ("{id}/{seq}.jsonl", Use::Batch, Err(TemplateError::Batch)),
+            ("{id}/{attachment}", Use::Attachments { is_deleted: true }, Ok(())),
+            ("{id}", Use::Attachments { is_deleted: true }, Err(TemplateError::Same)),
+        ] {
+            assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ids_stay_in_their_place_and_apart(one in "\\PC{1,12}|[./%\\\\\u{0}-\u{20}]{1,6}", other in "\\PC{1,12}|[./%]{1,6}") {
+            let (of_one, of_other) = (key("in/{id}", &one).unwrap(), key("in/{id}", &other).unwrap());
+            prop_assert_eq!(of_one == of_other, one == other);
+            let parts: Vec<_> = of_one.split('/').collect();
+            prop_assert!(parts.len() == 2 && !matches!(parts[1], "" | "." | ".."));
+            prop_assert!(!of_one.chars().any(char::is_control));
+        }
+
+        #[test]
+        fn any_text_is_a_template_or_none(text in "[a-z{}./\u{0}]{0,20}") {
+            let _ = text.parse::<Template>();
+        }
+    }
+}
