@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
 use crate::mapping::{Mapping, MappingError};
+use crate::output::s3::ObjectFormat;
 use crate::queue::Entry;
 use crate::secret::{SecretRef, is_secret_name};
 pub use parts::*;
@@ -280,6 +281,19 @@ fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
     })
 }
 
+/// Whether objects of a store have what a mapping makes.
+fn fit(output: &CloudOutput, mapping: &Mapping) -> Result<(), &'static str> {
+    let has_table = output.template().is_ok_and(|template| template.has_table());
+    let is_parquet = output.format == ObjectFormat::Parquet;
+    if has_table && (!is_parquet || mapping.tables().is_empty()) {
+        return Err("`{table}` in a key needs Parquet, and a mapping with tables");
+    }
+    if is_parquet && mapping.tables().len() > 1 && !has_table {
+        return Err("Parquet of several tables needs `{table}` in its keys");
+    }
+    Ok(())
+}
+
 /// What the schema cannot see of a store.
 fn cloud(output: CloudOutput) -> Result<CloudOutput, DocumentError> {
     if output.provider != CloudProvider::S3 {
@@ -461,6 +475,11 @@ impl Connections {
         }
         if matches!(output, Output::Rdbms(_)) && mapping.tables().is_empty() {
             return Err(Unresolved::Unfit("an SQL target needs a mapping with tables"));
+        }
+        if let Output::Cloud(output) = &output
+            && output.provider == CloudProvider::S3
+        {
+            fit(output, &mapping).map_err(Unresolved::Unfit)?;
         }
         Ok(Description { id: job.id.clone(), input, output, mapping, system: job.system.clone() })
     }

@@ -42,7 +42,7 @@ fn number(text: &str, digits: usize) -> Option<i64> {
 }
 
 /// The day of `YYYY-MM-DD`, since 1970-01-01. `None`: it is no date.
-fn day_of(text: &str) -> Option<i64> {
+pub(crate) fn day_of(text: &str) -> Option<i64> {
     let (year, rest) = text.split_once('-')?;
     let (month, day) = rest.split_once('-')?;
     let (year, month, day) = (number(year, 4)?, number(month, 2)?, number(day, 2)?);

@@ -5,9 +5,11 @@
 
 pub mod bucket;
 pub mod key;
+pub mod parquet;
 pub mod sign;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -37,6 +39,8 @@ pub enum ObjectFormat {
     Json,
     /// A line for each of many.
     JsonLines,
+    /// A file of rows for each table, of many.
+    Parquet,
 }
 
 impl ObjectFormat {
@@ -49,6 +53,7 @@ impl ObjectFormat {
         match self {
             ObjectFormat::Json => "application/json",
             ObjectFormat::JsonLines => "application/x-ndjson",
+            ObjectFormat::Parquet => "application/vnd.apache.parquet",
         }
     }
 }
@@ -87,7 +92,7 @@ pub struct S3 {
     bucket: Bucket,
     ways: Ways,
     job: String,
-    tables: Vec<Table>,
+    tables: Arc<[Table]>,
     at_once: usize,
     epoch: u64,
     /// Sequences of documents that are stored, of a batch that is not as a whole.
@@ -111,6 +116,7 @@ impl S3 {
     /// For a job with such tables, with at most so many requests at once.
     pub fn new(bucket: Bucket, ways: Ways, job: &str, tables: Vec<Table>, at_once: usize) -> S3 {
         let (job, at_once) = (job.to_owned(), at_once.max(1));
+        let tables = tables.into();
         S3 { bucket, ways, job, tables, at_once, epoch: 0, taken: HashSet::new() }
     }
 
@@ -119,7 +125,7 @@ impl S3 {
     }
 
     /// The key of an object whose documents are these.
-    fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>) -> Result<String, Refused> {
+    fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>, table: &str) -> Result<String, Refused> {
         let place = Place {
             id: &last.id,
             rev: &last.rev,
@@ -128,7 +134,7 @@ impl S3 {
             body,
             job: &self.job,
             epoch: self.epoch,
-            table: "",
+            table,
             attachment: "",
             now: now(),
         };
@@ -146,7 +152,7 @@ impl S3 {
         };
         let key = {
             let value = text.as_ref().and_then(|text| parse(text.as_bytes(), &Limits::default()).ok());
-            self.key(delivery, delivery, value.as_ref().unwrap_or(&Value::Null))?
+            self.key(delivery, delivery, value.as_ref().unwrap_or(&Value::Null), "")?
         };
         match text {
             None => self.bucket.delete(&key).await,
@@ -185,28 +191,77 @@ impl S3 {
     }
 
     /// Stores as many as an object may have, one object after the other.
-    async fn together(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
-        let left = self.left(batch);
-        let mut begin = 0;
-        while let Some(first) = left.get(begin) {
-            let (mut last, mut body, mut end) = (first, Vec::new(), begin);
-            while let Some(delivery) = left.get(end).filter(|_| end - begin < self.ways.window.documents) {
-                let line = line(delivery, &self.tables);
-                if !body.is_empty() && body.len() + line.len() > self.ways.window.bytes {
-                    break;
+    async fn together(&mut self, batch: Vec<Delivery>) -> Result<(), Refused> {
+        let left: Vec<usize> = {
+            let left: HashSet<&str> = self.left(&batch).into_iter().map(|delivery| delivery.seq.as_str()).collect();
+            let places = batch.iter().enumerate().filter(|(_, delivery)| left.contains(delivery.seq.as_str()));
+            places.map(|(at, _)| at).collect()
+        };
+        let mut group = Group { batch: Arc::new(batch), tables: self.tables.clone(), places: Vec::new() };
+        let mut rest = left.as_slice();
+        while !rest.is_empty() {
+            let count = self.count(&group, rest);
+            let (own, behind) = rest.split_at_checked(count).unwrap_or((rest, &[]));
+            (group.places, rest) = (own.to_vec(), behind);
+            for (table, body) in self.bodies(&group).await? {
+                if body.len() > OBJECT_BYTES_MAX {
+                    return Err(too_large());
                 }
-                body.extend_from_slice(&line);
-                (last, end) = (delivery, end + 1);
+                let mut all = group.all();
+                let (Some(first), Some(last)) = (all.next(), group.all().last()) else { break };
+                let key = self.key(first, last, &Value::Null, &table)?;
+                self.bucket.put(&key, self.content_type(), Bytes::from(body)).await?;
             }
-            if body.len() > OBJECT_BYTES_MAX {
-                return Err(too_large());
-            }
-            let key = self.key(first, last, &Value::Null)?;
-            self.bucket.put(&key, self.content_type(), Bytes::from(body)).await?;
-            self.taken.extend(left.iter().take(end).skip(begin).map(|delivery| delivery.seq.clone()));
-            begin = end.max(begin + 1);
+            self.taken.extend(group.all().map(|delivery| delivery.seq.clone()));
         }
         Ok(())
+    }
+
+    /// How many of these have room in an object; one at least.
+    fn count(&self, group: &Group, places: &[usize]) -> usize {
+        let mut bytes = 0_usize;
+        let deliveries = places.iter().filter_map(|at| group.batch.get(*at));
+        let fits = |delivery: &&Delivery| {
+            bytes += match self.ways.format {
+                ObjectFormat::Parquet => parquet::bytes_of(delivery),
+                ObjectFormat::Json | ObjectFormat::JsonLines => line(delivery, &self.tables).len(),
+            };
+            bytes <= self.ways.window.bytes
+        };
+        deliveries.take(self.ways.window.documents).take_while(fits).count().max(1)
+    }
+
+    /// The objects of a group: one, or one of each table.
+    async fn bodies(&self, group: &Group) -> Result<Vec<(String, Vec<u8>)>, Refused> {
+        if self.ways.format != ObjectFormat::Parquet {
+            return Ok(vec![(String::new(), group.all().flat_map(|delivery| line(delivery, &self.tables)).collect())]);
+        }
+        let group = group.clone();
+        let made = tokio::task::spawn_blocking(move || group.files()).await;
+        let made = made.map_err(|error| Refused::failed(Failure::Store(0), error))?;
+        made.map_err(|error| Refused::failed(Failure::TooLarge, error))
+    }
+}
+
+/// Documents of one object.
+#[derive(Debug, Clone)]
+struct Group {
+    batch: Arc<Vec<Delivery>>,
+    tables: Arc<[Table]>,
+    places: Vec<usize>,
+}
+
+impl Group {
+    fn all(&self) -> impl Iterator<Item = &Delivery> {
+        self.places.iter().filter_map(|at| self.batch.get(*at))
+    }
+
+    fn files(&self) -> Result<Vec<(String, Vec<u8>)>, parquet::ParquetFailure> {
+        if self.tables.is_empty() {
+            return Ok(vec![(String::new(), parquet::file(None, self.all())?)]);
+        }
+        let of = |(at, table): (usize, &Table)| Ok((table.name.clone(), parquet::file(Some((at, table)), self.all())?));
+        self.tables.iter().enumerate().map(of).collect()
     }
 }
 
@@ -221,13 +276,14 @@ impl Target for S3 {
     }
 
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        let sequences: Vec<String> = batch.iter().map(|delivery| delivery.seq.clone()).collect();
         if self.ways.format.is_batch() {
-            self.together(&batch).await?;
+            self.together(batch).await?;
         } else {
             self.each(&batch).await?;
         }
-        for delivery in &batch {
-            self.taken.remove(&delivery.seq);
+        for seq in &sequences {
+            self.taken.remove(seq);
         }
         Ok(())
     }

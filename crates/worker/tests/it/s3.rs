@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use flatbed_client::Url;
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
-use flatbed_worker::documents::Description;
+use flatbed_worker::documents::{Connections, Description, Document, read};
 use flatbed_worker::output::s3::sign::{Signed, Signer, encode_key, hash, timestamp};
 use flatbed_worker::output::{Delivery, State, Target};
 use flatbed_worker::peer::{Bounds, Peer};
@@ -131,6 +131,40 @@ async fn objects_of_many_have_as_many_as_they_may() {
         assert_eq!(sent.iter().map(|it| it.path.as_str()).collect::<Vec<_>>(), expected, "{batch}");
         assert_eq!(sent.iter().map(|it| it.body.lines().count()).sum::<usize>(), 7);
     }
+}
+
+#[tokio::test]
+async fn parquet_is_an_object_of_each_table() {
+    let (url, requests) = serve(|_| (200, "", String::new())).await;
+    let mapping = json!({"tables": [
+        {"name": "o", "primary_key": "id", "columns": {"id": "$._id"}},
+        {"name": "i", "parent": "o", "foreign_key": {"column": "o", "references": "id"}, "source_array": "$.items", "columns": {"n": "$"}}]});
+    let output = |template: &str, format: &str| {
+        json!({"id": "out", "provider": "s3", "bucket": "b", "endpoint_url": url, "format": format, "key_template": template,
+            "batch": {"max_docs": 2}})
+    };
+    let described = |template: &str, format: &str, mapping: &Value| {
+        let job = json!({"type": "job", "id": "j", "output_type": "cloud", "outputs": [output(template, format)], "mapping": mapping,
+            "inputs": [{"id": "in", "source_type": "couchdb", "url": "http://localhost:5984/db"}]});
+        let Document::Job(job) = read(job.to_string().as_bytes()).unwrap() else { panic!() };
+        Connections::default().resolve(&job)
+    };
+    let job = described("{table}/{seq}.parquet", "parquet", &mapping).unwrap();
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    for at in 0..3 {
+        source.write(&format!("d{at}"), json!({"items": ["x"]}));
+    }
+    let (end, counts, _) = once(&job, &source, target(&job), &queue, 1).await;
+    assert_eq!((end, counts.delivered), (End::Done, 3));
+    let requests = requests.lock().unwrap();
+    let paths: Vec<_> = requests.iter().map(|request| request.path.as_str()).collect();
+    assert_eq!(paths, ["/b/o/2.parquet", "/b/i/2.parquet", "/b/o/3.parquet", "/b/i/3.parquet"]);
+    assert!(requests.iter().all(|request| request.body.starts_with("PAR1")));
+    // What could not be told apart, or has no table.
+    assert!(described("{seq}", "parquet", &mapping).is_err());
+    assert!(described("{table}/{seq}", "parquet", &json!({})).is_err());
+    assert!(described("{table}/{seq}", "json_lines", &mapping).is_err());
+    assert!(described("{seq}", "parquet", &json!({})).is_ok());
 }
 
 #[tokio::test]
