@@ -180,10 +180,13 @@ impl Merge {
         self.stands
     }
 
-    /// What may be read now, what is needed first before the others: as much of it as one reads at once.
-    pub fn wants(&self) -> Vec<Want<'_>> {
-        let lacking = self.streams.iter().enumerate().filter(|(_, stream)| stream.rows.is_empty() && !stream.is_read);
-        let mut wants: Vec<_> = lacking.map(|(number, stream)| (stream.place(), number, stream)).collect();
+    /// What may be read now: of the streams that hold at most so many entries, by their numbers, those that hold none first,
+    /// and of these what is needed first. As much of it as one reads at once.
+    pub fn wants(&self, low: impl Fn(usize) -> usize) -> Vec<Want<'_>> {
+        let is_low = |number: usize, stream: &Stream| stream.rows.is_empty() || stream.rows.len() <= low(number);
+        let lacking = self.streams.iter().enumerate().filter(|(number, of)| !of.is_read && is_low(*number, of));
+        let mut wants: Vec<_> =
+            lacking.map(|(number, stream)| ((!stream.rows.is_empty(), stream.place()), number, stream)).collect();
         wants.sort_unstable_by_key(|(place, number, _)| (*place, *number));
         wants
             .into_iter()

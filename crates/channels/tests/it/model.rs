@@ -211,9 +211,10 @@ pub(crate) fn read(
                 rows.extend(merge.answer(&asked, state));
             }
             Step::Read => {
-                // Two rows of the first two that want any.
+                // Two rows of the first two that want any; at times as those do that hold one still.
+                let low = rows.len() % 3;
                 let wants: Vec<_> = merge
-                    .wants()
+                    .wants(|_| low)
                     .into_iter()
                     .take(2)
                     .map(|want| (want.stream, want.source.clone(), want.after, want.until))

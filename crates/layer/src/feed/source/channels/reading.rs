@@ -49,9 +49,10 @@ pub(super) struct Read {
     at_end: bool,
 }
 
-/// How many entries each of several streams is asked for first, for a page of so many rows. It is twice as many each time after that.
+/// How many entries each of several streams is asked for first, for a page of so many rows: twice its share, where of the
+/// two streams of a channel, before and since it was given, one has the most. It is twice as many each time after that.
 pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
-    let each = (2 * most / streams.max(1)).min(most.saturating_add(1)).clamp(LIMIT_MIN, PAGE_ROWS_MAX);
+    let each = (4 * most / streams.max(1)).min(most.saturating_add(1)).clamp(LIMIT_MIN, PAGE_ROWS_MAX);
     vec![each; streams]
 }
 
@@ -63,7 +64,8 @@ impl UnderWay {
         inner: &Inner,
         instance: &Instance,
     ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<> {
-        let wants = self.merge.wants();
+        // What is in step with the stream that has run dry runs dry soon, too: asked for now, it is not waited for then.
+        let wants = self.merge.wants(|stream| self.limits.get(stream).map_or(0, |limit| limit / 4));
         let room = ROOM.saturating_sub(self.merge.held_entries());
         let count = if room == 0 { 1 } else { wants.len().min(AT_ONCE) };
         let share = (room / count.max(1)).max(LIMIT_MIN);
@@ -103,7 +105,7 @@ impl UnderWay {
         instance: &Instance,
     ) -> impl Future<Output = foundationdb::FdbResult<Vec<i64>>> + Send + use<> {
         let index = self.index_of_all();
-        let ranges = self.merge.wants().into_iter().take(AT_ONCE).flat_map(|want| ranges(instance, &want, index));
+        let ranges = self.merge.wants(|_| 0).into_iter().take(AT_ONCE).flat_map(|want| ranges(instance, &want, index));
         let size = |range: KeyRange| trx.get_estimated_range_size_bytes(&range.begin, &range.end);
         try_join_all(ranges.map(size).collect::<Vec<_>>())
     }
