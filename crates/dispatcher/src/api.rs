@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use flatbed_flatten::json::{Limits, Value as Flat, parse};
-use flatbed_layer::{Error as LayerError, WORKER};
+use flatbed_layer::Error as LayerError;
 use flatbed_worker::documents::{Do, JOB, Order, ResetTo};
 use flatbed_worker::mapping::Mapping;
 use flatbed_worker::rows::{Product, produce, rows_json};
@@ -50,6 +50,9 @@ pub enum ApiError {
     /// The leases.
     #[error(transparent)]
     Layer(#[from] LayerError),
+    /// The leases of another server.
+    #[error("{0}")]
+    Lease(String),
 }
 
 /// Result with [`ApiError`].
@@ -121,10 +124,7 @@ impl Dispatcher {
         let mut told = HashMap::new();
         let mut after: Option<String> = None;
         loop {
-            let page = match self.layer.reader(WORKER).leases(after.as_deref()).await {
-                Err(LayerError::DatabaseNotFound) => break,
-                page => page?,
-            };
+            let page = self.home.page(after.as_deref()).await?;
             let Some((last, _)) = page.last() else { break };
             after = Some(last.clone());
             for (id, lease) in page {

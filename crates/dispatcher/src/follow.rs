@@ -2,22 +2,39 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
-use flatbed_layer::{ChangesQuery, Since, WORKER, Wait};
+use flatbed_client::encode_segment;
+use flatbed_jobs::{Backoff, Failure, Job, LeaseError, Next, Run, Status, supervise};
+use flatbed_layer::{ChangesQuery, Layer, Since, WORKER, Wait};
+use hyper::Method;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::Dispatcher;
 use crate::board::Board;
+use crate::home::Home;
+use crate::leases;
+use crate::store::text_of;
 use crate::work::Followed;
 
-/// After an error.
+/// After an error, at first.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// After errors of a server elsewhere.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// For how long such a server is asked to wait for a change, in milliseconds.
+const WAIT_MS: u64 = 25_000;
+
+/// Rows of a page of its changes.
+const ROWS_MAX: u32 = 1_000;
 
 /// Runs until the server stops.
 pub(crate) async fn run(dispatcher: Arc<Dispatcher>) {
-    supervise(&Follower(dispatcher.clone()), &Backoff { first: PAUSE, max: PAUSE }, None).await;
+    let max = if matches!(dispatcher.home, Home::There { .. }) { PAUSE_MAX } else { PAUSE };
+    supervise(&Follower(dispatcher.clone()), &Backoff { first: PAUSE, max }, None).await;
     let followed = dispatcher.followed();
     for job in &followed {
         job.status.stop();
@@ -62,9 +79,44 @@ fn is_of_jobs(id: &str) -> bool {
 /// Follows the database until it is gone or cannot be read.
 async fn follow(dispatcher: &Arc<Dispatcher>) -> Result<(), String> {
     dispatcher.store.ensure().await.map_err(|error| error.to_string())?;
+    match &dispatcher.home {
+        Home::Here { layer, .. } => follow_here(dispatcher, layer).await,
+        Home::There { .. } => follow_there(dispatcher).await.map_err(|error| error.to_string()),
+    }
+}
+
+/// By requests to a server: all its changes once, and then those that come.
+async fn follow_there(dispatcher: &Arc<Dispatcher>) -> Result<(), crate::StoreError> {
+    let store = &dispatcher.store;
+    let lease = leases::silence_max(store).await?;
+    if lease != dispatcher.lease() {
+        // All processes must agree on it: jobs that run by another time end, and are taken anew.
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        dispatcher.lease_ms.store(lease_ms, Ordering::Relaxed);
+        for job in dispatcher.followed() {
+            job.status.stop();
+        }
+    }
+    dispatcher.follower.succeed();
+    let changes = async |what: &str| store.call(Method::GET, &format!("/_changes?{what}"), None).await;
+    let mut page = changes("since=now&limit=1").await?;
+    let mut is_first = true;
+    loop {
+        let rows = page.get("results").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if is_first || rows.iter().any(|row| is_of_jobs(text_of(row, "id"))) {
+            is_first = false;
+            take(dispatcher, Board::read(store).await?).await;
+        }
+        let since = encode_segment(text_of(&page, "last_seq"));
+        page = changes(&format!("feed=longpoll&since={since}&limit={ROWS_MAX}&timeout={WAIT_MS}")).await?;
+    }
+}
+
+/// In the storage of this process.
+async fn follow_here(dispatcher: &Arc<Dispatcher>, layer: &Layer) -> Result<(), String> {
     // From now on; then all is read. A queue of a million entries is not gone through.
     let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
-    let mut changes = dispatcher.layer.reader(WORKER).changes(query);
+    let mut changes = layer.reader(WORKER).changes(query);
     let mut is_first = true;
     loop {
         let page = changes.next_page().await.map_err(|error| error.to_string())?;
@@ -95,10 +147,10 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
             dispatcher.unfollow(id);
         }
         if !board.jobs.contains_key(id) {
-            let (job, leases) = (job.clone(), dispatcher.leases());
+            let (job, home) = (job.clone(), dispatcher.home.clone());
             tokio::spawn(async move {
                 job.status.ended().await;
-                if let Err(error) = leases.drop_lease(&job.id).await {
+                if let Err(error) = home.forget(&job.id).await {
                     tracing::debug!(job = job.id, %error, "a job's lease could not be removed");
                 }
             });
@@ -117,8 +169,11 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
         };
         let before = known.get(&id);
         match before.filter(|before| before.fingerprint == listed.fingerprint) {
-            Some(before) if !before.status.is_stopped() => before.order(&listed.orders),
+            Some(before) if !before.status.is_stopped() && !before.status.has_ended() => before.order(&listed.orders),
             _ => {
+                if before.is_some() {
+                    dispatcher.unfollow(&id);
+                }
                 let followed = Followed::new(dispatcher, description, listed.fingerprint, listed.orders);
                 dispatcher.follow(id, followed, before.cloned());
             }
@@ -129,14 +184,14 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
 /// Looks at the leases of all jobs that other processes run, in few reads.
 async fn watch_leases(dispatcher: &Arc<Dispatcher>) {
     loop {
-        tokio::time::sleep(dispatcher.options.lease / 4).await;
+        tokio::time::sleep(dispatcher.lease() / 4).await;
         if let Err(error) = look_at_leases(dispatcher).await {
             tracing::debug!(%error, "the leases of jobs could not be read");
         }
     }
 }
 
-async fn look_at_leases(dispatcher: &Dispatcher) -> flatbed_layer::Result<()> {
+async fn look_at_leases(dispatcher: &Dispatcher) -> Result<(), LeaseError> {
     let waiting = dispatcher.followed().into_iter();
     let waiting = waiting.filter(|job| !job.claim.is_ours() && !job.status.has_ended());
     let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|job| (job.id.clone(), job)).collect();
@@ -145,7 +200,7 @@ async fn look_at_leases(dispatcher: &Dispatcher) -> flatbed_layer::Result<()> {
     }
     let mut after: Option<String> = None;
     loop {
-        let page = dispatcher.layer.reader(WORKER).leases(after.as_deref()).await?;
+        let page = dispatcher.home.page(after.as_deref()).await?;
         let now = Instant::now();
         let Some((last, _)) = page.last() else { break };
         after = Some(last.clone());

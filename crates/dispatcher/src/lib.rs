@@ -11,24 +11,29 @@ mod board;
 mod dlq;
 mod entries;
 mod follow;
+mod home;
+mod leases;
 mod metrics;
 mod store;
 mod work;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_client::Url;
 use flatbed_jobs::{Backoff, Owner, Status};
-use flatbed_layer::{Database, Layer, ServerActor, WORKER};
+use flatbed_layer::{Layer, ServerActor};
 use flatbed_outward::{Network, Tls, connect};
-use flatbed_worker::connect::{Reach, Secrets};
+use flatbed_worker::connect::{Local, Reach, Secrets};
 use flatbed_worker::peer::{Dial, Stream};
+use flatbed_worker::secret::Secret;
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::home::Home;
 use crate::metrics::Metrics;
 
 pub use api::{ApiError, Refusal};
@@ -49,6 +54,15 @@ pub fn check_document(id: &str, text: &[u8]) -> Result<(), String> {
 
 /// Makes a connection to the server itself, as an administrator.
 pub type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
+
+/// A server that jobs are kept at, for a process that is none.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// Its address, with the path that it is behind.
+    pub url: Url,
+    /// An administrator's name and password. `None`: the server lets everybody in.
+    pub account: Option<(String, Secret)>,
+}
 
 /// How jobs run.
 #[derive(Clone)]
@@ -72,7 +86,25 @@ impl DispatcherOptions {
         tls: Tls,
         connect: Connect,
     ) -> Self {
-        let reach = Reach { secrets, files, dial: outward(network, tls), local: Some(inward(connect)) };
+        let local = Local::new("http://localhost".to_owned(), None, inward(connect));
+        DispatcherOptions::of(Reach { secrets, files, dial: outward(network, tls), local: Some(local) })
+    }
+
+    /// Of a process that keeps its jobs at a server elsewhere, which is reached whatever `network` is. How long a process may be silent
+    /// the server says.
+    pub fn elsewhere(
+        secrets: Secrets,
+        files: Option<std::path::PathBuf>,
+        network: Network,
+        tls: Tls,
+        server: &Server,
+    ) -> Self {
+        let dial = outward(Network::default(), tls.clone());
+        let local = Local::new(server.url.to_string(), server.account.clone(), dial);
+        DispatcherOptions::of(Reach { secrets, files, dial: outward(network, tls), local: Some(local) })
+    }
+
+    fn of(reach: Reach) -> Self {
         let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
         DispatcherOptions { jobs_max: 100, lease: Duration::from_secs(15), backoff, reach }
     }
@@ -95,12 +127,13 @@ fn inward(connect: Connect) -> Dial {
     })
 }
 
-/// The jobs of one server.
+/// The jobs of one process.
 pub struct Dispatcher {
-    layer: Layer,
-    /// Takes leases.
-    actor: ServerActor,
+    /// Where leases lie.
+    home: Home,
     options: DispatcherOptions,
+    /// How long owners of leases may be silent, in milliseconds.
+    lease_ms: AtomicU64,
     store: Store,
     /// Jobs that are to run, by id, whichever process runs them.
     jobs: Mutex<HashMap<String, Arc<Followed>>>,
@@ -118,15 +151,30 @@ impl Dispatcher {
     /// # Errors
     /// [`StoreError::Address`].
     pub fn new(layer: Layer, actor: ServerActor, options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
+        Dispatcher::at(|_| Home::Here { layer, actor }, options)
+    }
+
+    /// Of a process without a storage: what it needs is kept at the server of [`DispatcherOptions::elsewhere`]. Runs nothing yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Address`].
+    pub fn elsewhere(options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
+        let time_max = options.lease;
+        Dispatcher::at(|store| Home::There { store, time_max }, options)
+    }
+
+    fn at(home: impl FnOnce(Store) -> Home, options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
         let mut owner = [0; 16];
         if getrandom::fill(&mut owner).is_err() {
             owner = u128::from(std::process::id()).to_le_bytes();
         }
-        let nowhere: Dial = Arc::new(|_: &Url| Box::pin(async { Err("there is no way to this server".to_owned()) }));
-        let store = Store::new(options.reach.local.clone().unwrap_or(nowhere))?;
+        let nowhere = StoreError::Address("there is no way to this server".to_owned());
+        let store = Store::new(options.reach.local.as_ref().ok_or(nowhere)?)?;
+        let home = home(store.clone());
+        let lease_ms = AtomicU64::new(u64::try_from(options.lease.as_millis()).unwrap_or(u64::MAX));
         let rooms = Arc::new(Semaphore::new(options.jobs_max.min(Semaphore::MAX_PERMITS)));
         let (jobs, metrics, follower) = (Mutex::default(), Arc::default(), Status::new());
-        Ok(Arc::new(Dispatcher { layer, actor, options, store, jobs, owner, rooms, metrics, follower }))
+        Ok(Arc::new(Dispatcher { home, options, lease_ms, store, jobs, owner, rooms, metrics, follower }))
     }
 
     /// Begins to work off `_worker`. The task is for [`Dispatcher::stop`].
@@ -142,13 +190,13 @@ impl Dispatcher {
         }
     }
 
-    /// Where leases lie.
-    fn leases(&self) -> Database {
-        self.layer.database(WORKER, self.actor.clone())
+    /// A process that has not renewed its hold on a job for this long loses it to another.
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms.load(Ordering::Relaxed))
     }
 
     /// What this process is called in what is shown.
-    fn node(&self) -> String {
+    pub fn node(&self) -> String {
         self.owner.iter().take(4).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 

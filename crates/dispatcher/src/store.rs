@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_client::{Url, encode_segment};
+use flatbed_client::encode_segment;
 use flatbed_layer::WORKER;
-use flatbed_worker::peer::{Bounds, Dial, Peer, PeerError};
+use flatbed_worker::connect::Local;
+use flatbed_worker::peer::{Bounds, Peer, PeerError};
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
@@ -79,14 +80,13 @@ pub(crate) fn set(value: &mut Value, name: &str, to: impl Into<Value>) {
 }
 
 impl Store {
-    /// Of a server that `dial` connects to, which answers as to an administrator.
+    /// Of a server that answers as to an administrator.
     ///
     /// # Errors
     /// [`StoreError::Address`].
-    pub fn new(dial: Dial) -> Result<Store> {
-        let url = Url::parse_either(&format!("http://localhost/{WORKER}"));
-        let url = url.map_err(|error| StoreError::Address(error.to_string()))?;
-        Ok(Store(Arc::new(Peer::new(url, HeaderMap::new(), dial))))
+    pub fn new(server: &Local) -> Result<Store> {
+        let peer = server.peer(WORKER, HeaderMap::new());
+        Ok(Store(Arc::new(peer.map_err(|error| StoreError::Address(error.to_string()))?)))
     }
 
     /// Asks for something: its status and the JSON that it answers.
@@ -94,10 +94,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::Peer`].
     pub async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+        self.ask_within(method, path, body, BOUNDS).await
+    }
+
+    async fn ask_within(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        bounds: Bounds,
+    ) -> Result<(u16, Value)> {
         let json = HeaderValue::from_static("application/json");
         let headers = [(header::ACCEPT, json.clone()), (header::CONTENT_TYPE, json)].into_iter().collect();
         let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
-        let answer = self.0.call(method, path, &headers, body, BOUNDS).await?;
+        let answer = self.0.call(method, path, &headers, body, bounds).await?;
         Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
     }
 
@@ -106,7 +116,21 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
-        let (status, value) = self.ask(method, path, body).await?;
+        self.call_within(method, path, body, BOUNDS.time_max).await
+    }
+
+    /// As [`Store::call`], with an answer in such a time or none.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn call_within(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        time_max: Duration,
+    ) -> Result<Value> {
+        let (status, value) = self.ask_within(method, path, body, Bounds { time_max, ..BOUNDS }).await?;
         if (200..300).contains(&status) {
             return Ok(value);
         }

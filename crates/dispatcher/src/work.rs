@@ -10,12 +10,14 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::connect::connect;
 use flatbed_worker::documents::{CHECKPOINT, Description, Do, JOB, Order, ResetTo};
 use flatbed_worker::progress::Progress;
-use flatbed_worker::run::{End, Runner};
+use flatbed_worker::run::{End, Held, Runner};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::Dispatcher;
 use crate::entries::{Entries, end_order};
+use crate::home::Given;
 
 /// For the batch that is under way when a job is to end.
 const GRACE: Duration = Duration::from_secs(60);
@@ -89,7 +91,7 @@ pub struct Followed {
     woken: Arc<Notify>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) status: Status,
-    pub(crate) claim: Claim,
+    pub(crate) claim: Arc<Claim>,
     node: String,
     shown: Mutex<Shown>,
 }
@@ -113,7 +115,7 @@ impl Followed {
             woken: Arc::default(),
             progress: Arc::default(),
             status: Status::new(),
-            claim: Claim::new(dispatcher.owner, dispatcher.options.lease),
+            claim: Arc::new(Claim::new(dispatcher.owner, dispatcher.lease())),
             node: dispatcher.node(),
             shown: Mutex::default(),
         })
@@ -195,7 +197,7 @@ impl Followed {
         if let Some(before) = before {
             before.status.ended().await;
         }
-        let leases = Arc::new(dispatcher.leases());
+        let leases = Arc::new(dispatcher.home.clone());
         let backoff = dispatcher.options.backoff;
         let work = Arc::new(Work { followed: self, dispatcher });
         lead(&work, &work.followed.claim, &leases, &backoff).await;
@@ -262,18 +264,10 @@ impl Job for Work {
     }
 
     fn restore(&self, state: &[u8]) {
-        let before = serde_json::from_slice::<Told>(state).ok();
-        let epoch = match &before {
-            Some(told) => told.epoch,
-            // A state that says something else says an epoch at least.
-            None => serde_json::from_slice::<serde_json::Value>(state)
-                .ok()
-                .and_then(|value| value.get("epoch")?.as_u64())
-                .unwrap_or(0),
-        };
+        let given: Given = serde_json::from_slice(state).unwrap_or_default();
+        let before = given.told.and_then(|told| serde_json::from_value::<Told>(told).ok());
         let mut shown = self.followed.shown();
-        // The time is above what a lease had that is gone with its job.
-        shown.epoch = epoch.saturating_add(1).max(now());
+        shown.epoch = given.epoch;
         shown.halted = before.and_then(|told| told.halted).filter(|halted| halted.of == self.followed.fingerprint);
     }
 
@@ -379,7 +373,11 @@ impl Work {
         let (source, target, redactor) = (connected.source, connected.target, connected.redactor);
         let mut runner = Runner::new(&description, source, target, queue, redactor, stopping, epoch)
             .telling(followed.progress.clone())
-            .woken_by(followed.woken.clone());
+            .woken_by(followed.woken.clone())
+            .while_held(Held::new({
+                let claim = followed.claim.clone();
+                move || claim.is_valid(Instant::now())
+            }));
         if let Some(copy) = copy {
             runner = runner.starting_at(copy);
         }

@@ -7,6 +7,7 @@ use lexopt::prelude::*;
 use crate::account::Account;
 use crate::settings::{Found, Layer, SETTINGS, Setting};
 use crate::worker_import::Import;
+use crate::worker_process::Home;
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,6 +56,13 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Make jobs of what seed 003's worker has left.
     WorkerImport(Import),
+    /// Run the jobs of a server elsewhere.
+    Worker {
+        /// The server.
+        home: Home,
+        /// How jobs run.
+        given: Given,
+    },
 }
 
 /// Settings given on the command line, and the configuration file to read, if one is named here.
@@ -316,13 +324,20 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 }
 
 fn worker(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let (mut import, mut words) = (Import { job: "imported".to_owned(), ..Import::default() }, Vec::new());
+    let (mut import, mut words) = (Import::default(), Vec::new());
+    let (mut home, mut given) = (Home::default(), Given::default());
     while let Some(argument) = parser.next()? {
         match argument {
-            Short('h') | Long("help") => return Ok(Command::Print(WORKER_HELP.to_owned())),
+            Short('h') | Long("help") => return Ok(Command::Print(worker_help())),
             Long("url") => import.url = Some(parser.value()?.string()?),
             Long("job") => import.job = parser.value()?.string()?,
             Long("secrets") => import.secrets = Some(parser.value()?.into()),
+            Long("user") if words.is_empty() => home.user = Some(parser.value()?.string()?),
+            Long("password-file") if words.is_empty() => home.password_file = Some(parser.value()?.into()),
+            Long(flag) if words.is_empty() => {
+                let flag = flag.to_owned();
+                given.take(&flag, Takes::Worker, parser)?;
+            }
             Value(value) if words.len() < 2 => words.push(value),
             other => return Err(other.unexpected().into()),
         }
@@ -330,12 +345,16 @@ fn worker(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let mut words = words.into_iter();
     match (words.next(), words.next()) {
         (Some(what), Some(directory)) if what == "import" => {
-            Ok(Command::WorkerImport(Import { directory: directory.into(), ..import }))
+            let job = if import.job.is_empty() { "imported".to_owned() } else { import.job };
+            Ok(Command::WorkerImport(Import { directory: directory.into(), job, ..import }))
         }
         (Some(what), None) if what == "import" => {
             Err(UsageError::Missing { command: "worker", missing: "the directory that has config.json" })
         }
-        _ => Err(UsageError::Missing { command: "worker", missing: "what to do: import" }),
+        (None, _) if import.job.is_empty() && import.secrets.is_none() => {
+            Ok(Command::Worker { home: Home { url: import.url, ..home }, given })
+        }
+        _ => Err(UsageError::Missing { command: "worker", missing: "what to do: import DIR, or --url URL" }),
     }
 }
 
@@ -348,6 +367,8 @@ enum Takes {
     Storage,
     /// Where the storage is.
     Directory,
+    /// Those of jobs that run in a process without a storage.
+    Worker,
 }
 
 impl Takes {
@@ -356,6 +377,16 @@ impl Takes {
             Takes::All => true,
             Takes::Storage => setting.storage,
             Takes::Directory => matches!(setting.key, "data_dir" | "cluster_file"),
+            Takes::Worker => matches!(
+                setting.key,
+                "worker_files"
+                    | "worker_secrets"
+                    | "worker_allow"
+                    | "worker_jobs"
+                    | "replication_ca"
+                    | "log_format"
+                    | "log_level"
+            ),
         })
     }
 }
@@ -392,6 +423,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed renew [OPTIONS]          make a cluster's data fit to be served after fdbrestore
   flatbed admin COMMAND [OPTIONS]  add, remove and list administrators
   flatbed user COMMAND [OPTIONS]   add, remove and list users, and give them passwords
+  flatbed worker --url URL         run jobs of a server's changes worker in a process of its own
   flatbed worker import DIR        make jobs of what another changes worker has left
   flatbed secret rotate [OPTIONS]  have another secret sign sessions, where the old one may be known to others
   flatbed COMMAND --help           tell a command's options
@@ -486,7 +518,20 @@ fn secret_help() -> String {
     )
 }
 
-const WORKER_HELP: &str = "\
+fn worker_help() -> String {
+    format!(
+        "flatbed worker --url URL [OPTIONS]\n\n\
+         Runs jobs of a server's changes worker in a process of its own, which shares them with all others. Jobs, leases and\n\
+         the queue are kept at the server, which is asked as one of its administrators; files and secrets are this machine's.\n\n  \
+         --url URL              the server, http:// or https://, without a password in it [FLATBED_URL]\n  \
+         --user NAME            an administrator of the server [FLATBED_USER]\n  \
+         --password-file FILE   a file of their password [FLATBED_PASSWORD_FILE, or FLATBED_PASSWORD with the password];\n                         \
+         outside of worker_secrets, whose files jobs may name\n{}\n{WORKER_IMPORT_HELP}",
+        setting_lines(Takes::Worker)
+    )
+}
+
+const WORKER_IMPORT_HELP: &str = "\
 flatbed worker import DIR [OPTIONS]: make jobs of a running server's changes worker of the files that the Python worker
 change_stream_db has left: config.json, mappings/, checkpoint.json, failed_docs.jsonl. Jobs are not enabled: look at them first.
 
@@ -583,6 +628,11 @@ mod tests {
             ("admin add anna --role x", "invalid option '--role' (flatbed --help lists what there is)"),
             ("secret", "flatbed secret needs what to do: rotate (flatbed secret --help)"),
             ("renew db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
+            ("worker export", "flatbed worker needs what to do: import DIR, or --url URL (flatbed worker --help)"),
+            ("worker --job j", "flatbed worker needs what to do: import DIR, or --url URL (flatbed worker --help)"),
+            ("worker --worker", "invalid option '--worker' (flatbed --help lists what there is)"),
+            ("worker --cluster-file c", "invalid option '--cluster-file' (flatbed --help lists what there is)"),
+            ("worker import d --user u", "invalid option '--user' (flatbed --help lists what there is)"),
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
         ] {
             assert_eq!(parsed(line), Err(message.to_owned()), "{line}");

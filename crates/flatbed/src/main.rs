@@ -26,6 +26,7 @@ mod storage;
 mod syncstorage;
 mod worker;
 mod worker_import;
+mod worker_process;
 
 use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
 
@@ -123,6 +124,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
             options.secrets = options.secrets.or(named);
             let url = url(options.url.as_deref(), &variables)?;
             runtime.block_on(worker_import::import(&options, &url))?;
+            Ok(true)
+        }
+        Command::Worker { home, given } => {
+            let (settings, _) = settle(given, &variables)?;
+            let _log = logging::start(&settings, runtime.handle())?;
+            runtime.block_on(worker_process::run(&settings, home, &variables))?;
             Ok(true)
         }
         Command::Dump(options) => {

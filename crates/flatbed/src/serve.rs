@@ -324,7 +324,8 @@ async fn put_together(
     Ok((server, replicator, dispatcher))
 }
 
-fn trusted(path: &Path) -> Result<Tls, ServeError> {
+/// Whom to trust over TLS, by a PEM file.
+pub(crate) fn trusted(path: &Path) -> Result<Tls, ServeError> {
     let failed = |reason: String| ServeError::Certificates { path: path.to_owned(), reason };
     let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     Tls::with_authorities(&pem).map_err(|error| failed(error.to_string()))
@@ -409,17 +410,20 @@ impl Stopped {
     }
 }
 
-struct Signals {
+/// SIGINT and SIGTERM.
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    fn new() -> io::Result<Signals> {
+    /// From now on they end the process no longer by themselves.
+    pub(crate) fn new() -> io::Result<Signals> {
         Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    async fn next(&mut self) {
+    /// Waits for the next of them.
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

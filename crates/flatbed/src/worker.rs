@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_dispatcher::{Connect, DispatcherOptions};
+use flatbed_dispatcher::{Connect, DispatcherOptions, Server};
 use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_worker::connect::Secrets;
 use flatbed_worker::secret::ENV_PREFIX;
@@ -65,14 +65,30 @@ impl WorkerSettings {
 
     /// How jobs run. Of the environment they see what is theirs; whom to trust over TLS is the same as for replications.
     pub(crate) fn options(&self, variables: &HashMap<String, String>, tls: Tls, connect: Connect) -> DispatcherOptions {
+        let (secrets, network) = self.reach(variables);
+        let options = DispatcherOptions::new(secrets, self.files.clone(), network, tls, connect);
+        DispatcherOptions { jobs_max: self.jobs, lease: self.lease, ..options }
+    }
+
+    /// The same, of a process that keeps its jobs at a server elsewhere, which says how long a process may be silent.
+    pub(crate) fn elsewhere(
+        &self,
+        variables: &HashMap<String, String>,
+        tls: Tls,
+        server: &Server,
+    ) -> DispatcherOptions {
+        let (secrets, network) = self.reach(variables);
+        let options = DispatcherOptions::elsewhere(secrets, self.files.clone(), network, tls, server);
+        DispatcherOptions { jobs_max: self.jobs, ..options }
+    }
+
+    fn reach(&self, variables: &HashMap<String, String>) -> (Secrets, Network) {
         // The settings' own variables begin so, too.
         let is_setting = |name: &str| SETTINGS.iter().any(|setting| setting.variable() == name);
         let is_ours = |(name, _): &(&String, &String)| name.starts_with(ENV_PREFIX) && !is_setting(name);
         let variables = variables.iter().filter(is_ours).map(|(name, value)| (name.clone(), value.clone())).collect();
         let secrets = Secrets { directory: self.secrets.clone(), variables };
-        let network = Network::default().bounded(Arc::new(self.allow.clone()));
-        let options = DispatcherOptions::new(secrets, self.files.clone(), network, tls, connect);
-        DispatcherOptions { jobs_max: self.jobs, lease: self.lease, ..options }
+        (secrets, Network::default().bounded(Arc::new(self.allow.clone())))
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Claim {
     owner: Owner,
     silence_max: Duration,
     is_ours: watch::Sender<bool>,
+    /// Until when the lease is ours without doubt.
+    valid_until: Mutex<Option<Instant>>,
     /// The lease as it was last seen with another process.
     seen: Mutex<Option<Sighting>>,
     /// Notified when the lease may be taken.
@@ -26,13 +28,30 @@ pub struct Claim {
 impl Claim {
     /// Of a process that is `owner`. Others that heard nothing of a lease's owner for `silence_max` take it over.
     pub fn new(owner: Owner, silence_max: Duration) -> Claim {
-        let (seen, turn) = Default::default();
-        Claim { owner, silence_max, is_ours: watch::Sender::new(false), seen, turn }
+        let (seen, turn, valid_until) = Default::default();
+        Claim { owner, silence_max, is_ours: watch::Sender::new(false), valid_until, seen, turn }
     }
 
     /// Whether this process has the lease.
     pub fn is_ours(&self) -> bool {
         *self.is_ours.borrow()
+    }
+
+    /// Whether nobody else can have taken the lease by now. A process that was stopped for a while learns it here before anything
+    /// else in it has noticed.
+    pub fn is_valid(&self, now: Instant) -> bool {
+        self.is_ours() && self.valid().is_some_and(|until| now < until)
+    }
+
+    fn valid(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.valid_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the lease was ours at `begun`; gives until when it may be acted on.
+    fn extend(&self, begun: Instant) -> Instant {
+        let until = valid_until(begun, self.silence_max);
+        *self.valid() = Some(until);
+        until
     }
 
     /// Whether the lease may be taken, as it was seen last: nobody else has it, or nothing was heard of its owner for too long.
@@ -94,6 +113,7 @@ pub async fn try_lead<J: Job, L: Leases>(
     match leases.take(job.id(), &claim.owner, stale.as_ref()).await {
         Ok(TakenLease::Ours(before)) => {
             job.restore(&before.state);
+            claim.extend(begun);
             claim.is_ours.send_replace(true);
             let end = hold(job, claim, leases, backoff, begun).await;
             claim.is_ours.send_replace(false);
@@ -136,7 +156,7 @@ async fn hold<J: Job, L: Leases>(
 /// Returns once the lease is lost, or might be.
 async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Instant) {
     let silence_max = claim.silence_max;
-    let mut valid = valid_until(begun, silence_max);
+    let mut valid = claim.extend(begun);
     loop {
         tokio::time::sleep((silence_max / 5).min(valid.saturating_duration_since(Instant::now()))).await;
         let begun = Instant::now();
@@ -147,7 +167,7 @@ async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Ins
         let hold = leases.hold(job.id(), &claim.owner, &state, false);
         let left = valid.saturating_duration_since(begun);
         match tokio::time::timeout(left, hold).await {
-            Ok(Ok(true)) => valid = valid_until(begun, silence_max),
+            Ok(Ok(true)) => valid = claim.extend(begun),
             Ok(Ok(false) | Err(LeaseError::Gone)) | Err(_) => return,
             Ok(Err(error)) => {
                 tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be renewed");
@@ -392,9 +412,11 @@ mod tests {
         // It cannot be renewed: it stops before others may take it.
         leases.fails.store(true, Ordering::Relaxed);
         seconds(6).await;
-        assert!(claim.is_ours());
+        assert!(claim.is_ours() && claim.is_valid(Instant::now()));
+        // Who has slept through that finds it out by the clock alone.
+        assert!(!claim.is_valid(Instant::now() + SILENCE_MAX * 2 / 3));
         seconds(4).await;
-        assert!(!claim.is_ours());
+        assert!(!claim.is_ours() && !claim.is_valid(Instant::now()));
         // What it belongs to is gone.
         leases.fails.store(false, Ordering::Relaxed);
         leases.gone.store(true, Ordering::Relaxed);

@@ -66,7 +66,7 @@ impl Leases for RootLeases {
         state: &[u8],
         release: bool,
     ) -> std::result::Result<bool, LeaseError> {
-        hold(&self.0, Place::Root, id, owner, state, release).await.map_err(not_asked)
+        hold(&self.0, Place::Root, id, (owner, &|_| true), state, release).await.map_err(not_asked)
     }
 }
 
@@ -85,6 +85,9 @@ impl RootLeases {
         transaction::read(&self.0.db, &self.0.metrics, &mut Look(&self.0, id)).await
     }
 }
+
+/// Whether a lease's state may be followed by another one. It is asked in a transaction, and again where that is run again.
+pub type MayFollow<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 
 /// What leases belong to.
 #[derive(Clone, Copy)]
@@ -113,11 +116,18 @@ async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: O
     transaction::write(&inner.db, &inner.metrics, &mut take).await
 }
 
-async fn hold(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
+async fn hold(
+    inner: &Inner,
+    place: Place<'_>,
+    id: &str,
+    (owner, may_follow): (&Owner, MayFollow<'_>),
+    state: &[u8],
+    release: bool,
+) -> Result<bool> {
     if state.len() > LEASE_STATE_BYTES_MAX {
         return Err(Refusal::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")).into());
     }
-    let mut hold = Hold { inner, place, id, owner, state, release, released: false };
+    let mut hold = Hold { inner, place, id, owner, may_follow, state, release, released: false };
     transaction::write(&inner.db, &inner.metrics, &mut hold).await
 }
 
@@ -141,7 +151,23 @@ impl Database {
     /// # Errors
     /// [`Refusal::InvalidSetting`] for a longer state.
     pub async fn hold_lease(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
-        hold(&self.inner, Place::Database(&self.name), id, owner, state, release).await
+        self.hold_lease_after(id, owner, state, release, &|_| true).await
+    }
+
+    /// As [`Database::hold_lease`], where `may_follow` says of the state that lies there that this one may take its place: what was
+    /// asked for long ago and comes late, over a network, is refused as if the lease were another's.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`] for a longer state.
+    pub async fn hold_lease_after(
+        &self,
+        id: &str,
+        owner: &Owner,
+        state: &[u8],
+        release: bool,
+        may_follow: MayFollow<'_>,
+    ) -> Result<bool> {
+        hold(&self.inner, Place::Database(&self.name), id, (owner, may_follow), state, release).await
     }
 
     /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
@@ -194,6 +220,7 @@ struct Hold<'a> {
     place: Place<'a>,
     id: &'a str,
     owner: &'a Owner,
+    may_follow: MayFollow<'a>,
     state: &'a [u8],
     release: bool,
     /// An attempt has released it, and its commit may have happened.
@@ -209,6 +236,9 @@ impl Operation for Hold<'_> {
         let found = found.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
         if found.owner != self.owner {
             return Ok(attempt.maybe_committed && self.released);
+        }
+        if !(self.may_follow)(&found.state) {
+            return Ok(false);
         }
         self.released |= self.release;
         if self.release && matches!(self.place, Place::Root) {

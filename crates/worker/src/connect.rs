@@ -216,6 +216,38 @@ pub struct Connected {
     pub redactor: Redactor,
 }
 
+/// The server whose databases jobs name, and that has the jobs: this process itself, or one elsewhere.
+#[derive(Clone)]
+pub struct Local {
+    /// Before the name of a database.
+    base: String,
+    /// Whom its databases are read as. `None`: whoever connects so need not sign in.
+    account: Option<(String, Secret)>,
+    dial: Dial,
+}
+
+impl Local {
+    /// A server at `base`, an URL without its last slash.
+    pub fn new(base: String, account: Option<(String, Secret)>, dial: Dial) -> Local {
+        Local { base, account, dial }
+    }
+
+    /// A database of it, for requests with these headers and, where they sign nobody in, as the account.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn peer(&self, database: &str, mut headers: HeaderMap) -> Result<Peer, UrlError> {
+        let url = Url::parse_either(&format!("{}/{}", self.base, encode_segment(database)))?;
+        let signs_in = headers.contains_key(header::AUTHORIZATION) || headers.contains_key(header::COOKIE);
+        if let (Some((name, password)), false) = (&self.account, signs_in) {
+            let credentials = BASE64.encode(format!("{name}:{}", password.expose()));
+            // Base64 can stand in a header.
+            headers.extend(sensitive(&format!("Basic {credentials}")).map(|value| (header::AUTHORIZATION, value)));
+        }
+        Ok(Peer::new(url, headers, self.dial.clone()))
+    }
+}
+
 /// How a job's source and target are reached.
 #[derive(Clone)]
 pub struct Reach {
@@ -225,8 +257,8 @@ pub struct Reach {
     pub files: Option<PathBuf>,
     /// Servers elsewhere.
     pub dial: Dial,
-    /// The server whose databases jobs name, where there is one; whoever connects so need not sign in.
-    pub local: Option<Dial>,
+    /// The server whose databases jobs name, where there is one.
+    pub local: Option<Local>,
 }
 
 /// Reads a description's secrets, and makes its source and target. It waits for the disk.
@@ -241,8 +273,11 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         (Some(url), _) => Peer::new(Url::parse_either(url)?, headers, dial.clone()),
         (None, Some(name)) => {
             let local = local.as_ref().ok_or(ConnectError::Missing("a server whose databases could be named"))?;
-            let url = Url::parse_either(&format!("http://localhost/{}", encode_segment(name)))?;
-            Peer::new(url, headers, local.clone())
+            if let Some((name, password)) = &local.account {
+                reader.read.push(password.clone());
+                reader.pairs.push((name.clone(), password.clone()));
+            }
+            local.peer(name, headers)?
         }
         (None, None) => return Err(ConnectError::Missing("an input without a database")),
     };

@@ -5,6 +5,7 @@
 //! the checkpoint passes it with the next batch. A batch that is refused for the target's state is tried again as it is, and nothing
 //! else is done meanwhile.
 
+mod held;
 mod replays;
 mod window;
 
@@ -26,6 +27,7 @@ use crate::queue::{Entry, Failed};
 use crate::rows::{Unmappable, produce};
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
+pub use held::Held;
 pub use replays::{Replayed, Wanted};
 
 /// Changes that are read ahead.
@@ -122,6 +124,7 @@ pub struct Runner<'j, S, T, Q> {
     redactor: Redactor,
     stop: watch::Receiver<bool>,
     epoch: u64,
+    held: Option<Held>,
     /// Whether the end of the feed ends the run: for tests, and for jobs that are run once.
     is_once: bool,
     starting_at: Option<Checkpoint>,
@@ -167,6 +170,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             redactor,
             stop,
             epoch,
+            held: None,
             is_once: false,
             starting_at: None,
             reset: None,
@@ -200,6 +204,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     #[must_use]
     pub fn telling(mut self, progress: Arc<Progress>) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Sends nothing to the target any more, and writes no checkpoint, once this says that the job may be another process's.
+    #[must_use]
+    pub fn while_held(mut self, held: Held) -> Self {
+        self.held = Some(held);
         self
     }
 
@@ -311,6 +322,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             self.written = seq;
             return Ok(());
         }
+        self.check_held()?;
         let id = self.local_id();
         let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
         if written == Err(SourceError::Status(409)) {
@@ -575,6 +587,10 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         Ok(Ok(Delivery { id, rev, seq, state }))
     }
 
+    fn check_held(&self) -> Result<(), End> {
+        if self.held.as_ref().is_none_or(Held::is_held) { Ok(()) } else { Err(End::Superseded) }
+    }
+
     /// Until the target takes it, or says that it is poison.
     async fn deliver_until_taken(
         &mut self,
@@ -585,6 +601,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             return Ok(Ok(()));
         }
         loop {
+            self.check_held()?;
             match self.target.deliver(deliveries.clone(), checkpoint.clone()).await {
                 Ok(()) => {
                     self.failures = 0;

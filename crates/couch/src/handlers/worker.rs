@@ -27,6 +27,7 @@ impl From<ApiError> for Failure {
             ApiError::Store(StoreError::Peer(_) | StoreError::Address(_)) => {
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
+            ApiError::Lease(_) => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             ApiError::Layer(error) => error.into(),
         }
     }
@@ -60,6 +61,23 @@ pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi)
         WorkerApi::Reset(id) => {
             let (body, _memory) = json_of(&mut request).await?;
             answer(dispatcher.reset_job(&id, &body).await?)
+        }
+        WorkerApi::Leases => answer(dispatcher.list_leases(request.query.get("after")).await?),
+        WorkerApi::Lease(id) => {
+            request.skip_body().await;
+            answer(dispatcher.forget_lease(&id).await?)
+        }
+        WorkerApi::TakeLease(id) => {
+            let (body, _memory) = json_of(&mut request).await?;
+            answer(dispatcher.take_lease(&id, &body).await?)
+        }
+        WorkerApi::HoldLease(id) => {
+            let (body, _memory) = json_of(&mut request).await?;
+            answer(dispatcher.hold_lease(&id, &body, false).await?)
+        }
+        WorkerApi::ReleaseLease(id) => {
+            let (body, _memory) = json_of(&mut request).await?;
+            answer(dispatcher.hold_lease(&id, &body, true).await?)
         }
         WorkerApi::Queue(queued) => queue(&dispatcher, request, queued).await,
         WorkerApi::Job(_) | WorkerApi::Unknown => {

@@ -13,6 +13,16 @@ pub(crate) enum WorkerApi {
     Stop(String),
     /// `jobs/{id}/reset`
     Reset(String),
+    /// `leases`
+    Leases,
+    /// `leases/{job}`
+    Lease(String),
+    /// `leases/{job}/take`
+    TakeLease(String),
+    /// `leases/{job}/hold`
+    HoldLease(String),
+    /// `leases/{job}/release`
+    ReleaseLease(String),
     /// `dlq`, and beneath it.
     Queue(Queued),
     /// Any other path.
@@ -44,6 +54,11 @@ impl WorkerApi {
             ["jobs", id, "start"] => WorkerApi::Start(text(id)),
             ["jobs", id, "stop"] => WorkerApi::Stop(text(id)),
             ["jobs", id, "reset"] => WorkerApi::Reset(text(id)),
+            ["leases"] => WorkerApi::Leases,
+            ["leases", id] => WorkerApi::Lease(text(id)),
+            ["leases", id, "take"] => WorkerApi::TakeLease(text(id)),
+            ["leases", id, "hold"] => WorkerApi::HoldLease(text(id)),
+            ["leases", id, "release"] => WorkerApi::ReleaseLease(text(id)),
             ["dlq"] => WorkerApi::Queue(Queued::List),
             ["dlq", "count"] => WorkerApi::Queue(Queued::Count),
             ["dlq", "stats"] => WorkerApi::Queue(Queued::Stats),
@@ -61,8 +76,10 @@ impl WorkerApi {
     pub(crate) fn methods(&self) -> &'static str {
         match self {
             WorkerApi::Job(id) if id == "test" => "GET,HEAD,POST",
-            WorkerApi::Jobs | WorkerApi::Job(_) => "GET,HEAD",
+            WorkerApi::Jobs | WorkerApi::Job(_) | WorkerApi::Leases => "GET,HEAD",
             WorkerApi::Start(_) | WorkerApi::Stop(_) | WorkerApi::Reset(_) => "POST",
+            WorkerApi::TakeLease(_) | WorkerApi::HoldLease(_) | WorkerApi::ReleaseLease(_) => "POST",
+            WorkerApi::Lease(_) => "DELETE",
             WorkerApi::Queue(queued) => match queued {
                 Queued::List => "GET,HEAD,DELETE",
                 Queued::Count | Queued::Stats | Queued::Explain | Queued::Export => "GET,HEAD",

@@ -21,3 +21,4 @@ mod support;
 mod syncstorage;
 mod upgrade;
 mod worker;
+mod worker_process;

@@ -1,0 +1,231 @@
+//! Leases of jobs over HTTP, `/_worker/_api/leases`: what a server answers, and what a process elsewhere asks it. Each call is one
+//! transaction at the server, and does nothing more when it is sent again: who has a lease takes it once more.
+
+use std::time::Duration;
+
+use flatbed_client::encode_segment;
+use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
+use flatbed_worker::documents::JOB;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::Dispatcher;
+use crate::api::{ApiError, Refusal, Result};
+use crate::home::{Given, epoch_of};
+use crate::store::{self, Store, StoreError, text_of};
+
+/// Bytes of an owner: as it is made, and none longer.
+const OWNER_BYTES: usize = 16;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// What [`hex`] has written. `None`: it is none, or longer than an owner.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if text.len() > 2 * OWNER_BYTES || !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+/// A lease as it is seen from elsewhere. Beats are beyond what every reader of JSON takes for a number.
+fn seen(lease: &Lease) -> Value {
+    json!({"owner": hex(&lease.owner), "beats": lease.beats.to_string()})
+}
+
+fn unseen(value: &Value) -> Option<Lease> {
+    let (owner, beats) = (unhex(text_of(value, "owner"))?, text_of(value, "beats").parse().ok()?);
+    Some(Lease { owner, beats, state: Vec::new() })
+}
+
+fn owner_of(body: &Value) -> Result<Owner> {
+    let owner = unhex(text_of(body, "owner")).and_then(|owner| Owner::try_from(owner).ok());
+    Ok(owner.ok_or_else(|| Refusal::Bad("`owner` must be 16 bytes in hexadecimal digits".to_owned()))?)
+}
+
+impl From<LeaseError> for ApiError {
+    fn from(error: LeaseError) -> ApiError {
+        match error {
+            LeaseError::Gone => Refusal::NoJob.into(),
+            LeaseError::Storage(error) => match error.downcast::<flatbed_layer::Error>() {
+                Ok(error) => ApiError::Layer(*error),
+                Err(error) => ApiError::Lease(error.to_string()),
+            },
+        }
+    }
+}
+
+impl Dispatcher {
+    /// A page of leases, and for how long their owners may be silent.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn list_leases(&self, after: Option<&str>) -> Result<Value> {
+        let after = after.map(|id| format!("{JOB}{id}"));
+        let page = self.home.page(after.as_deref()).await?;
+        let row = |(id, lease): &(String, Lease)| {
+            let mut row = seen(lease);
+            store::set(&mut row, "id", id.strip_prefix(JOB)?);
+            Some(row)
+        };
+        let rows: Vec<Value> = page.iter().filter_map(row).collect();
+        let lease_ms = u64::try_from(self.lease().as_millis()).unwrap_or(u64::MAX);
+        Ok(json!({"lease_ms": lease_ms, "leases": rows}))
+    }
+
+    /// Takes a job's lease for a process elsewhere: `body` has its `owner` and, to take what another was silent about for too long,
+    /// `stale`, the lease as it was seen.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn take_lease(&self, id: &str, body: &Value) -> Result<Value> {
+        let owner = owner_of(body)?;
+        let stale = match body.get("stale") {
+            None | Some(Value::Null) => None,
+            Some(stale) => Some(unseen(stale).ok_or_else(|| Refusal::Bad("`stale` is no lease".to_owned()))?),
+        };
+        let id = format!("{JOB}{id}");
+        // Of what is no job there would be leases that nobody removes.
+        if self.store.get(&id).await?.is_none() {
+            return Err(Refusal::NoJob.into());
+        }
+        match self.home.take(&id, &owner, stale.as_ref()).await? {
+            TakenLease::Ours(lease) => {
+                let given: Given = serde_json::from_slice(&lease.state).unwrap_or_default();
+                Ok(json!({"ours": true, "epoch": given.epoch, "told": given.told}))
+            }
+            TakenLease::Others(lease) => Ok(json!({"ours": false, "lease": seen(&lease)})),
+        }
+    }
+
+    /// Says for a process elsewhere that it still has a job, and what it tells; with `release`, that it gives the job up. `body` has
+    /// `owner` and `told`, in which the epoch is.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn hold_lease(&self, id: &str, body: &Value, release: bool) -> Result<Value> {
+        let (owner, told) = (owner_of(body)?, body.get("told").cloned().unwrap_or_default());
+        let text = told.to_string();
+        if epoch_of(text.as_bytes()) == 0 || text.len() > LEASE_STATE_BYTES_MAX {
+            let reason = format!("`told` must have an `epoch`, and at most {LEASE_STATE_BYTES_MAX} bytes");
+            return Err(Refusal::Bad(reason).into());
+        }
+        let is_ours = self.home.hold(&format!("{JOB}{id}"), &owner, text.as_bytes(), release).await?;
+        Ok(json!({"ours": is_ours}))
+    }
+
+    /// Removes the lease of a job that is no more.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn forget_lease(&self, id: &str) -> Result<Value> {
+        let id = format!("{JOB}{id}");
+        if self.store.get(&id).await?.is_some() {
+            return Err(Refusal::Conflict("the job is still there").into());
+        }
+        self.home.forget(&id).await?;
+        Ok(json!({"ok": true}))
+    }
+}
+
+fn path(id: &str, what: &str) -> String {
+    format!("/_api/leases/{}{what}", encode_segment(id.strip_prefix(JOB).unwrap_or(id)))
+}
+
+fn nonsense(what: &str) -> StoreError {
+    StoreError::Refused {
+        status: 502,
+        error: "bad_answer".to_owned(),
+        reason: format!("the server's answer is no {what}"),
+    }
+}
+
+/// For how long owners may be silent at this server.
+pub(crate) async fn silence_max(store: &Store) -> std::result::Result<Duration, StoreError> {
+    let answer = match store.call(Method::GET, "/_api/leases?after=~", None).await {
+        Err(StoreError::Refused { status: 404 | 501, .. }) => {
+            return Err(StoreError::Refused {
+                status: 404,
+                error: "not_found".to_owned(),
+                reason: "the server has no leases of jobs: it is no Flatbed, or an older one".to_owned(),
+            });
+        }
+        answer => answer?,
+    };
+    let milliseconds = answer.get("lease_ms").and_then(Value::as_u64).filter(|milliseconds| *milliseconds >= 1_000);
+    milliseconds.map(Duration::from_millis).ok_or_else(|| nonsense("time of leases"))
+}
+
+pub(crate) async fn page(
+    store: &Store,
+    after: Option<&str>,
+    time_max: Duration,
+) -> std::result::Result<Vec<(String, Lease)>, StoreError> {
+    let mut path = "/_api/leases".to_owned();
+    if let Some(after) = after {
+        path.push_str(&format!("?after={}", encode_segment(after.strip_prefix(JOB).unwrap_or(after))));
+    }
+    let answer = store.call_within(Method::GET, &path, None, time_max).await?;
+    let rows = answer.get("leases").and_then(Value::as_array).ok_or_else(|| nonsense("list of leases"))?;
+    let row = |row: &Value| Some((format!("{JOB}{}", text_of(row, "id")), unseen(row)?));
+    rows.iter().map(row).collect::<Option<_>>().ok_or_else(|| nonsense("list of leases"))
+}
+
+pub(crate) async fn forget(store: &Store, id: &str, time_max: Duration) -> std::result::Result<(), StoreError> {
+    store.call_within(Method::DELETE, &path(id, ""), None, time_max).await.map(drop)
+}
+
+pub(crate) async fn take(
+    store: &Store,
+    id: &str,
+    owner: &Owner,
+    stale: Option<&Lease>,
+    time_max: Duration,
+) -> std::result::Result<TakenLease, StoreError> {
+    let body = json!({"owner": hex(owner), "stale": stale.map(seen)});
+    let answer = store.call_within(Method::POST, &path(id, "/take"), Some(&body), time_max).await?;
+    match answer.get("ours") {
+        Some(Value::Bool(true)) => {
+            let state = json!({"epoch": answer.get("epoch"), "told": answer.get("told")}).to_string().into_bytes();
+            Ok(TakenLease::Ours(Lease { owner: owner.to_vec(), beats: 0, state }))
+        }
+        Some(Value::Bool(false)) => {
+            answer.get("lease").and_then(unseen).map(TakenLease::Others).ok_or_else(|| nonsense("lease"))
+        }
+        _ => Err(nonsense("lease")),
+    }
+}
+
+pub(crate) async fn hold(
+    store: &Store,
+    id: &str,
+    owner: &Owner,
+    state: &[u8],
+    release: bool,
+    time_max: Duration,
+) -> std::result::Result<bool, StoreError> {
+    let told: Value = serde_json::from_slice(state).unwrap_or_default();
+    let body = json!({"owner": hex(owner), "told": told});
+    let path = path(id, if release { "/release" } else { "/hold" });
+    let answer = store.call_within(Method::POST, &path, Some(&body), time_max).await?;
+    answer.get("ours").and_then(Value::as_bool).ok_or_else(|| nonsense("lease"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_cross_as_they_are() {
+        let lease = Lease { owner: (0..16).collect(), beats: u64::MAX, state: Vec::new() };
+        assert_eq!(unseen(&seen(&lease)), Some(lease));
+        assert_eq!(unseen(&seen(&Lease::default())), Some(Lease::default()));
+        for value in [json!({}), json!({"owner": "0", "beats": "1"}), json!({"owner": "zz", "beats": "1"})] {
+            assert_eq!(unseen(&value), None, "{value}");
+        }
+        for owner in [json!("00"), json!("00".repeat(17)), json!("é".repeat(16)), json!(7)] {
+            assert!(owner_of(&json!({"owner": owner})).is_err());
+        }
+    }
+}
