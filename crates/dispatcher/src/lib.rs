@@ -25,9 +25,9 @@ use std::time::Duration;
 use flatbed_client::Url;
 use flatbed_jobs::{Backoff, Owner, Status};
 use flatbed_layer::{Layer, ServerActor};
-use flatbed_outward::{Network, Tls, connect};
+use flatbed_outward::{Network, Tls, connect, secure};
 use flatbed_worker::connect::{Local, Reach, Secrets};
-use flatbed_worker::peer::{Dial, Stream};
+use flatbed_worker::peer::{Dial, Secure, Stream};
 use flatbed_worker::secret::Secret;
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
@@ -87,7 +87,7 @@ impl DispatcherOptions {
         connect: Connect,
     ) -> Self {
         let local = Local::new("http://localhost".to_owned(), None, inward(connect));
-        DispatcherOptions::of(Reach { secrets, files, dial: outward(network, tls), local: Some(local) })
+        DispatcherOptions::of(reach(secrets, files, network, tls, local))
     }
 
     /// Of a process that keeps its jobs at a server elsewhere, which is reached whatever `network` is. How long a process may be silent
@@ -101,7 +101,7 @@ impl DispatcherOptions {
     ) -> Self {
         let dial = outward(Network::default(), tls.clone());
         let local = Local::new(server.url.to_string(), server.account.clone(), dial);
-        DispatcherOptions::of(Reach { secrets, files, dial: outward(network, tls), local: Some(local) })
+        DispatcherOptions::of(reach(secrets, files, network, tls, local))
     }
 
     fn of(reach: Reach) -> Self {
@@ -110,11 +110,26 @@ impl DispatcherOptions {
     }
 }
 
+fn reach(secrets: Secrets, files: Option<std::path::PathBuf>, network: Network, tls: Tls, local: Local) -> Reach {
+    let dial = outward(network, tls.clone());
+    Reach { secrets, files, dial, secure: over(tls), local: Some(local) }
+}
+
 fn outward(network: Network, tls: Tls) -> Dial {
     Arc::new(move |url: &Url| {
         let (url, network, tls) = (url.clone(), network.clone(), tls.clone());
         Box::pin(async move {
             let stream = connect(&url, &network, &tls).await.map_err(|error| error.to_string())?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    })
+}
+
+fn over(tls: Tls) -> Secure {
+    Arc::new(move |host: String, stream: Box<dyn Stream>| {
+        let tls = tls.clone();
+        Box::pin(async move {
+            let stream = secure(&host, stream, &tls).await.map_err(|error| error.to_string())?;
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
     })

@@ -28,7 +28,7 @@ const DONE_MAX: usize = 200;
 /// Why a job stands still until somebody does something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halted {
-    /// `made_again`, `behind`, `nonsense`, `too_many_failures` or `gave_up`.
+    /// `made_again`, `behind`, `nonsense`, `unfit`, `too_many_failures` or `gave_up`.
     pub kind: String,
     /// In words.
     pub reason: String,
@@ -298,6 +298,7 @@ impl Work {
             End::Halted(halt) => ("too_many_failures", halt.to_string()),
             End::GaveUp(error) => ("gave_up", error),
             End::Nonsense(error) => ("nonsense", error),
+            End::Unfit(error) => ("unfit", error),
         };
         let followed = &self.followed;
         tracing::error!(

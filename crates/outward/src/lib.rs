@@ -33,8 +33,19 @@ pub async fn connect(url: &Url, network: &Network, tls: &Tls) -> Result<Box<dyn 
     if !url.is_secure() {
         return Ok(Box::new(stream));
     }
-    match tokio::time::timeout(TLS_MAX, tls.connect(url.host(), stream)).await {
+    Ok(Box::new(secure(url.host(), stream, tls).await?))
+}
+
+/// Begins TLS over a connection to `host`, whose certificate must be of it, as protocols do that begin without: 10 s at most.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn secure<S>(host: &str, stream: S, tls: &Tls) -> Result<impl Stream + use<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin,
+{
+    match tokio::time::timeout(TLS_MAX, tls.connect(host, stream)).await {
         Err(_) => Err(ConnectError::Broken("no TLS in time".to_owned())),
-        Ok(connected) => Ok(Box::new(connected.map_err(ConnectError::Broken)?)),
+        Ok(connected) => connected.map_err(ConnectError::Broken),
     }
 }

@@ -16,19 +16,21 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use crate::checkpoint::Checkpoint;
 use crate::documents::{
     Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Output,
+    RdbmsOutput,
 };
 use crate::output::http::{Http, Ways};
 use crate::output::lines::Lines;
+use crate::output::postgres::{Postgres, Way};
 use crate::output::s3::bucket::Bucket;
 use crate::output::s3::sign::Signer;
 use crate::output::s3::{self, S3};
 use crate::output::sqlite::Sqlite;
 use crate::output::{Delivery, Refused, Target, Window};
-use crate::peer::{Dial, Peer};
+use crate::peer::{Dial, Peer, Secure};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
 
-/// For an HTTP target's answer, where a job says nothing.
+/// For a target's answer, where a job says nothing.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Why a description becomes nothing. No message has a secret.
@@ -156,6 +158,8 @@ fn sensitive(value: &str) -> Option<HeaderValue> {
 pub enum AnyTarget {
     /// An SQLite file.
     Sqlite(Sqlite),
+    /// A PostgreSQL server.
+    Postgres(Box<Postgres>),
     /// An HTTP endpoint.
     Http(Box<Http>),
     /// A store of objects.
@@ -170,6 +174,7 @@ impl Target for AnyTarget {
     async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
         match self {
             AnyTarget::Sqlite(target) => target.begin(epoch).await,
+            AnyTarget::Postgres(target) => target.begin(epoch).await,
             AnyTarget::Http(target) => target.begin(epoch).await,
             AnyTarget::S3(target) => target.begin(epoch).await,
             AnyTarget::File(target) => target.begin(epoch).await,
@@ -180,6 +185,7 @@ impl Target for AnyTarget {
     async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
         match self {
             AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::Postgres(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::Http(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::S3(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::File(target) => target.deliver(batch, checkpoint).await,
@@ -197,6 +203,7 @@ impl Target for AnyTarget {
     fn keeps_checkpoint(&self) -> bool {
         match self {
             AnyTarget::Sqlite(target) => target.keeps_checkpoint(),
+            AnyTarget::Postgres(target) => target.keeps_checkpoint(),
             AnyTarget::Http(target) => target.keeps_checkpoint(),
             AnyTarget::S3(target) => target.keeps_checkpoint(),
             AnyTarget::File(target) => target.keeps_checkpoint(),
@@ -257,6 +264,8 @@ pub struct Reach {
     pub files: Option<PathBuf>,
     /// Servers elsewhere.
     pub dial: Dial,
+    /// TLS with them, where their protocol begins without.
+    pub secure: Secure,
     /// The server whose databases jobs name, where there is one.
     pub local: Option<Local>,
 }
@@ -266,7 +275,7 @@ pub struct Reach {
 /// # Errors
 /// [`ConnectError`].
 pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectError> {
-    let Reach { secrets, files, dial, local } = reach;
+    let Reach { secrets, files, dial, secure: _, local } = reach;
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
     let headers = reader.headers(&job.input.auth, &job.input.headers)?;
     let peer = match (&job.input.url, &job.input.local) {
@@ -291,10 +300,13 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     let target = match &job.output {
         Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
             let file = in_files(&Some(output.database.clone()))?;
-            let opened = Sqlite::open(&file, &job.id, tables, output.create_tables);
-            AnyTarget::Sqlite(opened.map_err(|refused| ConnectError::Target(shown(&refused)))?)
+            AnyTarget::Sqlite(Sqlite::in_file(&file, &job.id, tables, output.create_tables))
         }
-        Output::Rdbms(_) => return Err(ConnectError::Missing("PostgreSQL and MySQL")),
+        Output::Rdbms(output) if output.database_type == DatabaseType::Postgres => {
+            let way = way(output, &mut reader, reach)?;
+            AnyTarget::Postgres(Box::new(Postgres::at(way, &job.id, tables, output.create_tables)))
+        }
+        Output::Rdbms(_) => return Err(ConnectError::Missing("MySQL")),
         Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, dial)?)),
         Output::Cloud(output) => match output.provider {
             CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, dial)?)),
@@ -309,11 +321,24 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     Ok(Connected { source, target, redactor: reader.redactor() })
 }
 
-fn shown(refused: &Refused) -> String {
-    match refused {
-        Refused::Failed { error, .. } => error.chars().take(500).collect(),
-        Refused::Superseded => "another process has the job".to_owned(),
+fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<Way, ConnectError> {
+    let given = |value: &Option<String>| value.clone().ok_or(ConnectError::Missing("a server without a host or user"));
+    let user = given(&output.username)?;
+    let password = output.password.as_ref().map(|password| reader.secret(password)).transpose()?;
+    if let Some(password) = &password {
+        reader.pairs.push((user.clone(), password.clone()));
     }
+    Ok(Way {
+        host: given(&output.host)?,
+        port: output.port.unwrap_or(5432),
+        database: output.database.clone(),
+        schema: output.schema.clone(),
+        user,
+        password: password.map(|password| password.expose().to_owned()),
+        time_max: time_max(output.timeout_seconds.filter(|seconds| *seconds > 0.0)),
+        dial: reach.dial.clone(),
+        secure: output.ssl.then(|| reach.secure.clone()),
+    })
 }
 
 fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &Dial) -> Result<Http, ConnectError> {
@@ -411,7 +436,13 @@ mod tests {
     }
 
     fn reach(secrets: &Secrets, files: Option<&Path>) -> Reach {
-        Reach { secrets: secrets.clone(), files: files.map(Path::to_owned), dial: nowhere(), local: None }
+        Reach {
+            secrets: secrets.clone(),
+            files: files.map(Path::to_owned),
+            dial: nowhere(),
+            secure: Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
+            local: None,
+        }
     }
 
     fn stdout() -> Value {
@@ -471,15 +502,16 @@ mod tests {
             let job = described(json!({}), kind, output);
             assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Directory)));
             assert!(connect(&job, &reach(&secrets, Some(directory.path()))).is_ok());
-            assert!(directory.path().join(name).exists());
+            // What has tables is opened when a run begins.
+            assert!(kind == "rdbms" || directory.path().join(name).exists());
         }
         let mut job = described(json!({}), "cloud", file("x"));
         if let Output::Cloud(output) = &mut job.output {
             output.file = Some("../x".to_owned());
         }
         assert!(matches!(connect(&job, &reach(&secrets, Some(directory.path()))), Err(ConnectError::Directory)));
-        let postgres = json!({"id": "out", "database_type": "postgres", "host": "h", "username": "u", "database": "d"});
-        let job = described(json!({}), "rdbms", postgres);
+        let mysql = json!({"id": "out", "database_type": "mysql", "host": "h", "username": "u", "database": "d"});
+        let job = described(json!({}), "rdbms", mysql);
         assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Missing(_))));
     }
 }

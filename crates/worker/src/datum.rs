@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_flatten::json::{Limits, Value, parse, write_string};
 
 use crate::decimal::Decimal;
@@ -128,6 +130,8 @@ pub enum Type {
     Timestamp,
     /// `json`, `jsonb`: anything, as JSON.
     Json,
+    /// `bytea`, `blob`, `binary`: bytes, which documents have as a text in base64.
+    Bytes,
 }
 
 /// The name of a type that does not exist.
@@ -174,6 +178,7 @@ impl std::str::FromStr for Type {
             ("date", []) => Ok(Type::Date),
             ("timestamp" | "timestamptz" | "datetime" | "timestamp with time zone", []) => Ok(Type::Timestamp),
             ("json" | "jsonb", []) => Ok(Type::Json),
+            ("bytea" | "blob" | "longblob" | "binary" | "varbinary" | "bytes", []) => Ok(Type::Bytes),
             _ => Err(error()),
         }
     }
@@ -195,6 +200,7 @@ impl fmt::Display for Type {
             Type::Date => f.write_str("date"),
             Type::Timestamp => f.write_str("timestamptz"),
             Type::Json => f.write_str("jsonb"),
+            Type::Bytes => f.write_str("bytea"),
         }
     }
 }
@@ -251,6 +257,14 @@ impl Type {
             }
             .map(|moment| Datum::Text(moment.to_string())),
             Type::Json => Some(Datum::Json(json_of(value))),
+            Type::Bytes => match value {
+                // In one form, whatever blanks it has: it may be a key.
+                Value::String(text) => {
+                    let bare: String = text.split_ascii_whitespace().collect();
+                    BASE64.decode(&bare).ok().map(|bytes| Datum::Text(BASE64.encode(bytes)))
+                }
+                _ => None,
+            },
         };
         converted.ok_or_else(|| Mismatch { expected: self.to_string(), found })
     }
@@ -305,11 +319,14 @@ mod tests {
             ("timestamp", "1768521600", "\"2026-01-16T00:00:00Z\""),
             ("jsonb", "{\"a\": [1]}", "{\"a\":[1]}"),
             ("integer", "null", "null"),
+            ("blob", "\"aGVs bG8=\"", "\"aGVsbG8=\""),
+            ("bytea", "\"hello\"", "this text is not bytea"),
+            ("bytea", "7", "this number is not bytea"),
             ("date", "{}", "an object is not date"),
         ] {
             assert_eq!(converted(kind, json), result, "{kind} {json}");
         }
-        for kind in ["", "blob", "numeric(2,3)", "numeric(x)", "varchar(1", "text(5)", "int(11)", "varchar(1,2)"] {
+        for kind in ["", "blob(3)", "numeric(2,3)", "numeric(x)", "varchar(1", "text(5)", "int(11)", "varchar(1,2)"] {
             assert!(kind.parse::<Type>().is_err(), "{kind}");
         }
     }
@@ -329,6 +346,7 @@ mod tests {
             "date",
             "timestamptz",
             "jsonb",
+            "bytea",
         ] {
             assert_eq!(kind.parse::<Type>().unwrap().to_string(), kind);
         }

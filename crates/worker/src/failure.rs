@@ -49,6 +49,8 @@ impl Failure {
         let state = match code & 0xff {
             // SQLITE_CONSTRAINT; of a data type (SQLITE_CONSTRAINT_DATATYPE) it is a value's fault.
             19 if code >> 8 == 12 => b"22000",
+            // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_PRIMARYKEY.
+            19 if matches!(code >> 8, 6 | 8) => b"23505",
             19 => b"23000",
             // SQLITE_TOOBIG, SQLITE_MISMATCH, SQLITE_RANGE.
             18 | 20 | 25 => b"22000",
@@ -221,9 +223,10 @@ mod tests {
 
     #[test]
     fn sqlites_codes() {
-        // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_DATATYPE, SQLITE_TOOBIG, SQLITE_BUSY, SQLITE_FULL, SQLITE_ERROR, SQLITE_READONLY.
+        // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_FOREIGNKEY, SQLITE_CONSTRAINT_DATATYPE, SQLITE_TOOBIG, SQLITE_BUSY, SQLITE_FULL, SQLITE_ERROR, SQLITE_READONLY.
         for (code, state) in [
-            (2067, b"23000"),
+            (2067, b"23505"),
+            (787, b"23000"),
             (3091, b"22000"),
             (18, b"22000"),
             (5, b"40001"),

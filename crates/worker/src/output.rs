@@ -6,8 +6,10 @@
 pub mod body;
 pub mod http;
 pub mod lines;
+pub mod postgres;
 pub mod s3;
 pub mod sqlite;
+pub mod tables;
 
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
@@ -49,12 +51,19 @@ pub enum Refused {
     },
     /// Another process has the job now: its epoch is higher than this one's.
     Superseded,
+    /// The target is not made for what the job brings, and somebody must mend one or the other.
+    Unfit(String),
 }
 
 impl Refused {
     /// Without a wish for a pause.
     pub fn failed(failure: Failure, error: impl ToString) -> Refused {
         Refused::Failed { failure, error: error.to_string(), retry_after: None }
+    }
+
+    /// Whether a row has a value that another row has, and only one may have.
+    pub(crate) fn is_of_unique_values(&self) -> bool {
+        matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23505")
     }
 }
 

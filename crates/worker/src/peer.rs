@@ -30,6 +30,9 @@ pub type Dialled = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> 
 /// Makes a connection to a server, with TLS where its URL asks for it, and only where the worker may go.
 pub type Dial = Arc<dyn Fn(&Url) -> Dialled + Send + Sync>;
 
+/// Begins TLS over a connection to a host, whose certificate must be of it: for protocols that begin without.
+pub type Secure = Arc<dyn Fn(String, Box<dyn Stream>) -> Dialled + Send + Sync>;
+
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {

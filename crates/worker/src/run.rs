@@ -95,6 +95,8 @@ pub enum End {
     Halted(Halt),
     /// The target's state did not mend within as many tries as the job allows.
     GaveUp(String),
+    /// The target is not made for what the job brings.
+    Unfit(String),
     /// The source answers what is no feed.
     Nonsense(String),
     /// The source can be read no further: what is given is its end, and nobody wants to wait.
@@ -654,7 +656,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
 
     /// Waits before something is tried again, as long as the schedule and the target ask.
     async fn pause_for(&mut self, refused: Refused) -> Result<(), End> {
-        let Refused::Failed { error, retry_after, .. } = refused else { return Err(End::Superseded) };
+        let (error, retry_after) = match refused {
+            Refused::Failed { error, retry_after, .. } => (error, retry_after),
+            Refused::Superseded => return Err(End::Superseded),
+            Refused::Unfit(reason) => return Err(End::Unfit(self.redactor.text(&reason, 500))),
+        };
         self.counts.outages += 1;
         self.failures = self.failures.saturating_add(1);
         let error = self.redactor.text(&error, 500);

@@ -15,6 +15,12 @@ pub struct Moment {
     pub nanoseconds: u32,
 }
 
+/// The moment that it is, in whole seconds.
+pub fn now() -> Moment {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Moment { seconds: i64::try_from(now.as_secs()).unwrap_or_default(), nanoseconds: 0 }
+}
+
 /// Days since 1970-01-01, after Howard Hinnant's `days_from_civil`; the month from 1, any day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };

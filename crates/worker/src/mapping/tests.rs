@@ -97,7 +97,7 @@ fn what_cannot_be_right_is_refused() {
         (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x", "X": "$.y"}}), "twice"),
         (json!({"name": "a", "primary_key": "x", "columns": {"x": "x"}}), "no path"),
         (json!({"name": "a", "primary_key": "x", "columns": {"x": {"transform": "trim()"}}}), "no path"),
-        (json!({"name": "a", "primary_key": "x", "columns": {"x": {"path": "$.x", "type": "blob"}}}), "no type"),
+        (json!({"name": "a", "primary_key": "x", "columns": {"x": {"path": "$.x", "type": "blobs"}}}), "no type"),
         (
             json!({"name": "a", "primary_key": "x", "columns": {"x": {"path": "$.x", "transform": "eval()"}}}),
             "no function",

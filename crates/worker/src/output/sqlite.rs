@@ -1,23 +1,24 @@
 //! SQLite: tables in a file, with the worker's own beside them.
-//!
-//! `flatbed_rows` has the claims, `flatbed_checkpoints` where each job stands. A batch is one transaction: the claims of its
-//! documents are read, rows and claims written, and the checkpoint that is reached by it, unless another process has raised the job's
-//! epoch meanwhile.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params, params_from_iter};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
-use super::{Delivery, Refused, State, Target};
-use crate::checkpoint::Checkpoint;
-use crate::datum::{Datum, Type, key_of_text};
-use crate::difference::{Claim, Operation, difference};
+use super::Refused;
+use super::tables::dialect::{Dialect, key_of};
+use super::tables::fit::{Family, Found, FoundColumn};
+use super::tables::steps::{Step, rows_of};
+use super::tables::{Batch, CLAIMS_MAX, Driver, Opening, Tables};
+use crate::datum::{Datum, Type};
+use crate::difference::Claim;
 use crate::failure::Failure;
 use crate::mapping::Table;
-use crate::rows::{Product, Row};
-use crate::time::Moment;
 
 /// For another that writes to the file.
 const BUSY_MAX: Duration = Duration::from_secs(5);
@@ -25,31 +26,35 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 /// Statements that are kept prepared.
 const STATEMENTS_MAX: usize = 256;
 
-const OWN_TABLES: &str = "
-    CREATE TABLE IF NOT EXISTS flatbed_checkpoints (
-        job TEXT PRIMARY KEY, epoch INTEGER NOT NULL, checkpoint TEXT NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS flatbed_rows (
+static DIALECT: Dialect = Dialect {
+    quote: '"',
+    kind: affinity,
+    moment: "TEXT",
+    options: "",
+    is_to_index: false,
+    checkpoints: &["CREATE TABLE IF NOT EXISTS flatbed_checkpoints (
+        job TEXT PRIMARY KEY, epoch INTEGER NOT NULL, checkpoint TEXT NOT NULL) STRICT, WITHOUT ROWID"],
+    rows: &[
+        "CREATE TABLE IF NOT EXISTS flatbed_rows (
         job TEXT NOT NULL, tbl TEXT NOT NULL, key TEXT NOT NULL, document TEXT NOT NULL, revision TEXT NOT NULL,
-        PRIMARY KEY (job, tbl, key)) STRICT, WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS flatbed_rows_document ON flatbed_rows (job, document);";
+        PRIMARY KEY (job, tbl, key)) STRICT, WITHOUT ROWID",
+        "CREATE INDEX IF NOT EXISTS flatbed_rows_document ON flatbed_rows (job, document)",
+    ],
+};
 
 /// A job's tables in a file.
+pub type Sqlite = Tables<File>;
+
+/// A file.
 #[derive(Debug)]
-pub struct Sqlite {
-    /// `None` while a thread has it, and after one of them panicked.
-    inner: Option<Box<Inner>>,
+pub struct File {
+    path: PathBuf,
+    /// `None` while a thread has it, and where there is none.
+    connection: Option<Connection>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    connection: Connection,
-    job: String,
-    tables: Vec<Table>,
-    epoch: u64,
-}
-
-fn refused(error: &rusqlite::Error) -> Refused {
-    let failure = match error {
+fn refused(error: rusqlite::Error) -> Refused {
+    let failure = match &error {
         rusqlite::Error::SqliteFailure(code, _) => Failure::of_sqlite(code.extended_code),
         rusqlite::Error::SqlInputError { error, .. } => Failure::of_sqlite(error.extended_code),
         _ => Failure::Sql(*b"42000"),
@@ -57,137 +62,210 @@ fn refused(error: &rusqlite::Error) -> Refused {
     Refused::failed(failure, error)
 }
 
-/// In quotation marks. Names of mappings have letters, digits and underscores alone.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
+impl Sqlite {
+    /// A file, which is made if it is not there. `is_to_create`: tables that are missing are made.
+    pub fn in_file(path: &Path, job: &str, tables: &[Table], is_to_create: bool) -> Sqlite {
+        Tables::new(File { path: path.to_owned(), connection: None }, job, tables, is_to_create)
+    }
 }
 
-impl Sqlite {
-    /// Opens the file, which is made if it is not there. `is_to_create`: tables that are missing are made.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn open(file: &Path, job: &str, tables: &[Table], is_to_create: bool) -> Result<Sqlite, Refused> {
-        // No URIs: a name is a name.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(file, flags).map_err(|error| refused(&error))?;
-        Sqlite::with(connection, job, tables, is_to_create).map_err(|error| refused(&error))
-    }
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    // No URIs: a name is a name.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_MAX)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // What a file of somebody else's has in its schema runs no code.
+    connection.pragma_update(None, "trusted_schema", false)?;
+    Ok(connection)
+}
 
-    fn with(connection: Connection, job: &str, tables: &[Table], is_to_create: bool) -> rusqlite::Result<Sqlite> {
-        connection.busy_timeout(BUSY_MAX)?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        // What a file of somebody else's has in its schema runs no code.
-        connection.pragma_update(None, "trusted_schema", false)?;
-        connection.execute_batch(OWN_TABLES)?;
-        if is_to_create {
-            for table in tables {
-                connection.execute_batch(&definition(table, tables))?;
-            }
-        }
-        // A column that is missing is found before anything is read of the source.
-        for table in tables {
-            connection.prepare_cached(&upsert(table))?;
-        }
-        let inner = Inner { connection, job: job.to_owned(), tables: tables.to_vec(), epoch: 0 };
-        Ok(Sqlite { inner: Some(Box::new(inner)) })
-    }
-
-    /// Does something on a thread that may wait for the disk.
-    async fn with_inner<T: Send + 'static>(
+impl File {
+    /// Does something on a thread that may wait for the disk. Where it fails nothing is left open.
+    async fn with<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Inner) -> Result<T, Refused> + Send + 'static,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Refused> {
         let lost = || Refused::failed(Failure::Storage, "the connection to the file is lost");
-        let mut inner = self.inner.take().ok_or_else(lost)?;
+        let connection = self.connection.take().ok_or_else(lost)?;
         let done = tokio::task::spawn_blocking(move || {
-            let done = work(&mut inner);
-            (inner, done)
+            let done = work(&connection);
+            if done.is_err() && !connection.is_autocommit() {
+                // What fails here has been rolled back already.
+                let _ = connection.execute_batch("ROLLBACK");
+            }
+            (connection, done)
         });
-        let (inner, done) = done.await.map_err(|_| lost())?;
-        self.inner = Some(inner);
-        done
+        let (connection, done) = done.await.map_err(|_| lost())?;
+        self.connection = Some(connection);
+        done.map_err(refused)
     }
 }
 
-impl Target for Sqlite {
-    fn keeps_checkpoint(&self) -> bool {
-        true
+impl Driver for File {
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
     }
 
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
-        self.with_inner(move |inner| inner.begin(epoch)).await
+    async fn connect(&mut self) -> Result<bool, Refused> {
+        if self.connection.is_some() {
+            return Ok(false);
+        }
+        let path = self.path.clone();
+        let opened = tokio::task::spawn_blocking(move || open(&path)).await;
+        let opened = opened.map_err(|error| Refused::failed(Failure::Storage, error))?;
+        self.connection = Some(opened.map_err(refused)?);
+        Ok(true)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
-        self.with_inner(move |inner| inner.deliver(&batch, checkpoint.as_ref())).await
+    async fn look(&mut self, table: String) -> Result<Option<Found>, Refused> {
+        self.with(move |connection| look(connection, &table)).await
+    }
+
+    async fn make(&mut self, statements: Vec<String>) -> Result<(), Refused> {
+        self.with(move |connection| statements.iter().try_for_each(|statement| connection.execute_batch(statement)))
+            .await
+    }
+
+    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, Refused> {
+        self.with(move |connection| {
+            connection
+                .prepare_cached("SELECT 1 FROM flatbed_rows WHERE job = ?1 AND tbl = ?2 LIMIT 1")?
+                .exists([job, table])
+        })
+        .await
+    }
+
+    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, Refused> {
+        self.with(move |connection| {
+            let statement = "INSERT INTO flatbed_checkpoints VALUES (?1, ?2, '') ON CONFLICT (job) DO UPDATE
+                SET epoch = excluded.epoch WHERE epoch <= excluded.epoch RETURNING checkpoint";
+            connection.query_row(statement, params![job, epoch], |row| row.get(0)).optional()
+        })
+        .await
+    }
+
+    async fn open(&mut self, opening: Opening) -> Result<Option<Vec<(String, Claim)>>, Refused> {
+        self.with(move |connection| {
+            if !connection.is_autocommit() {
+                connection.execute_batch("ROLLBACK")?;
+            }
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            let statement =
+                "UPDATE flatbed_checkpoints SET checkpoint = coalesce(?3, checkpoint) WHERE job = ?1 AND epoch = ?2";
+            let Opening { job, epoch, checkpoint, documents } = opening;
+            if connection.prepare_cached(statement)?.execute(params![job, epoch, checkpoint])? != 1 {
+                connection.execute_batch("ROLLBACK")?;
+                return Ok(None);
+            }
+            let mut claims =
+                connection.prepare_cached("SELECT tbl, key FROM flatbed_rows WHERE job = ?1 AND document = ?2")?;
+            let mut found = Vec::new();
+            for document in documents {
+                let of = |row: &rusqlite::Row<'_>| Ok(Claim { table: row.get(0)?, key: row.get(1)? });
+                for claim in claims.query_map([&job, &document], of)? {
+                    found.push((document.clone(), claim?));
+                    if found.len() > CLAIMS_MAX {
+                        return Ok(Some(found));
+                    }
+                }
+            }
+            Ok(Some(found))
+        })
+        .await
+    }
+
+    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), Refused> {
+        self.with(move |connection| {
+            batch.steps.iter().try_for_each(|step| take(connection, &batch, step))?;
+            connection.execute_batch("COMMIT")
+        })
+        .await
+    }
+
+    async fn abandon(&mut self) {
+        let rolled_back = self.with(|connection| connection.execute_batch("ROLLBACK")).await;
+        if rolled_back.is_err() {
+            self.connection = None;
+        }
     }
 }
 
 /// SQLite's type of a column: what keeps its form. Decimals are texts, as there are no others.
-fn affinity(kind: Option<Type>) -> &'static str {
-    match kind {
+fn affinity(kind: Option<Type>, _: Option<usize>) -> String {
+    let name = match kind {
         Some(Type::Integer(_) | Type::Boolean) => " INTEGER",
         Some(Type::Float) => " REAL",
         Some(Type::Text(_) | Type::Date | Type::Timestamp | Type::Json | Type::Numeric(_)) => " TEXT",
+        Some(Type::Bytes) => " BLOB",
         None => "",
-    }
+    };
+    name.to_owned()
 }
 
-fn definition(table: &Table, tables: &[Table]) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for (at, column) in table.columns.iter().enumerate() {
-        let is_null = column.is_nullable && !table.key.contains(&at);
-        parts.push(format!(
-            "{}{}{}",
-            quoted(&column.name),
-            affinity(column.kind),
-            if is_null { "" } else { " NOT NULL" }
-        ));
+fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>> {
+    let mut found = Found::default();
+    let mut key = BTreeSet::new();
+    let mut statement =
+        connection.prepare_cached("SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_info(?1)")?;
+    let mut rows = statement.query([table])?;
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(0)?;
+        let is_key = row.get::<_, i64>(4)? > 0;
+        let has_default = row.get::<_, Option<String>>(3)?.is_some();
+        let is_required = row.get::<_, bool>(2)? && !has_default && !is_key;
+        if is_key {
+            key.insert(name.clone());
+        }
+        found.columns.push(FoundColumn { name, kind: row.get(1)?, family: Family::Any, is_required });
     }
-    if let Some(column) = &table.soft_delete_column {
-        parts.push(format!("{} TEXT", quoted(column)));
+    if found.columns.is_empty() {
+        return Ok(None);
     }
-    let name = |at: &usize| table.columns.get(*at).map(|column| quoted(&column.name));
-    let key: Vec<String> = table.key.iter().filter_map(name).collect();
-    parts.push(format!("PRIMARY KEY ({})", key.join(", ")));
-    if let Some(foreign) = &table.foreign_key
-        && let Some(parent) = tables.get(foreign.parent)
-        && let Some(refers) = parent.columns.get(foreign.references)
-        // Others than the parent's whole key are not unique there.
-        && parent.key == [foreign.references]
-        && let Some(column) = name(&foreign.column)
-    {
-        parts.push(format!("FOREIGN KEY ({column}) REFERENCES {} ({})", quoted(&parent.name), quoted(&refers.name)));
+    found.keys.push(key);
+    let mut statement = connection.prepare_cached(
+        "SELECT i.name, c.name FROM pragma_index_list(?1) i, pragma_index_info(i.name) c WHERE i.\"unique\" AND NOT i.partial ORDER BY 1",
+    )?;
+    let mut rows = statement.query([table])?;
+    let mut last = None;
+    while let Some(row) = rows.next()? {
+        let index: String = row.get(0)?;
+        if last.as_ref() != Some(&index) {
+            found.keys.push(BTreeSet::new());
+            last = Some(index);
+        }
+        // An expression has no name, and makes no key of columns.
+        let column = row.get::<_, Option<String>>(1)?.unwrap_or_default();
+        found.keys.last_mut().map(|key| key.insert(column));
     }
-    format!("CREATE TABLE IF NOT EXISTS {} ({});", quoted(&table.name), parts.join(", "))
+    let mut statement = connection.prepare_cached(
+        "SELECT DISTINCT m.name FROM sqlite_schema m, pragma_foreign_key_list(m.name) f WHERE m.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE",
+    )?;
+    found.referenced_by = statement.query_map([table], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(Some(found))
 }
 
 fn upsert(table: &Table) -> String {
-    let name = |at: &usize| table.columns.get(*at).map(|column| quoted(&column.name));
-    let mut columns: Vec<String> = table.columns.iter().map(|column| quoted(&column.name)).collect();
-    let places: Vec<String> = (1..=columns.len()).map(|at| format!("?{at}")).collect();
-    let key: Vec<String> = table.key.iter().filter_map(name).collect();
-    let mut sets: Vec<String> = columns
-        .iter()
-        .filter(|column| !key.contains(column))
-        .map(|column| format!("{column} = excluded.{column}"))
-        .collect();
-    let mut values = places;
+    let mut columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    let mut values: Vec<String> = (1..=columns.len()).map(|at| format!("?{at}")).collect();
+    let key = key_of(table);
+    let is_written = |column: &&&str| !key.contains(*column);
+    let mut sets: Vec<String> =
+        columns.iter().filter(is_written).map(|column| format!("{0} = excluded.{0}", DIALECT.quoted(column))).collect();
     if let Some(column) = &table.soft_delete_column {
-        columns.push(quoted(column));
+        columns.push(column);
         values.push("NULL".to_owned());
-        sets.push(format!("{} = NULL", quoted(column)));
+        sets.push(format!("{} = NULL", DIALECT.quoted(column)));
     }
     let action = if sets.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", sets.join(", ")) };
     format!(
         "INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO {action}",
-        quoted(&table.name),
-        columns.join(", "),
+        DIALECT.quoted(&table.name),
+        DIALECT.list(columns),
         values.join(", "),
-        key.join(", ")
+        DIALECT.list(key)
     )
 }
 
@@ -195,6 +273,7 @@ fn sql(datum: &Datum, kind: Option<Type>) -> Sql {
     match datum {
         Datum::Null => Sql::Null,
         Datum::Bool(value) => Sql::Integer(i64::from(*value)),
+        Datum::Text(text) if kind == Some(Type::Bytes) => Sql::Blob(BASE64.decode(text).unwrap_or_default()),
         Datum::Text(text) | Datum::Json(text) => Sql::Text(text.clone()),
         Datum::Number(text) if matches!(kind, Some(Type::Numeric(_))) => Sql::Text(text.clone()),
         // As a text where a float would lose something of it.
@@ -212,106 +291,64 @@ fn is_exact(float: f64, text: &str) -> bool {
     float.is_finite() && normal(&float.to_string()) == normal(text)
 }
 
-impl Inner {
-    fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
-        self.epoch = epoch;
-        let error = |error: rusqlite::Error| refused(&error);
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(error)?;
-        let found: Option<(i64, String)> = transaction
-            .query_row("SELECT epoch, checkpoint FROM flatbed_checkpoints WHERE job = ?1", [&self.job], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .optional()
-            .map_err(error)?;
-        let epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
-        if found.as_ref().is_some_and(|(other, _)| *other > epoch) {
-            return Err(Refused::Superseded);
-        }
-        let statement = "INSERT INTO flatbed_checkpoints VALUES (?1, ?2, '') ON CONFLICT (job) DO UPDATE SET epoch = excluded.epoch";
-        transaction.execute(statement, params![self.job, epoch]).map_err(error)?;
-        transaction.commit().map_err(error)?;
-        Ok(found.and_then(|(_, text)| Checkpoint::read(text.as_bytes())))
-    }
-
-    fn deliver(&mut self, batch: &[Delivery], checkpoint: Option<&Checkpoint>) -> Result<(), Refused> {
-        let error = |error: rusqlite::Error| refused(&error);
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(error)?;
-        let epoch = i64::try_from(self.epoch).unwrap_or(i64::MAX);
-        let text = checkpoint.map(|checkpoint| String::from_utf8(checkpoint.write(None)).unwrap_or_default());
-        let statement =
-            "UPDATE flatbed_checkpoints SET checkpoint = coalesce(?3, checkpoint) WHERE job = ?1 AND epoch = ?2";
-        let is_ours = transaction.execute(statement, params![self.job, epoch, text]).map_err(error)? == 1;
-        if !is_ours {
-            return Err(Refused::Superseded);
-        }
-        for delivery in batch {
-            one(&transaction, &self.job, &self.tables, delivery).map_err(error)?;
-        }
-        transaction.commit().map_err(error)
-    }
-}
-
-fn one(transaction: &Transaction<'_>, job: &str, tables: &[Table], delivery: &Delivery) -> rusqlite::Result<()> {
-    let mut claims =
-        transaction.prepare_cached("SELECT tbl, key FROM flatbed_rows WHERE job = ?1 AND document = ?2")?;
-    let before: Vec<Claim> = claims
-        .query_map([job, &delivery.id], |row| Ok(Claim { table: row.get(0)?, key: row.get(1)? }))?
-        .collect::<rusqlite::Result<_>>()?;
-    let (now, is_gone): (&[Row], bool) = match &delivery.state {
-        State::Is(Product::Rows(rows)) => (rows, false),
-        State::Is(Product::Nothing | Product::Json(_)) => (&[], false),
-        State::Gone => (&[], true),
-    };
-    let difference = difference(tables, &before, now, is_gone);
-    for operation in &difference.operations {
-        match operation {
-            Operation::Upsert(row) => {
-                let Some(table) = tables.get(row.table) else { continue };
-                let values = row.values.iter().zip(&table.columns).map(|(value, column)| sql(value, column.kind));
-                transaction.prepare_cached(&upsert(table))?.execute(params_from_iter(values))?;
+fn take(connection: &Connection, batch: &Batch, step: &Step) -> rusqlite::Result<()> {
+    match step {
+        Step::Leave { table, is_soft, columns, keys } => {
+            let Some(table) = batch.tables.get(*table) else { return Ok(()) };
+            let conditions: Vec<String> = columns
+                .iter()
+                .enumerate()
+                .map(|(at, name)| format!("{} = ?{}", DIALECT.quoted(name), at + 1))
+                .collect();
+            let conditions = conditions.join(" AND ");
+            let soft = table.soft_delete_column.as_deref().filter(|_| *is_soft);
+            let name = DIALECT.quoted(&table.name);
+            let statement = match soft {
+                None => format!("DELETE FROM {name} WHERE {conditions}"),
+                Some(column) => {
+                    format!("UPDATE {name} SET {} = ?{} WHERE {conditions}", DIALECT.quoted(column), columns.len() + 1)
+                }
+            };
+            let mut statement = connection.prepare_cached(&statement)?;
+            // A column that the mapping had when the row was written.
+            let kind =
+                |name: &String| table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
+            let kinds: Vec<Option<Type>> = columns.iter().map(kind).collect();
+            for key in keys {
+                let mut values: Vec<Sql> = key.iter().zip(&kinds).map(|(datum, kind)| sql(datum, *kind)).collect();
+                values.extend(soft.map(|_| Sql::Text(batch.now.clone())));
+                statement.execute(params_from_iter(values))?;
             }
-            Operation::Delete { table, key } | Operation::SoftDelete { table, key } => {
-                let Some(table) = tables.get(*table) else { continue };
-                let is_soft = matches!(operation, Operation::SoftDelete { .. });
-                leave(transaction, table, key, if is_soft { table.soft_delete_column.as_deref() } else { None })?;
+        }
+        Step::Upsert { table, rows } => {
+            let Some(table) = batch.tables.get(*table) else { return Ok(()) };
+            let mut statement = connection.prepare_cached(&upsert(table))?;
+            for (delivery, row) in rows {
+                let row = batch.deliveries.get(*delivery).and_then(|delivery| rows_of(delivery).0.get(*row));
+                let values = row.iter().flat_map(|row| row.values.iter()).zip(&table.columns);
+                statement.execute(params_from_iter(values.map(|(value, column)| sql(value, column.kind))))?;
+            }
+        }
+        Step::Release(claims) => {
+            let mut statement = connection.prepare_cached(
+                "DELETE FROM flatbed_rows WHERE job = ?1 AND tbl = ?2 AND key = ?3 AND document = ?4",
+            )?;
+            for (claim, at) in claims {
+                let Some(delivery) = batch.deliveries.get(*at) else { continue };
+                statement.execute([&batch.job, &claim.table, &claim.key, &delivery.id])?;
+            }
+        }
+        Step::Claim(claims) => {
+            let mut statement = connection.prepare_cached(
+                "INSERT INTO flatbed_rows VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (job, tbl, key)
+                DO UPDATE SET document = excluded.document, revision = excluded.revision",
+            )?;
+            for (claim, at) in claims {
+                let Some(delivery) = batch.deliveries.get(*at) else { continue };
+                statement.execute([&batch.job, &claim.table, &claim.key, &delivery.id, &delivery.rev])?;
             }
         }
     }
-    for claim in &difference.released {
-        transaction
-            .prepare_cached("DELETE FROM flatbed_rows WHERE job = ?1 AND tbl = ?2 AND key = ?3 AND document = ?4")?
-            .execute([job, &claim.table, &claim.key, &delivery.id])?;
-    }
-    for claim in &difference.claimed {
-        let statement = "INSERT INTO flatbed_rows VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (job, tbl, key)
-            DO UPDATE SET document = excluded.document, revision = excluded.revision";
-        transaction.prepare_cached(statement)?.execute([job, &claim.table, &claim.key, &delivery.id, &delivery.rev])?;
-    }
-    Ok(())
-}
-
-/// A row goes, or says since when its document has it no longer.
-fn leave(transaction: &Transaction<'_>, table: &Table, key: &str, soft: Option<&str>) -> rusqlite::Result<()> {
-    let Some(key) = key_of_text(key) else { return Ok(()) };
-    let mut values = Vec::new();
-    let mut conditions = Vec::new();
-    for (name, datum) in &key {
-        // A column that the mapping had when the row was written.
-        let kind = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
-        values.push(sql(datum, kind));
-        conditions.push(format!("{} = ?{}", quoted(name), values.len()));
-    }
-    let conditions = conditions.join(" AND ");
-    let statement = match soft {
-        None => format!("DELETE FROM {} WHERE {conditions}", quoted(&table.name)),
-        Some(column) => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            let seconds = i64::try_from(now.as_secs()).unwrap_or_default();
-            values.push(Sql::Text(Moment { seconds, nanoseconds: 0 }.to_string()));
-            format!("UPDATE {} SET {} = ?{} WHERE {conditions}", quoted(&table.name), quoted(column), values.len())
-        }
-    };
-    transaction.prepare_cached(&statement)?.execute(params_from_iter(values))?;
     Ok(())
 }
 

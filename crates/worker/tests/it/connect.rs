@@ -80,6 +80,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
                     secrets: secrets.clone(),
                     files: Some(directory.path().to_owned()),
                     dial: plain(),
+                    secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
                     local: None,
                 },
             )

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod connect;
+mod engines;
 mod fake;
 mod http;
 mod replays;
 mod run;
 mod s3;
 mod server;
+mod servers;

@@ -32,7 +32,7 @@ impl Place {
 
     async fn run(&mut self, reset: Option<ResetTo>) -> (End, u64) {
         self.epoch += 1;
-        let target = Sqlite::open(&self.file, "j", self.job.mapping.tables(), true).unwrap();
+        let target = Sqlite::in_file(&self.file, "j", self.job.mapping.tables(), true);
         let (_stop, stopping) = watch::channel(false);
         let (source, queue) = (self.source.clone(), self.queue.clone());
         let mut runner = Runner::new(&self.job, source, target, queue, redactor(), stopping, self.epoch).once();

@@ -24,7 +24,13 @@ use crate::server::{Request, plain, serve};
 fn reach(id: &str, key: &str) -> Reach {
     let variables = [("FLATBED_WORKER_ID", id), ("FLATBED_WORKER_KEY", key)];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    Reach { secrets: Secrets { directory: None, variables }, files: None, dial: plain(), local: None }
+    Reach {
+        secrets: Secrets { directory: None, variables },
+        files: None,
+        dial: plain(),
+        secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
+        local: None,
+    }
 }
 
 /// A job into the bucket `b` at a server, with further members of its output.

@@ -153,7 +153,7 @@ fn schema(table: Option<(usize, &Table)>) -> Result<Field> {
                         fields.push(Arc::new(decimal.build()?));
                         continue;
                     }
-                    Some(Type::Text(_) | Type::Numeric(_)) | None => text,
+                    Some(Type::Text(_) | Type::Numeric(_) | Type::Bytes) | None => text,
                 };
                 fields.push(Arc::new(field(&column.name, physical, logical, Repetition::OPTIONAL).build()?));
             }
@@ -249,7 +249,7 @@ fn column_of<'v>(
             };
             write::<FixedLenByteArrayType>(group, all(values, bytes)?).map_err(Some)
         }
-        Some(Type::Text(_) | Type::Numeric(_) | Type::Json) | None => {
+        Some(Type::Text(_) | Type::Numeric(_) | Type::Json | Type::Bytes) | None => {
             let text = |datum: &Datum| {
                 Some(match datum {
                     Datum::Text(text) | Datum::Number(text) | Datum::Json(text) => text.as_bytes().to_vec(),

@@ -1,0 +1,628 @@
+//! PostgreSQL: rows in bulk, as arrays that the server takes apart and casts to its columns' types.
+//!
+//! A statement has an array for each column, whatever the count of its rows, so that few statements are prepared, and a batch takes as
+//! many round trips as it has tables. Elements are texts, as `COPY` has them: which types a column may have is the server's to say,
+//! and what a text does not mean there is an error of class 22.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::{fmt, io};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_client::Url;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::AbortHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Row as SqlRow, Statement};
+
+use super::Refused;
+use super::tables::dialect::{Dialect, key_of};
+use super::tables::fit::{Family, Found, FoundColumn};
+use super::tables::steps::{Step, parts, rows_of};
+use super::tables::{Batch, CLAIMS_MAX, Driver, Opening, Tables};
+use crate::datum::{Datum, Type};
+use crate::difference::Claim;
+use crate::failure::Failure;
+use crate::mapping::Table;
+use crate::peer::{Dial, Secure, Stream};
+use crate::rows::Row;
+
+/// Statements that are kept prepared.
+const STATEMENTS_MAX: usize = 256;
+
+/// Rows of a statement, and what they may take.
+const ROWS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 16 << 20;
+
+/// Beyond the time that the server itself gives a statement.
+const LATER: Duration = Duration::from_secs(2);
+
+static DIALECT: Dialect = Dialect {
+    quote: '"',
+    kind: |kind, _| format!(" {}", kind.unwrap_or(Type::Text(None))),
+    moment: "timestamptz",
+    options: "",
+    is_to_index: true,
+    checkpoints: &["CREATE TABLE IF NOT EXISTS flatbed_checkpoints (
+        job text PRIMARY KEY, epoch bigint NOT NULL, checkpoint text NOT NULL)"],
+    rows: &[
+        "CREATE TABLE IF NOT EXISTS flatbed_rows (
+        job text NOT NULL, tbl text NOT NULL, key text NOT NULL, document text NOT NULL, revision text NOT NULL,
+        PRIMARY KEY (job, tbl, key))",
+        "CREATE INDEX IF NOT EXISTS flatbed_rows_document ON flatbed_rows (job, document)",
+    ],
+};
+
+/// A job's tables on a server.
+pub type Postgres = Tables<Server>;
+
+/// How a server is reached.
+pub struct Way {
+    /// A name or an address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The database.
+    pub database: String,
+    /// Where its tables are; `None`: where the server says.
+    pub schema: Option<String>,
+    /// As whom.
+    pub user: String,
+    /// With which password.
+    pub password: Option<String>,
+    /// For a statement.
+    pub time_max: Duration,
+    /// Makes connections.
+    pub dial: Dial,
+    /// Begins TLS; `None`: without it.
+    pub secure: Option<Secure>,
+}
+
+/// A server.
+pub struct Server {
+    way: Way,
+    session: Option<Session>,
+}
+
+struct Session {
+    client: Client,
+    connection: AbortHandle,
+    statements: HashMap<String, Statement>,
+    time_max: Duration,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // What is under way is not waited for: the server rolls it back.
+        self.connection.abort();
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({}:{})", self.way.host, self.way.port)
+    }
+}
+
+impl Postgres {
+    /// Of a server. `is_to_create`: tables that are missing are made.
+    pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
+        Tables::new(Server { way, session: None }, job, tables, is_to_create)
+    }
+}
+
+/// Why something was not done.
+#[derive(Debug)]
+enum Fault {
+    Late,
+    Sql(tokio_postgres::Error),
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Fault {
+        Fault::Sql(error)
+    }
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Refused {
+        let error = match fault {
+            Fault::Late => return Refused::failed(Failure::Connection, "the server did not answer in time"),
+            Fault::Sql(error) => error,
+        };
+        let Some(told) = error.as_db_error() else {
+            return Refused::failed(Failure::Connection, shown(&error));
+        };
+        let failure = match told.code().code().as_bytes() {
+            // A key that is too long for an index.
+            b"54000" => Failure::TooLarge,
+            // Two rows of a statement with one key, which is so only by the server's own order of texts.
+            b"21000" => Failure::Sql(*b"23505"),
+            code => code.try_into().map_or(Failure::Connection, Failure::Sql),
+        };
+        // Without details, which have values of other documents.
+        Refused::failed(failure, told.message())
+    }
+}
+
+fn shown(error: &tokio_postgres::Error) -> String {
+    use std::error::Error;
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+type Params<'p> = [&'p (dyn ToSql + Sync)];
+
+impl Session {
+    /// Waits for the server, as long as it may take.
+    async fn in_time<T>(
+        time_max: Duration,
+        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Fault> {
+        match tokio::time::timeout(time_max + LATER, work).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(Fault::Late),
+        }
+    }
+
+    async fn batch(&self, statements: &str) -> Result<(), Fault> {
+        Session::in_time(self.time_max, self.client.batch_execute(statements)).await
+    }
+
+    async fn prepared(&mut self, text: &str) -> Result<Statement, Fault> {
+        if let Some(statement) = self.statements.get(text) {
+            return Ok(statement.clone());
+        }
+        let statement = Session::in_time(self.time_max, self.client.prepare(text)).await?;
+        if self.statements.len() >= STATEMENTS_MAX {
+            self.statements.clear();
+        }
+        self.statements.insert(text.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    async fn execute(&mut self, text: &str, params: &Params<'_>) -> Result<u64, Fault> {
+        let statement = self.prepared(text).await?;
+        Session::in_time(self.time_max, self.client.execute(&statement, params)).await
+    }
+
+    async fn query(&mut self, text: &str, params: &Params<'_>) -> Result<Vec<SqlRow>, Fault> {
+        let statement = self.prepared(text).await?;
+        Session::in_time(self.time_max, self.client.query(&statement, params)).await
+    }
+
+    async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
+        let table = DIALECT.quoted(table);
+        let mut found = Found::default();
+        let columns = "SELECT a.attname::text, format_type(a.atttypid, -1), t.typname::text, a.atttypmod,
+            a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
+            FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+            WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+        for row in self.query(columns, &[&table]).await? {
+            let (name, kind, modifier) = (row.try_get::<_, String>(2)?, row.try_get(1)?, row.try_get(3)?);
+            let family = family(&name, modifier);
+            found.columns.push(FoundColumn { name: row.try_get(0)?, kind, family, is_required: row.try_get(4)? });
+        }
+        if found.columns.is_empty() {
+            return Ok(None);
+        }
+        // Those that `ON CONFLICT` may name.
+        let keys = "SELECT array_agg(a.attname::text) FROM pg_index i
+            CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+            WHERE i.indrelid = to_regclass($1::text) AND i.indisunique AND i.indisvalid AND i.indimmediate
+            AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts GROUP BY i.indexrelid";
+        for row in self.query(keys, &[&table]).await? {
+            found.keys.push(row.try_get::<_, Vec<String>>(0)?.into_iter().collect());
+        }
+        let references = "SELECT DISTINCT r.relname::text FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
+            WHERE c.contype = 'f' AND c.confrelid = to_regclass($1::text)";
+        for row in self.query(references, &[&table]).await? {
+            found.referenced_by.push(row.try_get(0)?);
+        }
+        Ok(Some(found))
+    }
+
+    async fn open(&mut self, opening: &Opening) -> Result<Option<Vec<(String, Claim)>>, Fault> {
+        self.batch("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+        let Opening { job, epoch, checkpoint, documents } = opening;
+        let fence = "UPDATE flatbed_checkpoints SET checkpoint = coalesce($3::text, checkpoint)
+            WHERE job = $1::text AND epoch = $2::int8";
+        if self.execute(fence, &[job, epoch, checkpoint]).await? != 1 {
+            self.batch("ROLLBACK").await?;
+            return Ok(None);
+        }
+        if documents.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let claims = format!(
+            "SELECT document, tbl, key FROM flatbed_rows WHERE job = $1::text AND document = ANY($2::text[]) LIMIT {}",
+            CLAIMS_MAX + 1
+        );
+        let rows = self.query(&claims, &[job, documents]).await?;
+        let claim = |row: &SqlRow| Ok((row.try_get(0)?, Claim { table: row.try_get(1)?, key: row.try_get(2)? }));
+        rows.iter().map(claim).collect::<Result<Vec<_>, tokio_postgres::Error>>().map(Some).map_err(Fault::from)
+    }
+
+    async fn close(&mut self, batch: &Batch) -> Result<(), Fault> {
+        for step in &batch.steps {
+            self.take(batch, step).await?;
+        }
+        self.batch("COMMIT").await
+    }
+
+    async fn take(&mut self, batch: &Batch, step: &Step) -> Result<(), Fault> {
+        match step {
+            Step::Leave { table, is_soft, columns, keys } => {
+                let (Some(table), Some(found)) = (batch.tables.get(*table), batch.found.get(*table)) else {
+                    return Ok(());
+                };
+                let soft = table.soft_delete_column.as_deref().filter(|_| *is_soft);
+                let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+                let statement = leave(&table.name, soft, &names, found);
+                let kinds = kinds(&names, table, found);
+                let bytes = |key: &Vec<Datum>| key.iter().map(Datum::bytes).sum();
+                for part in parts(keys, ROWS_MAX, BYTES_MAX, bytes) {
+                    let arrays = arrays(part.iter().map(Vec::as_slice), &kinds);
+                    let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(arrays.len() + 1);
+                    params.extend(arrays.iter().map(|array| array as &(dyn ToSql + Sync)));
+                    if soft.is_some() {
+                        params.push(&batch.now);
+                    }
+                    self.execute(&statement, &params).await?;
+                }
+            }
+            Step::Upsert { table, rows } => {
+                let (Some(table), Some(found)) = (batch.tables.get(*table), batch.found.get(*table)) else {
+                    return Ok(());
+                };
+                let row = |(delivery, row): &(usize, usize)| rows_of(batch.deliveries.get(*delivery)?).0.get(*row);
+                let rows: Vec<&Row> = rows.iter().filter_map(row).collect();
+                let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+                let (statement, kinds) = (upsert(table, found), kinds(&names, table, found));
+                let bytes = |row: &&Row| row.values.iter().map(Datum::bytes).sum();
+                for part in parts(&rows, ROWS_MAX, BYTES_MAX, bytes) {
+                    let arrays = arrays(part.iter().map(|row| row.values.as_slice()), &kinds);
+                    let params: Vec<&(dyn ToSql + Sync)> =
+                        arrays.iter().map(|array| array as &(dyn ToSql + Sync)).collect();
+                    self.execute(&statement, &params).await?;
+                }
+            }
+            Step::Release(claims) => {
+                let statement = "DELETE FROM flatbed_rows r USING unnest($2::text[], $3::text[], $4::text[]) AS c(tbl, key, document)
+                    WHERE r.job = $1::text AND r.tbl = c.tbl AND r.key = c.key AND r.document = c.document";
+                self.claims(batch, claims, statement, false).await?;
+            }
+            Step::Claim(claims) => {
+                let statement = "INSERT INTO flatbed_rows (job, tbl, key, document, revision) SELECT $1::text, c.*
+                    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS c ON CONFLICT (job, tbl, key)
+                    DO UPDATE SET document = excluded.document, revision = excluded.revision";
+                self.claims(batch, claims, statement, true).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn claims(
+        &mut self,
+        batch: &Batch,
+        claims: &[(Claim, usize)],
+        statement: &str,
+        has_revisions: bool,
+    ) -> Result<(), Fault> {
+        for part in parts(claims, ROWS_MAX, BYTES_MAX, |(claim, _)| claim.key.len() + 100) {
+            let (mut tables, mut keys, mut documents, mut revisions) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            for (claim, at) in part {
+                let Some(delivery) = batch.deliveries.get(*at) else { continue };
+                tables.push(claim.table.as_str());
+                keys.push(claim.key.as_str());
+                documents.push(delivery.id.as_str());
+                revisions.push(delivery.rev.as_str());
+            }
+            let all: [&(dyn ToSql + Sync); 5] = [&batch.job, &tables, &keys, &documents, &revisions];
+            let count = if has_revisions { 5 } else { 4 };
+            self.execute(statement, all.get(..count).unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    async fn dial(&self) -> Result<Session, Refused> {
+        let way = &self.way;
+        let broken = |error: String| Refused::failed(Failure::Connection, error);
+        let host = if way.host.contains(':') { format!("[{}]", way.host) } else { way.host.clone() };
+        let url = Url::parse(&format!("http://{host}:{}", way.port)).map_err(|error| broken(error.to_string()))?;
+        let mut config = Config::new();
+        config.user(&way.user).dbname(&way.database).application_name("flatbed");
+        if let Some(password) = &way.password {
+            config.password(password);
+        }
+        config.ssl_mode(if way.secure.is_some() { SslMode::Require } else { SslMode::Disable });
+        let upgrade = Upgrade { host: url.host().to_owned(), secure: way.secure.clone() };
+        let connecting = async {
+            let stream = (way.dial)(&url).await.map_err(broken)?;
+            let connected = config.connect_raw(Wire(stream), upgrade).await;
+            connected.map_err(|error| Refused::from(Fault::Sql(error)))
+        };
+        let late = || broken("the server did not answer in time".to_owned());
+        let connected = tokio::time::timeout(way.time_max + LATER, connecting).await;
+        let (client, connection) = connected.map_err(|_| late())??;
+        let connection = tokio::spawn(async move {
+            // What goes wrong reaches who waits for an answer.
+            let _ = connection.await;
+        });
+        let time_max = way.time_max;
+        let session = Session { client, connection: connection.abort_handle(), statements: HashMap::new(), time_max };
+        // A process that is stopped in a transaction holds nobody up for longer than a statement may take.
+        let milliseconds = time_max.as_millis().max(1);
+        let mut settings = format!(
+            "SET statement_timeout = {milliseconds}; SET idle_in_transaction_session_timeout = {milliseconds};
+            SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET standard_conforming_strings = on"
+        );
+        if let Some(schema) = &way.schema {
+            settings.push_str(&format!("; SET search_path TO {}", DIALECT.quoted(schema)));
+        }
+        session.batch(&settings).await?;
+        Ok(session)
+    }
+
+    fn session(&mut self) -> Result<Session, Refused> {
+        let lost = || Refused::failed(Failure::Connection, "the connection to the server is lost");
+        self.session.take().ok_or_else(lost)
+    }
+
+    /// Keeps a session that is still good; who has an error of its own state is connected anew.
+    async fn keep<T>(&mut self, session: Session, done: Result<T, Fault>) -> Result<T, Refused> {
+        let refused = match done {
+            Ok(done) => {
+                self.session = Some(session);
+                return Ok(done);
+            }
+            Err(fault) => Refused::from(fault),
+        };
+        if let Refused::Failed { failure, .. } = &refused
+            && failure.class() == crate::failure::Class::Poison
+            && session.batch("ROLLBACK").await.is_ok()
+        {
+            self.session = Some(session);
+        }
+        Err(refused)
+    }
+}
+
+impl Driver for Server {
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
+    }
+
+    async fn connect(&mut self) -> Result<bool, Refused> {
+        if self.session.as_ref().is_some_and(|session| !session.client.is_closed()) {
+            return Ok(false);
+        }
+        self.session = None;
+        self.session = Some(self.dial().await?);
+        Ok(true)
+    }
+
+    async fn look(&mut self, table: String) -> Result<Option<Found>, Refused> {
+        let mut session = self.session()?;
+        let done = session.look(&table).await;
+        self.keep(session, done).await
+    }
+
+    async fn make(&mut self, statements: Vec<String>) -> Result<(), Refused> {
+        let session = self.session()?;
+        let done = session.batch(&format!("BEGIN; {}; COMMIT", statements.join("; "))).await;
+        self.keep(session, done).await
+    }
+
+    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, Refused> {
+        let mut session = self.session()?;
+        let query = "SELECT 1 FROM flatbed_rows WHERE job = $1::text AND tbl = $2::text LIMIT 1";
+        let done = session.query(query, &[&job, &table]).await.map(|rows| !rows.is_empty());
+        self.keep(session, done).await
+    }
+
+    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, Refused> {
+        let mut session = self.session()?;
+        let statement =
+            "INSERT INTO flatbed_checkpoints AS c VALUES ($1::text, $2::int8, '') ON CONFLICT (job) DO UPDATE
+            SET epoch = excluded.epoch WHERE c.epoch <= excluded.epoch RETURNING checkpoint";
+        let found = session.query(statement, &[&job, &epoch]).await;
+        let done = found.and_then(|rows| Ok(rows.first().map(|row| row.try_get(0)).transpose()?));
+        self.keep(session, done).await
+    }
+
+    async fn open(&mut self, opening: Opening) -> Result<Option<Vec<(String, Claim)>>, Refused> {
+        let mut session = self.session()?;
+        let done = session.open(&opening).await;
+        self.keep(session, done).await
+    }
+
+    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), Refused> {
+        let mut session = self.session()?;
+        let done = session.close(&batch).await;
+        self.keep(session, done).await
+    }
+
+    async fn abandon(&mut self) {
+        self.session = None;
+    }
+}
+
+fn family(name: &str, modifier: i32) -> Family {
+    match name {
+        "text" | "varchar" | "bpchar" | "name" | "citext" => Family::Text,
+        "int2" | "int4" | "int8" => Family::Integer,
+        // The scale has eleven bits of the modifier, with a sign.
+        "numeric" => Family::Numeric((modifier >= 4).then(|| {
+            let scale = (modifier - 4) & 0x7ff;
+            usize::try_from(if scale < 0x400 { scale } else { 0 }).unwrap_or_default()
+        })),
+        "float4" | "float8" => Family::Float { is_double: name == "float8" },
+        "bool" => Family::Boolean,
+        "date" => Family::Date,
+        "timestamp" | "timestamptz" => Family::Timestamp,
+        "json" | "jsonb" => Family::Json,
+        "bytea" => Family::Bytes,
+        _ => Family::Other,
+    }
+}
+
+/// A value as a text that the server casts to its column's type.
+fn text_of(datum: &Datum, (family, declared): (Family, Option<Type>)) -> Option<Cow<'_, str>> {
+    let hex = |bytes: &[u8]| {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let digits = digits.filter_map(|digit| char::from_digit(u32::from(digit), 16));
+        Some(Cow::Owned("\\x".chars().chain(digits).collect::<String>()))
+    };
+    match (datum, family) {
+        (Datum::Null, _) => None,
+        (Datum::Json(text), Family::Json) => Some(Cow::Borrowed(text)),
+        (datum, Family::Json) => {
+            let mut out = Vec::new();
+            datum.write(&mut out);
+            Some(Cow::Owned(String::from_utf8(out).unwrap_or_default()))
+        }
+        (Datum::Text(text), Family::Bytes) if declared == Some(Type::Bytes) => {
+            hex(&BASE64.decode(text).unwrap_or_default())
+        }
+        (Datum::Text(text), Family::Bytes) => hex(text.as_bytes()),
+        (Datum::Bool(value), Family::Integer | Family::Numeric(_) | Family::Float { .. }) => {
+            Some(Cow::Borrowed(if *value { "1" } else { "0" }))
+        }
+        (Datum::Bool(value), _) => Some(Cow::Borrowed(if *value { "true" } else { "false" })),
+        (Datum::Number(text) | Datum::Text(text) | Datum::Json(text), _) => Some(Cow::Borrowed(text)),
+    }
+}
+
+type Kind = (Family, Option<Type>);
+
+/// What columns take, and what they are declared as.
+fn kinds(names: &[&str], table: &Table, found: &Found) -> Vec<Kind> {
+    let kind = |name: &&str| {
+        let declared = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
+        (found.column(name).map_or(Family::Other, |column| column.family), declared)
+    };
+    names.iter().map(kind).collect()
+}
+
+/// An array for each column.
+fn arrays<'v>(rows: impl Iterator<Item = &'v [Datum]>, kinds: &[Kind]) -> Vec<Vec<Option<Cow<'v, str>>>> {
+    let mut arrays: Vec<Vec<Option<Cow<'v, str>>>> = kinds.iter().map(|_| Vec::new()).collect();
+    for row in rows {
+        for ((datum, kind), array) in row.iter().zip(kinds).zip(&mut arrays) {
+            array.push(text_of(datum, *kind));
+        }
+    }
+    arrays
+}
+
+fn cast(column: &str, found: &Found) -> String {
+    // A column that is gone since is an error that names it.
+    let kind = found.column(column).map_or("text", |column| column.kind.as_str());
+    format!("u.{}::{kind}", DIALECT.quoted(column))
+}
+
+fn unnested(columns: &[&str]) -> String {
+    let places: Vec<String> = (1..=columns.len()).map(|at| format!("${at}::text[]")).collect();
+    format!("unnest({}) AS u({})", places.join(", "), DIALECT.list(columns.iter().copied()))
+}
+
+fn upsert(table: &Table, found: &Found) -> String {
+    let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    let key = key_of(table);
+    let mut values: Vec<String> = columns.iter().map(|column| cast(column, found)).collect();
+    let mut names = columns.clone();
+    let is_written = |column: &&&str| !key.contains(*column);
+    let mut sets: Vec<String> =
+        columns.iter().filter(is_written).map(|column| format!("{0} = excluded.{0}", DIALECT.quoted(column))).collect();
+    if let Some(column) = &table.soft_delete_column {
+        names.push(column);
+        values.push("NULL".to_owned());
+        sets.push(format!("{} = NULL", DIALECT.quoted(column)));
+    }
+    let action = if sets.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", sets.join(", ")) };
+    format!(
+        "INSERT INTO {} ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {action}",
+        DIALECT.quoted(&table.name),
+        DIALECT.list(names),
+        values.join(", "),
+        unnested(&columns),
+        DIALECT.list(key)
+    )
+}
+
+/// Deletes rows by their keys, or says since when they are left.
+fn leave(table: &str, soft: Option<&str>, columns: &[&str], found: &Found) -> String {
+    let table = DIALECT.quoted(table);
+    let conditions: Vec<String> =
+        columns.iter().map(|column| format!("t.{} = {}", DIALECT.quoted(column), cast(column, found))).collect();
+    let (conditions, keys) = (conditions.join(" AND "), unnested(columns));
+    match soft {
+        None => format!("DELETE FROM {table} t USING {keys} WHERE {conditions}"),
+        Some(column) => {
+            let kind = found.column(column).map_or("timestamptz", |column| column.kind.as_str());
+            let (column, place) = (DIALECT.quoted(column), columns.len() + 1);
+            format!("UPDATE {table} t SET {column} = ${place}::text::{kind} FROM {keys} WHERE {conditions}")
+        }
+    }
+}
+
+/// Begins TLS where the server agreed to it.
+struct Upgrade {
+    host: String,
+    secure: Option<Secure>,
+}
+
+impl TlsConnect<Wire> for Upgrade {
+    type Stream = Wire;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Wire>> + Send>>;
+
+    fn connect(self, stream: Wire) -> Self::Future {
+        Box::pin(async move {
+            let secure = self.secure.ok_or_else(|| io::Error::other("TLS was not asked for"))?;
+            Ok(Wire(secure(self.host, stream.0).await.map_err(io::Error::other)?))
+        })
+    }
+}
+
+/// A connection, without TLS or with it. Its certificate has been checked by what began that, so that nothing is bound to it besides.
+struct Wire(Box<dyn Stream>);
+
+impl TlsStream for Wire {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

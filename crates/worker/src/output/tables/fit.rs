@@ -1,0 +1,209 @@
+//! Whether a database's tables are such that a mapping's rows can be written to them.
+//!
+//! What would lose something without a word, or fail for each document, does not fit and stops the job. What fails for some
+//! documents alone, as a text that is too long for its column, is found with them.
+
+use std::collections::BTreeSet;
+
+use crate::datum::Type;
+use crate::mapping::Table;
+use crate::output::tables::dialect::key_of;
+
+/// What a column of a database takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Whatever there is, in its own form: SQLite's columns.
+    Any,
+    /// Texts; a number or date has its form as a text there.
+    Text,
+    /// Whole numbers.
+    Integer,
+    /// Decimals with so many digits behind the point; `None`: as many as there are.
+    Numeric(Option<usize>),
+    /// Floats, of 64 bits or less.
+    Float {
+        /// Whether it has 64.
+        is_double: bool,
+    },
+    /// True or false.
+    Boolean,
+    /// Dates.
+    Date,
+    /// Moments.
+    Timestamp,
+    /// JSON.
+    Json,
+    /// Bytes.
+    Bytes,
+    /// Something else, which is written as a text that the database reads.
+    Other,
+}
+
+/// A column of a database's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type, as the database writes it where a value is cast to it.
+    pub kind: String,
+    /// What it takes.
+    pub family: Family,
+    /// Whether each row must give it a value.
+    pub is_required: bool,
+}
+
+/// A table of a database.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Its columns.
+    pub columns: Vec<FoundColumn>,
+    /// Columns of its keys: of no two rows are all of them the same.
+    pub keys: Vec<BTreeSet<String>>,
+    /// Tables with foreign keys to it.
+    pub referenced_by: Vec<String>,
+}
+
+impl Found {
+    /// A column by its name.
+    pub fn column(&self, name: &str) -> Option<&FoundColumn> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+}
+
+/// Whether values of a declared type lose nothing there.
+fn takes(family: Family, declared: Type) -> bool {
+    match (family, declared) {
+        (Family::Any | Family::Text | Family::Other, _) => true,
+        (Family::Integer, Type::Integer(_) | Type::Boolean) => true,
+        (Family::Integer, Type::Numeric(Some((_, 0)))) => true,
+        (Family::Numeric(_), Type::Integer(_) | Type::Boolean) => true,
+        (Family::Numeric(None), Type::Numeric(_) | Type::Float) => true,
+        (Family::Numeric(Some(scale)), Type::Numeric(Some((_, declared)))) => declared <= scale,
+        (Family::Float { is_double }, Type::Float) => is_double,
+        (Family::Boolean, Type::Boolean) => true,
+        (Family::Date, Type::Date) => true,
+        (Family::Timestamp, Type::Timestamp | Type::Date) => true,
+        (Family::Json, Type::Json) => true,
+        (Family::Bytes, Type::Bytes) => true,
+        _ => false,
+    }
+}
+
+/// The first column of a mapping's table that the database's lacks. It may come, as a table may.
+pub fn missing<'t>(table: &'t Table, found: &Found) -> Option<&'t str> {
+    let names = table.columns.iter().map(|column| &column.name).chain(&table.soft_delete_column);
+    names.map(String::as_str).find(|name| found.column(name).is_none())
+}
+
+/// Why a mapping's rows cannot be written to a table that lacks no column. `None`: they can.
+pub fn misfit(table: &Table, found: &Found) -> Option<String> {
+    for column in &table.columns {
+        let Some(there) = found.column(&column.name) else { continue };
+        if let Some(declared) = column.kind.filter(|declared| !takes(there.family, *declared)) {
+            return Some(format!("the column {} is {}, which does not hold {declared}", column.name, there.kind));
+        }
+    }
+    if let Some(soft) = &table.soft_delete_column {
+        let unable = |there: &&FoundColumn| !takes(there.family, Type::Timestamp) || there.is_required;
+        if let Some(there) = found.column(soft).filter(unable) {
+            return Some(format!("the column {soft} is {}, which does not hold a time or null", there.kind));
+        }
+    }
+    let is_known = |name: &String| {
+        table.columns.iter().any(|column| column.name == *name) || table.soft_delete_column.as_ref() == Some(name)
+    };
+    if let Some(column) = found.columns.iter().find(|column| column.is_required && !is_known(&column.name)) {
+        return Some(format!("the column {} must have a value, and the mapping gives it none", column.name));
+    }
+    let key: BTreeSet<String> = key_of(table).into_iter().map(str::to_owned).collect();
+    if !found.keys.contains(&key) {
+        return Some(format!("no key of it is ({})", key_of(table).join(", ")));
+    }
+    None
+}
+
+/// Of which tables rows may go and come again in one transaction without a loss: they have no columns of somebody else's, and nobody
+/// else's rows refer to them.
+pub fn is_replaceable(tables: &[Table], found: &[Found]) -> Vec<bool> {
+    let is_own = |(table, found): (&Table, &Found)| {
+        let is_known = |name: &String| {
+            table.columns.iter().any(|column| column.name == *name) || table.soft_delete_column.as_ref() == Some(name)
+        };
+        found.columns.iter().all(|column| is_known(&column.name))
+            && found.referenced_by.iter().all(|other| tables.iter().any(|table| table.name == *other))
+    };
+    let mut all: Vec<bool> = tables.iter().zip(found).map(is_own).collect();
+    // A parent's rows cannot go while those of its children stay.
+    for (at, table) in tables.iter().enumerate().rev() {
+        if let Some(foreign) = &table.foreign_key
+            && all.get(at) == Some(&false)
+            && let Some(parent) = all.get_mut(foreign.parent)
+        {
+            *parent = false;
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mapping::Mapping;
+
+    fn column(name: &str, family: Family) -> FoundColumn {
+        FoundColumn { name: name.to_owned(), kind: format!("{family:?}"), family, is_required: false }
+    }
+
+    fn found(columns: &[(&str, Family)], key: &[&str]) -> Found {
+        let columns = columns.iter().map(|(name, family)| column(name, *family)).collect();
+        Found { columns, keys: vec![key.iter().map(|name| (*name).to_owned()).collect()], ..Found::default() }
+    }
+
+    fn mapping() -> Mapping {
+        Mapping::from_value(json!({"tables": [
+            {"name": "t", "primary_key": "id", "on_delete": "soft_delete", "columns": [{"name": "id", "path": "$._id"},
+                {"name": "n", "path": "$.n", "type": "numeric(6,2)"}]},
+            {"name": "c", "parent": "t", "foreign_key": {"column": "id", "references": "id"}, "source_array": "$.c", "columns": {"v": "$"}}]}))
+        .unwrap()
+    }
+
+    #[test]
+    fn tables_that_fit_and_others() {
+        let mapping = mapping();
+        let table = &mapping.tables()[0];
+        let at = Family::Timestamp;
+        let of = |columns: &[(&str, Family)], key: &[&str]| misfit(table, &found(columns, key));
+        let whole = [("id", Family::Text), ("n", Family::Numeric(Some(2))), ("deleted_at", at)];
+        assert_eq!(of(&whole, &["id"]), None);
+        assert_eq!(of(&whole, &["n"]).unwrap(), "no key of it is (id)");
+        assert_eq!(of(&whole, &["id", "n"]).unwrap(), "no key of it is (id)");
+        let lacking = |columns: &[(&str, Family)]| missing(table, &found(columns, &["id"])).map(str::to_owned);
+        assert_eq!([lacking(&whole), lacking(&whole[..2])], [None, Some("deleted_at".to_owned())]);
+        assert_eq!(lacking(&whole[1..]).unwrap(), "id");
+        for narrow in [Family::Numeric(Some(1)), Family::Integer, Family::Float { is_double: true }, Family::Json] {
+            let reason = of(&[("id", Family::Other), ("n", narrow), ("deleted_at", at)], &["id"]).unwrap();
+            assert_eq!(reason, format!("the column n is {narrow:?}, which does not hold numeric(6,2)"));
+        }
+        let mut further = found(&whole, &["id"]);
+        further.columns.push(FoundColumn { is_required: true, ..column("x", Family::Text) });
+        assert_eq!(misfit(table, &further).unwrap(), "the column x must have a value, and the mapping gives it none");
+    }
+
+    #[test]
+    fn rows_that_somebody_else_has_a_part_in_are_not_replaced() {
+        let mapping = mapping();
+        let parent = [("id", Family::Text), ("n", Family::Any), ("deleted_at", Family::Any)];
+        let child = [("id", Family::Text), ("v", Family::Any), ("flatbed_position", Family::Any)];
+        let both = |parent: &[(&str, Family)], child: &[(&str, Family)], referenced_by: &[&str]| {
+            let mut parent = found(parent, &["id"]);
+            parent.referenced_by = referenced_by.iter().map(|name| (*name).to_owned()).collect();
+            is_replaceable(mapping.tables(), &[parent, found(child, &["id"])])
+        };
+        assert_eq!(both(&parent, &child, &["c"]), [true, true]);
+        assert_eq!(both(&parent, &child, &["c", "notes"]), [false, true]);
+        let wider: Vec<_> = child.iter().copied().chain([("note", Family::Text)]).collect();
+        assert_eq!(both(&parent, &wider, &["c"]), [false, false]);
+    }
+}

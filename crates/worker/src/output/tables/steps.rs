@@ -1,0 +1,228 @@
+//! A batch as steps that a database takes in bulk: for all its documents together, and in an order in which foreign keys hold.
+//!
+//! Rows go before others come, children before their parents; then parents come before their children. Of two documents of a batch
+//! that produce one row the later one has it, as if they had come one after the other.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::datum::{Datum, key_of_text};
+use crate::difference::{Claim, Operation, difference};
+use crate::mapping::Table;
+use crate::output::{Delivery, State};
+use crate::rows::{Product, Row};
+
+/// Something to be done with several rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Rows go, or say since when their documents have them no longer.
+    Leave {
+        /// The table's place in the mapping.
+        table: usize,
+        /// Whether they stay, and say so.
+        is_soft: bool,
+        /// The columns of their keys, which may be those of an earlier mapping.
+        columns: Vec<String>,
+        /// A value for each of the columns.
+        keys: Vec<Vec<Datum>>,
+    },
+    /// Rows are written, whether they are there or not; no key twice.
+    Upsert {
+        /// The table's place in the mapping.
+        table: usize,
+        /// Places of deliveries, and of rows of their products.
+        rows: Vec<(usize, usize)>,
+    },
+    /// Claims that documents no longer have; a place of a delivery with each.
+    Release(Vec<(Claim, usize)>),
+    /// Claims that they have, whoever had them before.
+    Claim(Vec<(Claim, usize)>),
+}
+
+/// The rows that a delivery produces, and whether its document is gone.
+pub fn rows_of(delivery: &Delivery) -> (&[Row], bool) {
+    match &delivery.state {
+        State::Is(Product::Rows(rows)) => (rows, false),
+        State::Is(Product::Nothing | Product::Json(_)) => (&[], false),
+        State::Gone => (&[], true),
+    }
+}
+
+/// What is to be done for a batch, given the claims that its documents have so far. `replaced`: tables whose rows go before they are
+/// written again; none where it is empty.
+pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim)], replaced: &[bool]) -> Vec<Step> {
+    let mut claims: HashMap<&str, Vec<Claim>> = HashMap::new();
+    for (document, claim) in before {
+        claims.entry(document).or_default().push(claim.clone());
+    }
+    type Keys = BTreeMap<(std::cmp::Reverse<usize>, bool, Vec<String>), Vec<Vec<Datum>>>;
+    let mut leaving: Keys = BTreeMap::new();
+    let mut leave = |table: usize, is_soft: bool, key: &str| {
+        let Some(key) = key_of_text(key) else { return };
+        let (columns, values) = key.into_iter().unzip();
+        leaving.entry((std::cmp::Reverse(table), is_soft, columns)).or_default().push(values);
+    };
+    let mut coming: Vec<Vec<(usize, usize)>> = vec![Vec::new(); tables.len()];
+    let mut places: HashMap<(usize, &str), usize> = HashMap::new();
+    let (mut released, mut kept, mut produced) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, delivery) in deliveries.iter().enumerate() {
+        let (now, is_gone) = rows_of(delivery);
+        let before = claims.get(delivery.id.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let difference = difference(tables, before, now, is_gone);
+        for operation in difference.operations {
+            match operation {
+                Operation::Delete { table, key } => leave(table, false, &key),
+                Operation::SoftDelete { table, key } => leave(table, true, &key),
+                Operation::Upsert(_) => {}
+            }
+        }
+        let of = |claim: &Claim| tables.iter().position(|table| table.name == claim.table);
+        for claim in before {
+            let table = of(claim).filter(|table| replaced.get(*table) == Some(&true));
+            if let Some(table) = table.filter(|table| now.iter().any(|row| row.table == *table && row.key == claim.key))
+            {
+                leave(table, false, &claim.key);
+            }
+        }
+        for (place, row) in now.iter().enumerate() {
+            let Some(rows) = coming.get_mut(row.table) else { continue };
+            let next = rows.len();
+            let known = *places.entry((row.table, row.key.as_str())).or_insert(next);
+            match rows.get_mut(known) {
+                Some(earlier) => *earlier = (at, place),
+                None => rows.push((at, place)),
+            }
+        }
+        released.extend(difference.released.into_iter().map(|claim| (claim, at)));
+        // What the document produces now stands behind what it keeps of before.
+        let kept_count = difference.claimed.len().saturating_sub(now.len());
+        for (number, claim) in difference.claimed.into_iter().enumerate() {
+            if number < kept_count { kept.push((claim, at)) } else { produced.push((claim, at)) }
+        }
+    }
+    let mut steps: Vec<Step> = leaving
+        .into_iter()
+        .map(|((std::cmp::Reverse(table), is_soft, columns), keys)| Step::Leave { table, is_soft, columns, keys })
+        .collect();
+    steps.extend(
+        coming
+            .into_iter()
+            .enumerate()
+            .filter(|(_, rows)| !rows.is_empty())
+            .map(|(table, rows)| Step::Upsert { table, rows }),
+    );
+    if !released.is_empty() {
+        steps.push(Step::Release(released));
+    }
+    // A row is its last writer's; who only keeps it has not written it.
+    let claimed: BTreeMap<Claim, usize> = kept.into_iter().chain(produced).collect();
+    if !claimed.is_empty() {
+        steps.push(Step::Claim(claimed.into_iter().collect()));
+    }
+    steps
+}
+
+/// Parts of a list, each of at most so many items and, unless it is one item, so many bytes.
+pub fn parts<T>(items: &[T], count_max: usize, bytes_max: usize, bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let (mut parts, mut begin, mut total) = (Vec::new(), 0, 0_usize);
+    for (at, item) in items.iter().enumerate() {
+        let more = bytes(item);
+        if at > begin && (at - begin >= count_max || total.saturating_add(more) > bytes_max) {
+            parts.extend(items.get(begin..at));
+            (begin, total) = (at, 0);
+        }
+        total = total.saturating_add(more);
+    }
+    parts.extend(items.get(begin..).filter(|rest| !rest.is_empty()));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::mapping::Mapping;
+    use crate::rows::produce;
+
+    fn mapping() -> Mapping {
+        Mapping::from_value(json!({"tables": [
+            {"name": "orders", "primary_key": "k", "columns": {"k": "$.k", "id": "$._id"}},
+            {"name": "items", "parent": "orders", "foreign_key": {"column": "k", "references": "k"}, "source_array": "$.items",
+             "columns": {"n": "$"}}]}))
+        .unwrap()
+    }
+
+    fn delivery(mapping: &Mapping, id: &str, body: &Value) -> Delivery {
+        let state = if body.is_null() {
+            State::Gone
+        } else {
+            let mut body = body.clone();
+            body["_id"] = id.into();
+            State::Is(produce(mapping, &parse(body.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap())
+        };
+        Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state }
+    }
+
+    fn claim(document: &str, table: &str, key: &str) -> (String, Claim) {
+        (document.to_owned(), Claim { table: table.to_owned(), key: key.to_owned() })
+    }
+
+    /// In short: `-1[k]` a row of the second table goes, `+0[0.0]` the first row of the first delivery comes to the first table.
+    fn shown(steps: &[Step]) -> String {
+        let one = |step: &Step| match step {
+            Step::Leave { table, is_soft, keys, .. } => {
+                format!("{}{table}x{}", if *is_soft { "~" } else { "-" }, keys.len())
+            }
+            Step::Upsert { table, rows } => {
+                let rows: Vec<String> = rows.iter().map(|(delivery, row)| format!("{delivery}.{row}")).collect();
+                format!("+{table}[{}]", rows.join(" "))
+            }
+            Step::Release(claims) => format!("release {}", claims.len()),
+            Step::Claim(claims) => {
+                let owners: Vec<String> = claims.iter().map(|(claim, at)| format!("{}={at}", claim.key)).collect();
+                format!("claim {}", owners.join(" "))
+            }
+        };
+        steps.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn rows_go_before_others_come_and_the_last_writer_has_them() {
+        let mapping = mapping();
+        let of = |id: &str, body: Value| delivery(&mapping, id, &body);
+        let tables = mapping.tables();
+        // `a` goes with its child, `b` takes its key and `c` takes it from `b`.
+        let batch =
+            [of("a", Value::Null), of("b", json!({"k": 1, "items": []})), of("c", json!({"k": 1, "items": [7]}))];
+        let before = [
+            claim("a", "items", r#"{"k":1,"flatbed_position":0}"#),
+            claim("a", "orders", r#"{"k":1}"#),
+            claim("b", "orders", r#"{"k":2}"#),
+        ];
+        assert_eq!(
+            shown(&steps(tables, &batch, &before, &[])),
+            r#"-1x1, -0x2, +0[2.0], +1[2.1], release 3, claim {"k":1,"flatbed_position":0}=2 {"k":1}=2"#
+        );
+        // What stays as it is is written again, and goes before only where tables are replaced.
+        let batch = [of("a", json!({"k": 1, "items": [7]}))];
+        let before = [claim("a", "orders", r#"{"k":1}"#), claim("a", "items", r#"{"k":1,"flatbed_position":0}"#)];
+        let claims = r#"claim {"k":1,"flatbed_position":0}=0 {"k":1}=0"#;
+        assert_eq!(shown(&steps(tables, &batch, &before, &[])), format!("+0[0.0], +1[0.1], {claims}"));
+        assert_eq!(
+            shown(&steps(tables, &batch, &before, &[true, true])),
+            format!("-1x1, -0x1, +0[0.0], +1[0.1], {claims}")
+        );
+        assert_eq!(shown(&steps(tables, &[of("z", Value::Null)], &[], &[])), "");
+    }
+
+    #[test]
+    fn parts_are_bounded() {
+        let lengths = |sizes: &[usize], count: usize, bytes: usize| {
+            parts(sizes, count, bytes, |size| *size).iter().map(|part| part.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[1; 7], 3, 100), [3, 3, 1]);
+        assert_eq!(lengths(&[5, 5, 5, 20, 1], 9, 10), [2, 1, 1, 1]);
+        assert_eq!(lengths(&[], 3, 3), [0; 0]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Database servers for one test each, of what the machine has installed: on a port of their own, in a directory that goes with them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The password of the server's administrator, `root`.
+pub(crate) const PASSWORD: &str = "hunter2";
+
+/// A server that is there only for its test.
+pub(crate) struct Server {
+    directory: tempfile::TempDir,
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// As whom it runs: PostgreSQL does not run as root.
+    user: Option<(u32, u32)>,
+    child: Option<Child>,
+    pub(crate) port: u16,
+    is_ready: fn(&Server) -> bool,
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The first that is a program, of a list of paths and names.
+fn program(candidates: &[&str]) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let mut directories: Vec<PathBuf> = std::env::split_paths(&paths).collect();
+    directories.extend(["/usr/sbin".into(), "/usr/bin".into()]);
+    // Debian has one directory for each version.
+    if let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") {
+        directories.extend(versions.flatten().map(|version| version.path().join("bin")));
+    }
+    let mut all = directories.iter().flat_map(|directory| candidates.iter().map(|name| directory.join(name)));
+    all.find(|path| path.is_file()).map(|path| path.canonicalize().unwrap())
+}
+
+/// Says that a test is skipped, unless the environment requires it.
+fn missing<T>(what: &str) -> Option<T> {
+    assert!(std::env::var_os("FLATBED_REQUIRE_SERVERS").is_none_or(|value| value != "1"), "{what} is not installed");
+    println!("skipped: {what} is not installed");
+    None
+}
+
+fn id(what: &str, user: &[&str]) -> u32 {
+    let said = Command::new("id").arg(what).args(user).output().unwrap();
+    String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
+}
+
+fn run(command: &mut Command) -> String {
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{command:?}: {said}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+impl Server {
+    /// A PostgreSQL server, or `None` and a line about it.
+    pub(crate) fn postgres() -> Option<Server> {
+        let Some(program) = program(&["postgres"]) else { return missing("postgresql") };
+        let Some(initdb) = program.parent().map(|bin| bin.join("initdb")).filter(|path| path.is_file()) else {
+            return missing("postgresql (initdb)");
+        };
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let user = (id("-u", &[]) == 0).then(|| (id("-u", &["postgres"]), id("-g", &["postgres"])));
+        let password = directory.path().join("password");
+        std::fs::write(&password, PASSWORD).unwrap();
+        let data = directory.path().join("data");
+        let mut make = Command::new(initdb);
+        make.arg("-D").arg(&data).args(["-U", "root", "--no-sync", "-E", "UTF8", "--locale=C", "-A", "scram-sha-256"]);
+        make.arg(format!("--pwfile={}", password.display())).current_dir(directory.path());
+        if let Some((user, group)) = user {
+            make.uid(user).gid(group);
+        }
+        run(&mut make);
+        let port = free_port();
+        let settings = ["fsync=off".to_owned(), "listen_addresses=127.0.0.1".to_owned(), format!("port={port}")];
+        let mut arguments = vec!["-D".to_owned(), data.display().to_string()];
+        for setting in settings.into_iter().chain([format!("unix_socket_directories={}", directory.path().display())]) {
+            arguments.extend(["-c".to_owned(), setting]);
+        }
+        let is_ready = |server: &Server| server.psql("postgres", "SELECT 1").status().unwrap().success();
+        let mut server = Server { directory, program, arguments, user, child: None, port, is_ready };
+        server.start();
+        Some(server)
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.spawn();
+        let begun = Instant::now();
+        while !(self.is_ready)(self) {
+            let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+            assert!(begun.elapsed() < Duration::from_secs(120), "the server does not begin: {}", log());
+            std::thread::sleep(Duration::from_millis(100));
+            // Processes of the one before may still hold its memory.
+            if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
+                self.spawn();
+            }
+        }
+    }
+
+    fn spawn(&mut self) {
+        let mut command = Command::new(&self.program);
+        let log = std::fs::File::create(self.directory.path().join("log")).unwrap();
+        command.args(&self.arguments).current_dir(self.directory.path()).stdin(Stdio::null());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        if let Some((user, group)) = self.user {
+            command.uid(user).gid(group);
+        }
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    /// As a power cut.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn psql(&self, database: &str, statement: &str) -> Command {
+        let mut command = Command::new(self.program.with_file_name("psql"));
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "root"]);
+        command.args(["-p", &self.port.to_string(), "-d", database, "-c", statement]);
+        command
+            .env("PGPASSWORD", PASSWORD)
+            .current_dir(self.directory.path())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped());
+        command
+    }
+
+    /// Does something as the administrator; lines of values with bars between them.
+    pub(crate) fn sql(&self, database: &str, statement: &str) -> Vec<String> {
+        run(&mut self.psql(database, statement)).lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
