@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
-use crate::mapping::{Mapping, MappingError};
+use crate::mapping::{Mapping, MappingError, Shared};
 use crate::output::s3::ObjectFormat;
 use crate::queue::Entry;
 use crate::secret::{SecretRef, is_secret_name};
@@ -123,8 +123,8 @@ pub enum Document {
     Inputs(Vec<Input>),
     /// Targets.
     Outputs(OutputType, Vec<Output>),
-    /// Definitions of tables.
-    Tables(Value),
+    /// Definitions of tables, by their names.
+    Tables(BTreeMap<String, Shared>),
     /// A job.
     Job(Box<Job>),
     /// A checkpoint's copy.
@@ -176,7 +176,7 @@ pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
         "outputs_rdbms" => outputs(OutputType::Rdbms, &value),
         "outputs_http" => outputs(OutputType::Http, &value),
         "outputs_cloud" => outputs(OutputType::Cloud, &value),
-        "tables_rdbms" => Ok(Document::Tables(value)),
+        "tables_rdbms" => Ok(Document::Tables(tables(value)?)),
         "job" => job(value).map(|job| Document::Job(Box::new(job))),
         "checkpoint" => {
             let text = value.to_string();
@@ -384,12 +384,32 @@ fn job(value: Value) -> Result<Job, DocumentError> {
     })
 }
 
+/// Tables that mappings share. Types of other databases are those of nobody here, and left out.
+fn tables(value: Value) -> Result<BTreeMap<String, Shared>, DocumentError> {
+    let document: TablesDocument = typed(value)?;
+    let mut tables = BTreeMap::new();
+    for table in document.tables {
+        let mut shared = Shared::default();
+        for column in table.columns {
+            if column.primary_key {
+                shared.key.push(column.name.clone());
+            }
+            shared.columns.insert(column.name, (column.kind.parse().ok(), column.nullable.unwrap_or(true)));
+        }
+        if tables.insert(table.name.clone(), shared).is_some() {
+            return Err(DocumentError::Member("tables", format!("the name {:?} stands twice", table.name)));
+        }
+    }
+    Ok(tables)
+}
+
 /// What jobs name, as far as it is there.
 #[derive(Debug, Clone, Default)]
 pub struct Connections {
     inputs: BTreeMap<String, Input>,
     outputs: Vec<(OutputType, Output)>,
     mappings: BTreeMap<String, Mapping>,
+    tables: BTreeMap<String, Shared>,
 }
 
 /// All that a run of a job needs.
@@ -413,6 +433,9 @@ pub enum Unresolved {
     /// What it names is in no document.
     #[error("there is no {0} {1:?}")]
     Missing(&'static str, String),
+    /// A table that has no key, neither in the mapping nor among those that mappings share.
+    #[error("the mapping: {0}")]
+    Mapping(#[from] MappingError),
     /// Tables without a mapping to tables, or the other way round.
     #[error("{0}")]
     Unfit(&'static str),
@@ -432,7 +455,8 @@ impl Connections {
             Document::Mapping(name, mapping) => {
                 self.mappings.insert(name, *mapping);
             }
-            Document::Tables(_) | Document::Job(_) | Document::Checkpoint(_) | Document::Entry(_) => {}
+            Document::Tables(tables) => self.tables = tables,
+            Document::Job(_) | Document::Checkpoint(_) | Document::Entry(_) => {}
         }
     }
 
@@ -463,6 +487,7 @@ impl Connections {
             MappingOf::Own(mapping) => mapping.clone(),
             MappingOf::Named(name) => self.mappings.get(name).cloned().ok_or_else(|| missing("mapping", name))?,
         };
+        let mapping = mapping.completed(&self.tables)?;
         // What a source is not asked for yet would let documents through that nobody wants to be delivered.
         let feed = &input.changes_feed;
         if feed.selector.is_some() || !feed.doc_ids.is_empty() || input.scope.is_some() || input.collection.is_some() {

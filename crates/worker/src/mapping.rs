@@ -67,6 +67,15 @@ pub enum MappingError {
     Match(String),
 }
 
+/// A table as `tables_rdbms` has it, which mappings of that name share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// Columns by their names: types that the worker knows, and whether they may be null.
+    pub columns: BTreeMap<String, (Option<Type>, bool)>,
+    /// The key's columns.
+    pub key: Vec<String>,
+}
+
 /// Which documents a mapping is about.
 #[derive(Debug, Clone)]
 enum Matching {
@@ -198,6 +207,42 @@ impl Mapping {
             }
         };
         Ok(Mapping { matching, shape })
+    }
+
+    /// With types and keys of tables that others say where it says none.
+    ///
+    /// # Errors
+    /// [`MappingError::Table`] for a table that has no key then.
+    pub fn completed(mut self, shared: &BTreeMap<String, Shared>) -> Result<Mapping, MappingError> {
+        let Shape::Tables(tables) = &mut self.shape else { return Ok(self) };
+        for at in 0..tables.len() {
+            let (before, rest) = tables.split_at_mut(at);
+            let Some(table) = rest.first_mut() else { break };
+            let wrong = |reason: &str| MappingError::Table(table.name.clone(), reason.to_owned());
+            if let Some(shared) = shared.get(&table.name) {
+                for column in &mut table.columns {
+                    let Some((kind, is_nullable)) = shared.columns.get(&column.name) else { continue };
+                    column.kind = column.kind.or(*kind);
+                    column.is_nullable &= is_nullable;
+                }
+                if table.key.is_empty() {
+                    let place = |name: &String| table.columns.iter().position(|column| column.name == *name);
+                    let places: Option<Vec<usize>> = shared.key.iter().map(place).collect();
+                    table.key = places.ok_or_else(|| wrong("its key in tables_rdbms is not among its columns"))?;
+                }
+            }
+            if table.key.is_empty() {
+                return Err(wrong("it has no `primary_key`, and tables_rdbms says none"));
+            }
+            // What is filled with the parent's value has its type.
+            if let Some(foreign) = &table.foreign_key
+                && let Some(of) = before.get(foreign.parent).and_then(|parent| parent.columns.get(foreign.references))
+                && let Some(column) = table.columns.get_mut(foreign.column).filter(|column| column.path.is_none())
+            {
+                column.kind = column.kind.or(of.kind);
+            }
+        }
+        Ok(self)
     }
 
     /// What it makes of documents.
@@ -455,9 +500,6 @@ fn table(document: TableDocument, before: &[Table]) -> Result<Table, MappingErro
         }
         let foreign = columns.get(foreign.column).map(|column| column.name.clone()).unwrap_or_default();
         key = vec![foreign, POSITION_COLUMN.to_owned()];
-    }
-    if key.is_empty() {
-        return Err(wrong("it has no `primary_key`"));
     }
     let places: Option<Vec<usize>> = key.iter().map(|name| place(&columns, name)).collect();
     let key = places.ok_or_else(|| wrong("its key is not among its columns"))?;

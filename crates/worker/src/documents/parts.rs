@@ -433,6 +433,28 @@ pub struct Order {
     pub per_second: Option<u32>,
 }
 
+#[derive(Debug, Deserialize)]
+pub(super) struct TablesDocument {
+    pub(super) tables: Vec<TablePart>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct TablePart {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) columns: Vec<ColumnPart>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ColumnPart {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) primary_key: bool,
+    pub(super) nullable: Option<bool>,
+}
+
 /// A job's settings.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct System {

@@ -156,7 +156,6 @@ fn what_is_refused() {
         (job_of(json!({"id": "a/b"})), "/id: is not of the form"),
         (job_of(json!({"inputs": []})), "/inputs"),
         (job_of(json!({"outputs": [{"id": "a", "url": "http://x/"}]})), "/outputs/0"),
-        (job_of(json!({"mapping": {"tables": [{"name": "t", "columns": {}}]}})), "no `primary_key`"),
         (job_of(json!({"mapping": 7})), "/mapping"),
         (job_of(json!({"more": 7})), "more"),
         (json!({"type": "inputs_changes", "src": [input_of(json!({"url": null}))]}), "/src/0"),
@@ -244,4 +243,40 @@ fn ids_are_those_of_their_types() {
     {
         assert!(!order(wrong));
     }
+}
+
+#[test]
+fn tables_that_mappings_share() {
+    let mut connections = Connections::default();
+    let job = |primary_key: Value| {
+        let input = json!({"id": "in", "source_type": "couchdb", "url": "http://h/db"});
+        let output = json!({"id": "out", "database_type": "sqlite", "database": "x"});
+        let columns = json!({"id": "$._id", "n": "$.n", "own": {"path": "$.own", "type": "bigint"}, "odd": "$.odd"});
+        let mut table = json!({"name": "t", "columns": columns});
+        table.as_object_mut().unwrap().extend(primary_key.as_object().unwrap().clone());
+        let child = json!({"name": "c", "parent": "t", "foreign_key": {"column": "k", "references": "n"}, "source_array": "$.c", "columns": {"v": "$"}});
+        let job = json!({"type": "job", "id": "j", "inputs": [input], "outputs": [output], "output_type": "rdbms", "mapping": {"tables": [table, child]}});
+        let Document::Job(job) = read(job.to_string().as_bytes()).unwrap() else { panic!() };
+        job
+    };
+    let error = connections.resolve(&job(json!({}))).unwrap_err().to_string();
+    assert!(error.contains("no `primary_key`"), "{error}");
+    let column = |name: &str, kind: &str, is_key: bool| json!({"name": name, "type": kind, "primary_key": is_key, "nullable": !is_key});
+    let tables = json!({"type": "tables_rdbms", "tables": [{"id": "1", "name": "t", "columns": [
+        column("id", "VARCHAR(9)", true), column("n", "NUMERIC(6,2)", true), column("own", "integer", false), column("odd", "int(11)", false)]}]});
+    connections.add(read(tables.to_string().as_bytes()).unwrap());
+    let described = connections.resolve(&job(json!({}))).unwrap();
+    let [table, child] = described.mapping.tables() else { panic!() };
+    let kinds: Vec<String> =
+        table.columns.iter().map(|column| column.kind.map_or("-".to_owned(), |kind| kind.to_string())).collect();
+    assert_eq!(kinds, ["varchar(9)", "numeric(6,2)", "-", "bigint"]);
+    assert_eq!(table.key.iter().map(|at| table.columns[*at].name.as_str()).collect::<Vec<_>>(), ["id", "n"]);
+    assert!(table.columns.iter().all(|column| column.is_nullable != (column.name == "id" || column.name == "n")));
+    let foreign = child.columns.iter().find(|column| column.name == "k").unwrap();
+    assert_eq!(foreign.kind.unwrap().to_string(), "numeric(6,2)");
+    // What the mapping says itself counts.
+    let described = connections.resolve(&job(json!({"primary_key": "own"}))).unwrap();
+    assert_eq!(described.mapping.tables()[0].key.len(), 1);
+    let twice = json!({"type": "tables_rdbms", "tables": [{"id": "1", "name": "t"}, {"id": "2", "name": "t"}]});
+    assert!(read(twice.to_string().as_bytes()).unwrap_err().to_string().contains("twice"));
 }
