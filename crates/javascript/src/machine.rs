@@ -68,7 +68,7 @@ impl Part {
             Part::Calls => &["dispatch"],
             Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
             Part::Render | Part::List => &["render"],
-            Part::Sync => &["compileSync", "route"],
+            Part::Sync => &["compileSync", "route", "restore"],
         }
     }
 }

@@ -1,7 +1,7 @@
 // A database's sync function: says of each document in which channels it is, whom it lets in where, and whether it may be written. Nothing
 // that a call does is seen by the next: the function is made anew for each, of a source that is compiled once, and what all calls share
 // is frozen, so that an engine serves all writers of a database.
-const { compileSync, route } = (() => {
+const { compileSync, restore, route } = (() => {
   const { Failure, apply, cut, evaluate, trimEnd } = inner;
   const { stringify } = JSON;
   const { isArray } = Array;
@@ -34,6 +34,8 @@ const { compileSync, route } = (() => {
     known[key] = true;
     list[list.length] = value;
   };
+  // No two pairs have the same.
+  const pair = (kind, to, what) => kind + to.length + ':' + to + what;
   const texts = (value) => {
     if (typeof value === 'string') return [value];
     const found = [];
@@ -43,16 +45,16 @@ const { compileSync, route } = (() => {
   };
   const makeArray = (value) => (isArray(value) ? value : [value]);
   const inArray = (value, values) => {
-    const all = makeArray(values);
-    for (let i = 0; i < all.length; i++) if (all[i] === value) return true;
+    if (!isArray(values)) return value === values;
+    for (let i = 0; i < values.length; i++) if (values[i] === value) return true;
     return false;
   };
   const requires = (has, reason) => {
     if (who !== null && !has) throw { forbidden: reason };
   };
   const any = (names, has) => {
-    const all = makeArray(names);
-    for (let i = 0; i < all.length; i++) if (has(all[i])) return true;
+    if (!isArray(names)) return has(names);
+    for (let i = 0; i < names.length; i++) if (has(names[i])) return true;
     return false;
   };
   const reject = (status, message) => {
@@ -71,14 +73,14 @@ const { compileSync, route } = (() => {
       const [to, what] = [texts(users), texts(given)];
       for (let i = 0; i < to.length; i++) {
         for (let n = 0; n < what.length; n++) {
-          if (what[n] !== '*') say(grants, stringify(['a', to[i], what[n]]), [to[i], what[n]]);
+          if (what[n] !== '*') say(grants, pair('a', to[i], what[n]), [to[i], what[n]]);
         }
       }
     },
     role(users, given) {
       const [to, what] = [texts(users), texts(given)];
       for (let i = 0; i < to.length; i++) {
-        for (let n = 0; n < what.length; n++) say(roles, stringify(['r', to[i], what[n]]), [to[i], what[n]]);
+        for (let n = 0; n < what.length; n++) say(roles, pair('r', to[i], what[n]), [to[i], what[n]]);
       }
     },
     requireUser: (names) => requires(any(names, (name) => name === who?.name), 'sg wrong user'),
@@ -305,7 +307,17 @@ const { compileSync, route } = (() => {
     }
   };
 
-  // `[how, is_clean, {...}]`
+  // Of who writes: what is theirs is copied, as a function may do with it as it likes.
+  const contextOf = (user) => {
+    if (user === null) return {};
+    const [channels, roles] = [[], {}];
+    for (let i = 0; i < user.channels.length; i++) channels[i] = user.channels[i];
+    for (const name of ownKeys(user.roles)) roles[name] = user.roles[name];
+    return { name: user.name, channels, roles };
+  };
+
+  // `[how, names, {...}]`: nothing is left by the call if the global object has so many names. To count them is cheaper from
+  // outside than here, where each becomes a value.
   const route = ({ doc, old, meta, user }) => {
     who = user;
     channels = [];
@@ -317,15 +329,13 @@ const { compileSync, route } = (() => {
     expires = undefined;
     let how = 'ok';
     try {
-      // Its own copy of who writes, to do with as it likes.
-      const context = user === null ? {} : { name: user.name, channels: flat([user.channels]), roles: underscore.extend({}, user.roles) };
-      apply(make(context), undefined, [doc, old, meta]);
+      apply(make(contextOf(user)), undefined, [doc, old, meta]);
     } catch (error) {
       how = thrown(error);
     }
     const said = { channels, grants, roles, counts, rejected, expires };
-    return stringify([how, restore(), said]);
+    return stringify([how, prototypeOf(global) === parent ? many : -1, said]);
   };
-  return { compileSync, route };
+  return { compileSync, restore, route };
 })();
-export { compileSync, route };
+export { compileSync, restore, route };

@@ -9,6 +9,8 @@ use flatbed_channels::{
     Expiry, Given, Grant, Grantee, ROLE_PREFIX, ROUTING_ENTRIES_MAX, Routing, TooMuch, check_channel, is_principal,
 };
 use flatbed_flatten::json::{self, Limits, Object, Value};
+use rquickjs::object::Filter;
+use rquickjs::{Atom, Ctx};
 
 use crate::ask::{Answer, Ask};
 use crate::error::{Error, Result};
@@ -135,16 +137,20 @@ impl Machine {
     /// What the function says, and whether the machine may be used again. Without an input nothing is asked.
     pub(crate) fn route(&self, input: Option<&str>, clock: &Clock) -> (Result<String>, bool) {
         let Some(input) = input else { return (Ok(String::new()), true) };
-        let answer: Result<String> = self.within(clock, |ctx| {
+        let names = |ctx: &Ctx<'_>| ctx.globals().own_keys::<Atom<'_>>(Filter::new().string().symbol()).len();
+        let answer: Result<(String, bool)> = self.within(clock, |ctx| {
             let input = ctx.json_parse(input)?;
-            self.export(ctx, "route")?.call((input,))
+            let text: String = self.export(ctx, "route")?.call((input,))?;
+            let is_clean = match names_before(&text) {
+                Some(before) if before == names(ctx) => true,
+                Some(_) => self.export(ctx, "restore")?.call(())?,
+                None => false,
+            };
+            Ok((text, is_clean))
         });
-        match answer.map(whole) {
-            Ok(text) if text.starts_with("[\"exhausted\"") => (Err(Error::OutOfResources), false),
-            Ok(text) => {
-                let is_clean = text.starts_with("[\"ok\",true,") || text.starts_with("[\"exception\",true,");
-                (Ok(text), is_clean)
-            }
+        match answer {
+            Ok((text, _)) if text.starts_with("[\"exhausted\"") => (Err(Error::OutOfResources), false),
+            Ok((text, is_clean)) => (Ok(whole(text)), is_clean),
             Err(error) => (Err(error), false),
         }
     }
@@ -155,7 +161,15 @@ impl Machine {
     }
 }
 
-/// Takes apart what `route` of the program gives: `[how, is_clean, {...}]`. As in Sync Gateway: what was thrown, or means nothing,
+/// How many names the global object had before the call, by what `route` of the program gives; one that took up all there is
+/// has none. A prototype that is another one now counts as no number of names.
+fn names_before(answer: &str) -> Option<usize> {
+    let rest = answer.strip_prefix("[\"ok\",").or_else(|| answer.strip_prefix("[\"exception\","))?;
+    let (names, _) = rest.split_once(',')?;
+    Some(names.parse().unwrap_or(usize::MAX))
+}
+
+/// Takes apart what `route` of the program gives: `[how, names, {...}]`. As in Sync Gateway: what was thrown, or means nothing,
 /// before what was rejected, before names that nobody has.
 fn routed(answer: &Value<'_>, write: &SyncWrite<'_>) -> Routed {
     let failed = |reason| Err(SyncRefusal::Failed(reason));
