@@ -1,6 +1,7 @@
 //! Principals at two servers: what they are given and lose, as what is remembered of them has it, and how they sign in.
 #![cfg(test)]
 
+mod fence;
 mod order;
 
 use std::collections::BTreeSet;
