@@ -12,6 +12,7 @@ use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::document::edit::partition_of;
 use crate::document::tree::{Leaf, Segments};
 use crate::error::{Error, Result};
+use crate::index::channels::LeftOf;
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::Within;
 use crate::index::partitions::{self, PartitionSums};
@@ -317,10 +318,17 @@ impl DocumentCheck<'_> {
     async fn entries(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) -> Result<()> {
         let (trx, instance) = (self.trx, self.instance);
         let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();
-        wrong.extend(by_seq::check_document(trx, instance, self.id, info, &leaves).await?);
+        let left = match LeftOf::read(trx, instance, self.id, info).await {
+            Err(Error::Corrupt(reason)) => {
+                wrong.push(reason);
+                LeftOf::default()
+            }
+            left => left?,
+        };
+        wrong.extend(by_seq::check_document(trx, instance, self.id, info, &leaves, &left).await?);
         wrong.extend(all_docs::check_document(trx, instance, self.id, info).await?);
         let said = parts.records.get(&info.winner).and_then(|record| record.verdict.as_ref());
-        wrong.extend(channels::check_document(trx, instance, self.id, info, said, self.has_channels).await?);
+        wrong.extend(channels::check_document(trx, instance, self.id, info, said, self.has_channels, &left).await?);
         for index in self.indexes {
             let within = Within { inner: self.inner, trx, instance };
             wrong.extend(index.check_document(&within, self.id, info).await?);

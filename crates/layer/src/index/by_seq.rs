@@ -7,7 +7,7 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::index::channels::Rerouted;
+use crate::index::channels::{LeftOf, Rerouted};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::index::selector::selecting::{Selecting, entry_of_document};
 use crate::instance::Instance;
@@ -126,6 +126,7 @@ pub(crate) async fn check_document(
     id: &str,
     info: &Info,
     leaves: &HashSet<RevId>,
+    left: &LeftOf,
 ) -> Result<Option<String>> {
     let seq = Seq::new(instance.incarnation(), info.stamp);
     let Ok(key) = entry_of(instance, info) else {
@@ -143,7 +144,7 @@ pub(crate) async fn check_document(
                 && (entry.expires_at_ms == info.ends_at_ms() || entry.expires_at_ms == 0)
                 && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) =>
         {
-            None
+            left.compare(info, &entry).map(|wrong| format!("its by-seq entry at {seq} {wrong}"))
         }
         Some(_) => Some(format!("its by-seq entry at {seq} is not its own")),
         None => Some(format!("it has no by-seq entry at {seq}")),

@@ -26,7 +26,7 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::since::{ChannelsSince, since_of};
 use crate::store::transaction::{Quiet, Transaction};
 
-pub(crate) use check::{check_document, check_entry, check_principal};
+pub(crate) use check::{LeftOf, check_document, check_entry, check_principal};
 
 /// Names of channels that an info, and an entry of by-seq, has at most, and their bytes together.
 const NAMED_MAX: usize = 16;

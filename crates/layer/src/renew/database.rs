@@ -14,6 +14,7 @@ use crate::store::keys::{KeyRange, Keys};
 use crate::store::merge::{Part, Shares, merge};
 use crate::store::proto;
 use crate::store::records::stamped_anew;
+use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::store::updated::UpdatedKeys;
@@ -226,6 +227,12 @@ impl Room {
     }
 }
 
+/// The value of an entry that names the change before it, which has another sequence now: nobody stands between them, since every feed
+/// begins anew, so any that is behind no follower does.
+fn without_before(entry: &proto::SequenceEntry) -> Vec<u8> {
+    proto::SequenceEntry { before: vec![0; STAMP_BYTES], ..entry.clone() }.encode_to_vec()
+}
+
 impl Step<'_> {
     /// Moves entries into the new incarnation, each within its bucket and with its document's sequence, in the order that
     /// they had.
@@ -300,6 +307,9 @@ impl Step<'_> {
             };
             let user_version = numbers.of(seq.stamp(), true);
             let stamped = bucket.by_seq_stamped(self.incarnation, user_version);
+            let entry = proto::SequenceEntry::decode(value.as_slice()).ok();
+            let anew = entry.as_ref().filter(|entry| !entry.before.is_empty()).map(without_before);
+            let value = anew.as_ref().unwrap_or(value);
             quiet.atomic(&stamped, value, MutationType::SetVersionstampedKey)?;
             let mut bytes = key.len() + stamped.len() + value.len();
             bytes += selected.move_entries(trx, &self.keys, &seq, (self.incarnation, user_version))?;
@@ -310,7 +320,7 @@ impl Step<'_> {
                 quiet.atomic(&info_key, &operand, MutationType::SetVersionstampedValue)?;
                 bytes += info_key.len() + operand.len();
                 if self.record.channels > 0
-                    && let Ok(entry) = proto::SequenceEntry::decode(value.as_slice())
+                    && let Some(entry) = &entry
                 {
                     let place = (self.incarnation, user_version);
                     bytes += move_entries(trx, &self.keys, &entry.document_id, &info, &seq, place).await?;

@@ -322,7 +322,7 @@ pub struct SequenceEntry {
     /// those that it left with this change; absent: none
     #[prost(message, optional, tag = "7")]
     pub left: ::core::option::Option<ChannelNames>,
-    /// the sequence of the change before, of a document that had left channels with it or earlier; empty: of others
+    /// the sequence of the change before, of a document that had left channels with it or earlier; empty: of others; zeros: moved by a renewal
     #[prost(bytes = "vec", tag = "8")]
     pub before: ::prost::alloc::vec::Vec<u8>,
     /// of the winner, as in DocumentInfo

@@ -70,6 +70,15 @@ pub(crate) struct Routed {
     pub since: ChannelsSince,
 }
 
+impl Routed {
+    /// Whether it was written by a program that did not keep since when documents are in channels. Of one that is in none it cannot be
+    /// told, and is not so.
+    pub(crate) fn is_of_before_since(&self) -> bool {
+        let is_in_some = |named: &proto::ChannelNames| named.are_elsewhere || !named.names.is_empty();
+        self.since == ChannelsSince::default() && self.channels.as_ref().is_some_and(is_in_some)
+    }
+}
+
 /// Whether what ends at a time, 0 never, has ended by now. Nobody asks what time it is of what does not end.
 pub(crate) fn is_over(expires_at_ms: u64) -> bool {
     expires_at_ms > 0 && expires_at_ms <= now_ms()

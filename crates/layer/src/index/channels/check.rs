@@ -8,7 +8,7 @@ use prost::Message;
 
 use crate::channels::grants::{Thing, thing_of};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::channels::{all_left, entry_of, names, said_of_winner, second_of};
 use crate::instance::Instance;
 use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
@@ -20,6 +20,49 @@ use crate::store::transaction::{Transaction, page_of};
 /// Keys that are read at once.
 const READ_AT_ONCE: usize = 100;
 
+/// The channels that a document has left, as far as it is entered, for all checks that compare with them.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOf(Vec<(String, Left)>);
+
+impl LeftOf {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`Corrupt`](crate::Error::Corrupt): one of them cannot be read.
+    pub(crate) async fn read(trx: &Transaction, instance: &Instance, id: &str, info: &Info) -> Result<LeftOf> {
+        match &info.routed.channels {
+            Some(_) => all_left(trx, instance, id).await.map(LeftOf),
+            None => Ok(LeftOf::default()),
+        }
+    }
+
+    /// Those that it left with its newest change, as that change's entry of by-seq has them.
+    fn with_the_last(&self, info: &Info) -> Option<proto::ChannelNames> {
+        let left = self.0.iter().filter(|(_, left)| left.seq.0 == info.stamp);
+        let left: BTreeSet<String> = left.map(|(channel, _)| channel.clone()).collect();
+        (!left.is_empty()).then(|| names(left.iter()))
+    }
+
+    /// What an entry of by-seq says wrongly of channels that its document left, with this change and before it.
+    pub(crate) fn compare(&self, info: &Info, entry: &proto::SequenceEntry) -> Option<&'static str> {
+        if entry.left != self.with_the_last(info) {
+            return Some("says other channels that were left than there are");
+        }
+        let mut earlier =
+            self.0.iter().filter(|(_, left)| left.seq.0 != info.stamp).map(|(_, left)| left.seq.0).peekable();
+        let had_left = earlier.peek().is_some();
+        let is_right = match <[u8; STAMP_BYTES]>::try_from(entry.before.as_slice()) {
+            // Written before it was noted: then nobody knows since when the document is in its channels either.
+            Err(_) => entry.before.is_empty() && (!had_left || info.routed.is_of_before_since()),
+            // Of a renewal.
+            Ok(before) if before == [0; STAMP_BYTES] => had_left,
+            // The change before is none that lies before any of which something is kept.
+            Ok(before) => had_left && before < info.stamp && earlier.all(|seq| seq <= before),
+        };
+        (!is_right).then_some("does not name the change before")
+    }
+}
+
 /// What is wrong with a document's keys of channels. `said`: of its winner, by the record; `has_channels`: the database does.
 pub(crate) async fn check_document(
     trx: &Transaction,
@@ -28,6 +71,7 @@ pub(crate) async fn check_document(
     info: &Info,
     said: Option<&proto::Verdict>,
     has_channels: bool,
+    LeftOf(left): &LeftOf,
 ) -> Result<Option<String>> {
     let routed = &info.routed;
     let Some(named) = &routed.channels else {
@@ -48,10 +92,6 @@ pub(crate) async fn check_document(
     if !routed.since.is_sound(named, Stamp(info.stamp)) {
         return Ok(Some("its info says since when it is in channels, and that cannot be".to_owned()));
     }
-    let left = match all_left(trx, instance, id).await {
-        Err(Error::Corrupt(reason)) => return Ok(Some(reason)),
-        left => left?,
-    };
     if left.len() as u64 != u64::from(routed.left) {
         return Ok(Some(format!("it has left {} channels, its info says {}", left.len(), routed.left)));
     }

@@ -346,6 +346,64 @@ async fn the_checker_finds_what_is_wrong() {
     assert!(is_clean().await);
 }
 
+/// What by-seq says of channels that a document left, for followers who look at nothing else.
+#[tokio::test]
+async fn the_checker_compares_what_by_seq_says_of_channels_that_were_left() {
+    let ([_, db], _directory) = database(true).await;
+    let first = put(&db, "twice", None, r#"{"channels":["A","B","C"]}"#).await;
+    let second = put(&db, "twice", Some(&first), r#"{"channels":["B","C"]}"#).await;
+    put(&db, "twice", Some(&second), r#"{"channels":["C"]}"#).await;
+    let first = put(&db, "once", None, r#"{"channels":["A"]}"#).await;
+    put(&db, "once", Some(&first), "{}").await;
+    let first = put(&db, "never", None, r#"{"channels":["A"]}"#).await;
+    put(&db, "never", Some(&first), r#"{"channels":["A","B"]}"#).await;
+    let first = put(&db, "back", None, r#"{"channels":["A"]}"#).await;
+    let second = put(&db, "back", Some(&first), r#"{"channels":["B"]}"#).await;
+    put(&db, "back", Some(&second), r#"{"channels":["A","B"]}"#).await;
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let begin = || Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let is_clean = async || crate::check::check_database(&db, |_| {}).await.unwrap().is_clean();
+    assert!(is_clean().await);
+    for id in ["twice", "once", "never", "back"] {
+        let info = begin().get(&instance.keys.document(id).info(), true).await.unwrap().unwrap();
+        let info = Info::decode(&info).unwrap();
+        let seq = Seq::new(instance.incarnation(), info.stamp);
+        let key = instance.buckets.of(info.bucket).unwrap().by_seq(&seq);
+        let entry = proto::SequenceEntry::decode(&*begin().get(&key, true).await.unwrap().unwrap()).unwrap();
+        assert_eq!((entry.left.is_some(), entry.before.is_empty()), (id == "twice" || id == "once", id != "twice"));
+        let put = async |entry: &proto::SequenceEntry| {
+            let trx = begin();
+            trx.set(&key, &entry.encode_to_vec());
+            trx.commit().await.unwrap();
+        };
+        let named = |names: &[&str], are_elsewhere| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            Some(proto::ChannelNames { names, are_elsewhere })
+        };
+        let before = |before: &[u8]| proto::SequenceEntry { before: before.to_vec(), ..entry.clone() };
+        let left = |left| proto::SequenceEntry { left, ..entry.clone() };
+        let mut long_ago = [0; STAMP_BYTES];
+        long_ago[STAMP_BYTES - 1] = 1;
+        let wrong = [
+            before(&[]),
+            before(&info.stamp),
+            before(&[0xff; STAMP_BYTES]),
+            before(&long_ago),
+            before(&[7; STAMP_BYTES - 1]),
+            left(None),
+            left(named(&["A", "B"], false)),
+            left(named(&["D"], false)),
+            left(named(&[], true)),
+        ];
+        for wrong in wrong.iter().filter(|wrong| **wrong != entry) {
+            put(wrong).await;
+            assert!(!is_clean().await, "{id}: {wrong:?} in the place of {entry:?}");
+        }
+        put(&entry).await;
+        assert!(is_clean().await);
+    }
+}
+
 /// What is in which channel by the bodies of documents that are not deleted.
 async fn recomputed(db: &Database) -> BTreeSet<(String, String)> {
     let mut walk = db.all_docs(crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() });
