@@ -158,6 +158,97 @@ async fn what_has_ended_is_found_by_no_read() {
     assert_eq!(ids(client, "ann", "/db/_all_docs").await, ["later", "over", "stays"]);
 }
 
+/// Whether something was written upon what has ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Upon {
+    Nothing,
+    Tombstone,
+    Document,
+}
+
+/// A document whose second revision has ended, with the file of its first one, which says `hi`; and another leaf if it is so wanted, whose
+/// file says `yo`. Its two revisions.
+async fn ended(client: &mut Client, id: &str, upon: Upon, has_other_leaf: bool) -> [String; 2] {
+    let path = format!("/db/{id}");
+    let file = |data: &str| json!({"f": {"data": data, "content_type": "text/plain"}});
+    let rev_of = |answer: Value| answer["rev"].as_str().expect("a rev").to_owned();
+    let first = json!({"channels": "A", "n": 1, "_attachments": file("aGk=")});
+    let first = rev_of(root(client, "PUT", &path, &first).await);
+    let (past, stub) = (now_ms() / 1_000 - 5, json!({"f": {"stub": true}}));
+    let over = json!({"channels": "A", "n": 2, "_rev": first, "_exp": past, "_attachments": stub});
+    let over = rev_of(root(client, "PUT", &path, &over).await);
+    if has_other_leaf {
+        let body = json!({"channels": "A", "n": 3, "_rev": "1-other", "_attachments": file("eW8=")});
+        root(client, "PUT", &format!("{path}?new_edits=false"), &body).await;
+    }
+    match upon {
+        Upon::Nothing => {}
+        Upon::Tombstone => drop(root(client, "PUT", &path, &json!({"_deleted": true, "_rev": over})).await),
+        Upon::Document => drop(root(client, "PUT", &path, &json!({"channels": "A", "n": 4, "_rev": over})).await),
+    }
+    [first, over]
+}
+
+/// What has ended stays so whatever is written upon it, and what it came of goes with it.
+#[tokio::test]
+async fn what_has_ended_does_not_come_back() {
+    let store = Store::new();
+    let (_server, mut client) = without_sweeper(&store).await;
+    let client = &mut client;
+    for upon in [Upon::Nothing, Upon::Tombstone, Upon::Document] {
+        let id = &*format!("{upon:?}");
+        let [first, over] = ended(client, id, upon, true).await;
+        for who in ["root", "ann"] {
+            let stub = deleted(id, &over);
+            assert_eq!(got(client, who, &format!("/db/{id}?rev={over}")).await, (200, stub.clone()), "{who}");
+            assert_eq!(got(client, who, &format!("/db/{id}?rev={first}")).await.0, 404, "{who}: {id}");
+            for rev in [&first, &over] {
+                assert_eq!(got(client, who, &format!("/db/{id}/f?rev={rev}")).await.0, 404, "{who}: {id}");
+            }
+            assert_eq!(got(client, who, &format!("/db/{id}?rev=1-other")).await.1["n"], 3, "{who}: {id}");
+            let file = ask(client, who, "GET", &format!("/db/{id}/f?rev=1-other"), &[], "").await;
+            assert_eq!((file.status, &*file.body), (200, "yo"), "{who}: {id}");
+            let asked = json!({"docs": [{"id": id, "rev": first}, {"id": id, "rev": over}]});
+            let answer = ask(client, who, "POST", "/db/_bulk_get", &[], &asked.to_string()).await.json();
+            assert_eq!(answer["results"][0]["docs"][0]["error"]["error"], "not_found", "{answer}");
+            assert_eq!(answer["results"][1]["docs"][0]["ok"], stub, "{answer}");
+            let infos = got(client, who, &format!("/db/{id}?rev={over}&revs_info=true")).await.1["_revs_info"].clone();
+            assert_eq!(infos[1]["status"], "missing", "{who}: {infos}");
+        }
+    }
+}
+
+/// A stub of another replica may mean an attachment of any revision that is there. One that has ended is not, nor what it came of.
+#[tokio::test]
+async fn stubs_stand_for_nothing_that_has_ended() {
+    let store = Store::new();
+    let (_server, mut client) = without_sweeper(&store).await;
+    let client = &mut client;
+    for upon in [Upon::Nothing, Upon::Tombstone, Upon::Document] {
+        for has_other_leaf in [false, true] {
+            // Upon what has ended, beside it upon what that came of, and beside all.
+            for known in [2, 1, 0] {
+                let id = &*format!("{upon:?}-{has_other_leaf}-{known}");
+                let [first, over] = ended(client, id, upon, has_other_leaf).await;
+                let hashes = [over, first].map(|rev| rev.split_once('-').expect("a rev").1.to_owned());
+                let ids: Vec<&str> = ["x"].into_iter().chain(hashes[2 - known..].iter().map(|hash| &**hash)).collect();
+                let (start, rev) = (ids.len(), format!("{}-x", ids.len()));
+                let body = json!({
+                    "_rev": rev, "_revisions": {"start": start, "ids": ids}, "channels": "A",
+                    "_attachments": {"f": {"stub": true, "revpos": 1}},
+                });
+                let path = format!("/db/{id}?new_edits=false");
+                let answer = ask(client, "root", "PUT", &path, &[], &body.to_string()).await;
+                let file = ask(client, "root", "GET", &format!("/db/{id}/f?rev={rev}"), &[], "").await;
+                match has_other_leaf {
+                    true => assert_eq!((answer.status, &*file.body), (201, "yo"), "{id}: {}", answer.body),
+                    false => assert_eq!((answer.status, file.status), (412, 404), "{id}: {}", answer.body),
+                }
+            }
+        }
+    }
+}
+
 /// Each row is judged when it is read: views that have rows of a document do not show them from its second on, and feeds that were
 /// open before it go on.
 #[tokio::test]

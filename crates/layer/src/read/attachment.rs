@@ -7,7 +7,7 @@ use crate::asker::Asker;
 use crate::document::attachments::AttachmentPlace;
 use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
-use crate::read::get::is_behind;
+use crate::read::over::is_over;
 use crate::read::viewer::{Coming, check_id, is_judged};
 use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
@@ -64,8 +64,9 @@ impl Operation for OpenAttachment<'_> {
                     Some(early) => decode(early.await?)?,
                     None => decode(named(rev).await?)?,
                 };
-                let is_over = info.has_ended(now_ms())
-                    && (*rev == info.winner || Box::pin(is_behind(trx, &keys, &info, rev)).await?);
+                let now = now_ms();
+                let is_over = record.has_ended(now)
+                    || *rev != info.winner && Box::pin(is_over(trx, &instance, &keys, &info, rev, now)).await?;
                 if is_over || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
                     return Err(missing().into());
                 }

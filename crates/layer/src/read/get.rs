@@ -16,6 +16,7 @@ use crate::document::tree::Leaves;
 use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::read::over::{is_over, over_in};
 use crate::read::seen;
 use crate::read::viewer::{Viewer, is_judged};
 use crate::store::keys::{DocumentKeys, take_rev};
@@ -466,16 +467,18 @@ impl Get<'_> {
             (Some(rev), _) => rev,
         };
         let older;
+        let mut is_gone = *wanted == info.winner && info.has_ended(now);
         let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
             (info.winner.clone(), info.deleted, info.has_attachments, rows)
         } else {
-            if info.has_ended(now) && is_behind(self.trx, &keys, info, wanted).await? {
+            if Box::pin(is_over(self.trx, self.instance, &keys, info, wanted, now)).await? {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
             older = Box::pin(self.superseded(&keys, wanted)).await?;
-            (wanted.clone(), older.0.deleted, older.0.has_attachments, &older.1)
+            // One that has ended is no more than that, whatever was written upon it or beside it.
+            is_gone = older.0.has_ended(now);
+            (wanted.clone(), older.0.deleted || is_gone, older.0.has_attachments && !is_gone, &older.1)
         };
-        let is_gone = *wanted == info.winner && info.has_ended(now);
         let body = if options.no_body || is_gone {
             Vec::new()
         } else {
@@ -520,7 +523,7 @@ impl Get<'_> {
                 Some(records) => &*records,
                 records => records.insert(self.records(keys).await?),
             };
-            let over = if info.has_ended(now_ms()) { tree.line(&info.winner).unwrap_or_default() } else { Vec::new() };
+            let over = over_in(tree, records, now_ms());
             let is_there =
                 |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped) && !over.contains(rev);
             let told =
@@ -571,15 +574,6 @@ impl Get<'_> {
     async fn records(&self, keys: &DocumentKeys) -> Result<Records> {
         read_records(self.trx, keys).await
     }
-}
-
-/// Whether a revision is one of those that a document's winner came of: of a winner that has ended they are not shown either.
-pub(crate) async fn is_behind(trx: &Transaction, keys: &DocumentKeys, info: &Info, rev: &RevId) -> Result<bool> {
-    if info.leaf_count < 2 {
-        return Ok(true);
-    }
-    let tree = Leaves::read(trx, keys).await?.whole(trx, keys).await?;
-    Ok(tree.line(&info.winner).is_some_and(|line| line.contains(rev)))
 }
 
 /// The records of all revisions of a document that were written here.

@@ -7,6 +7,7 @@ pub(crate) mod get;
 pub(crate) mod local;
 mod merged_ids;
 pub(crate) mod missing;
+pub(crate) mod over;
 pub(crate) mod routings;
 mod seen;
 pub(crate) mod seen_info;

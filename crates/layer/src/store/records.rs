@@ -219,6 +219,12 @@ pub(crate) struct RevisionRecord {
 }
 
 impl RevisionRecord {
+    /// Whether the revision has ended by a moment, in milliseconds of Unix time, be it the winner, another leaf, or neither any more.
+    pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
+        let ends_at_ms = self.verdict.as_ref().map_or(0, |verdict| verdict.expires_at_ms);
+        !self.deleted && ends_at_ms > 0 && ends_at_ms <= now_ms
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let message = proto::RevisionInfo::decode(bytes)?;
         Ok(RevisionRecord {

@@ -13,6 +13,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::read::get::read_records;
+use crate::read::over::over;
 use crate::read::viewer::is_seen;
 use crate::store::keys::DocumentKeys;
 use crate::store::once::now_ms;
@@ -178,16 +179,17 @@ impl Planner<'_, '_> {
                 _ => Ok(Vec::new()),
             }
         };
-        let sees = async {
+        let gives = async {
             match parent.as_ref().filter(|_| self.judges_stubs()) {
-                Some(parent) => self.sees(self.trx.get(&self.keys.revision(parent), true).await?.as_deref()),
+                Some(parent) => {
+                    let record = self.trx.get(&self.keys.revision(parent), true).await?;
+                    record.map_or(Ok(false), |record| Ok(self.gives(&RevisionRecord::decode(&record)?)))
+                }
                 None => Ok(true),
             }
         };
-        let (leaves, known, sees) = futures_util::try_join!(leaves, known, sees)?;
-        // Nor does anybody find attachments of what has ended.
-        let has_ended = info.is_some_and(|info| parent.as_ref() == Some(&info.winner) && info.has_ended(now_ms()));
-        let known = if sees && !has_ended { known } else { Vec::new() };
+        let (leaves, known, gives) = futures_util::try_join!(leaves, known, gives)?;
+        let known = if gives { known } else { Vec::new() };
         let leaf = parent.as_ref().and_then(|parent| leaves.find(parent)).cloned();
         if let (Some(info), None) = (info, &leaf) {
             if leaves.find(&info.winner).is_none() {
@@ -223,15 +225,14 @@ impl Planner<'_, '_> {
         Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
-    /// Whether the edit has stubs, of somebody who may not see what they stand for.
+    /// Whether it is to be looked at what the edit's stubs may stand for: where there are channels.
     fn judges_stubs(&self) -> bool {
-        self.held.is_some_and(|held| !held.has_all()) && has_stubs(&self.edit.attachments)
+        self.instance.channels() > 0 && has_stubs(&self.edit.attachments)
     }
 
-    /// Whether they see a revision with this record.
-    fn sees(&self, record: Option<&[u8]>) -> Result<bool> {
-        let (Some(held), Some(record)) = (self.held, record) else { return Ok(self.held.is_none()) };
-        Ok(is_seen(held, &RevisionRecord::decode(record)?))
+    /// Whether stubs may stand for attachments of a revision with this record: of one that has not ended, and that who writes sees.
+    fn gives(&self, record: &RevisionRecord) -> bool {
+        !record.has_ended(now_ms()) && self.held.is_none_or(|held| held.has_all() || is_seen(held, record))
     }
 
     fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> std::result::Result<Vec<Attachment>, Refusal> {
@@ -258,9 +259,9 @@ impl Planner<'_, '_> {
         }
         if self.judges_stubs() {
             let records = read_records(self.trx, self.keys).await?;
-            let sees =
-                |rev: &RevId| records.get(rev).zip(self.held).is_some_and(|(record, held)| is_seen(held, record));
-            lists.retain(|(rev, _)| sees(rev));
+            let over = over(self.trx, self.keys, &records, now_ms()).await?;
+            let gives = |rev: &RevId| !over.contains(rev) && records.get(rev).is_some_and(|record| self.gives(record));
+            lists.retain(|(rev, _)| gives(rev));
         }
         // Ancestors first, the nearest before all.
         lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));
