@@ -53,8 +53,8 @@ fuzz: need-rust ## parsers of what comes from outside, and whole requests, by pr
 	cargo test --package flatbed-couch --test it any_requests::
 
 # What `make test` does without, as most machines lack it.
-test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: PostgreSQL and an S3 server
-	missing=; for package in postgresql; do \
+test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: PostgreSQL, MariaDB and an S3 server
+	missing=; for package in postgresql mariadb-server; do \
 	  dpkg -s "$$package" >/dev/null 2>&1 || missing="$$missing $$package"; done; \
 	if [ -n "$$missing" ]; then $$([ "$$(id -u)" = 0 ] || echo sudo) apt-get install --yes --no-install-recommends $$missing; fi
 	FLATBED_REQUIRE_SERVERS=1 FLATBED_MOTO_SERVER='$(abspath $(target))/worker/bin/moto_server' \

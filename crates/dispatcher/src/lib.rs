@@ -27,7 +27,7 @@ use flatbed_jobs::{Backoff, Owner, Status};
 use flatbed_layer::{Layer, ServerActor};
 use flatbed_outward::{Network, Tls, connect, secure};
 use flatbed_worker::connect::{Local, Reach, Secrets};
-use flatbed_worker::peer::{Dial, Secure, Stream};
+use flatbed_worker::peer::{Addresses, Dial, Secure, Stream};
 use flatbed_worker::secret::Secret;
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
@@ -111,8 +111,9 @@ impl DispatcherOptions {
 }
 
 fn reach(secrets: Secrets, files: Option<std::path::PathBuf>, network: Network, tls: Tls, local: Local) -> Reach {
-    let dial = outward(network, tls.clone());
-    Reach { secrets, files, dial, secure: over(tls), local: Some(local) }
+    let dial = outward(network.clone(), tls.clone());
+    let (addresses, authorities) = (judged(network), tls.authorities());
+    Reach { secrets, files, dial, secure: over(tls), addresses, authorities, local: Some(local) }
 }
 
 fn outward(network: Network, tls: Tls) -> Dial {
@@ -131,6 +132,16 @@ fn over(tls: Tls) -> Secure {
         Box::pin(async move {
             let stream = secure(&host, stream, &tls).await.map_err(|error| error.to_string())?;
             Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    })
+}
+
+fn judged(network: Network) -> Addresses {
+    Arc::new(move |url: &Url| {
+        let (url, network) = (url.clone(), network.clone());
+        Box::pin(async move {
+            let found = network.addresses(&url).await.map_err(|error| error.to_string())?;
+            Ok(found.into_iter().map(|address| address.ip()).collect())
         })
     })
 }

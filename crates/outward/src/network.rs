@@ -72,24 +72,8 @@ impl Network {
     /// [`ConnectError`].
     pub async fn connect(&self, url: &Url) -> Result<TcpStream, ConnectError> {
         let begun = Instant::now();
-        let late = || ConnectError::Broken("no connection in time".to_owned());
-        let found = timeout_at(begun + CONNECT_MAX, (self.resolve)(url.authority())).await;
-        let addresses = match (found, &self.bounds) {
-            (found, Some(allowed)) => {
-                let found = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
-                let is_listed = allowed.has_host(url.host());
-                let is_in = |address: &SocketAddr| is_listed || is_within(*address, allowed);
-                let addresses: Vec<SocketAddr> = found.filter(is_in).collect();
-                if addresses.is_empty() {
-                    sleep_until(begun + REFUSED_AFTER).await;
-                    return Err(ConnectError::OutOfBounds);
-                }
-                addresses
-            }
-            (found, None) => found.map_err(|_| late())?.map_err(broken)?,
-        };
         let mut failure = ConnectError::Broken("the host has no address".to_owned());
-        for address in addresses {
+        for address in self.addresses(url).await? {
             match timeout_at(begun + CONNECT_MAX, TcpStream::connect(address)).await {
                 Err(_) => return Err(late()),
                 Ok(Err(error)) => failure = broken(error),
@@ -102,12 +86,39 @@ impl Network {
         }
         Err(failure)
     }
+
+    /// A host's addresses that may be reached, for who connects by itself: to these, and without asking for them once more.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn addresses(&self, url: &Url) -> Result<Vec<SocketAddr>, ConnectError> {
+        let begun = Instant::now();
+        let found = timeout_at(begun + CONNECT_MAX, (self.resolve)(url.authority())).await;
+        match (found, &self.bounds) {
+            (found, Some(allowed)) => {
+                let found = found.ok().and_then(Result::ok).unwrap_or_default().into_iter();
+                let is_listed = allowed.has_host(url.host());
+                let is_in = |address: &SocketAddr| is_listed || is_within(*address, allowed);
+                let addresses: Vec<SocketAddr> = found.filter(is_in).collect();
+                if addresses.is_empty() {
+                    sleep_until(begun + REFUSED_AFTER).await;
+                    return Err(ConnectError::OutOfBounds);
+                }
+                Ok(addresses)
+            }
+            (found, None) => found.map_err(|_| late())?.map_err(broken),
+        }
+    }
 }
 
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Network").field("bounds", &self.bounds).finish_non_exhaustive()
     }
+}
+
+fn late() -> ConnectError {
+    ConnectError::Broken("no connection in time".to_owned())
 }
 
 fn broken(error: io::Error) -> ConnectError {

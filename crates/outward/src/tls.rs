@@ -54,6 +54,11 @@ impl Tls {
         Ok(Tls(Arc::new(Inner { further, connector: OnceLock::new() })))
     }
 
+    /// Whom it trusts by name, as DER: for who speaks TLS by itself.
+    pub fn authorities(&self) -> Vec<Vec<u8>> {
+        self.0.further.iter().map(|certificate| certificate.as_ref().to_vec()).collect()
+    }
+
     fn connector(&self) -> Result<&TlsConnector, rustls::Error> {
         if let Some(connector) = self.0.connector.get() {
             return Ok(connector);

@@ -20,13 +20,14 @@ use crate::documents::{
 };
 use crate::output::http::{Http, Ways};
 use crate::output::lines::Lines;
+use crate::output::mysql::{self, MySql};
 use crate::output::postgres::{Postgres, Way};
 use crate::output::s3::bucket::Bucket;
 use crate::output::s3::sign::Signer;
 use crate::output::s3::{self, S3};
 use crate::output::sqlite::Sqlite;
 use crate::output::{Delivery, Refused, Target, Window};
-use crate::peer::{Dial, Peer, Secure};
+use crate::peer::{Addresses, Dial, Peer, Secure};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
 
@@ -160,6 +161,8 @@ pub enum AnyTarget {
     Sqlite(Sqlite),
     /// A PostgreSQL server.
     Postgres(Box<Postgres>),
+    /// A MySQL or MariaDB server.
+    MySql(Box<MySql>),
     /// An HTTP endpoint.
     Http(Box<Http>),
     /// A store of objects.
@@ -175,6 +178,7 @@ impl Target for AnyTarget {
         match self {
             AnyTarget::Sqlite(target) => target.begin(epoch).await,
             AnyTarget::Postgres(target) => target.begin(epoch).await,
+            AnyTarget::MySql(target) => target.begin(epoch).await,
             AnyTarget::Http(target) => target.begin(epoch).await,
             AnyTarget::S3(target) => target.begin(epoch).await,
             AnyTarget::File(target) => target.begin(epoch).await,
@@ -186,6 +190,7 @@ impl Target for AnyTarget {
         match self {
             AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::Postgres(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::MySql(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::Http(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::S3(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::File(target) => target.deliver(batch, checkpoint).await,
@@ -204,6 +209,7 @@ impl Target for AnyTarget {
         match self {
             AnyTarget::Sqlite(target) => target.keeps_checkpoint(),
             AnyTarget::Postgres(target) => target.keeps_checkpoint(),
+            AnyTarget::MySql(target) => target.keeps_checkpoint(),
             AnyTarget::Http(target) => target.keeps_checkpoint(),
             AnyTarget::S3(target) => target.keeps_checkpoint(),
             AnyTarget::File(target) => target.keeps_checkpoint(),
@@ -266,6 +272,10 @@ pub struct Reach {
     pub dial: Dial,
     /// TLS with them, where their protocol begins without.
     pub secure: Secure,
+    /// Addresses of servers elsewhere, for who connects by itself.
+    pub addresses: Addresses,
+    /// Whom to trust over TLS beside Mozilla's list, as DER.
+    pub authorities: Vec<Vec<u8>>,
     /// The server whose databases jobs name, where there is one.
     pub local: Option<Local>,
 }
@@ -275,7 +285,7 @@ pub struct Reach {
 /// # Errors
 /// [`ConnectError`].
 pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectError> {
-    let Reach { secrets, files, dial, secure: _, local } = reach;
+    let Reach { secrets, files, dial, local, .. } = reach;
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
     let headers = reader.headers(&job.input.auth, &job.input.headers)?;
     let peer = match (&job.input.url, &job.input.local) {
@@ -306,7 +316,20 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             let way = way(output, &mut reader, reach)?;
             AnyTarget::Postgres(Box::new(Postgres::at(way, &job.id, tables, output.create_tables)))
         }
-        Output::Rdbms(_) => return Err(ConnectError::Missing("MySQL")),
+        Output::Rdbms(output) => {
+            let way = way(output, &mut reader, reach)?;
+            let way = mysql::Way {
+                host: way.host,
+                port: output.port.unwrap_or(3306),
+                database: way.database,
+                user: way.user,
+                password: way.password,
+                time_max: way.time_max,
+                addresses: reach.addresses.clone(),
+                authorities: output.ssl.then(|| reach.authorities.clone()),
+            };
+            AnyTarget::MySql(Box::new(MySql::at(way, &job.id, tables, output.create_tables)))
+        }
         Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, dial)?)),
         Output::Cloud(output) => match output.provider {
             CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, dial)?)),
@@ -441,6 +464,8 @@ mod tests {
             files: files.map(Path::to_owned),
             dial: nowhere(),
             secure: Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
+            addresses: Arc::new(|_| Box::pin(async { Ok(Vec::new()) })),
+            authorities: Vec::new(),
             local: None,
         }
     }
@@ -510,8 +535,10 @@ mod tests {
             output.file = Some("../x".to_owned());
         }
         assert!(matches!(connect(&job, &reach(&secrets, Some(directory.path()))), Err(ConnectError::Directory)));
-        let mysql = json!({"id": "out", "database_type": "mysql", "host": "h", "username": "u", "database": "d"});
-        let job = described(json!({}), "rdbms", mysql);
-        assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Missing(_))));
+        for (kind, name) in [("mysql", "MySql"), ("postgres", "Postgres")] {
+            let output = json!({"id": "out", "database_type": kind, "host": "h", "username": "u", "database": "d"});
+            let connected = connect(&described(json!({}), "rdbms", output), &reach(&secrets, None)).unwrap();
+            assert!(format!("{:?}", connected.target).starts_with(name));
+        }
     }
 }

@@ -66,6 +66,31 @@ impl Failure {
         Failure::Sql(*state)
     }
 
+    /// The failure that an error of MySQL or MariaDB means: by its SQLSTATE, and by its number where that says too little.
+    pub fn of_mysql(number: u16, state: &str) -> Failure {
+        let state: [u8; 5] = match number {
+            // A value that only one row may have.
+            1062 | 1169 | 1586 => *b"23505",
+            // A CHECK, of MySQL and of MariaDB.
+            3819 | 4025 => *b"23514",
+            // A value that is not of its column's type, or too long for it.
+            1265 | 1366 | 1406 | 1292 | 1264 | 3140 | 3141 => *b"22000",
+            // Larger than the server takes, or than a row may be.
+            1153 | 1301 | 1118 => return Failure::TooLarge,
+            // Lock waits and deadlocks.
+            1205 | 1213 => *b"40001",
+            // Disks and tables that are full, and no memory.
+            1021 | 1114 | 1037 | 1038 | 1041 => *b"53100",
+            // Accounts, and what they may.
+            1044 | 1045 | 1698 => *b"28000",
+            1142 | 1143 | 1227 | 1370 => *b"42501",
+            // A column that must have a value and is given none is the table's fault.
+            1364 => *b"42000",
+            _ => state.as_bytes().try_into().unwrap_or(*b"HY000"),
+        };
+        Failure::Sql(state)
+    }
+
     /// Whom it is laid to. What is not known is the target's: waiting loses nothing.
     pub fn class(&self) -> Class {
         let is_poison = match self {
@@ -236,6 +261,28 @@ mod tests {
         ] {
             assert_eq!(Failure::of_sqlite(code), Failure::Sql(*state), "{code}");
         }
+    }
+
+    #[test]
+    fn mysqls_numbers() {
+        for (number, state, class) in [
+            (1062, "23000", Class::Poison),
+            (1048, "23000", Class::Poison),
+            (1366, "HY000", Class::Poison),
+            (1406, "22001", Class::Poison),
+            (3819, "HY000", Class::Poison),
+            (1118, "42000", Class::Poison),
+            (1205, "HY000", Class::Outage),
+            (1114, "HY000", Class::Outage),
+            (1142, "42000", Class::Outage),
+            (1146, "42S02", Class::Outage),
+            (1364, "HY000", Class::Outage),
+            (1644, "HY000", Class::Outage),
+            (9999, "?", Class::Outage),
+        ] {
+            assert_eq!(Failure::of_mysql(number, state).class(), class, "{number}");
+        }
+        assert_eq!(Failure::of_mysql(1062, "23000"), Failure::Sql(*b"23505"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod body;
 pub mod http;
 pub mod lines;
+pub mod mysql;
 pub mod postgres;
 pub mod s3;
 pub mod sqlite;

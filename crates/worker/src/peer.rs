@@ -3,6 +3,7 @@
 //! Whoever puts a worker together says how connections are made: which addresses may be reached, and TLS, are no concern of this
 //! crate, and there is no way around them in it.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,13 @@ pub type Dialled = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> 
 
 /// Makes a connection to a server, with TLS where its URL asks for it, and only where the worker may go.
 pub type Dial = Arc<dyn Fn(&Url) -> Dialled + Send + Sync>;
+
+/// Addresses, or why there are none.
+pub type Resolved = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
+
+/// Finds the addresses of a server that may be reached, for protocols whose library connects by itself: to these, and without asking
+/// what the name means once more.
+pub type Addresses = Arc<dyn Fn(&Url) -> Resolved + Send + Sync>;
 
 /// Begins TLS over a connection to a host, whose certificate must be of it: for protocols that begin without.
 pub type Secure = Arc<dyn Fn(String, Box<dyn Stream>) -> Dialled + Send + Sync>;

@@ -210,7 +210,13 @@ impl Session {
         for row in self.query(columns, &[&table]).await? {
             let (name, kind, modifier) = (row.try_get::<_, String>(2)?, row.try_get(1)?, row.try_get(3)?);
             let family = family(&name, modifier);
-            found.columns.push(FoundColumn { name: row.try_get(0)?, kind, family, is_required: row.try_get(4)? });
+            found.columns.push(FoundColumn {
+                name: row.try_get(0)?,
+                kind,
+                family,
+                is_required: row.try_get(4)?,
+                is_folding: name == "citext",
+            });
         }
         if found.columns.is_empty() {
             return Ok(None);

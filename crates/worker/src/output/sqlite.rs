@@ -219,7 +219,13 @@ fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>>
         if is_key {
             key.insert(name.clone());
         }
-        found.columns.push(FoundColumn { name, kind: row.get(1)?, family: Family::Any, is_required });
+        found.columns.push(FoundColumn {
+            name,
+            kind: row.get(1)?,
+            family: Family::Any,
+            is_required,
+            is_folding: false,
+        });
     }
     if found.columns.is_empty() {
         return Ok(None);

@@ -81,6 +81,8 @@ async fn documents_of_worker_become_a_job_that_runs() {
                     files: Some(directory.path().to_owned()),
                     dial: plain(),
                     secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
+                    addresses: crate::server::local(),
+                    authorities: Vec::new(),
                     local: None,
                 },
             )

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::Description;
-use flatbed_worker::failure::{Class, Failure};
+use flatbed_worker::failure::Class;
+use flatbed_worker::output::mysql::{self, MySql};
 use flatbed_worker::output::postgres::{Postgres, Way};
-use flatbed_worker::output::tables::{Driver, Opening};
+use flatbed_worker::output::tables::{Driver, Opening, Tables};
 use flatbed_worker::output::{Refused, Target};
-use flatbed_worker::peer::Dial;
 use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, redactor};
-use crate::server::plain;
+use crate::server::{local, plain};
 use crate::servers::{PASSWORD, Server};
 
 /// Far beyond what anything here takes.
@@ -27,6 +27,16 @@ const AT_LAST: Duration = Duration::from_secs(120);
 enum Engine {
     Sqlite(tempfile::TempDir),
     Postgres(Server),
+    MariaDb(Server),
+}
+
+impl Engine {
+    fn server(&mut self) -> &mut Server {
+        match self {
+            Engine::Postgres(server) | Engine::MariaDb(server) => server,
+            Engine::Sqlite(_) => panic!("SQLite has no server"),
+        }
+    }
 }
 
 /// A database of a scenario's own.
@@ -50,8 +60,8 @@ enum Rule {
 
 impl<'e> Place<'e> {
     fn new(engine: &'e mut Engine, database: &str) -> Place<'e> {
-        if let Engine::Postgres(server) = engine {
-            server.sql("postgres", &format!("CREATE DATABASE {database}"));
+        if let Engine::Postgres(server) | Engine::MariaDb(server) = engine {
+            server.sql("", &format!("CREATE DATABASE {database}"));
         }
         let (source, queue) = (FakeSource::default(), FakeQueue::default());
         Place { engine, database: database.to_owned(), source, queue, epoch: 0 }
@@ -66,6 +76,13 @@ impl<'e> Place<'e> {
     fn sql(&self, statement: &str) -> Vec<String> {
         match &self.engine {
             Engine::Postgres(server) => server.sql(&self.database, statement),
+            Engine::MariaDb(server) => {
+                let line = |line: String| {
+                    let values = line.split('\t').map(|value| if value == "NULL" { "" } else { value });
+                    values.collect::<Vec<_>>().join("|")
+                };
+                server.sql(&self.database, statement).into_iter().map(line).collect()
+            }
             Engine::Sqlite(_) => {
                 let connection = rusqlite::Connection::open(self.file()).unwrap();
                 connection.busy_timeout(AT_LAST).unwrap();
@@ -98,6 +115,10 @@ impl<'e> Place<'e> {
             Engine::Sqlite(_) => output["database_type"] = "sqlite".into(),
             Engine::Postgres(server) => {
                 output["database_type"] = "postgres".into();
+                output["port"] = server.port.into();
+            }
+            Engine::MariaDb(server) => {
+                output["database_type"] = "mysql".into();
                 output["port"] = server.port.into();
             }
         }
@@ -137,13 +158,15 @@ impl<'e> Place<'e> {
         let variables = ["FLATBED_WORKER_P", "FLATBED_WORKER_W"].map(|name| (name.to_owned(), PASSWORD.to_owned()));
         let files = match &self.engine {
             Engine::Sqlite(directory) => Some(directory.path().to_owned()),
-            Engine::Postgres(_) => None,
+            Engine::Postgres(_) | Engine::MariaDb(_) => None,
         };
         let reach = Reach {
             secrets: Secrets { directory: None, variables: variables.into() },
             files,
             dial: plain(),
             secure: Arc::new(|_, _| Box::pin(async { Err("without TLS".to_owned()) })),
+            addresses: local(),
+            authorities: Vec::new(),
             local: None,
         };
         connect(job, &reach).unwrap().target
@@ -199,14 +222,16 @@ impl<'e> Place<'e> {
             (Engine::Sqlite(_), Rule::NoThirteen, true) => {
                 "CREATE TRIGGER no BEFORE INSERT ON orders WHEN NEW.k % 100 = 13 BEGIN SELECT RAISE(ABORT, 'no'); END"
             }
-            (Engine::Postgres(_), Rule::NoThirteen, true) => {
-                "ALTER TABLE orders ADD CONSTRAINT no CHECK (k % 100 <> 13)"
-            }
+            (_, Rule::NoThirteen, true) => "ALTER TABLE orders ADD CONSTRAINT no CHECK (k % 100 <> 13)",
             (Engine::Postgres(_), Rule::Full, true) => {
                 "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS
                 $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$;
                 CREATE TRIGGER no BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION no()"
             }
+            (Engine::MariaDb(_), Rule::Full, true) => {
+                "CREATE TRIGGER no BEFORE INSERT ON orders FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1021, MESSAGE_TEXT = 'no room'"
+            }
+            (Engine::MariaDb(_), Rule::Full, false) => "DROP TRIGGER no",
             (Engine::Postgres(_), Rule::Full, false) => "DROP TRIGGER no ON orders; DROP FUNCTION no",
             _ => unreachable!(),
         };
@@ -272,6 +297,13 @@ async fn sqlite() {
 async fn postgres() {
     if let Some(server) = Server::postgres() {
         all(Engine::Postgres(server)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb() {
+    if let Some(server) = Server::mariadb() {
+        all(Engine::MariaDb(server)).await;
     }
 }
 
@@ -426,6 +458,10 @@ async fn values_keep_their_types(place: &mut Place<'_>) {
     assert_eq!(place.once(&job).await, (End::Done, Counts { delivered: 2, ..Counts::default() }));
     let query = match &place.engine {
         Engine::Sqlite(_) => "SELECT id, small, large, exact, float, yes, day, moment, tree, hex(bytes), free FROM t ORDER BY id DESC",
+        Engine::MariaDb(_) => {
+            "SELECT id, small, large, exact, `float`, yes, day, CONCAT(LEFT(DATE_FORMAT(moment, '%Y-%m-%dT%H:%i:%s.%f'), 22), 'Z'),
+            tree, HEX(bytes), free FROM t ORDER BY id DESC"
+        }
         Engine::Postgres(_) => {
             "SELECT id, small, large, exact, float, yes::int, day, to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'),
             tree, upper(encode(bytes, 'hex')), free FROM t ORDER BY id DESC"
@@ -542,8 +578,13 @@ async fn large_batches(place: &mut Place<'_>) {
 async fn the_targets_state_is_waited_for(place: &mut Place<'_>) {
     place.order("a", 1, 1);
     assert_eq!(place.once(&place.plain_job()).await.0, End::Done);
-    place.sql(&format!("CREATE USER writer PASSWORD '{PASSWORD}'"));
-    place.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON orders, items, flatbed_rows, flatbed_checkpoints TO writer");
+    let is_postgres = matches!(place.engine, Engine::Postgres(_));
+    let writer = if is_postgres { "writer" } else { "writer@'127.0.0.1'" };
+    let with = if is_postgres { "PASSWORD" } else { "IDENTIFIED BY" };
+    place.sql(&format!("CREATE USER {writer} {with} '{PASSWORD}'"));
+    for table in ["orders", "items", "flatbed_rows", "flatbed_checkpoints"] {
+        place.sql(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {writer}"));
+    }
     let job = place.job(
         json!({"username": "writer", "password": "env:FLATBED_WORKER_W", "create_tables": false}),
         json!({}),
@@ -553,13 +594,18 @@ async fn the_targets_state_is_waited_for(place: &mut Place<'_>) {
         .meanwhile(&job, async |place, progress| {
             place.order("b", 2, 1);
             place.until_right().await;
+            let revoked = [format!("REVOKE INSERT ON items FROM {writer}"), format!("GRANT INSERT ON items TO {writer}")];
+            let signed_out = if is_postgres {
+                ["ALTER USER writer NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'", "ALTER USER writer LOGIN"]
+            } else {
+                ["ALTER USER writer@'127.0.0.1' ACCOUNT LOCK; KILL USER writer", "ALTER USER writer@'127.0.0.1' ACCOUNT UNLOCK"]
+            };
             let outages: [(&str, &str, &str); 5] = [
-                ("revoked", "REVOKE INSERT ON items FROM writer", "GRANT INSERT ON items TO writer"),
+                ("revoked", &revoked[0], &revoked[1]),
                 ("dropped", "ALTER TABLE orders RENAME TO elsewhere", "ALTER TABLE elsewhere RENAME TO orders"),
-                ("no column", "ALTER TABLE items RENAME name TO other", "ALTER TABLE items RENAME other TO name"),
+                ("no column", "ALTER TABLE items RENAME COLUMN name TO other", "ALTER TABLE items RENAME COLUMN other TO name"),
                 ("full", "", ""),
-                ("signed out", "ALTER USER writer NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'writer'",
-                    "ALTER USER writer LOGIN"),
+                ("signed out", signed_out[0], signed_out[1]),
             ];
             for (at, (what, broken, mended)) in outages.into_iter().enumerate() {
                 let before = progress.outages();
@@ -581,24 +627,25 @@ async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Place<'_>) 
     let job = place.job(json!({"timeout_seconds": 1}), json!({}), json!({}));
     assert_eq!(place.once(&job).await.0, End::Done);
     let opening = Opening { job: "j".to_owned(), epoch: 1, checkpoint: None, documents: vec!["a".to_owned()] };
-    let Engine::Postgres(server) = &place.engine else { panic!() };
-    let way = Way {
-        host: "127.0.0.1".to_owned(),
-        port: server.port,
-        database: place.database.clone(),
-        schema: None,
-        user: "root".to_owned(),
-        password: Some(PASSWORD.to_owned()),
-        time_max: Duration::from_secs(1),
-        dial: plain(),
-        secure: None,
-    };
-    let mut stopped = Postgres::at(way, "j", job.mapping.tables(), false);
+    let (port, database, time_max) = (place.engine.server().port, place.database.clone(), Duration::from_secs(1));
+    let (host, user, password) = ("127.0.0.1".to_owned(), "root".to_owned(), Some(PASSWORD.to_owned()));
+    if matches!(place.engine, Engine::MariaDb(_)) {
+        let (addresses, authorities) = (local(), None);
+        let way = mysql::Way { host, port, database, user, password, time_max, addresses, authorities };
+        stopped(place, &job, opening, MySql::at(way, "j", job.mapping.tables(), false)).await;
+    } else {
+        let (schema, dial, secure) = (None, plain(), None);
+        let way = Way { host, port, database, schema, user, password, time_max, dial, secure };
+        stopped(place, &job, opening, Postgres::at(way, "j", job.mapping.tables(), false)).await;
+    }
+}
+
+async fn stopped<D: Driver>(place: &mut Place<'_>, job: &Description, opening: Opening, mut stopped: Tables<D>) {
     let stopped = stopped.driver();
     stopped.connect().await.unwrap();
     assert_eq!(stopped.open(opening.clone()).await.unwrap().unwrap().len(), 2);
     place.order("b", 2, 1);
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(job).await.0, End::Done);
     assert_eq!(place.orders(), place.expected());
     let refused = stopped.open(opening.clone()).await.unwrap_err();
     assert!(matches!(&refused, Refused::Failed { failure, .. } if failure.class() == Class::Outage), "{refused:?}");
@@ -612,42 +659,13 @@ async fn a_server_that_is_gone_and_comes_back(place: &mut Place<'_>) {
         .meanwhile(&job, async |place, progress| {
             place.order("a", 1, 1);
             until("the tables are made", || progress.delivered() == 1).await;
-            let Engine::Postgres(server) = &mut *place.engine else { panic!() };
-            server.kill();
+            place.engine.server().kill();
             place.order("b", 2, 2);
             until("the server is missed", || progress.outages() >= 2).await;
-            let Engine::Postgres(server) = &mut *place.engine else { panic!() };
-            server.start();
+            place.engine.server().start();
             place.until_right().await;
         })
         .await;
     assert_eq!(end, End::Stopped);
     assert!(place.queue.documents().is_empty());
-}
-
-/// A server that takes connections and says nothing; one that is none at all.
-#[tokio::test]
-async fn servers_that_do_not_answer_are_not_waited_for() {
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = silent.local_addr().unwrap().port();
-    let nowhere: Dial =
-        Arc::new(|_| Box::pin(async { Err("the host has no address that may be reached from here".to_owned()) }));
-    let chatty: Dial = Arc::new(|_| {
-        Box::pin(async {
-            let (near, mut far) = tokio::io::duplex(1 << 16);
-            tokio::spawn(async move {
-                let noise = vec![b'x'; 1 << 12];
-                while tokio::io::AsyncWriteExt::write_all(&mut far, &noise).await.is_ok() {}
-            });
-            Ok(Box::new(near) as _)
-        })
-    });
-    for dial in [plain(), nowhere, chatty] {
-        let (host, database, user) = ("127.0.0.1".to_owned(), "d".to_owned(), "u".to_owned());
-        let time_max = Duration::from_millis(100);
-        let way = Way { host, port, database, schema: None, user, password: None, time_max, dial, secure: None };
-        let mut target = Postgres::at(way, "j", &[], true);
-        let refused = tokio::time::timeout(AT_LAST, target.begin(1)).await.unwrap().unwrap_err();
-        assert!(matches!(&refused, Refused::Failed { failure: Failure::Connection, .. }), "{refused:?}");
-    }
 }

@@ -10,3 +10,4 @@ mod run;
 mod s3;
 mod server;
 mod servers;
+mod silent;

@@ -29,6 +29,8 @@ fn reach(id: &str, key: &str) -> Reach {
         files: None,
         dial: plain(),
         secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
+        addresses: crate::server::local(),
+        authorities: Vec::new(),
         local: None,
     }
 }

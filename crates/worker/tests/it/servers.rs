@@ -18,7 +18,7 @@ pub(crate) struct Server {
     user: Option<(u32, u32)>,
     child: Option<Child>,
     pub(crate) port: u16,
-    is_ready: fn(&Server) -> bool,
+    client: fn(&Server, &str, &str) -> Command,
 }
 
 fn free_port() -> u16 {
@@ -83,16 +83,69 @@ impl Server {
         for setting in settings.into_iter().chain([format!("unix_socket_directories={}", directory.path().display())]) {
             arguments.extend(["-c".to_owned(), setting]);
         }
-        let is_ready = |server: &Server| server.psql("postgres", "SELECT 1").status().unwrap().success();
-        let mut server = Server { directory, program, arguments, user, child: None, port, is_ready };
+        let mut server = Server { directory, program, arguments, user, child: None, port, client: Server::psql };
         server.start();
         Some(server)
+    }
+
+    /// A MariaDB server, or `None` and a line about it.
+    pub(crate) fn mariadb() -> Option<Server> {
+        let Some(program) = program(&["mariadbd"]) else { return missing("mariadb-server") };
+        let Some(install) = self::program(&["mariadb-install-db"]) else { return missing("mariadb-server (install)") };
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let user = if id("-u", &[]) == 0 { vec!["--user=root".to_owned()] } else { Vec::new() };
+        let data = format!("--datadir={}", path("data"));
+        let mut make = Command::new(install);
+        make.args(["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"]).args(&user);
+        run(make.current_dir(directory.path()));
+        let users = format!(
+            "CREATE OR REPLACE USER root@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
+        );
+        std::fs::write(path("users"), users).unwrap();
+        let port = free_port();
+        let mut arguments: Vec<String> = [
+            "--no-defaults",
+            &data,
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-buffer-pool-size=64M",
+        ]
+        .map(str::to_owned)
+        .into();
+        arguments.extend([
+            format!("--port={port}"),
+            format!("--socket={}", path("socket")),
+            format!("--pid-file={}", path("pid")),
+        ]);
+        arguments.extend([format!("--init-file={}", path("users"))]);
+        arguments.extend(user);
+        let (user, child) = (None, None);
+        let mut server = Server { directory, program, arguments, user, child, port, client: Server::mysql };
+        server.start();
+        Some(server)
+    }
+
+    fn mysql(&self, database: &str, statement: &str) -> Command {
+        let mut command = Command::new("mariadb");
+        command.args([
+            "--no-defaults",
+            "--host=127.0.0.1",
+            "--user=root",
+            "--default-character-set=utf8mb4",
+            "-N",
+            "-B",
+            "--raw",
+        ]);
+        command.args([&format!("--port={}", self.port), &format!("--password={PASSWORD}"), "-e", statement, database]);
+        command
     }
 
     pub(crate) fn start(&mut self) {
         self.spawn();
         let begun = Instant::now();
-        while !(self.is_ready)(self) {
+        while !(self.client)(self, "", "SELECT 1").output().unwrap().status.success() {
             let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
             assert!(begun.elapsed() < Duration::from_secs(120), "the server does not begin: {}", log());
             std::thread::sleep(Duration::from_millis(100));
@@ -125,6 +178,7 @@ impl Server {
     fn psql(&self, database: &str, statement: &str) -> Command {
         let mut command = Command::new(self.program.with_file_name("psql"));
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "root"]);
+        let database = if database.is_empty() { "postgres" } else { database };
         command.args(["-p", &self.port.to_string(), "-d", database, "-c", statement]);
         command
             .env("PGPASSWORD", PASSWORD)
@@ -136,7 +190,7 @@ impl Server {
 
     /// Does something as the administrator; lines of values with bars between them.
     pub(crate) fn sql(&self, database: &str, statement: &str) -> Vec<String> {
-        run(&mut self.psql(database, statement)).lines().map(str::to_owned).collect()
+        run(&mut (self.client)(self, database, statement)).lines().map(str::to_owned).collect()
     }
 }
 

@@ -50,6 +50,8 @@ pub struct FoundColumn {
     pub family: Family,
     /// Whether each row must give it a value.
     pub is_required: bool,
+    /// Whether it takes texts for the same that are not: in another case, or with other accents.
+    pub is_folding: bool,
 }
 
 /// A table of a database.
@@ -115,6 +117,10 @@ pub fn misfit(table: &Table, found: &Found) -> Option<String> {
     if let Some(column) = found.columns.iter().find(|column| column.is_required && !is_known(&column.name)) {
         return Some(format!("the column {} must have a value, and the mapping gives it none", column.name));
     }
+    let folding = key_of(table).into_iter().filter_map(|name| found.column(name)).find(|column| column.is_folding);
+    if let Some(column) = folding {
+        return Some(format!("the column {} is a key and takes texts for the same that are not", column.name));
+    }
     let key: BTreeSet<String> = key_of(table).into_iter().map(str::to_owned).collect();
     if !found.keys.contains(&key) {
         return Some(format!("no key of it is ({})", key_of(table).join(", ")));
@@ -153,7 +159,13 @@ mod tests {
     use crate::mapping::Mapping;
 
     fn column(name: &str, family: Family) -> FoundColumn {
-        FoundColumn { name: name.to_owned(), kind: format!("{family:?}"), family, is_required: false }
+        FoundColumn {
+            name: name.to_owned(),
+            kind: format!("{family:?}"),
+            family,
+            is_required: false,
+            is_folding: false,
+        }
     }
 
     fn found(columns: &[(&str, Family)], key: &[&str]) -> Found {

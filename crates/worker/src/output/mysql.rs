@@ -1,0 +1,500 @@
+//! MySQL and MariaDB: rows in statements of several, of a few lengths, so that few are prepared.
+//!
+//! Sessions are strict, so that what does not fit is an error and never a warning, and in `utf8mb4`.
+
+mod statements;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, net::IpAddr};
+
+use flatbed_client::Url;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Row as SqlRow, SslOpts, Value};
+use sha2::{Digest, Sha256};
+
+use super::Refused;
+use super::tables::dialect::Dialect;
+use super::tables::fit::{Found, FoundColumn};
+use super::tables::steps::{Step, parts, rows_of};
+use super::tables::{Batch, CLAIMS_MAX, Driver, Opening, Tables};
+use crate::datum::Datum;
+use crate::difference::Claim;
+use crate::failure::{Class, Failure};
+use crate::mapping::Table;
+use crate::peer::Addresses;
+use crate::rows::Row;
+use statements::{MARIADB, MYSQL, family, insert, lengths, overwrite, values};
+
+/// Statements that are kept prepared.
+const STATEMENTS_MAX: usize = 256;
+
+/// What the values of a statement may take: a server takes 16 MB where nobody has set up another.
+const BYTES_MAX: usize = 4 << 20;
+
+/// Beyond the time that the server itself gives a statement.
+const LATER: Duration = Duration::from_secs(2);
+
+/// A job's tables on a server.
+pub type MySql = Tables<Server>;
+
+/// How a server is reached.
+pub struct Way {
+    /// A name or an address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The database.
+    pub database: String,
+    /// As whom.
+    pub user: String,
+    /// With which password.
+    pub password: Option<String>,
+    /// For a statement.
+    pub time_max: Duration,
+    /// Which addresses of the host may be reached. Those are connected to, and no name is resolved after that.
+    pub addresses: Addresses,
+    /// With TLS: whom to trust beside Mozilla's list, as DER. `None`: without it.
+    pub authorities: Option<Vec<Vec<u8>>>,
+}
+
+/// A server.
+pub struct Server {
+    way: Way,
+    session: Option<Session>,
+    is_mariadb: bool,
+}
+
+struct Session {
+    connection: Conn,
+    used: Instant,
+    time_max: Duration,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({}:{})", self.way.host, self.way.port)
+    }
+}
+
+impl MySql {
+    /// Of a server. `is_to_create`: tables that are missing are made.
+    pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
+        Tables::new(Server { way, session: None, is_mariadb: false }, job, tables, is_to_create)
+    }
+}
+
+/// Why something was not done.
+#[derive(Debug)]
+enum Fault {
+    Late,
+    Sql(mysql_async::Error),
+    /// What was answered is no answer to what was asked.
+    Nonsense,
+    /// A value that a column would change without a word.
+    Unfit(String),
+}
+
+impl From<mysql_async::Error> for Fault {
+    fn from(error: mysql_async::Error) -> Fault {
+        Fault::Sql(error)
+    }
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Refused {
+        match fault {
+            Fault::Late => Refused::failed(Failure::Connection, "the server did not answer in time"),
+            Fault::Nonsense => Refused::failed(Failure::Connection, "the server's answer is none"),
+            Fault::Unfit(what) => Refused::failed(Failure::Sql(*b"22003"), what),
+            Fault::Sql(mysql_async::Error::Server(error)) => {
+                Refused::failed(Failure::of_mysql(error.code, &error.state), error.message)
+            }
+            Fault::Sql(mysql_async::Error::Driver(error @ mysql_async::DriverError::PacketTooLarge)) => {
+                Refused::failed(Failure::TooLarge, error)
+            }
+            Fault::Sql(error) => Refused::failed(Failure::Connection, error),
+        }
+    }
+}
+
+fn text(row: &SqlRow, at: usize) -> Result<String, Fault> {
+    match row.as_ref(at) {
+        Some(Value::Bytes(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| Fault::Nonsense),
+        _ => Err(Fault::Nonsense),
+    }
+}
+
+/// A number, whether the server has it as one or as a text.
+fn number(row: &SqlRow, at: usize) -> Option<i64> {
+    match row.as_ref(at)? {
+        Value::Int(value) => Some(*value),
+        Value::UInt(value) => i64::try_from(*value).ok(),
+        Value::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+fn of(text: &str) -> Value {
+    Value::Bytes(text.as_bytes().to_vec())
+}
+
+fn hash(claim: &Claim) -> Value {
+    Value::Bytes(Sha256::digest(claim.key.as_bytes()).to_vec())
+}
+
+impl Session {
+    async fn in_time<T>(
+        time_max: Duration,
+        work: impl Future<Output = Result<T, mysql_async::Error>>,
+    ) -> Result<T, Fault> {
+        match tokio::time::timeout(time_max + LATER, work).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(Fault::Late),
+        }
+    }
+
+    async fn batch(&mut self, statement: &str) -> Result<(), Fault> {
+        self.used = Instant::now();
+        Session::in_time(self.time_max, self.connection.query_drop(statement)).await
+    }
+
+    async fn execute(&mut self, statement: &str, params: Vec<Value>) -> Result<(), Fault> {
+        Session::in_time(self.time_max, self.connection.exec_drop(statement, Params::Positional(params))).await
+    }
+
+    async fn query(&mut self, statement: &str, params: Vec<Value>) -> Result<Vec<SqlRow>, Fault> {
+        Session::in_time(self.time_max, self.connection.exec(statement, Params::Positional(params))).await
+    }
+
+    async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
+        let mut found = Found::default();
+        let columns = "SELECT column_name, column_type, data_type, numeric_scale, collation_name,
+            is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%'
+            FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
+        for row in self.query(columns, vec![of(table)]).await? {
+            let scale = number(&row, 3).and_then(|scale| usize::try_from(scale).ok());
+            let collation = text(&row, 4).unwrap_or_default();
+            found.columns.push(FoundColumn {
+                name: text(&row, 0)?,
+                kind: text(&row, 1)?,
+                family: family(&text(&row, 2)?, scale),
+                is_required: number(&row, 5) == Some(1),
+                is_folding: !(collation.is_empty() || collation.ends_with("_bin") || collation.ends_with("_as_cs")),
+            });
+        }
+        if found.columns.is_empty() {
+            return Ok(None);
+        }
+        let keys = "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = DATABASE()
+            AND table_name = ? AND non_unique = 0 ORDER BY index_name, seq_in_index";
+        let mut last = None;
+        for row in self.query(keys, vec![of(table)]).await? {
+            let index = text(&row, 0)?;
+            if last.as_ref() != Some(&index) {
+                found.keys.push(Default::default());
+                last = Some(index);
+            }
+            // An expression has no name, and makes no key of columns.
+            let column = text(&row, 1).unwrap_or_default();
+            found.keys.last_mut().map(|key| key.insert(column));
+        }
+        let references = "SELECT DISTINCT table_name FROM information_schema.key_column_usage
+            WHERE referenced_table_schema = DATABASE() AND referenced_table_name = ?";
+        for row in self.query(references, vec![of(table)]).await? {
+            found.referenced_by.push(text(&row, 0)?);
+        }
+        Ok(Some(found))
+    }
+
+    async fn take_over(&mut self, job: &str, epoch: i64) -> Result<Option<String>, Fault> {
+        self.batch("START TRANSACTION").await?;
+        let query = "SELECT epoch, checkpoint FROM flatbed_checkpoints WHERE job = ? FOR UPDATE";
+        let found = self.query(query, vec![of(job)]).await?;
+        let before = found.first().map(|row| Ok::<_, Fault>((number(row, 0).ok_or(Fault::Nonsense)?, text(row, 1)?)));
+        let before = before.transpose()?;
+        if before.as_ref().is_some_and(|(other, _)| *other > epoch) {
+            self.batch("ROLLBACK").await?;
+            return Ok(None);
+        }
+        let statement = "INSERT INTO flatbed_checkpoints (job, epoch, checkpoint) VALUES (?, ?, '')
+            ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)";
+        self.execute(statement, vec![of(job), Value::Int(epoch)]).await?;
+        self.batch("COMMIT").await?;
+        Ok(Some(before.map(|(_, checkpoint)| checkpoint).unwrap_or_default()))
+    }
+
+    async fn open(&mut self, opening: &Opening) -> Result<Option<Vec<(String, Claim)>>, Fault> {
+        let Opening { job, epoch, checkpoint, documents } = opening;
+        self.batch("START TRANSACTION").await?;
+        let fence = "SELECT epoch FROM flatbed_checkpoints WHERE job = ? FOR UPDATE";
+        let found = self.query(fence, vec![of(job)]).await?;
+        if found.first().and_then(|row| number(row, 0)) != Some(*epoch) {
+            self.batch("ROLLBACK").await?;
+            return Ok(None);
+        }
+        if let Some(checkpoint) = checkpoint {
+            let statement = "UPDATE flatbed_checkpoints SET checkpoint = ? WHERE job = ?";
+            self.execute(statement, vec![of(checkpoint), of(job)]).await?;
+        }
+        let mut claims = Vec::new();
+        for part in lengths(documents, 1) {
+            let statement = format!(
+                "SELECT document, tbl, `key` FROM flatbed_rows WHERE job = ? AND document IN ({}) LIMIT {}",
+                vec!["?"; part.len()].join(", "),
+                CLAIMS_MAX + 1
+            );
+            let params = std::iter::once(of(job)).chain(part.iter().map(|document| of(document))).collect();
+            for row in self.query(&statement, params).await? {
+                claims.push((text(&row, 0)?, Claim { table: text(&row, 1)?, key: text(&row, 2)? }));
+            }
+            if claims.len() > CLAIMS_MAX {
+                break;
+            }
+        }
+        Ok(Some(claims))
+    }
+
+    async fn close(&mut self, batch: &Batch, dialect: &Dialect) -> Result<(), Fault> {
+        for step in &batch.steps {
+            self.take(batch, step, dialect).await?;
+        }
+        self.batch("COMMIT").await
+    }
+
+    async fn take(&mut self, batch: &Batch, step: &Step, dialect: &Dialect) -> Result<(), Fault> {
+        match step {
+            Step::Leave { table, is_soft, columns, keys } => {
+                let (Some(table), Some(found)) = (batch.tables.get(*table), batch.found.get(*table)) else {
+                    return Ok(());
+                };
+                let soft = table.soft_delete_column.as_deref().filter(|_| *is_soft);
+                let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+                let size = |key: &Vec<Datum>| key.iter().map(Datum::bytes).sum();
+                for part in parts(keys, usize::MAX, BYTES_MAX, size) {
+                    for keys in lengths(part, names.len()) {
+                        let mut params = Vec::new();
+                        if soft.is_some() {
+                            params.push(of(&batch.now.replace('T', " ").replace('Z', "")));
+                        }
+                        for key in keys {
+                            params.extend(values(&names, key, table, found).map_err(Fault::Unfit)?);
+                        }
+                        let statement = statements::leave(dialect, &table.name, soft, &names, keys.len());
+                        self.execute(&statement, params).await?;
+                    }
+                }
+            }
+            Step::Upsert { table, rows } => {
+                let (Some(table), Some(found)) = (batch.tables.get(*table), batch.found.get(*table)) else {
+                    return Ok(());
+                };
+                let row = |(delivery, row): &(usize, usize)| rows_of(batch.deliveries.get(*delivery)?).0.get(*row);
+                let rows: Vec<&Row> = rows.iter().filter_map(row).collect();
+                let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+                let size = |row: &&Row| row.values.iter().map(Datum::bytes).sum();
+                if found.keys.len() > 1 {
+                    for row in rows {
+                        self.one(row, &names, table, found, dialect).await?;
+                    }
+                    return Ok(());
+                }
+                for part in parts(&rows, usize::MAX, BYTES_MAX, size) {
+                    for rows in lengths(part, names.len()) {
+                        let mut params = Vec::with_capacity(rows.len() * names.len());
+                        for row in rows {
+                            params.extend(values(&names, &row.values, table, found).map_err(Fault::Unfit)?);
+                        }
+                        let statement = insert(dialect, table, rows.len(), true);
+                        self.execute(&statement, params).await?;
+                    }
+                }
+            }
+            Step::Release(claims) => {
+                for part in lengths(claims, 3) {
+                    let one = "(tbl = ? AND hash = ? AND document = ?)";
+                    let statement =
+                        format!("DELETE FROM flatbed_rows WHERE job = ? AND ({})", vec![one; part.len()].join(" OR "));
+                    let mut params = vec![of(&batch.job)];
+                    for (claim, at) in part {
+                        let id = batch.deliveries.get(*at).map_or("", |delivery| delivery.id.as_str());
+                        params.extend([of(&claim.table), hash(claim), of(id)]);
+                    }
+                    self.execute(&statement, params).await?;
+                }
+            }
+            Step::Claim(claims) => {
+                for part in parts(claims, usize::MAX, BYTES_MAX, |(claim, _)| claim.key.len() + 200) {
+                    for part in lengths(part, 6) {
+                        let statement = format!(
+                            "INSERT INTO flatbed_rows (job, tbl, hash, `key`, document, revision) VALUES {}
+                            ON DUPLICATE KEY UPDATE document = VALUES(document), revision = VALUES(revision)",
+                            vec!["(?, ?, ?, ?, ?, ?)"; part.len()].join(", ")
+                        );
+                        let mut params = Vec::with_capacity(part.len() * 6);
+                        for (claim, at) in part {
+                            let of_document =
+                                |text: fn(&super::Delivery) -> &str| of(batch.deliveries.get(*at).map_or("", text));
+                            params.extend([of(&batch.job), of(&claim.table), hash(claim), of(&claim.key)]);
+                            params
+                                .extend([of_document(|delivery| &delivery.id), of_document(|delivery| &delivery.rev)]);
+                        }
+                        self.execute(&statement, params).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a row of a table with several keys. `ON DUPLICATE KEY` there would write over the row of another key, which is not the
+    /// document's.
+    async fn one(
+        &mut self,
+        row: &Row,
+        names: &[&str],
+        table: &Table,
+        found: &Found,
+        dialect: &Dialect,
+    ) -> Result<(), Fault> {
+        let all = values(names, &row.values, table, found).map_err(Fault::Unfit)?;
+        let key: Vec<Value> = table.key.iter().filter_map(|at| all.get(*at).cloned()).collect();
+        let (is_there, update) = overwrite(dialect, table);
+        if self.query(&is_there, key.clone()).await?.is_empty() {
+            return self.execute(&insert(dialect, table, 1, false), all).await;
+        }
+        let Some(update) = update else { return Ok(()) };
+        let written = all.into_iter().enumerate().filter(|(at, _)| !table.key.contains(at)).map(|(_, value)| value);
+        self.execute(&update, written.chain(key).collect()).await
+    }
+}
+
+impl Server {
+    async fn dial(&mut self) -> Result<Session, Refused> {
+        let way = &self.way;
+        let broken = |error: String| Refused::failed(Failure::Connection, error);
+        let host = if way.host.contains(':') { format!("[{}]", way.host) } else { way.host.clone() };
+        let url = Url::parse(&format!("http://{host}:{}", way.port)).map_err(|error| broken(error.to_string()))?;
+        let time_max = way.time_max;
+        let connecting = async {
+            let addresses: Vec<IpAddr> = (way.addresses)(&url).await.map_err(broken)?;
+            let trust = |authorities: &Vec<Vec<u8>>| {
+                let authorities = authorities.iter().map(|der| der.clone().into()).collect();
+                SslOpts::default().with_root_certs(authorities)
+            };
+            let host = url.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+            let builder = OptsBuilder::default()
+                .ip_or_hostname(host)
+                .tcp_port(way.port)
+                .resolved_ips(Some(addresses))
+                // Else the server could name a socket of this machine.
+                .prefer_socket(false)
+                .user(Some(way.user.clone()))
+                .pass(way.password.clone())
+                .db_name(Some(way.database.clone()))
+                .stmt_cache_size(STATEMENTS_MAX)
+                .ssl_opts(way.authorities.as_ref().map(trust));
+            Conn::new(Opts::from(builder)).await.map_err(|error| Refused::from(Fault::Sql(error)))
+        };
+        let connected = tokio::time::timeout(time_max + LATER, connecting).await;
+        let connection = connected.map_err(|_| broken("the server did not answer in time".to_owned()))??;
+        let mut session = Session { connection, used: Instant::now(), time_max };
+        let version = session.query("SELECT VERSION()", Vec::new()).await?;
+        let version = version.first().map(|row| text(row, 0)).transpose()?.unwrap_or_default();
+        self.is_mariadb = version.to_ascii_lowercase().contains("mariadb");
+        let seconds = time_max.as_secs().max(1);
+        // A process that is stopped in a transaction holds nobody up for longer: MySQL ends a session that is silent, MariaDB a transaction.
+        let settings = format!(
+            "SET NAMES utf8mb4, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',
+            SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {seconds}, SESSION lock_wait_timeout = {seconds}, SESSION {} = {seconds}",
+            if self.is_mariadb { "idle_transaction_timeout" } else { "wait_timeout" }
+        );
+        session.batch(&settings).await?;
+        session.batch("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
+        Ok(session)
+    }
+
+    fn session(&mut self) -> Result<Session, Refused> {
+        let lost = || Refused::failed(Failure::Connection, "the connection to the server is lost");
+        self.session.take().ok_or_else(lost)
+    }
+
+    /// Keeps a session that is still good; who has an error of its own state is connected anew.
+    async fn keep<T>(&mut self, mut session: Session, done: Result<T, Fault>) -> Result<T, Refused> {
+        let refused = match done {
+            Ok(done) => {
+                self.session = Some(session);
+                return Ok(done);
+            }
+            Err(fault) => Refused::from(fault),
+        };
+        if let Refused::Failed { failure, .. } = &refused
+            && failure.class() == Class::Poison
+            && session.batch("ROLLBACK").await.is_ok()
+        {
+            self.session = Some(session);
+        }
+        Err(refused)
+    }
+}
+
+impl Driver for Server {
+    fn dialect(&self) -> &'static Dialect {
+        if self.is_mariadb { &MARIADB } else { &MYSQL }
+    }
+
+    async fn connect(&mut self) -> Result<bool, Refused> {
+        // One that was silent for long may be ended by the server at any time.
+        if self.session.as_ref().is_some_and(|session| session.used.elapsed() < session.time_max / 2) {
+            return Ok(false);
+        }
+        self.session = None;
+        self.session = Some(self.dial().await?);
+        Ok(true)
+    }
+
+    async fn look(&mut self, table: String) -> Result<Option<Found>, Refused> {
+        let mut session = self.session()?;
+        let done = session.look(&table).await;
+        self.keep(session, done).await
+    }
+
+    async fn make(&mut self, statements: Vec<String>) -> Result<(), Refused> {
+        for statement in statements {
+            let mut session = self.session()?;
+            let done = session.batch(&statement).await;
+            self.keep(session, done).await?;
+        }
+        Ok(())
+    }
+
+    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, Refused> {
+        let mut session = self.session()?;
+        let query = "SELECT 1 FROM flatbed_rows WHERE job = ? AND tbl = ? LIMIT 1";
+        let done = session.query(query, vec![of(&job), of(&table)]).await.map(|rows| !rows.is_empty());
+        self.keep(session, done).await
+    }
+
+    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, Refused> {
+        let mut session = self.session()?;
+        let done = session.take_over(&job, epoch).await;
+        self.keep(session, done).await
+    }
+
+    async fn open(&mut self, opening: Opening) -> Result<Option<Vec<(String, Claim)>>, Refused> {
+        let mut session = self.session()?;
+        let done = session.open(&opening).await;
+        self.keep(session, done).await
+    }
+
+    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), Refused> {
+        let mut session = self.session()?;
+        let dialect = self.dialect();
+        let done = session.close(&batch, dialect).await;
+        self.keep(session, done).await
+    }
+
+    async fn abandon(&mut self) {
+        self.session = None;
+    }
+}
