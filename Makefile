@@ -14,7 +14,7 @@ bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help fuzz run test test-worker lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench \
+.PHONY: help fuzz run test test-worker lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench bench-worker \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -139,6 +139,13 @@ $(target)/tools/bin/cargo-mutants:
 attack: need-rust ## attack a server of its own with some 20,000 hostile inputs (half an hour, 2 GB of memory)
 	cargo build --release --package flatbed
 	nice python3 tests/attack/run.py --flatbed $(target)/release/flatbed $(if $(GROUP),--group $(GROUP))
+
+# POSTGRES=PORT is a PostgreSQL at 127.0.0.1 with a user, a password and a database `flatbed`; it is measured if named.
+bench-worker: need-rust ## what the worker delivers to files, HTTP, SQLite and PostgreSQL a second; results in target/bench
+	cargo build --release --package flatbed --package flatbed-bench
+	mkdir -p $(target)/bench
+	$(target)/release/flatbed-bench worker --flatbed $(target)/release/flatbed --directory $(target)/bench \
+	  $(if $(POSTGRES),--postgres $(POSTGRES)) | tee $(target)/bench/worker.jsonl
 
 bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engine, and on a simulated cluster; results in target/bench
 	cargo build --release --package flatbed --package flatbed-bench

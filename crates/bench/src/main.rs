@@ -16,6 +16,7 @@ mod stats;
 mod suite;
 mod sync;
 mod way;
+mod worker;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -30,6 +31,7 @@ flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--secon
 flatbed-bench access --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N]
 flatbed-bench sync --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N] [--workers N] [--expiring N]
 flatbed-bench channels --flatbed BINARY [--directory DIR] [--case NAME]... [--documents N] [--users N] [--seconds N] [--rounds N]
+flatbed-bench worker --flatbed BINARY [--directory DIR] [--case NAME]... [--documents N] [--seconds N] [--postgres PORT]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
 flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories|queries [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
@@ -52,6 +54,7 @@ struct Arguments {
     rounds: u64,
     expiring: u64,
     users: usize,
+    postgres: Option<u16>,
 }
 
 fn parse() -> Result<Option<Arguments>, lexopt::Error> {
@@ -72,6 +75,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
         rounds: 1,
         expiring: 0,
         users: 10_000,
+        postgres: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -91,6 +95,7 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
             Long("rounds") => arguments.rounds = parser.value()?.parse()?,
             Long("users") => arguments.users = parser.value()?.parse()?,
             Long("expiring") => arguments.expiring = parser.value()?.parse()?,
+            Long("postgres") => arguments.postgres = Some(parser.value()?.parse()?),
             Long("pouchdb") => arguments.pouchdb = Some(parser.value()?.into()),
             Value(command) if arguments.command.is_empty() => arguments.command = command.string()?,
             other => return Err(other.unexpected()),
@@ -153,6 +158,12 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
         let directory = directory.join("channels");
         let options = channels::Options { flatbed, directory, cases, seconds, rounds, documents, users };
         runtime.block_on(channels::run(&options))?;
+        return Ok(());
+    }
+    if arguments.command == "worker" {
+        let Arguments { flatbed, directory, cases, seconds, documents, postgres, .. } = arguments;
+        let directory = directory.join("worker");
+        runtime.block_on(worker::run(&worker::Options { flatbed, directory, cases, documents, seconds, postgres }))?;
         return Ok(());
     }
     if arguments.command == "feeds" {
