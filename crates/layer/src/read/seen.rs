@@ -81,6 +81,18 @@ impl Shown<'_> {
     }
 }
 
+impl Shown<'_> {
+    /// A revision that was asked for by its name; or, where the feed tells that the document has left with it, that. Who sees it by its own
+    /// channels, since they were given these later, would keep it in the place of what they are to forget.
+    async fn unless_left(&self, document: Document, info: &Info) -> Result<Document> {
+        if document.rev == info.winner || self.viewer.sees_winner(self.trx, self.keys, info).await? {
+            return Ok(document);
+        }
+        let removals = self.viewer.removals(self.trx, self.instance, self.id).boxed().await?;
+        Ok(removals.shown(self.id, &document.rev).unwrap_or(document))
+    }
+}
+
 fn no_rows() -> Rows {
     Rows::new(Vec::new(), 0)
 }
@@ -117,7 +129,9 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     } else {
         (info, no_rows())
     };
-    Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys }.answer(&found, options, None).await
+    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys };
+    let document = shown.answer(&found, options, None).await?;
+    if options.rev.is_some() { shown.unless_left(document, &found.0).await } else { Ok(document) }
 }
 
 /// What follows once it is known whether a request's revision is seen.
@@ -220,6 +234,9 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
                     let shown = Shown { inner, instance, trx, viewer, id, keys };
                     match shown.answer(&found, options, None).await {
                         Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
+                        Ok(document) if options.rev.is_some() => {
+                            Got::Document(Box::new(shown.unless_left(document, &found.0).await?))
+                        }
                         answer => Got::Document(Box::new(answer?)),
                     }
                 }
@@ -330,6 +347,7 @@ pub(super) async fn open_revs(
             let options = GetOptions { rev: Some(rev.clone()), latest: false, ..options.clone() };
             match shown.answer(&found, &options, tree.as_ref()).await {
                 Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
+                Ok(document) if !named.is_empty() => Ok(shown.unless_left(document, &found.0).await?),
                 answer => Ok(answer?),
             }
         };

@@ -2,6 +2,8 @@
 //! winners, by the checker and by a look at the raw keys.
 #![cfg(test)]
 
+mod left;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
