@@ -196,6 +196,8 @@ pub(crate) enum Endpoint {
     Compact,
     Purge,
     PurgedInfosLimit,
+    /// Which CouchDB has not.
+    RawKeys,
     Security,
 }
 
@@ -469,6 +471,7 @@ impl Endpoint {
             "_compact" => Endpoint::Compact,
             "_purge" => Endpoint::Purge,
             "_purged_infos_limit" => Endpoint::PurgedInfosLimit,
+            "_raw_keys" => Endpoint::RawKeys,
             "_security" => Endpoint::Security,
             _ => return None,
         })
@@ -489,6 +492,7 @@ impl Endpoint {
             Endpoint::Compact => Route::Compact,
             Endpoint::Purge => Route::Purge,
             Endpoint::PurgedInfosLimit => Route::PurgedInfosLimit,
+            Endpoint::RawKeys => Route::RawKeys,
             Endpoint::Security => Route::Security,
         }
     }

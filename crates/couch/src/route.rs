@@ -85,6 +85,8 @@ flatbed_metrics::labels! {
         Purge = "/{db}/_purge",
         /// `/{db}/_purged_infos_limit`
         PurgedInfosLimit = "/{db}/_purged_infos_limit",
+        /// `/{db}/_raw_keys`
+        RawKeys = "/{db}/_raw_keys",
         /// `/{db}/_security`
         Security = "/{db}/_security",
         /// `/{db}/_other`

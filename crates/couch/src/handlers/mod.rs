@@ -22,6 +22,7 @@ pub(crate) mod open_revs;
 pub(crate) mod partition;
 pub(crate) mod post_form;
 pub(crate) mod put_related;
+pub(crate) mod raw_keys;
 pub(crate) mod replicate;
 pub(crate) mod revisions;
 pub(crate) mod rewrite;

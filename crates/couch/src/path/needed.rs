@@ -72,7 +72,7 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
     let is_put = *method == Method::PUT;
     match what {
         InDatabase::Root if is_put || *method == Method::DELETE => Needed::ServerAdmin,
-        InDatabase::Endpoint(Endpoint::Purge | Endpoint::PurgedInfosLimit) => Needed::ServerAdmin,
+        InDatabase::Endpoint(Endpoint::Purge | Endpoint::PurgedInfosLimit | Endpoint::RawKeys) => Needed::ServerAdmin,
         InDatabase::Endpoint(Endpoint::Compact) | InDatabase::CompactViews { .. } | InDatabase::ViewCleanup => {
             Needed::Maintainer(name)
         }

@@ -215,6 +215,7 @@ forms! {
     "_compact": Target::Database(_, InDatabase::Endpoint(Endpoint::Compact)),
     "_purge": Target::Database(_, InDatabase::Endpoint(Endpoint::Purge)),
     "_purged_infos_limit": Target::Database(_, InDatabase::Endpoint(Endpoint::PurgedInfosLimit)),
+    "_raw_keys": Target::Database(_, InDatabase::Endpoint(Endpoint::RawKeys)),
     "_security": Target::Database(_, InDatabase::Endpoint(Endpoint::Security)),
     "all queries": Target::Database(_, InDatabase::Queries(Listed::All)),
     "design queries": Target::Database(_, InDatabase::Queries(Listed::Design)),

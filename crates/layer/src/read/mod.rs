@@ -11,5 +11,6 @@ pub(crate) mod over;
 pub(crate) mod routings;
 mod seen;
 pub(crate) mod seen_info;
+pub(crate) mod stored_keys;
 mod tests;
 pub(crate) mod viewer;

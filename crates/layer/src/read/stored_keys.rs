@@ -1,0 +1,211 @@
+//! The keys under which a document lies, taken apart for people: what `design/data-model.md` says, of one document.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use flatbed_flatten::FieldNames;
+use flatbed_flatten::path::{ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, take};
+
+use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
+use crate::document::fields::FieldsView;
+use crate::error::{Error, Result};
+use crate::handle::Reader;
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::keys::{DocumentPart, KeyRange, Keys, take_rev};
+use crate::store::records::Info;
+use crate::store::seq::Seq;
+use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+
+/// Keys of a page.
+const KEYS_MAX: usize = 100;
+
+/// A key of a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredKey {
+    /// Its bytes, at most 10,000.
+    pub key: Vec<u8>,
+    /// Its elements, with names of fields for their numbers: `{NS} / 2 / "a" / 1 / customer / city`.
+    pub form: String,
+    /// What lies there: `info`, `body`, `leaf`, `revision`, `revision_body`, `ancestors`, `attachments`, `by_seq`, `all_docs`.
+    pub what: &'static str,
+    /// How many bytes its value has.
+    pub value_bytes: usize,
+}
+
+/// A page of the keys of a document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredKeys {
+    /// In their order: those under the document's id, then, on the first page, those of it in by-seq and in `_all_docs`.
+    pub keys: Vec<StoredKey>,
+    /// The key that the next page begins behind; `None`: there are no more.
+    pub next: Option<Vec<u8>>,
+}
+
+/// A key and the length of its value.
+type Found = (Vec<u8>, usize);
+
+struct ReadKeys<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    id: &'a str,
+    after: Option<&'a [u8]>,
+}
+
+impl Operation for ReadKeys<'_> {
+    /// Of which instance; the keys under the document, and beside them; whether there are more.
+    type Output = (Arc<Instance>, Vec<Found>, Vec<(&'static str, Found)>, bool);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let document = instance.keys.document(self.id);
+        let KeyRange { mut begin, end } = document.whole();
+        // A key of another document would have its keys shown for this one's.
+        if let Some(after) = self.after.filter(|after| (begin.as_slice()..end.as_slice()).contains(after)) {
+            begin = [after, &[0]].concat();
+        }
+        let range = KeyRange { begin, end };
+        let option = page_of(&range, KEYS_MAX, false);
+        let rows = trx.get_range(&option, 1, true).await?;
+        let under = rows.iter().map(|row| (row.key().to_vec(), row.value().len())).collect();
+        // An option whose limit is reached has no next one.
+        let has_more = rows.len() >= KEYS_MAX || option.next_range(&rows).is_some();
+        let mut beside = Vec::new();
+        let info = rows.iter().find(|row| row.key() == document.info()).filter(|_| self.after.is_none());
+        if let Some(info) = info {
+            let info = Info::decode(info.value())?;
+            let bucket = instance.buckets.of(info.bucket);
+            let bucket =
+                bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;
+            let entry = bucket.by_seq(&Seq::new(instance.incarnation(), info.stamp));
+            let listed = instance.keys.all_docs_entry(self.id);
+            let (in_feed, in_list) = futures_util::try_join!(trx.get(&entry, true), trx.get(&listed, true))?;
+            let found = [("by_seq", entry, in_feed), ("all_docs", listed, in_list)];
+            beside.extend(
+                found.into_iter().filter_map(|(what, key, value)| value.map(|value| (what, (key, value.len())))),
+            );
+        }
+        Ok((instance, under, beside, has_more))
+    }
+}
+
+impl Reader {
+    /// A page of the keys of a document, behind a key that an earlier page has given as `next`. One of which nothing is stored has
+    /// none. It shows nothing of what lies there, but names of fields, so it is for administrators.
+    ///
+    /// # Errors
+    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
+    pub async fn stored_keys(&self, id: &str, after: Option<&[u8]>) -> Result<StoredKeys> {
+        if id.len() > DOCUMENT_ID_BYTES_MAX {
+            return Ok(StoredKeys::default());
+        }
+        let mut operation = ReadKeys { inner: &self.inner, name: &self.name, id, after };
+        let (instance, under, beside, has_more) = self.read(&mut operation).await?;
+        let next = under.last().filter(|_| has_more).map(|(key, _)| key.clone());
+        let mut shown = taken_apart(&instance.keys, &instance.fields.view(), &under);
+        if shown.is_none() {
+            // Names that another process has given numbers since.
+            instance.reload_names(&self.inner).await?;
+            shown = taken_apart(&instance.keys, &instance.fields.view(), &under);
+        }
+        let mut keys = shown.unwrap_or_default();
+        for (what, (key, value_bytes)) in beside {
+            let form = match what {
+                "by_seq" => {
+                    let stamp = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
+                    format!("{{NS}} / 3 / {} / {}", instance.incarnation(), hexadecimal(stamp))
+                }
+                _ => format!("{{NS}} / 4 / {id:?}"),
+            };
+            keys.push(StoredKey { key, form, what, value_bytes });
+        }
+        Ok(StoredKeys { keys, next })
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// `None`: a name is not known yet.
+fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[Found]) -> Option<Vec<StoredKey>> {
+    found.iter().map(|(key, value_bytes)| shown(keys, names, key, *value_bytes)).collect()
+}
+
+fn shown(keys: &Keys, names: &FieldsView<'_>, key: &[u8], value_bytes: usize) -> Option<StoredKey> {
+    let (what, form) = match keys.split_document(key) {
+        // The checker reports what lies there and is no key.
+        Err(_) => ("unknown", format!("{{NS}} / {}", hexadecimal(key))),
+        Ok((id, part, rest)) => {
+            let (what, number) = match part {
+                DocumentPart::Info => ("info", 0),
+                DocumentPart::Body => ("body", 1),
+                DocumentPart::Leaf => ("leaf", 2),
+                DocumentPart::Revision => ("revision", 3),
+                DocumentPart::RevisionBody => ("revision_body", 4),
+                DocumentPart::Ancestors => ("ancestors", 5),
+                DocumentPart::Attachments => ("attachments", 6),
+            };
+            (what, format!("{{NS}} / 2 / {id:?} / {number}{}", behind(part, rest, names)?))
+        }
+    };
+    Some(StoredKey { key: key.to_vec(), form, what, value_bytes })
+}
+
+/// What follows a part's number: a revision, a path, or both.
+fn behind(part: DocumentPart, rest: &[u8], names: &FieldsView<'_>) -> Option<String> {
+    let revision = |rest| match take_rev(rest) {
+        Ok((rev, rest)) => (format!(" / {rev}"), rest),
+        Err(_) => (format!(" / {}", hexadecimal(rest)), &[][..]),
+    };
+    match part {
+        DocumentPart::Info => Some(String::new()),
+        DocumentPart::Body => path(rest, names),
+        DocumentPart::RevisionBody => {
+            let (rev, rest) = revision(rest);
+            Some(rev + &path(rest, names)?)
+        }
+        DocumentPart::Leaf => {
+            let deleted = matches!(take(rest), Some((Element::Int(0), _)));
+            let rest = take(rest).and_then(|(_, used)| rest.get(used..)).unwrap_or_default();
+            Some(format!(" / {}{}", u8::from(!deleted), revision(rest).0))
+        }
+        DocumentPart::Revision | DocumentPart::Ancestors | DocumentPart::Attachments => Some(revision(rest).0),
+    }
+}
+
+/// A path with the names of fields: `/ customer / city`, `/ tags / [3]`.
+fn path(mut rest: &[u8], names: &FieldsView<'_>) -> Option<String> {
+    let mut text = String::new();
+    while let Some((element, used)) = take(rest) {
+        rest = rest.get(used..).unwrap_or_default();
+        let mut number = || {
+            let (element, used) = take(rest)?;
+            rest = rest.get(used..).unwrap_or_default();
+            if let Element::Int(number) = element { Some(number) } else { None }
+        };
+        // Writing into a String cannot fail.
+        let _ = match element {
+            Element::Literal(name) => write!(text, " / {name:?}"),
+            Element::Int(id) if id >= FIRST_FIELD_ID => write!(text, " / {}", names.name_of(id)?),
+            Element::Int(marker) => {
+                let at = number().unwrap_or_default();
+                match marker {
+                    ARRAY => write!(text, " / [{at}]"),
+                    PART => write!(text, " / part {at}"),
+                    PERMUTATION => write!(text, " / order, part {at}"),
+                    PACKED => write!(text, " / packed, part {at}"),
+                    _ => write!(text, " / {marker} / {at}"),
+                }
+            }
+        };
+    }
+    if !rest.is_empty() {
+        let _ = write!(text, " / {}", hexadecimal(rest));
+    }
+    Some(text)
+}
