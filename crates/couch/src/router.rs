@@ -18,8 +18,8 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
-    all_docs, answering, attachment, bulk, bulk_get, changes, database, db_updates, dbs_info, document, list, local,
-    local_docs, maintenance, mango, node, partition, raw_keys, replicate, revisions, rewrite, scheduler, server,
+    all_docs, answering, attachment, bulk, bulk_get, changes, console, database, db_updates, dbs_info, document, list,
+    local, local_docs, maintenance, mango, node, partition, raw_keys, replicate, revisions, rewrite, scheduler, server,
     session, setup, view, worker,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
@@ -247,7 +247,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
         Target::Membership => return Box::pin(setup::membership(*request)).await,
         Target::ClusterSetup => return Box::pin(setup::cluster_setup(*request)).await,
         Target::Reshard(what) => return Box::pin(setup::reshard(*request, what)).await,
-        Target::Utils => return Box::pin(setup::utils(*request)).await,
+        Target::Utils => return Box::pin(console::console(state, *request)).await,
         Target::Favicon => return Box::pin(setup::favicon(*request)).await,
         Target::Later(what, _) => return later(&mut request, what).await,
         Target::EncodedDesign(target) => return Box::pin(handle(state, request, *target)).await,
@@ -356,6 +356,8 @@ fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()>
     let (all, but_up) = (settings.auth.require_valid_user, settings.auth.require_valid_user_except_for_up);
     let is_wanted = match target {
         Target::Session if request.method == Method::POST => false,
+        // What one signs in with: it has nothing of the server in it.
+        Target::Utils => false,
         Target::Up => all && !but_up,
         _ => all || but_up,
     };

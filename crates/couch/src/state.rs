@@ -26,6 +26,8 @@ pub struct CouchOptions {
     pub health: StorageHealth,
     /// What `/metrics` tells besides the figures of the server, of this surface and of its layer.
     pub figures: FiguresElsewhere,
+    /// Whether `/_utils/` has the console.
+    pub has_console: bool,
 }
 
 impl Default for CouchOptions {
@@ -34,6 +36,7 @@ impl Default for CouchOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             health: StorageHealth::default(),
             figures: FiguresElsewhere::default(),
+            has_console: true,
         }
     }
 }
@@ -48,6 +51,7 @@ pub struct State {
     pub(crate) uuids: Uuids,
     pub(crate) health: StorageHealth,
     pub(crate) figures: FiguresElsewhere,
+    pub(crate) has_console: bool,
     pub(crate) replicator: Arc<Replicator>,
     /// The jobs of the worker.
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
@@ -96,6 +100,7 @@ impl State {
             uuids: Uuids::default(),
             health: options.health,
             figures: options.figures,
+            has_console: options.has_console,
             replicator,
             dispatcher: None,
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),

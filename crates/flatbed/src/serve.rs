@@ -203,7 +203,12 @@ pub(crate) async fn serve(
     for server in &gateway {
         figures = figures.and(server.figures());
     }
-    let couch = CouchOptions { version: env!("CARGO_PKG_VERSION").to_owned(), health: storage.health(), figures };
+    let couch = CouchOptions {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        health: storage.health(),
+        figures,
+        has_console: settings.has_console,
+    };
     let dispatcher = |connect| settings.worker.options(variables, tls, connect);
     let listen = (&listen[..], listening, connections_max);
     let (server, replicator, dispatcher) =

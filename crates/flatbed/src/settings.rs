@@ -102,6 +102,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "what a client may do, such as requests_by_address=500,head_seconds=10",
         storage: false,
     },
+    Setting { key: "console", value: "false", help: "serve no console at /_utils/ [true]", storage: false },
     Setting {
         key: "run_bytes",
         value: "N",
@@ -358,6 +359,8 @@ pub(crate) struct Settings {
     pub root: Option<String>,
     /// How the server is reached.
     pub listening: Listening,
+    /// Whether the console is served.
+    pub has_console: bool,
     /// `run_bytes` of new databases, if not the layer's default.
     pub run_bytes: Option<u32>,
     /// The largest document, if not the layer's default.
@@ -421,6 +424,7 @@ impl Settings {
             fdb_library: first("fdb_library").map(Found::path),
             root: root.map(|found| found.text.clone()),
             listening: Listening::resolve(layers)?,
+            has_console: first("console").map_or(Ok(true), Found::truth)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
             view_rows_max: first("view_rows_max").map(|found| found.number(1..=200_000)).transpose()?,
@@ -482,6 +486,15 @@ impl Found {
             .ok_or_else(|| self.is_not(format!("a number from {} to {}", range.start(), range.end())))
     }
 
+    /// Yes or no.
+    pub(crate) fn truth(&self) -> Result<bool, SettingsError> {
+        match self.text.as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(self.is_not("true or false")),
+        }
+    }
+
     /// That it is not what it should be.
     pub(crate) fn is_not(&self, expected: impl Into<String>) -> SettingsError {
         SettingsError::Value { origin: self.origin.clone(), text: self.text.clone(), expected: expected.into() }
@@ -535,6 +548,8 @@ mod tests {
         let settings = Settings::resolve(&[]).unwrap();
         assert_eq!(settings.storage, StorageChoice::DataDirectory("flatbed-data".into()));
         assert_eq!((settings.log_format, settings.log_level.as_str()), (LogFormat::Text, "info"));
+        assert!(settings.has_console);
+        assert!(!Settings::resolve(&[layer("x", &[("console", "false")])]).unwrap().has_console);
     }
 
     #[test]
@@ -582,6 +597,7 @@ mod tests {
                 &[("replication_allow", "10.0.0.1/8")],
                 "replication_allow in x: \"10.0.0.1/8\" is not a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between",
             ),
+            (&[("console", "no")], "console in x: \"no\" is not true or false"),
             (&[("run_bytes", "many")], "run_bytes in x: \"many\" is not a number from 0 to 60000"),
             (&[("log_format", "xml")], "log_format in x: \"xml\" is not text or json"),
             (&[("root", "a b")], "root in x: \"a b\" is not a name of 1 to 64 printable ASCII characters"),

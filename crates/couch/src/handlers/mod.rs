@@ -6,6 +6,7 @@ pub(crate) mod attachment;
 pub(crate) mod bulk;
 pub(crate) mod bulk_get;
 pub(crate) mod changes;
+pub(crate) mod console;
 pub(crate) mod database;
 pub(crate) mod db_updates;
 pub(crate) mod dbs_info;

@@ -1,4 +1,4 @@
-//! What CouchDB's own tools call to find their feet: `_membership`, `_cluster_setup`, `_reshard`, `_utils`.
+//! What CouchDB's own tools call to find their feet: `_membership`, `_cluster_setup`, `_reshard`.
 
 use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::json::{self, Limits, Object, Value};
@@ -163,30 +163,6 @@ pub(crate) async fn reshard(mut request: Request, what: Reshard) -> Result<Reply
         }
     });
     Ok(Reply::json(StatusCode::OK, text))
-}
-
-const PAGE: &str = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Flatbed</title></head>\n<body>\
-    <h1>Flatbed</h1>\n<p>This is a document database that answers CouchDB's HTTP API. Fauxton, CouchDB's interface for \
-    browsers, is not part of it: open one that runs elsewhere, and list its origin in this server's <code>[cors]</code>.\
-    </p>\n</body></html>\n";
-
-/// `/_utils`
-pub(crate) async fn utils(mut request: Request) -> Result<Reply> {
-    request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET,HEAD"));
-    }
-    let mut reply = Reply::json(StatusCode::OK, Vec::new());
-    reply.body = ReplyBody::Full(Some(PAGE.into()));
-    reply.header(header::CONTENT_TYPE, "text/html; charset=utf-8");
-    reply.header(
-        header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    );
-    reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    reply.header(header::X_FRAME_OPTIONS, "DENY");
-    reply.header(header::REFERRER_POLICY, "no-referrer");
-    Ok(reply)
 }
 
 /// `/favicon.ico`: browsers ask for it, and need not ask again.

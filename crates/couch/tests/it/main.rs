@@ -9,6 +9,7 @@ mod any_requests;
 mod attachments;
 mod bounded_requests;
 mod config;
+mod console;
 mod couchdb_sessions;
 mod db_updates;
 mod documents;

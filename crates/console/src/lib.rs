@@ -1,0 +1,215 @@
+//! The console: the files of `assets/`, in the binary. It is a page that uses the server's public API and nothing else, so this crate
+//! knows nothing of the server; what the pages do, and what each of their requests costs, stands in `design/console.md`. Pure.
+#![warn(clippy::indexing_slicing)]
+
+use std::sync::LazyLock;
+
+/// What a browser may do with a page of the console: load scripts, styles and pictures of this origin, and talk to it. Nothing inline runs, no
+/// text becomes markup, nobody frames it, and what it loads cannot come from elsewhere.
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
+     connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// All files together have at most so many bytes.
+pub const BYTES_MAX: usize = 300_000;
+
+/// A file of the console.
+#[derive(Debug)]
+pub struct File {
+    /// Its path beneath `/_utils/`; empty for the page itself.
+    pub path: &'static str,
+    /// Its media type, for `Content-Type`.
+    pub content_type: &'static str,
+    /// What is in it.
+    pub bytes: &'static [u8],
+    /// A strong entity tag, with its quotes: another one for other contents.
+    pub etag: String,
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const PICTURE: &str = "image/svg+xml";
+
+macro_rules! files {
+    ($($path:literal $content_type:ident $file:literal,)+) => {
+        [$(($path, $content_type, include_bytes!(concat!("../assets/", $file)) as &'static [u8])),+]
+    };
+}
+
+static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
+    let files = files![
+        "" HTML "index.html",
+        "icon.svg" PICTURE "icon.svg",
+        "style.css" STYLE "style.css",
+        "main.js" SCRIPT "main.js",
+        "api.js" SCRIPT "api.js",
+        "chart.js" SCRIPT "chart.js",
+        "compare.js" SCRIPT "compare.js",
+        "dom.js" SCRIPT "dom.js",
+        "editor.js" SCRIPT "editor.js",
+        "flow.js" SCRIPT "flow.js",
+        "json.js" SCRIPT "json.js",
+        "parts.js" SCRIPT "parts.js",
+        "samples.js" SCRIPT "samples.js",
+        "tree.js" SCRIPT "tree.js",
+        "pages/access.js" SCRIPT "pages/access.js",
+        "pages/attachments.js" SCRIPT "pages/attachments.js",
+        "pages/changes.js" SCRIPT "pages/changes.js",
+        "pages/database.js" SCRIPT "pages/database.js",
+        "pages/databases.js" SCRIPT "pages/databases.js",
+        "pages/document.js" SCRIPT "pages/document.js",
+        "pages/documents.js" SCRIPT "pages/documents.js",
+        "pages/entry.js" SCRIPT "pages/entry.js",
+        "pages/indexes.js" SCRIPT "pages/indexes.js",
+        "pages/job.js" SCRIPT "pages/job.js",
+        "pages/jobs.js" SCRIPT "pages/jobs.js",
+        "pages/keys.js" SCRIPT "pages/keys.js",
+        "pages/metrics.js" SCRIPT "pages/metrics.js",
+        "pages/query.js" SCRIPT "pages/query.js",
+        "pages/queue.js" SCRIPT "pages/queue.js",
+        "pages/replications.js" SCRIPT "pages/replications.js",
+        "pages/revisions.js" SCRIPT "pages/revisions.js",
+        "pages/storage.js" SCRIPT "pages/storage.js",
+        "pages/users.js" SCRIPT "pages/users.js",
+    ];
+    let file =
+        |(path, content_type, bytes)| File { path, content_type, bytes, etag: format!("\"{:016x}\"", fnv1a(bytes)) };
+    files.into_iter().map(file).collect()
+});
+
+/// FNV-1a in 64 bits: it tells versions of a file from each other, and guards nothing.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// All files.
+pub fn files() -> &'static [File] {
+    &FILES
+}
+
+/// The file of a path beneath `/_utils/`, as it stands in a URL. `None`: there is none.
+pub fn file(path: &str) -> Option<&'static File> {
+    FILES.iter().find(|file| file.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    fn text(file: &File) -> &str {
+        std::str::from_utf8(file.bytes).unwrap()
+    }
+
+    fn scripts() -> impl Iterator<Item = &'static File> {
+        files().iter().filter(|file| file.content_type == SCRIPT)
+    }
+
+    #[test]
+    fn every_file_is_there_and_no_other_path() {
+        assert_eq!(file("").map(|file| file.content_type), Some(HTML));
+        assert_eq!(file("pages/queue.js").map(|file| file.content_type), Some(SCRIPT));
+        for path in ["pages", "pages/", "/", "main.js/", "../Cargo.toml", "MAIN.JS", "index.html"] {
+            assert!(file(path).is_none(), "{path}");
+        }
+        let tags: BTreeSet<&str> = files().iter().map(|file| file.etag.as_str()).collect();
+        assert_eq!(tags.len(), files().len());
+    }
+
+    #[test]
+    fn no_file_of_the_folder_is_left_out() {
+        let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets");
+        let mut found = BTreeSet::new();
+        for folder in ["", "pages"] {
+            for entry in std::fs::read_dir(assets.join(folder)).unwrap() {
+                let entry = entry.unwrap();
+                if entry.file_type().unwrap().is_file() {
+                    let name = entry.file_name().into_string().unwrap();
+                    found.insert(if folder.is_empty() { name } else { format!("{folder}/{name}") });
+                }
+            }
+        }
+        let served = files().iter().map(|file| if file.path.is_empty() { "index.html" } else { file.path }.to_owned());
+        assert_eq!(found, served.collect());
+    }
+
+    #[test]
+    fn it_is_small() {
+        let bytes: usize = files().iter().map(|file| file.bytes.len()).sum();
+        assert!(bytes <= BYTES_MAX, "{bytes}");
+        for file in files() {
+            assert!(text(file).lines().count() <= 700, "{}: one module, one idea", file.path);
+        }
+    }
+
+    #[test]
+    fn values_have_no_way_into_markup() {
+        let ways = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "DOMParser",
+            "srcdoc",
+            "createContextualFragment",
+            "localStorage",
+            "sessionStorage",
+            "indexedDB",
+            "document.cookie",
+        ];
+        // Where these are refused by name.
+        let named = |path: &str, way: &str| path == "dom.js" && ["innerHTML", "outerHTML", "srcdoc"].contains(&way);
+        for file in scripts() {
+            for way in ways {
+                let found = text(file).contains(way);
+                assert!(!found || named(file.path, way), "{}: {way}", file.path);
+            }
+        }
+        let page = text(file("").unwrap());
+        for inline in ["style=", "onclick", "<style", "javascript:"] {
+            assert!(!page.contains(inline), "{inline}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_relative_so_that_it_works_behind_a_prefix() {
+        for file in files() {
+            for absolute in ["from '/", "import('/", "href=\"/", "src=\"/", "url(/", "fetch('/"] {
+                assert!(!text(file).contains(absolute), "{}: {absolute}", file.path);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_imported_is_there() {
+        let mut met = 0;
+        for script in scripts() {
+            for line in text(script).lines() {
+                let Some((_, from)) = line.split_once(" from '").filter(|_| line.starts_with("import ")) else {
+                    continue;
+                };
+                let name = from.split('\'').next().unwrap();
+                let path = match (name.strip_prefix("../"), name.strip_prefix("./")) {
+                    (Some(path), _) => path.to_owned(),
+                    (None, Some(path)) if script.path.starts_with("pages/") => format!("pages/{path}"),
+                    (None, path) => path.unwrap().to_owned(),
+                };
+                assert!(file(&path).is_some(), "{}: {name}", script.path);
+                met += 1;
+            }
+        }
+        assert!(met > 30, "{met}");
+    }
+
+    #[test]
+    fn the_policy_lets_nothing_in() {
+        assert!(CONTENT_SECURITY_POLICY.starts_with("default-src 'none'; "));
+        for hole in ["unsafe", "*", "http", "  "] {
+            assert!(!CONTENT_SECURITY_POLICY.contains(hole), "{hole}");
+        }
+    }
+}
