@@ -3,7 +3,6 @@
 use super::store;
 use crate::support::{Running, ServerOptions};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 const NULL: Value = Value::Null;
 
