@@ -28,6 +28,9 @@ use flatbed_documents::{self as attached, Show};
 /// In a database that has channels this is no function of a design document.
 const BY_CHANNEL: &str = "sync_gateway/bychannel";
 
+/// Channels that a feed may be about. Each is a range of its own for whoever sees all.
+const CHANNELS_MAX: usize = 1_000;
+
 /// Before the name of a selector index.
 const INDEX: &str = "_index/";
 
@@ -225,7 +228,11 @@ fn channels(query: &Query) -> Result<BTreeSet<String>> {
         Ok(()) => Ok(name.to_owned()),
         Err(illegal) => Err(Failure::bad_request(illegal.to_string())),
     };
-    names.split(',').map(name).collect()
+    let names: BTreeSet<String> = names.split(',').map(name).collect::<Result<_>>()?;
+    match names.len() {
+        ..=CHANNELS_MAX => Ok(names),
+        _ => Err(Failure::bad_request(format!("at most {CHANNELS_MAX} channels in a filter"))),
+    }
 }
 
 fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {

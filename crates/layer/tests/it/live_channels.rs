@@ -357,3 +357,38 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
     })
     .await;
 }
+
+/// Who has more channels than one page asks about, and more in them than a merge has room for, reads to the end all the same.
+#[tokio::test]
+async fn thousands_of_channels_are_read_to_the_end() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer).await;
+    let names = |from: u64, to: u64| (from..to).map(|number| format!("m{number}")).collect::<BTreeSet<String>>();
+    let roles: Vec<String> = (0..6).map(|role| format!("r{role}")).collect();
+    for (role, number) in roles.iter().zip(0..) {
+        give(&db, Kind::Role, role, &names(1_000 * number, 1_000 * number + 1_000), &[]).await;
+    }
+    for doc in 0..40_u64 {
+        let half = 300 * (doc % 2);
+        put(&db, &format!("d{doc}"), None, &body(&names(half, half + 300))).await.expect("written");
+    }
+    give(&db, Kind::User, "u", &BTreeSet::new(), &roles.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let some = Scope::Channels(Arc::new(names(0, 1_000)));
+    for (reader, scope) in
+        [(reader(&layer, "u"), Scope::All), (reader(&layer, "u"), some.clone()), (db.reader().clone(), some)]
+    {
+        let mut changes = reader.changes(ChangesQuery { scope, ..ChangesQuery::default() });
+        let (mut client, mut pages) = (Client::default(), 0);
+        loop {
+            let page = changes.next_page().await.expect("a page");
+            client.take(page.rows);
+            pages += 1;
+            if page.at_end {
+                break;
+            }
+            assert!(pages < 50, "it comes to no end");
+        }
+        assert_eq!(client.docs.len(), 40);
+    }
+}

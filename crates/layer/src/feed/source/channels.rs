@@ -39,8 +39,12 @@ pub(in crate::feed) use reading::channels_of_revision;
 /// Rows of a page at most.
 const ROWS_MAX: usize = if cfg!(test) { 5 } else { PAGE_ROWS_MAX };
 
-/// How often a page asks for what a merge wants: behind it comes the next page, be this one empty.
-const ROUNDS_MAX: usize = 16;
+/// How often a page asks for what a merge wants, beside what it takes to ask for each of its streams once: behind it comes the next page,
+/// be this one empty.
+const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 16 };
+
+/// How many streams a page looks at before others have their turn.
+const LOOKS_IN_TURN: usize = 100_000;
 
 /// Entries that a merge holds from one page to the next. What is more is read again.
 const KEPT_MAX: usize = if cfg!(test) { 3 } else { 500 };
@@ -48,7 +52,7 @@ const KEPT_MAX: usize = if cfg!(test) { 3 } else { 500 };
 /// And rows that have come of it.
 const LEFT_MAX: usize = 1_000;
 
-/// One that reads more streams is not kept: they take memory, too.
+/// One that reads more streams is not kept while its reader takes a page: they take memory, too.
 const KEPT_STREAMS_MAX: usize = 500;
 
 /// A page of a list of ids looks at so many documents at once, and longer lists are looked for in what comes.
@@ -385,7 +389,8 @@ impl Channels {
         let until = (at_end && !is_full).then(|| under_way.until());
         self.live = until.map(|_| self.following(&held));
         self.reached = Some(Reached { incarnation, shown: last_seq, stands, is_out, until });
-        if !at_end && under_way.is_kept() {
+        // Where nothing has come nothing would, if the next page began with the same.
+        if !at_end && (under_way.is_kept() || rows.is_empty()) {
             under_way.merge.forget_beyond(KEPT_MAX);
             self.under_way = Some(under_way);
         }
@@ -428,15 +433,22 @@ impl Channels {
         under_way: &mut UnderWay,
         most: usize,
     ) -> Result<bool> {
-        let mut rounds = 0;
+        let rounds_max = ROUNDS_MAX + under_way.merge.streams().div_ceil(reading::AT_ONCE);
+        let (mut rounds, mut looks) = (0, 0);
         while under_way.left.len() < most {
+            // A step looks at each stream.
+            looks += under_way.merge.streams();
+            if looks > LOOKS_IN_TURN {
+                looks = 0;
+                tokio::task::yield_now().await;
+            }
             match under_way.merge.step() {
                 Step::Row(row) if row.doc.is_empty() || self.is_about(&row.doc) => {
                     under_way.left.push_back(Slot::Row(row));
                 }
                 Step::Ask(asked) if self.is_about(&asked.doc) => under_way.left.push_back(Slot::Asked(asked)),
                 Step::Row(_) | Step::Ask(_) => {}
-                Step::Read if rounds == ROUNDS_MAX => return Ok(false),
+                Step::Read if rounds == rounds_max => return Ok(false),
                 Step::Read => {
                     rounds += 1;
                     let read = under_way.begin_reads(trx, inner, instance).await?;

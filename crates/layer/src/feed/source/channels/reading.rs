@@ -28,13 +28,18 @@ use crate::store::since::since_of;
 use crate::store::transaction::{Transaction, page_of};
 
 /// Ranges, or documents, that are read at once.
-pub(super) const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
 
-/// Entries that a merge holds at most, beside what it needs to get on.
+/// Entries that a merge holds at most, beside what it needs to get on: as many again at most, and one of each stream.
 const ROOM: usize = 4 * PAGE_ROWS_MAX;
 
-/// A stream is asked for so many entries at least.
+/// A stream is asked for so many entries at least, where a merge has room for so many of each.
 const LIMIT_MIN: usize = if cfg!(test) { 1 } else { 16 };
+
+/// The same of each of so many streams.
+fn least(streams: usize) -> usize {
+    (ROOM / streams.max(1)).clamp(1, LIMIT_MIN)
+}
 
 /// What an entry takes, about, with its key.
 pub(super) const ENTRY_BYTES: u64 = 120;
@@ -52,7 +57,7 @@ pub(super) struct Read {
 /// How many entries each of several streams is asked for first, for a page of so many rows: twice its share, where of the
 /// two streams of a channel, before and since it was given, one has the most. It is twice as many each time after that.
 pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
-    let each = (4 * most / streams.max(1)).min(most.saturating_add(1)).clamp(LIMIT_MIN, PAGE_ROWS_MAX);
+    let each = (4 * most / streams.max(1)).min(most.saturating_add(1)).clamp(least(streams), PAGE_ROWS_MAX);
     vec![each; streams]
 }
 
@@ -64,15 +69,17 @@ impl UnderWay {
         inner: &Inner,
         instance: &Instance,
     ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<> {
-        // What is in step with the stream that has run dry runs dry soon, too: asked for now, it is not waited for then.
-        let wants = self.merge.wants(|stream| self.limits.get(stream).map_or(0, |limit| limit / 4));
         let room = ROOM.saturating_sub(self.merge.held_entries());
-        let count = if room == 0 { 1 } else { wants.len().min(AT_ONCE) };
-        let share = (room / count.max(1)).max(LIMIT_MIN);
+        // What is in step with the stream that has run dry runs dry soon, too: asked for now, it is not waited for then.
+        let low = |stream: usize| self.limits.get(stream).map_or(0, |limit| limit / 4);
+        let wants = self.merge.wants(|stream| if room == 0 { 0 } else { low(stream) });
+        // Nothing comes before each stream has been read, however many there are.
+        let (count, least) = (wants.len().min(AT_ONCE), least(self.limits.len()));
+        let share = (room / count.max(1)).max(least);
         let mut reads = Vec::with_capacity(count);
         let index = self.index_of_all();
         for want in wants.into_iter().take(count) {
-            let limit = self.limits.get_mut(want.stream).map_or(LIMIT_MIN, |limit| {
+            let limit = self.limits.get_mut(want.stream).map_or(least, |limit| {
                 let before = *limit;
                 *limit = (2 * before).min(PAGE_ROWS_MAX);
                 before.min(share)
