@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flatbed_metrics::Held;
 use tokio::sync::watch;
 
 use crate::error::Result;
@@ -49,6 +50,8 @@ pub struct Changes {
     limit: u64,
     following: Option<Following>,
     instance: Option<Arc<Instance>>,
+    /// Counts it among those that follow a selector index, once it does.
+    selects: Option<Held>,
     /// Whether it is asked as of when it has come to the end.
     asks_version: bool,
     ended_as_of: Option<i64>,
@@ -63,8 +66,9 @@ impl Changes {
     /// A feed of rows from a source, whatever the scope says.
     pub(super) fn from_source(database: Reader, query: ChangesQuery, source: AnySource) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
-        let (following, instance, ended_as_of) = Default::default();
-        Changes { database, query, source, cursor: None, limit, following, instance, asks_version: false, ended_as_of }
+        let (following, instance, selects, ended_as_of) = Default::default();
+        let (cursor, asks_version) = (None, false);
+        Changes { database, query, source, cursor, limit, following, instance, selects, asks_version, ended_as_of }
     }
 
     /// The same, which says in [`Changes::ended_as_of`] how fresh it is.
@@ -208,6 +212,9 @@ impl Changes {
             Some(following) if following.is_at(instance) => following,
             _ => Following::new(&self.database.inner, instance, self.query.extras.and(self.source.needs())),
         };
+        if self.selects.is_none() && self.source.is_of_index() {
+            self.selects = Some(self.database.inner.metrics.selector_index_followers.hold());
+        }
         // Of a feed that is not read from what is shared, all is read up to where nothing more was there.
         let cursor = self.source.judged(instance.channels()).flatten().unwrap_or(cursor.seq());
         let taken = self.following.insert(following).take(cursor, self.source.interest());

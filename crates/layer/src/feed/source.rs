@@ -115,10 +115,15 @@ impl AnySource {
 
     /// Whether a feed may begin with what followers share: that of before an index was defined says nothing of it.
     pub(super) fn begins_with_shared(&self) -> bool {
+        !self.is_of_index()
+    }
+
+    /// Whether it is of a selector index.
+    pub(super) fn is_of_index(&self) -> bool {
         match self {
-            AnySource::Selected(_) => false,
-            AnySource::Channels(source) => !source.is_of_index(),
-            _ => true,
+            AnySource::Selected(_) => true,
+            AnySource::Channels(source) => source.is_of_index(),
+            _ => false,
         }
     }
 

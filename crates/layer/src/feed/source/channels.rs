@@ -155,7 +155,7 @@ impl Channels {
     }
 
     /// Whether it is of a selector index.
-    pub(super) fn is_of_index(&self) -> bool {
+    pub(in crate::feed) fn is_of_index(&self) -> bool {
         matches!(self.plain, Plain::Selected(_))
     }
 
@@ -368,7 +368,7 @@ impl Channels {
         let slots: Vec<Slot> = under_way.left.drain(..most.min(under_way.left.len())).collect();
         let found = reading::answered(trx, instance, &under_way, slots).await?;
         let passed = found.last().map(|row| row.position);
-        let found = reading::selected(trx, instance, index, found).await?;
+        let found = reading::selected(trx, &page.inner.metrics, instance, index, found).await?;
         let (inner, extras) = (page.inner, page.extras);
         let show = showing::Show { trx, inner, instance, held: &held, extras, name: self.name() };
         let (rows, behind) = show.rows(found).await?;
@@ -487,7 +487,7 @@ impl Channels {
             let is_end = self.collect(trx, inner, instance, &mut under_way, most).await?;
             let slots: Vec<Slot> = under_way.left.drain(..).collect();
             let found = reading::answered(trx, instance, &under_way, slots).await?;
-            counted += reading::selected(trx, instance, index, found).await?.len();
+            counted += reading::selected(trx, &inner.metrics, instance, index, found).await?.len();
             rounds += 1;
             if is_end {
                 return Ok(counted as u64);

@@ -90,6 +90,8 @@ impl Source for Selected {
         let limit = if self.active_only { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
         let entries = trx.get_range(&page_of(&range, limit, page.descending), 1, true);
         let (entries, newest) = (entries.await?, newest.await?);
+        page.inner.metrics.selector_index_reads.add(1);
+        page.inner.metrics.selector_index_rows.add(entries.len() as u64);
         let read_all = !entries.more() && entries.len() < limit;
         let mut rows = Vec::with_capacity(entries.len());
         for entry in &entries {

@@ -368,8 +368,13 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
     build_all(&db).await;
     let missing = db.changes(ChangesQuery { scope: scope("b/two"), ..query() }).next_page().await;
     assert!(matches!(missing, Err(Error::Refused(Refusal::NoSelectorIndex))), "{missing:?}");
+    let metrics = &db.inner.metrics;
+    let read = || (metrics.selector_index_reads.get(), metrics.selector_index_rows.get());
+    let (reads, rows) = read();
     let mut feed = db.changes(query());
     assert_eq!(all_rows(&mut feed).await.0.into_iter().map(|row| row.id).collect::<Vec<_>>(), ["before"]);
+    assert_eq!(read(), (reads + 1, rows + 1));
+    assert_eq!(metrics.selector_index_followers.get(), 0, "it has not waited for anything");
     let mut shared = 0;
     for (id, body, is_in) in [
         ("a", r#"{"kind":"k2"}"#, true),
@@ -386,6 +391,7 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
         }
     }
     assert!(shared > 0, "nothing came from what is shared");
+    assert_eq!(metrics.selector_index_followers.get(), 1);
     // A document that is taken no more has no row, as in a walk.
     put(&db, "before", Some(&written), r#"{"kind":"k1"}"#).await.unwrap();
     // The same index, beside another one.
@@ -399,6 +405,8 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
     build_all(&db).await;
     let ended = feed.next_page().await;
     assert!(matches!(ended, Err(Error::Refused(Refusal::IndexGone))), "{ended:?}");
+    drop(feed);
+    assert_eq!(metrics.selector_index_followers.get(), 0);
     let (rows, _) = all_rows(&mut db.changes(query())).await;
     assert_eq!(rows.into_iter().map(|row| row.id).collect::<Vec<_>>(), ["b"]);
     assert_clean(&db).await;

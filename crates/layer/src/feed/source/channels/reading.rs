@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::feed::source::channels::{Slot, UnderWay};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::metrics::Metrics;
 use crate::read::all_docs::PAGE_ROWS_MAX;
 use crate::store::by_seq;
 use crate::store::keys::{BucketKeys, DocumentKeys, KeyRange};
@@ -171,9 +172,8 @@ fn begin_entries(
         });
     }
     let pages: Vec<_> = ranges.iter().map(|range| trx.get_range(&page_of(range, limit, false), 1, true)).collect();
-    if !is_all {
-        inner.metrics.channel_reads.add(pages.len() as u64);
-    }
+    let reads = if is_all { &inner.metrics.selector_index_reads } else { &inner.metrics.channel_reads };
+    reads.add(pages.len() as u64);
     let (keys, metrics) = (instance.keys.clone(), inner.metrics.clone());
     Box::pin(async move {
         let (mut rows, mut is_whole) = (Vec::new(), true);
@@ -181,6 +181,7 @@ fn begin_entries(
             let page = page.await?;
             is_whole &= !page.more() && page.len() < limit;
             if is_all {
+                metrics.selector_index_rows.add(page.len() as u64);
                 for row in &page {
                     rows.push(entry(keys.index_change_seq(row.key())?, row.value())?);
                 }
@@ -200,11 +201,13 @@ fn begin_entries(
 /// Of rows those that an index has, and those of documents that are seen no more: nothing is asked of these.
 pub(super) async fn selected(
     trx: &Transaction,
+    metrics: &Metrics,
     instance: &Instance,
     index: Option<u64>,
     found: Vec<FeedRow>,
 ) -> Result<Vec<FeedRow>> {
     let Some(number) = index else { return Ok(found) };
+    metrics.selector_index_looks.add(found.iter().filter(|row| row.kind == RowKind::Changed).count() as u64);
     let one = |row: FeedRow| {
         let seq = Seq::new(instance.incarnation(), row.position.of.unwrap_or(row.position.at).0);
         let is_asked = row.kind == RowKind::Changed;
