@@ -1,179 +1,33 @@
-//! `_changes`, in all its forms but one over WebSocket.
+//! `_changes`, in all its forms.
+//!
+//! Over a WebSocket (`feed=websocket`) the client says first what it wants, as the body of a `POST` would. Rows come as arrays in JSON, an
+//! empty one when there is nothing left to read, and heartbeats as empty messages, as Sync Gateway has it.
 
-use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
+mod asked;
+
 use std::time::Duration;
 
-use flatbed_http::{Following, Memory, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_http::{
+    CHUNK_BYTES, FREE_BYTES, Following, Handshake, Heartbeat, Memory, PagePermit, Pages, Reply, Sender, first_room,
+    shrink, spawn,
+};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{ChangeRow, ChangesPage, Documents, RevId, RowKind, Scope, Since};
-use flatbed_service::{Feed, FeedQuery, Filter, Follow, Heartbeats, Read, Waited, json_out};
+use flatbed_service::{Feed, FeedError, FeedQuery, Filter, Heartbeats, Read, Waited, json_out};
 use hyper::{Method, header};
 
+use self::asked::{Asked, Form, bytes_of_ids};
 use crate::error::{Failure, Result};
-use crate::query::Query;
 use crate::reply::{self, Interrupted, page_bytes, uncached};
 use crate::request::Request;
+use crate::session::name_of;
 use crate::state::Gateway;
 
-/// For how long a feed waits where it does not say, and at most.
-const WAIT: Duration = Duration::from_secs(300);
-const WAIT_MAX: Duration = Duration::from_secs(900);
+/// What a client may say over a WebSocket before it is sent anything; nothing more of memory is reckoned.
+const OPTIONS_BYTES_MAX: usize = FREE_BYTES;
 
-/// No heartbeat comes more often.
-const HEARTBEAT_MIN: Duration = Duration::from_secs(25);
-
-/// Ids that a feed may be about.
-const IDS_MAX: usize = 100_000;
-
-/// Channels that a feed may be about. Each is a range of its own for whoever sees all.
-const CHANNELS_MAX: usize = 1_000;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Normal,
-    Longpoll,
-    Continuous,
-}
-
-/// What a feed is asked for, in its query or in its body. Of both the query counts.
-#[derive(Debug)]
-struct Asked {
-    form: Form,
-    since: Since,
-    limit: Option<u64>,
-    all_leaves: bool,
-    include_docs: bool,
-    active_only: bool,
-    revocations: bool,
-    scope: Scope,
-    timeout: Duration,
-    heartbeat: Option<Duration>,
-}
-
-/// Where a feed begins.
-fn since(text: &str) -> Result<Since> {
-    match text.trim_matches('"') {
-        "" | "0" => Ok(Since::Beginning),
-        text => Ok(Since::After(text.parse()?)),
-    }
-}
-
-impl Asked {
-    fn new(query: &Query, posted: &Value<'_>) -> Result<Asked> {
-        let text = |name: &str| match query.get(name) {
-            Some(text) => Some(text),
-            None => posted.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()),
-        };
-        let flag = |name: &str| query.flag(name) || posted.get(name) == Some(&Value::Bool(true));
-        let number = |name: &str| match posted.get(name) {
-            Some(Value::Number(number)) if query.get(name).is_none() => number.parse::<u64>().ok(),
-            _ => query.number(name),
-        };
-        let wrong = |what: &str| Failure::bad_request(format!("Invalid JSON: {what}"));
-        for name in ["limit", "heartbeat", "timeout"] {
-            if !matches!(posted.get(name), None | Some(Value::Number(_) | Value::Null)) {
-                return Err(wrong(name));
-            }
-        }
-        if !matches!(posted.get("doc_ids"), None | Some(Value::Array(_) | Value::Null)) {
-            return Err(wrong("doc_ids"));
-        }
-        for name in ["filter", "channels", "feed", "style"] {
-            if !matches!(posted.get(name), None | Some(Value::String(_) | Value::Null)) {
-                return Err(wrong(name));
-            }
-        }
-        let form = match text("feed") {
-            None | Some("normal") => Form::Normal,
-            Some("longpoll") => Form::Longpoll,
-            Some("continuous") => Form::Continuous,
-            Some("websocket") => return Err(Failure::not_implemented("feed=websocket")),
-            Some(_) => return Err(Failure::bad_request("Unknown feed type")),
-        };
-        let since = match (query.get("since"), posted.get("since")) {
-            (Some(text), _) => since(text)?,
-            (None, Some(Value::String(text))) => since(text)?,
-            (None, Some(Value::Number(number))) => since(number)?,
-            (None, None | Some(Value::Null)) => Since::Beginning,
-            (None, Some(_)) => return Err(Failure::bad_request("Invalid sequence")),
-        };
-        let scope = match text("filter") {
-            None => Scope::All,
-            Some("_doc_ids") => Scope::Ids(doc_ids(query, posted)?),
-            Some("sync_gateway/bychannel") => Scope::Channels(Arc::new(by_channel(text("channels"))?)),
-            Some(_) => {
-                return Err(Failure::bad_request("Unknown filter; try sync_gateway/bychannel or _doc_ids"));
-            }
-        };
-        if matches!(scope, Scope::Ids(_)) && form != Form::Normal {
-            return Err(Failure::bad_request("Filter '_doc_ids' is only valid for feed=normal replications"));
-        }
-        let timeout = number("timeout").map_or(WAIT, |wait| Duration::from_millis(wait).min(WAIT_MAX));
-        let heartbeat = number("heartbeat").filter(|every| *every > 0);
-        Ok(Asked {
-            form,
-            since,
-            limit: number("limit").filter(|limit| *limit > 0),
-            all_leaves: text("style") == Some("all_docs"),
-            include_docs: flag("include_docs"),
-            active_only: flag("active_only"),
-            revocations: flag("revocations"),
-            scope,
-            timeout,
-            heartbeat: heartbeat.map(|every| Duration::from_millis(every).clamp(HEARTBEAT_MIN, WAIT_MAX)),
-        })
-    }
-}
-
-/// The channels of a filter.
-fn by_channel(channels: Option<&str>) -> Result<BTreeSet<String>> {
-    let channels = channels.ok_or_else(|| Failure::bad_request("Missing 'channels' filter parameter"))?;
-    let mut named = BTreeSet::new();
-    for channel in channels.split(',') {
-        flatbed_layer::check_channel(channel).map_err(|illegal| Failure::bad_request(illegal.to_string()))?;
-        named.insert(channel.to_owned());
-        if named.len() > CHANNELS_MAX {
-            return Err(Failure::bad_request(format!("at most {CHANNELS_MAX} channels in a filter")));
-        }
-    }
-    Ok(named)
-}
-
-fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
-    let missing = || Failure::bad_request("Missing 'doc_ids' filter parameter");
-    let read;
-    let list = match (query.get("doc_ids"), posted.get("doc_ids")) {
-        (Some(text), _) => match json::parse(text.as_bytes(), &Limits::default()) {
-            Ok(list) => {
-                read = list;
-                &read
-            }
-            // Not as JSON: with commas between them.
-            Err(_) => {
-                let ids: HashSet<String> = text.split(',').map(str::to_owned).collect();
-                return Ok(Arc::new(ids));
-            }
-        },
-        (None, Some(list)) => list,
-        (None, None) => return Err(missing()),
-    };
-    let Value::Array(list) = list else { return Err(missing()) };
-    if list.is_empty() && query.get("doc_ids").is_none() {
-        return Err(Failure::bad_request("Empty doc_ids list"));
-    }
-    if list.is_empty() || list.len() > IDS_MAX {
-        return Err(missing());
-    }
-    let ids: Option<HashSet<String>> = list.iter().map(|id| id.as_str().map(str::to_owned)).collect();
-    Ok(Arc::new(ids.ok_or_else(missing)?))
-}
-
-/// What a set takes in memory.
-fn bytes_of_ids(ids: &HashSet<String>) -> usize {
-    const EACH: usize = size_of::<String>() + 1;
-    EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
-}
+/// For it to do so.
+const OPTIONS_MAX: Duration = Duration::from_secs(10);
 
 /// What a page takes in memory.
 pub(crate) fn bytes_of(page: &ChangesPage) -> usize {
@@ -195,68 +49,138 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     } else {
         Value::Null
     };
-    let Asked { form, since, limit, all_leaves, include_docs, active_only, revocations, scope, timeout, heartbeat } =
-        Asked::new(&request.query, &posted)?;
+    let asked = Asked::new(&request.query, &posted)?;
     drop(posted);
-    if let Scope::Ids(ids) = &scope {
-        memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
+    if asked.form == Form::WebSocket {
+        return Box::pin(over_websocket(state, request, name)).await;
     }
-    let begins = match &since {
-        Since::After(place) => place.to_string(),
-        Since::Beginning | Since::Now => "0".to_owned(),
-    };
-    let database = request.context.database(name, Read).await?;
-    let follow = match form {
-        Form::Normal => Follow::No,
-        Form::Longpoll => Follow::UntilFirst,
-        Form::Continuous => Follow::On,
-    };
-    let documents = if include_docs { Documents::Yes } else { Documents::No };
-    let asked = FeedQuery {
-        since,
-        descending: false,
-        limit,
-        scope,
-        active_only,
-        revocations,
-        filter: Filter::None,
-        all_leaves,
-        documents,
-        filtered: Documents::No,
-        follow,
-        timeout,
-    };
-    let mut feed = Box::pin(request.context.feed(&database, asked)).await?;
-    let pages = Pages::new(feed.has_documents());
-    // The first page is read before the answer begins: a database that is not there is a 404.
-    let mut room = first_room(&pages).await?;
-    let first = feed.next_page().await?;
-    shrink(&mut room, bytes_of(&first));
-    let principal = request.context.principal();
-    let has_name = principal.name.is_some() || principal.is_admin;
-    let following = if feed.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
-    let (mut reply, sender) = reply::stream();
-    if form == Form::Continuous {
+    let (reply, sender) = reply::stream();
+    let begun = Begun::new(&request, name, asked, memory).await?;
+    let has_name = has_name(&request);
+    let following = if begun.feed.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
+    let mut reply = uncached(reply);
+    if begun.form == Form::Continuous {
         reply.header(header::CONTENT_TYPE, "application/octet-stream");
     }
-    let mut writer = Writer {
-        feed,
-        form,
-        left: limit.unwrap_or(u64::MAX),
-        sender,
-        pages,
-        rows: 0,
-        last_seq: begins,
-        heartbeats: Heartbeats::new(heartbeat),
-        following,
-        _memory: memory,
-    };
+    spawn(async move { begun.write(sender, following).await });
+    Ok(reply)
+}
+
+/// Whether somebody asks of whom it is known who they are, be it a user of this database alone.
+fn has_name(request: &Request) -> bool {
+    request.context.principal().is_admin || name_of(request.context.standing()).is_some()
+}
+
+/// `feed=websocket`. What of it can be refused is refused before the connection becomes a WebSocket, the rest with the words that it is
+/// closed with.
+async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Result<Reply> {
+    let handshake = Handshake::of(&state.shell.cors(), &mut request)?;
+    request.context.database(name, Read).await?.exists().await?;
+    let following = state.shell.follow(request.peer, has_name(&request))?;
+    let (reply, opening) = handshake.open();
+    let name = name.to_owned();
     spawn(async move {
-        if writer.write(first, room).await.is_ok() {
-            let _ = writer.sender.finish().await;
+        let said = opening.first_message(OPTIONS_BYTES_MAX, OPTIONS_MAX);
+        let said = tokio::select! {
+            said = said => said,
+            () = gives_way(following.as_ref()) => None,
+        };
+        let Some((message, socket)) = said else { return };
+        let begun = async {
+            let parsed = json::parse(&message, &Limits::default());
+            let message = parsed.map_err(|error| Failure::bad_request(format!("Invalid JSON: {error}")))?;
+            let asked = Asked::of_message(std::mem::take(&mut request.query), &message)?;
+            Begun::new(&request, &name, asked, Memory::default()).await
+        };
+        match Box::pin(begun).await {
+            Ok(begun) => {
+                drop((request, message));
+                let (lines, sender) = reply::stream();
+                let sending = spawn(async move { begun.write(sender, following).await });
+                socket.send(lines, Heartbeat::Message).await;
+                // It ends with its reader, who is gone.
+                let _ = sending.await;
+            }
+            Err(failure) => socket.refuse(&failure.reason).await,
         }
     });
-    Ok(uncached(reply))
+    Ok(reply)
+}
+
+/// A feed whose first page is there.
+struct Begun {
+    form: Form,
+    feed: Feed,
+    pages: Pages,
+    room: PagePermit,
+    first: ChangesPage,
+    left: u64,
+    last_seq: String,
+    heartbeats: Heartbeats,
+    memory: Memory,
+}
+
+impl Begun {
+    /// Begins a feed and reads its first page, before the answer begins: a database that is not there is a 404.
+    async fn new(request: &Request, name: &str, asked: Asked, mut memory: Memory) -> Result<Begun> {
+        let Asked { form, since, limit, all_leaves, include_docs, active_only, revocations, scope, timeout, heartbeat } =
+            asked;
+        if let Scope::Ids(ids) = &scope {
+            memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
+        }
+        let last_seq = match &since {
+            Since::After(place) => place.to_string(),
+            Since::Beginning | Since::Now => "0".to_owned(),
+        };
+        let database = request.context.database(name, Read).await?;
+        let documents = if include_docs { Documents::Yes } else { Documents::No };
+        let asked = FeedQuery {
+            since,
+            descending: false,
+            limit,
+            scope,
+            active_only,
+            revocations,
+            filter: Filter::None,
+            all_leaves,
+            documents,
+            filtered: Documents::No,
+            follow: form.follow(),
+            timeout,
+        };
+        let mut feed = Box::pin(request.context.feed(&database, asked)).await?;
+        let pages = Pages::new(feed.has_documents());
+        let mut room = first_room(&pages).await?;
+        let first = feed.next_page().await?;
+        shrink(&mut room, bytes_of(&first));
+        let left = limit.unwrap_or(u64::MAX);
+        Ok(Begun { form, feed, pages, room, first, left, last_seq, heartbeats: Heartbeats::new(heartbeat), memory })
+    }
+
+    /// Sends it.
+    async fn write(self, sender: Sender, following: Option<Following>) {
+        let Begun { form, feed, pages, room, first, left, last_seq, heartbeats, memory } = self;
+        let mut writer = Writer {
+            feed,
+            form,
+            left,
+            sender,
+            pages,
+            rows: 0,
+            is_caught_up: false,
+            last_seq,
+            heartbeats,
+            following,
+            lost: None,
+            _memory: memory,
+        };
+        let done = writer.write(first, room).await;
+        let _ = match (done, writer.lost) {
+            (Ok(()), _) => writer.sender.finish().await,
+            (Err(_), Some(reason)) => writer.sender.refuse(reason).await,
+            (Err(_), None) => Ok(()),
+        };
+    }
 }
 
 struct Writer {
@@ -267,11 +191,15 @@ struct Writer {
     sender: Sender,
     pages: Pages,
     rows: u64,
+    /// Its reader knows that there was nothing left.
+    is_caught_up: bool,
     /// Of the last row, or where the feed began.
     last_seq: String,
     heartbeats: Heartbeats,
     /// Where it is one of those of strangers, which are bounded together.
     following: Option<Following>,
+    /// Why nothing more is read, where that is not the client's.
+    lost: Option<String>,
     _memory: Memory,
 }
 
@@ -292,7 +220,7 @@ type Written = std::result::Result<(), Interrupted>;
 
 impl Writer {
     async fn write(&mut self, first: ChangesPage, room: PagePermit) -> Written {
-        let is_list = self.form != Form::Continuous;
+        let is_list = self.form.is_list();
         if is_list {
             self.sender.buffer.extend_from_slice(b"{\"results\":[");
         }
@@ -327,6 +255,10 @@ impl Writer {
             if self.left == 0 || !self.feed.goes_on() || (self.form == Form::Longpoll && self.rows > 0) {
                 return Ok(More::Nothing);
             }
+            if self.form == Form::WebSocket && !self.is_caught_up {
+                self.sender.buffer.extend_from_slice(b"[]\n");
+                self.is_caught_up = true;
+            }
             // The client learns that it is connected, before it waits.
             self.sender.flush().await?;
             drop(room.take());
@@ -341,11 +273,11 @@ impl Writer {
     /// The next page, and room for it, once that of the last is given back.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
         drop(room);
-        let Writer { feed, pages, sender, heartbeats, form, .. } = self;
+        let Writer { feed, pages, sender, heartbeats, form, lost, .. } = self;
         let gone = sender.watch();
         let mut next = Box::pin(async {
             let mut room = gone.page_room(pages).await?;
-            let page = feed.next_page().await?;
+            let page = feed.next_page().await.map_err(|error| noted(lost, error))?;
             shrink(&mut room, bytes_of(&page));
             Ok::<_, Interrupted>((room, page))
         });
@@ -368,7 +300,7 @@ impl Writer {
             // A client that does not read holds nothing that is read for it.
             self.sender.ready().await?;
             tokio::select! {
-                waited = self.feed.wait(&mut self.heartbeats) => match waited? {
+                waited = self.feed.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
                     Waited::Shared(rows) => {
                         return Ok(Came::Rows(rows.iter().map(|row| self.feed.shown(row)).collect()));
                     }
@@ -387,6 +319,8 @@ impl Writer {
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
+        // A message of a WebSocket is an array of rows, of as much as is sent at once.
+        let mut is_open = false;
         for row in rows {
             // Design documents are no documents here.
             let is_hidden = row.id.starts_with('_') && row.kind != RowKind::User;
@@ -397,24 +331,46 @@ impl Writer {
                 break;
             }
             self.left -= 1;
-            let is_list = self.form != Form::Continuous;
-            if is_list {
-                self.sender.buffer.extend_from_slice(if self.rows > 0 { b",\n" } else { b"\n" });
+            match self.form {
+                Form::Normal | Form::Longpoll => {
+                    self.sender.buffer.extend_from_slice(if self.rows > 0 { b",\n" } else { b"\n" });
+                }
+                Form::Continuous => {}
+                Form::WebSocket => self.sender.buffer.push(if is_open { b',' } else { b'[' }),
             }
+            is_open = true;
             self.rows += 1;
             self.sender.count_row();
             write_row(row, &mut self.sender.buffer);
-            if !is_list {
-                self.sender.buffer.push(b'\n');
+            match self.form {
+                Form::Normal | Form::Longpoll => {}
+                Form::Continuous => self.sender.buffer.push(b'\n'),
+                Form::WebSocket if self.sender.buffer.len() >= CHUNK_BYTES => {
+                    self.sender.buffer.extend_from_slice(b"]\n");
+                    is_open = false;
+                }
+                Form::WebSocket => {}
             }
             self.last_seq = row.place().to_string();
             self.sender.send_if_full().await?;
         }
-        if self.form == Form::Continuous {
+        if self.form == Form::WebSocket && is_open {
+            self.sender.buffer.extend_from_slice(b"]\n");
+        }
+        if !self.form.is_list() {
             self.sender.flush().await?;
         }
         Ok(())
     }
+}
+
+/// What a feed broke off for, where that is something to be told.
+fn noted(lost: &mut Option<String>, error: FeedError) -> Interrupted {
+    if let FeedError::Lost(refused) = error {
+        *lost = Some(Failure::from(refused).reason);
+        return Interrupted;
+    }
+    error.into()
 }
 
 async fn gives_way(following: Option<&Following>) {
@@ -445,48 +401,4 @@ fn write_row(row: &ChangeRow, out: &mut Vec<u8>) {
         json_out::rev(rev, changes.object().place(name!("rev")));
     }
     changes.end();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(query: &str, posted: &str) -> std::result::Result<Asked, String> {
-        let posted = json::parse(posted.as_bytes(), &Limits::default()).unwrap();
-        Asked::new(&Query::parse(Some(query)).unwrap(), &posted).map_err(|failure| failure.reason)
-    }
-
-    #[test]
-    fn what_is_asked_for() {
-        let found = asked("limit=3&style=all_docs&timeout=99999999&heartbeat=1", r#"{"limit":7,"include_docs":true}"#);
-        let found = found.unwrap();
-        assert_eq!((found.limit, found.all_leaves, found.include_docs), (Some(3), true, true));
-        assert_eq!((found.timeout, found.heartbeat), (WAIT_MAX, Some(HEARTBEAT_MIN)));
-        for limit in ["limit=abc", "limit=-1", "limit=0", "limit="] {
-            assert_eq!(asked(limit, "null").unwrap().limit, None);
-        }
-        for (query, posted, reason) in [
-            ("feed=bogus", "null", "Unknown feed type"),
-            ("filter=bogus", "null", "Unknown filter; try sync_gateway/bychannel or _doc_ids"),
-            ("filter=sync_gateway/bychannel", "null", "Missing 'channels' filter parameter"),
-            ("filter=sync_gateway/bychannel&channels=A,,B", "null", "Illegal channel name \"\""),
-            ("filter=_doc_ids&doc_ids=[]", "null", "Missing 'doc_ids' filter parameter"),
-            ("filter=_doc_ids", r#"{"doc_ids":[1]}"#, "Missing 'doc_ids' filter parameter"),
-            ("since=abc", "null", "Invalid sequence"),
-            ("since=now", "null", "Invalid sequence"),
-            ("", r#"{"since":true}"#, "Invalid sequence"),
-            ("", r#"{"limit":"x"}"#, "Invalid JSON: limit"),
-            ("", r#"{"channels":["A"]}"#, "Invalid JSON: channels"),
-        ] {
-            assert_eq!(asked(query, posted).unwrap_err(), reason);
-        }
-        let many = (0..=CHANNELS_MAX).map(|at| at.to_string()).collect::<Vec<_>>().join(",");
-        let failure = asked(&format!("filter=sync_gateway/bychannel&channels={many}"), "null").unwrap_err();
-        assert_eq!(failure, "at most 1000 channels in a filter");
-        let found = asked("filter=sync_gateway/bychannel&channels=B,A,B&revocations=true", "null").unwrap();
-        assert_eq!(found.scope, Scope::Channels(Arc::new(["A", "B"].map(str::to_owned).into())));
-        assert!(found.revocations);
-        let ids = asked("filter=_doc_ids&doc_ids=a,b", "null").unwrap().scope;
-        assert_eq!(ids, Scope::Ids(Arc::new(["a", "b"].map(str::to_owned).into())));
-    }
 }

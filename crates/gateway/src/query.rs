@@ -44,6 +44,12 @@ impl Query {
         Ok(Query(parameters))
     }
 
+    /// Without those of which something is said elsewhere.
+    pub(crate) fn without(mut self, is_said: impl Fn(&str) -> bool) -> Query {
+        self.0.retain(|(name, _)| !is_said(name));
+        self
+    }
+
     /// A parameter that is not empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(found, _)| found == name);

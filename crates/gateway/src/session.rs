@@ -96,7 +96,7 @@ impl From<UserSignInError> for Failure {
 }
 
 /// The name of who has signed in, as a principal of the database; `None`: nobody in particular.
-fn name_of(standing: &Standing) -> Option<&str> {
+pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
     match standing.rests_on() {
         RestsOn::Principal { name, .. } => Some(&**name).filter(|name| !name.is_empty()),
         _ => standing.principal().name.as_deref(),

@@ -65,4 +65,4 @@ pub use server::{BindError, Server, Shell, ShellOptions};
 pub use surface::{Answer, Origin, Surface};
 pub use tls::{Tls, TlsError};
 pub use tracked::{ContinueTrace, REQUEST_TARGET, TRACE_TARGET, spawn};
-pub use websocket::Handshake;
+pub use websocket::{Handshake, Heartbeat, Opened, Opening};

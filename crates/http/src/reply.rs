@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::metrics::Counts;
 use crate::outlet::{Outgoing, Outlet, PageKind, Room};
@@ -110,6 +110,17 @@ pub enum ReplyBody {
     Until(Box<Until>),
     /// A stream that has ended as it should.
     Ended,
+    /// None: the connection speaks another protocol from here on, and what it is given there is cut when what is sent here resolves.
+    Switched(oneshot::Sender<End>),
+}
+
+/// When an answer may not go on.
+pub struct End(pub(crate) Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl std::fmt::Debug for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("End").finish_non_exhaustive()
+    }
 }
 
 /// See [`ReplyBody::Whole`].
@@ -121,16 +132,11 @@ pub struct Whole {
 }
 
 /// See [`ReplyBody::Until`].
+#[derive(Debug)]
 pub struct Until {
     pieces: mpsc::Receiver<Piece>,
     /// The stream is cut when this resolves.
-    end: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-impl std::fmt::Debug for Until {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Until").finish_non_exhaustive()
-    }
+    end: End,
 }
 
 /// What the task of a streamed answer sends.
@@ -140,6 +146,8 @@ pub enum Piece {
     Data(Outgoing),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
     End,
+    /// The same, and a WebSocket says why.
+    Refused(String),
 }
 
 /// A streamed answer that broke off.
@@ -165,13 +173,13 @@ impl Body for ReplyBody {
                 let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
                 Poll::Ready(Some(Ok(Frame::data(Outgoing::new(piece, Some(outlet.clone()), Some(room.clone()))))))
             }
-            ReplyBody::Ended => Poll::Ready(None),
+            ReplyBody::Ended | ReplyBody::Switched(_) => Poll::Ready(None),
             ReplyBody::Stream(pieces) => {
                 let piece = std::task::ready!(pieces.poll_recv(context));
                 self.frame(piece)
             }
             ReplyBody::Until(until) => {
-                if until.end.as_mut().poll(context).is_ready() {
+                if until.end.0.as_mut().poll(context).is_ready() {
                     // Its task ends with this, as without its client.
                     until.pieces.close();
                     return Poll::Ready(Some(Err(BrokenOff)));
@@ -184,7 +192,7 @@ impl Body for ReplyBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            ReplyBody::Full(None) | ReplyBody::Ended => true,
+            ReplyBody::Full(None) | ReplyBody::Ended | ReplyBody::Switched(_) => true,
             ReplyBody::Whole(whole) => whole.rest.is_empty(),
             ReplyBody::Full(Some(_)) | ReplyBody::Stream(_) | ReplyBody::Until(_) => false,
         }
@@ -194,7 +202,7 @@ impl Body for ReplyBody {
         match self {
             ReplyBody::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             ReplyBody::Whole(whole) => SizeHint::with_exact(whole.rest.len() as u64),
-            ReplyBody::Ended => SizeHint::with_exact(0),
+            ReplyBody::Ended | ReplyBody::Switched(_) => SizeHint::with_exact(0),
             ReplyBody::Stream(_) | ReplyBody::Until(_) => SizeHint::default(),
         }
     }
@@ -209,7 +217,7 @@ impl ReplyBody {
                 *self = ReplyBody::Ended;
                 Poll::Ready(None)
             }
-            None => Poll::Ready(Some(Err(BrokenOff))),
+            Some(Piece::Refused(_)) | None => Poll::Ready(Some(Err(BrokenOff))),
         }
     }
 }
@@ -291,6 +299,16 @@ impl Sender {
     pub async fn finish(mut self) -> Result<(), Gone> {
         self.flush().await?;
         self.reserve().await?.send(Piece::End);
+        Ok(())
+    }
+
+    /// Sends the rest, and why nothing follows: what goes over a WebSocket ends with these words, another answer breaks off.
+    ///
+    /// # Errors
+    /// [`Gone`].
+    pub async fn refuse(mut self, reason: String) -> Result<(), Gone> {
+        self.flush().await?;
+        self.reserve().await?.send(Piece::Refused(reason));
         Ok(())
     }
 
@@ -455,8 +473,14 @@ impl Reply {
     /// Cuts the answer when this resolves, if it is a stream that goes on then.
     #[must_use]
     pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Reply {
+        let end = End(Box::pin(end));
         self.body = match self.body {
-            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end: Box::pin(end) })),
+            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end })),
+            ReplyBody::Switched(switched) => {
+                // Who has gone already is sent nothing.
+                let _ = switched.send(end);
+                ReplyBody::Full(None)
+            }
             body => body,
         };
         self
@@ -491,6 +515,23 @@ mod tests {
         let mut body = reply.until(std::future::pending()).body;
         sender.finish().await.unwrap();
         assert!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_a_connection_turns_into_is_cut_likewise() {
+        let (switched, end) = oneshot::channel();
+        let reply = Reply {
+            status: StatusCode::SWITCHING_PROTOCOLS,
+            headers: HeaderMap::new(),
+            body: ReplyBody::Switched(switched),
+            held: None,
+        };
+        let (cut, is_cut) = oneshot::channel::<()>();
+        assert!(reply.until(async { drop(is_cut.await) }).body.is_end_stream());
+        let mut end = end.await.unwrap().0;
+        assert!(end.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending());
+        drop(cut);
+        end.await;
     }
 
     #[tokio::test]

@@ -1,8 +1,10 @@
-//! Feeds over a WebSocket (RFC 6455): a JSON message a row.
+//! Feeds over a WebSocket (RFC 6455): a message a line.
 //!
 //! The feed's own task writes lines, as for `feed=continuous`; here each becomes a text message, and the empty line of a
-//! heartbeat a ping. Long lines go out as they come, in fragments. Nothing is read ahead of the client: the feed's task
-//! waits while the socket takes no more.
+//! heartbeat a ping or an empty message. Long lines go out as they come, in fragments. Nothing is read ahead of the client: the
+//! feed's task waits while the socket takes no more.
+//!
+//! A client has nothing to say but control frames, and where a feed is asked for so, one message that says what it wants.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +16,7 @@ use hyper::{Method, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use sha1::{Digest, Sha1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -24,13 +26,13 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::cors::{Cors, Page};
 use crate::refused::{Refused, Result};
-use crate::reply::{Piece, Reply, ReplyBody};
+use crate::reply::{End, Piece, Reply, ReplyBody};
 use crate::request::Request;
 
 /// What every handshake's key is followed by (RFC 6455, 1.3).
 const HANDSHAKE: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A client has nothing to say but control frames.
+/// What a client may say that has nothing to say.
 const INCOMING_BYTES_MAX: usize = 1_024;
 
 /// Held for each connection.
@@ -42,10 +44,22 @@ const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 /// For the connection to change its protocol.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
+/// The longest reason that a close can give (RFC 6455, 5.5).
+const REASON_BYTES_MAX: usize = 123;
+
 /// For the client's answer to a close.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// What a feed's empty line becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// A ping.
+    Ping,
+    /// A text message with nothing in it.
+    Message,
+}
 
 /// A request that asks for a WebSocket as it should.
 #[derive(Debug)]
@@ -89,73 +103,213 @@ impl Handshake {
     pub fn answer(self, mut reply: Reply) -> Reply {
         let body = std::mem::replace(&mut reply.body, ReplyBody::Full(None));
         let ReplyBody::Stream(pieces) = body else { return reply };
+        let (reply, opening) = self.open();
         crate::tracked::spawn(async move {
-            match timeout(HANDSHAKE_MAX, self.upgraded).await {
-                Ok(Ok(upgraded)) => serve(upgraded, pieces).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a connection was not upgraded"),
-                Err(_) => tracing::debug!("a connection was not upgraded in time"),
+            if let Some(opened) = opening.upgraded(INCOMING_BYTES_MAX).await {
+                opened.serve(pieces, Heartbeat::Ping).await;
             }
         });
-        reply.status = StatusCode::SWITCHING_PROTOCOLS;
-        reply.headers.clear();
+        reply
+    }
+
+    /// 101, and what comes of the connection once that is sent.
+    pub fn open(self) -> (Reply, Opening) {
+        let (switched, end) = oneshot::channel();
+        let mut reply = Reply {
+            status: StatusCode::SWITCHING_PROTOCOLS,
+            headers: Default::default(),
+            body: ReplyBody::Switched(switched),
+            held: None,
+        };
         reply.header(header::CONNECTION, "upgrade");
         reply.header(header::UPGRADE, "websocket");
         reply.header(header::SEC_WEBSOCKET_ACCEPT, &self.accept);
-        reply
+        (reply, Opening { upgraded: self.upgraded, end })
     }
 }
 
-/// Sends a feed until it ends, or the client does.
-async fn serve(upgraded: Upgraded, mut pieces: mpsc::Receiver<Piece>) {
-    let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER_BYTES)
-        .write_buffer_size(WRITE_BUFFER_BYTES)
-        .max_message_size(Some(INCOMING_BYTES_MAX))
-        .max_frame_size(Some(INCOMING_BYTES_MAX));
-    let mut socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
-    let mut lines = Lines::default();
-    let code = loop {
+/// A WebSocket to be.
+#[derive(Debug)]
+pub struct Opening {
+    upgraded: OnUpgrade,
+    end: oneshot::Receiver<End>,
+}
+
+impl Opening {
+    /// Waits until the connection has changed its protocol; `None`: it has not. The client's messages have so many bytes at most, of
+    /// which nothing is reckoned.
+    async fn upgraded(self, incoming_bytes_max: usize) -> Option<Opened> {
+        let Opening { upgraded, end } = self;
+        let upgraded = match timeout(HANDSHAKE_MAX, upgraded).await {
+            Ok(Ok(upgraded)) => upgraded,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a connection was not upgraded");
+                return None;
+            }
+            Err(_) => {
+                tracing::debug!("a connection was not upgraded in time");
+                return None;
+            }
+        };
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER_BYTES)
+            .write_buffer_size(WRITE_BUFFER_BYTES)
+            .max_message_size(Some(incoming_bytes_max))
+            .max_frame_size(Some(incoming_bytes_max));
+        let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
+        let end = End(Box::pin(async {
+            match end.await {
+                Ok(End(end)) => end.await,
+                Err(_) => std::future::pending().await,
+            }
+        }));
+        Some(Opened { socket, end })
+    }
+
+    /// Waits for the one message that a client says, text or bytes. `None`: none came within that time, or one of more than
+    /// `bytes_max`, of which nothing is reckoned.
+    pub async fn first_message(self, bytes_max: usize, within: Duration) -> Option<(Bytes, Opened)> {
+        let mut opened = self.upgraded(bytes_max).await?;
+        let Opened { socket, end } = &mut opened;
+        let said = async {
+            loop {
+                match socket.next().await {
+                    Some(Ok(Message::Text(text))) => return Ok(text.into()),
+                    Some(Ok(Message::Binary(bytes))) => return Ok(bytes),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                    Some(Ok(Message::Close(_))) => return Err(Ending::new(CloseCode::Normal, "")),
+                    Some(Err(_)) => return Err(Ending::new(CloseCode::Policy, "This message is too long, or none.")),
+                    None => return Err(Ending::GONE),
+                }
+            }
+        };
+        let said = tokio::select! {
+            said = timeout(within, said) => {
+                said.unwrap_or_else(|_| Err(Ending::new(CloseCode::Policy, "Nothing was said in time.")))
+            }
+            () = &mut end.0 => return None,
+        };
+        match said {
+            Ok(message) => Some((message, opened)),
+            Err(ending) => {
+                opened.end(ending, false).await;
+                None
+            }
+        }
+    }
+}
+
+/// A WebSocket.
+pub struct Opened {
+    socket: Socket,
+    /// When it may not go on.
+    end: End,
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened").finish_non_exhaustive()
+    }
+}
+
+/// How a socket is closed.
+#[derive(Debug)]
+struct Ending {
+    code: CloseCode,
+    reason: String,
+    /// There is nobody to be told.
+    is_gone: bool,
+}
+
+impl Ending {
+    const GONE: Ending = Ending { code: CloseCode::Abnormal, reason: String::new(), is_gone: true };
+
+    fn new(code: CloseCode, reason: impl Into<String>) -> Ending {
+        Ending { code, reason: reason.into(), is_gone: false }
+    }
+}
+
+impl Opened {
+    /// Sends the lines of a streamed answer until it ends, or the client does.
+    pub async fn send(self, reply: Reply, heartbeat: Heartbeat) {
+        if let ReplyBody::Stream(pieces) = reply.body {
+            self.serve(pieces, heartbeat).await;
+        }
+    }
+
+    /// Closes it, and says why.
+    pub async fn refuse(self, reason: &str) {
+        self.end(Ending::new(CloseCode::Policy, reason), false).await;
+    }
+
+    async fn serve(mut self, mut pieces: mpsc::Receiver<Piece>, heartbeat: Heartbeat) {
+        let mut lines = Lines::new(heartbeat);
+        let ending = tokio::select! {
+            ending = feed(&mut self.socket, &mut lines, &mut pieces) => ending,
+            () = &mut self.end.0 => Ending::new(CloseCode::Policy, "This may be read no longer."),
+        };
+        if lines.is_sending {
+            // Who does not read is not sent, either, what they have lost the right to.
+            return;
+        }
+        // The feed's task ends with this.
+        drop(pieces);
+        self.end(ending, lines.is_within).await;
+    }
+
+    async fn end(mut self, Ending { code, mut reason, is_gone }: Ending, is_within_line: bool) {
+        let socket = &mut self.socket;
+        let close = async {
+            // A message that broke off is never completed, or it would look whole.
+            if is_gone || is_within_line {
+                return;
+            }
+            while reason.len() > REASON_BYTES_MAX {
+                reason.pop();
+            }
+            // A close by the client is answered with its own code, and what is sent here comes too late.
+            let _ = socket.close(Some(CloseFrame { code, reason: reason.into() })).await;
+            while let Some(Ok(_)) = socket.next().await {}
+            if code == CloseCode::Policy {
+                // With bytes unread the system would reset the connection, and what was sent last would not arrive.
+                let stream = socket.get_mut();
+                let mut rest = [0; READ_BUFFER_BYTES];
+                let _ = stream.shutdown().await;
+                while stream.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+            }
+        };
+        let _ = timeout(CLOSE_MAX, close).await;
+    }
+}
+
+/// Sends what comes until nothing more does, or the client ends it.
+async fn feed(socket: &mut Socket, lines: &mut Lines, pieces: &mut mpsc::Receiver<Piece>) -> Ending {
+    loop {
         tokio::select! {
             piece = pieces.recv() => match piece {
                 Some(Piece::Data(piece)) => {
                     // It has its room until the socket has taken it.
-                    if send(&mut socket, &mut lines, piece.bytes().clone()).await.is_err() {
-                        return;
+                    lines.is_sending = true;
+                    if send(socket, lines, piece.bytes().clone()).await.is_err() {
+                        return Ending::GONE;
                     }
+                    lines.is_sending = false;
                 }
-                Some(Piece::End) => break CloseCode::Normal,
-                None => break CloseCode::Error,
+                Some(Piece::End) => return Ending::new(CloseCode::Normal, ""),
+                Some(Piece::Refused(reason)) => return Ending::new(CloseCode::Policy, reason),
+                None => return Ending::new(CloseCode::Error, ""),
             },
             incoming = socket.next() => match incoming {
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(Message::Close(_))) => break CloseCode::Normal,
+                Some(Ok(Message::Close(_))) => return Ending::new(CloseCode::Normal, ""),
                 // Rows are one way only.
-                Some(Ok(_)) => break CloseCode::Unsupported,
+                Some(Ok(_)) => return Ending::new(CloseCode::Unsupported, ""),
                 // Among them messages that are too long.
-                Some(Err(_)) => break CloseCode::Policy,
-                None => return,
+                Some(Err(_)) => return Ending::new(CloseCode::Policy, ""),
+                None => return Ending::GONE,
             },
         }
-    };
-    // The feed's task ends with this.
-    drop(pieces);
-    let close = async {
-        if lines.is_within {
-            // A message that broke off is never completed, or it would look whole.
-            return;
-        }
-        // A close by the client is answered with its own code, and what is sent here comes too late.
-        let _ = socket.close(Some(CloseFrame { code, reason: Default::default() })).await;
-        while let Some(Ok(_)) = socket.next().await {}
-        if code == CloseCode::Policy {
-            // With bytes unread the system would reset the connection, and what was sent last would not arrive.
-            let stream = socket.get_mut();
-            let mut rest = [0; READ_BUFFER_BYTES];
-            let _ = stream.shutdown().await;
-            while stream.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
-        }
-    };
-    let _ = timeout(CLOSE_MAX, close).await;
+    }
 }
 
 async fn send(
@@ -171,10 +325,18 @@ async fn send(
 }
 
 /// Makes messages of lines, however they are cut.
-#[derive(Default)]
 struct Lines {
     /// The beginning of a line has been sent.
     is_within: bool,
+    /// The socket has not taken all that it was given.
+    is_sending: bool,
+    heartbeat: Heartbeat,
+}
+
+impl Lines {
+    fn new(heartbeat: Heartbeat) -> Lines {
+        Lines { is_within: false, is_sending: false, heartbeat }
+    }
 }
 
 impl Lines {
@@ -186,7 +348,7 @@ impl Lines {
         let part = rest.split_to(end.unwrap_or(rest.len()));
         if end.is_some() {
             rest.advance(1);
-            if part.is_empty() && !self.is_within {
+            if part.is_empty() && !self.is_within && self.heartbeat == Heartbeat::Ping {
                 return Some(Message::Ping(Bytes::new()));
             }
         }
@@ -202,6 +364,15 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_heartbeat_is_a_ping_or_an_empty_message() {
+        let one = |heartbeat| Lines::new(heartbeat).next(&mut Bytes::from_static(b"\n"));
+        assert!(matches!(one(Heartbeat::Ping), Some(Message::Ping(bytes)) if bytes.is_empty()));
+        let Some(Message::Frame(frame)) = one(Heartbeat::Message) else { panic!("no frame") };
+        assert_eq!(frame.header().opcode, OpCode::Data(Data::Text));
+        assert!(frame.header().is_final && frame.payload().is_empty());
+    }
+
     proptest! {
         #[test]
         fn lines_are_messages_wherever_they_are_cut(
@@ -209,7 +380,7 @@ mod tests {
         ) {
             let text: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect();
             let (mut found, mut open) = (Vec::new(), None::<Vec<u8>>);
-            let (mut state, mut rest, mut cuts) = (Lines::default(), Bytes::from(text), cuts.into_iter().cycle());
+            let (mut state, mut rest, mut cuts) = (Lines::new(Heartbeat::Ping), Bytes::from(text), cuts.into_iter().cycle());
             while !rest.is_empty() {
                 let mut piece = rest.split_to(cuts.next().unwrap_or(1).min(rest.len()));
                 while let Some(message) = state.next(&mut piece) {
