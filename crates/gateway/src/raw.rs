@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use flatbed_channels::{Given, Grant, Grantee};
 use flatbed_documents::{Part, Show};
 use flatbed_http::{Pages, Reply, ReplyBody, first_room};
 use flatbed_layer::json::Object;
-use flatbed_layer::{GetOptions, NotFound, OpenRevs, Refusal, RevId};
+use flatbed_layer::{GetOptions, NotFound, OpenRevs, Refusal, RevId, Verdict};
 use flatbed_service::{Administer, json_out};
 use hyper::{Method, StatusCode, header};
+use sha1::{Digest, Sha1};
 
 use crate::all_docs::write_access;
+use crate::body::new_id;
 use crate::error::{Failure, Result};
 use crate::read;
 use crate::reply::{empty, json};
@@ -100,22 +103,55 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
     Ok(json(StatusCode::OK, text))
 }
 
+/// The same with hashes in the place of all names: of channels, users and roles. As Sync Gateway makes them: SHA-1 of the salt and the name, in
+/// hexadecimal digits.
+fn redacted(verdict: &Verdict, salt: &str) -> Verdict {
+    let hash = |name: &str| {
+        let digest = Sha1::new().chain_update(salt).chain_update(name).finalize();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let grant = |Grant { to, what }: &Grant| Grant {
+        to: match to {
+            Grantee::User(name) => Grantee::User(hash(name)),
+            Grantee::Role(name) => Grantee::Role(hash(name)),
+        },
+        what: match what {
+            Given::Channel(name) => Given::Channel(hash(name)),
+            Given::Role(name) => Given::Role(hash(name)),
+        },
+    };
+    Verdict {
+        channels: verdict.channels.iter().map(|name| hash(name)).collect(),
+        grants: verdict.grants.iter().map(grant).collect(),
+        expires_at_ms: verdict.expires_at_ms,
+        writer: verdict.writer.as_deref().map(|writer| hash(name_of(writer))),
+    }
+}
+
 /// `_raw/{id}`: the winner, be it a tombstone, and beside its members as `_sync` what is kept of it. Another shape than the recorded one,
-/// which was how a bucket keeps it: here it is where the document stands, its revisions, its channels and whom it lets in.
+/// which was how a bucket keeps it: here it is where the document stands, its revisions, its channels and whom it lets in. With `redact=true`
+/// nothing is shown that somebody has chosen: for who passes it on.
 pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
-    let include_doc = query.get("include_doc") != Some("false");
-    if query.flag("redact") {
-        if query.flag("include_doc") {
-            let reason = "redact and include_doc cannot be true at the same time. If you want to redact you must specify include_doc=false";
-            return Err(Failure::bad_request(reason));
-        }
-        return Err(Failure::not_implemented("redact"));
+    let is_redacted = query.flag("redact");
+    if is_redacted && query.flag("include_doc") {
+        let reason = "redact and include_doc cannot be true at the same time. If you want to redact you must specify include_doc=false";
+        return Err(Failure::bad_request(reason));
     }
+    let include_doc = !is_redacted && query.get("include_doc") != Some("false");
+    let salt = match (is_redacted, query.get("salt")) {
+        (true, Some(salt)) => Some(salt.to_owned()),
+        // Nobody can find out what was hashed by trying names.
+        (true, None) => Some(new_id()?),
+        (false, _) => None,
+    };
     flatbed_layer::check_document_id(id)?;
     let database = request.context.database(name, Administer).await?;
     let found = database.routings(&[id.to_owned()]).await?.into_iter().next().flatten();
-    let routing = found.ok_or_else(missing)?;
+    let mut routing = found.ok_or_else(missing)?;
+    if let Some(salt) = &salt {
+        routing.verdict = redacted(&routing.verdict, salt);
+    }
     let options = GetOptions {
         rev: Some(routing.rev.clone()),
         tombstone: true,
@@ -157,4 +193,39 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
         reply.headers.remove(header::CONTENT_TYPE);
     }
     Ok(Reply { held: room, ..reply })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_hashed() {
+        let grant = |to, what| Grant { to, what };
+        let verdict = Verdict {
+            channels: ["A".to_owned()].into(),
+            grants: [
+                grant(Grantee::User("anna".to_owned()), Given::Channel("B".to_owned())),
+                grant(Grantee::Role("cooks".to_owned()), Given::Role("waiters".to_owned())),
+            ]
+            .into(),
+            expires_at_ms: Some(1),
+            writer: Some("anna:7".to_owned()),
+        };
+        let found = redacted(&verdict, "salt");
+        let shown = format!("{found:?}");
+        for name in ["\"A\"", "\"B\"", "anna", "cooks", "waiters"] {
+            assert!(!shown.contains(name), "{shown}");
+        }
+        // printf saltanna | sha1sum
+        assert_eq!(found.writer.as_deref(), Some("d0daa2e92be249c259a1b90be88df8cd961bdd5a"));
+        assert!(
+            found
+                .grants
+                .iter()
+                .any(|grant| grant.to == Grantee::User("d0daa2e92be249c259a1b90be88df8cd961bdd5a".to_owned()))
+        );
+        assert_ne!(redacted(&verdict, "other"), found);
+        assert_eq!(found.expires_at_ms, Some(1));
+    }
 }
