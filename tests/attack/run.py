@@ -45,6 +45,8 @@ MODULES = [
     "gate",
     "guesses",
     "sync",
+    "channels",
+    "channel_feeds",
 ]
 
 
