@@ -15,6 +15,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
+use crate::redact::{Redact, Redacting};
 use crate::settings::{LogFormat, Settings};
 
 /// Why there is no log.
@@ -49,6 +50,10 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
     let layer = match settings.log_format {
         LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.json().flatten_event(true).with_span_list(false).boxed(),
+    };
+    let layer = match settings.redact {
+        Redact::None => layer,
+        how => Redacting::new(layer, how).boxed(),
     };
     let targets = with_own(targets);
     let (filter, handle) = reload::Layer::new(targets);

@@ -17,6 +17,7 @@ mod logging;
 mod otel;
 mod process;
 mod progress;
+mod redact;
 mod renew;
 mod restore;
 mod secret;

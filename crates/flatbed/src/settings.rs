@@ -16,6 +16,7 @@ use flatbed_service::configuration::Source;
 
 use crate::gateway::GatewaySettings;
 use crate::listening::Listening;
+use crate::redact::Redact;
 use crate::syncstorage::SyncSettings;
 use crate::worker::WorkerSettings;
 
@@ -266,6 +267,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "error, warn, info, debug, trace, or a list such as info,flatbed_layer=debug [info]",
         storage: true,
     },
+    Setting {
+        key: "redact",
+        value: "HOW",
+        help: "names of users, ids of documents and what quotes them in the log: none, mark or hide [none]",
+        storage: true,
+    },
 ];
 
 const DEFAULT_DATA_DIR: &str = "flatbed-data";
@@ -387,6 +394,8 @@ pub(crate) struct Settings {
     pub log_level: String,
     /// Where that was found, if anywhere.
     pub log_level_source: Option<Source>,
+    /// What becomes of user data in the log.
+    pub redact: Redact,
 }
 
 impl Settings {
@@ -407,6 +416,10 @@ impl Settings {
                 "json" => LogFormat::Json,
                 _ => return Err(found.is_not("text or json")),
             },
+        };
+        let redact = match first("redact") {
+            None => Redact::None,
+            Some(found) => Redact::named(&found.text).ok_or_else(|| found.is_not("none, mark or hide"))?,
         };
         let root = first("root");
         if let Some(found) = root
@@ -441,6 +454,7 @@ impl Settings {
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
             log_level_source: source("log_level"),
+            redact,
         })
     }
 }
@@ -600,6 +614,7 @@ mod tests {
             (&[("console", "no")], "console in x: \"no\" is not true or false"),
             (&[("run_bytes", "many")], "run_bytes in x: \"many\" is not a number from 0 to 60000"),
             (&[("log_format", "xml")], "log_format in x: \"xml\" is not text or json"),
+            (&[("redact", "true")], "redact in x: \"true\" is not none, mark or hide"),
             (&[("root", "a b")], "root in x: \"a b\" is not a name of 1 to 64 printable ASCII characters"),
             (
                 &[("cluster_file", "a"), ("data_dir", "b")],

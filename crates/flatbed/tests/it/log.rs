@@ -68,6 +68,58 @@ async fn a_line_a_request() {
     }
 }
 
+/// Names of users and ids of documents stand between marks, or not at all, whatever is logged.
+#[tokio::test]
+async fn user_data_are_redacted() {
+    for (how, format) in [("mark", "text"), ("hide", "json"), ("hide", "text"), ("none", "text")] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = flatbed();
+        command.stderr(File::create(directory.path().join("log")).expect("a file"));
+        command.env("FLATBED_ADMIN", "zacharias:verschlossen");
+        let storage = storage(&directory.path().join("data"));
+        let arguments = ["--log-level", "trace", "--log-format", format, "--redact", how];
+        let arguments: Vec<&str> = storage.iter().map(String::as_str).chain(arguments).collect();
+        let server = Server::start_as(&mut command, &arguments);
+        let with = |credentials: &str| {
+            let url = server.url.to_string().replace("http://", &format!("http://{credentials}@"));
+            Url::parse(&url).expect("a URL")
+        };
+        let mut connection = Connection::open(&with("zacharias:verschlossen")).await.expect("the server answers");
+        assert_eq!(ask(&mut connection, Method::PUT, "/db", "").await.0, 201);
+        for (method, path, body) in [
+            (Method::PUT, "/db/krankenakte", "{}"),
+            (Method::PUT, "/db/krankenakte", "{}"),
+            (Method::GET, "/db/krankenakte/anhang", ""),
+            (Method::GET, "/db/_all_docs?startkey=%22krankenakte%22", ""),
+            (Method::PUT, "/_replicator/krankenakte", r#"{"source":"http://127.0.0.1:9/krankenakte","target":"db"}"#),
+        ] {
+            ask(&mut connection, method, path, body).await;
+        }
+        let mut stranger = Connection::open(&with("methusalem:erraten")).await.expect("the server answers");
+        assert_eq!(ask(&mut stranger, Method::GET, "/db/krankenakte", "").await.0, 401);
+        assert!(server.stop());
+        let log = log(directory.path());
+        assert!(log.contains("/db") || how == "hide", "{log}");
+        for word in ["zacharias", "methusalem", "krankenakte"] {
+            let found = log.lines().filter(|line| line.contains(word));
+            match how {
+                "hide" => assert_eq!(found.collect::<Vec<_>>(), Vec::<&str>::new(), "{format}"),
+                "none" => assert!(found.count() > 0, "{word} in {log}"),
+                _ => {
+                    for line in found {
+                        // What stands outside of marks.
+                        let outside =
+                            line.split("<ud>").map(|part| part.split_once("</ud>").map_or(part, |(_, rest)| rest));
+                        let outside: Vec<&str> = outside.collect();
+                        assert!(!outside.concat().contains(word), "{line}");
+                    }
+                    assert!(log.contains(word), "{word} in {log}");
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn lines_of_a_request_carry_its_id() {
     if !has_engine() {

@@ -62,7 +62,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
         let again = rest.clone();
         let Mapped { documents, stopped, logs } = job.functions.map(rest).await?;
         for line in logs {
-            tracing::info!(database = &*job.reader.name, design_document = job.design, "a map logs: {line}");
+            tracing::info!(database = &*job.reader.name, design_document = job.design, line, "a map logs");
         }
         let answered = documents.len().min(asked);
         if answered > 0 {
