@@ -2,21 +2,30 @@
 //! stands in the leases.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use flatbed_flatten::json::{Limits, Value as Flat, parse};
 use flatbed_layer::Error as LayerError;
 use flatbed_worker::documents::{Do, JOB, Order, ResetTo};
 use flatbed_worker::mapping::Mapping;
-use flatbed_worker::rows::{Product, produce, rows_json};
+use flatbed_worker::rows::{Product, rows_json};
+use flatbed_worker::script::{Scripts, product};
 use serde_json::{Value, json};
 
 use crate::Dispatcher;
 use crate::board::{Board, Listed};
+use crate::scripts::check;
 use crate::store::{StoreError, set};
 use crate::work::Told;
 
 /// Documents that a mapping is tried on at once.
 const TRIED_MAX: usize = 100;
+
+/// For all of them; what a single call takes may come on top.
+const TRYING_MAX: Duration = Duration::from_secs(20);
+
+/// As whose a mapping's function is tried.
+const TRYING: &str = "/test";
 
 /// Orders of a job that are not done yet.
 const ORDERS_MAX: usize = 100;
@@ -248,24 +257,35 @@ impl Dispatcher {
         if documents.len() > TRIED_MAX {
             return Err(bad(format!("at most {TRIED_MAX} documents are tried at once")));
         }
-        let results: Vec<Value> = documents.iter().map(|document| tried(&mapping, document)).collect();
+        let scripts = self.options.scripts.as_ref();
+        if let Some(source) = mapping.function() {
+            check(scripts, TRYING, source).await.map_err(|error| bad(error.to_string()))?;
+        }
+        let mut results = Vec::with_capacity(documents.len());
+        let until = Instant::now() + TRYING_MAX;
+        for document in documents {
+            if Instant::now() >= until {
+                return Err(bad("the mapping's function takes too long to be tried on so many documents".to_owned()));
+            }
+            results.push(tried(&mapping, scripts, document).await);
+        }
         Ok(json!({"results": results}))
     }
 }
 
-fn tried(mapping: &Mapping, document: &Value) -> Value {
+async fn tried(mapping: &Mapping, scripts: Option<&Scripts>, document: &Value) -> Value {
     let text = document.to_string();
     let id = document.get("_id").cloned().unwrap_or(Value::Null);
-    let document = match parse(text.as_bytes(), &Limits::default()) {
-        Ok(document @ Flat::Object(_)) => document,
-        _ => return json!({"id": id, "error": "it is no JSON object, or too deep"}),
-    };
+    if !matches!(parse(text.as_bytes(), &Limits::default()), Ok(Flat::Object(_))) {
+        return json!({"id": id, "error": "it is no JSON object, or too deep"});
+    }
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
-    match produce(mapping, &document) {
+    match product(mapping, TRYING, scripts, &text).await {
         Err(error) => json!({"id": id, "error": error.to_string()}),
-        Ok(Product::Nothing) => json!({"id": id, "matches": false}),
-        Ok(Product::Json(text)) => json!({"id": id, "matches": true, "json": value(&text)}),
-        Ok(Product::Rows(rows)) => {
+        Ok(Err(error)) => json!({"id": id, "error": error.to_string()}),
+        Ok(Ok(Product::Nothing)) => json!({"id": id, "matches": false}),
+        Ok(Ok(Product::Json(text))) => json!({"id": id, "matches": true, "json": value(&text)}),
+        Ok(Ok(Product::Rows(rows))) => {
             json!({"id": id, "matches": true, "tables": value(&rows_json(mapping.tables(), &rows))})
         }
     }

@@ -8,7 +8,7 @@ use flatbed_layer::WORKER;
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::{CHECKPOINT, Do, JOB, Order, QueuePart};
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{Queue, Replayed, Wanted};
+use flatbed_worker::run::{NotKept, Queue, Replayed, Wanted};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -93,17 +93,18 @@ impl Entries {
     }
 
     /// Whether there is room for another.
-    async fn room(&mut self) -> Result<(), String> {
+    async fn room(&mut self) -> Result<(), NotKept> {
         let max = self.settings.entries_max.unwrap_or(ENTRIES_MAX);
         if self.known.is_some_and(|known| known < max) {
             return Ok(());
         }
         let (selector, index, _) = Filter { job: Some(self.job.clone()), ..Filter::default() }.selector();
         let asked = json!({"selector": selector, "use_index": index});
-        let answer = self.store.call(Method::POST, "/_count", Some(&asked)).await.map_err(|error| error.to_string())?;
+        let answer = self.store.call(Method::POST, "/_count", Some(&asked)).await;
+        let answer = answer.map_err(|error| NotKept::Failed(error.to_string()))?;
         let known = answer.get("count").and_then(Value::as_u64).unwrap_or(0);
         self.known = Some(known);
-        if known < max { Ok(()) } else { Err(format!("the queue has {known} entries, as many as there may be")) }
+        if known < max { Ok(()) } else { Err(NotKept::Full(known)) }
     }
 
     /// The next order to replay something.
@@ -254,15 +255,19 @@ pub(crate) async fn end_order(store: &Store, job: &str, order: &str) -> Result<(
 }
 
 impl Queue for Entries {
-    async fn put(&mut self, entry: &Entry) -> Result<(), String> {
-        self.room().await?;
+    async fn put(&mut self, entry: &Entry) -> Result<(), NotKept> {
         let id = entry.id();
-        let document = serde_json::to_value(entry).map_err(|error| error.to_string())?;
+        if let Err(full) = self.room().await {
+            // One that is there already needs no room.
+            let is_there = matches!(full, NotKept::Full(_)) && matches!(self.store.get(&id).await, Ok(Some(_)));
+            return if is_there { Ok(()) } else { Err(full) };
+        }
+        let document = serde_json::to_value(entry).map_err(|error| NotKept::Failed(error.to_string()))?;
         let mut written = self.store.put(&id, &document).await;
         if written.as_ref().is_err_and(|error| error.status() == Some(413)) {
             // As JSON in JSON it may be longer than a document may be; a replay reads it from the source.
             let entry = Entry { doc_data: String::new(), ..entry.clone() };
-            let document = serde_json::to_value(entry).map_err(|error| error.to_string())?;
+            let document = serde_json::to_value(entry).map_err(|error| NotKept::Failed(error.to_string()))?;
             written = self.store.put(&id, &document).await;
         }
         match written {
@@ -275,7 +280,7 @@ impl Queue for Entries {
             }
             // A process that died has written it, and somebody may have worked with it since.
             Err(error) if error.status() == Some(409) => Ok(()),
-            Err(error) => Err(format!("an entry of {WORKER}: {error}")),
+            Err(error) => Err(NotKept::Failed(format!("an entry of {WORKER}: {error}"))),
         }
     }
 

@@ -14,6 +14,7 @@ mod follow;
 mod home;
 mod leases;
 mod metrics;
+mod scripts;
 mod store;
 mod work;
 
@@ -23,11 +24,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_client::Url;
+use flatbed_javascript::Runner;
 use flatbed_jobs::{Backoff, Owner, Status};
 use flatbed_layer::{Layer, ServerActor};
 use flatbed_outward::{Network, Tls, connect, secure};
 use flatbed_worker::connect::{Local, Reach, Secrets};
 use flatbed_worker::peer::{Addresses, Dial, Secure, Stream};
+use flatbed_worker::script::Scripts;
 use flatbed_worker::secret::Secret;
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
@@ -75,6 +78,8 @@ pub struct DispatcherOptions {
     pub backoff: Backoff,
     /// Where secrets lie, where files are written, and what may be reached.
     pub reach: Reach,
+    /// What runs functions of mappings; without it jobs that have one are broken.
+    pub scripts: Option<Scripts>,
 }
 
 impl DispatcherOptions {
@@ -106,7 +111,13 @@ impl DispatcherOptions {
 
     fn of(reach: Reach) -> Self {
         let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
-        DispatcherOptions { jobs_max: 100, lease: Duration::from_secs(15), backoff, reach }
+        DispatcherOptions { jobs_max: 100, lease: Duration::from_secs(15), backoff, reach, scripts: None }
+    }
+
+    /// With functions of mappings, which the server's own engines run.
+    #[must_use]
+    pub fn with_functions(self, runner: Runner) -> Self {
+        DispatcherOptions { scripts: Some(scripts::scripts(runner)), ..self }
     }
 }
 

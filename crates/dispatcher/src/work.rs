@@ -11,6 +11,7 @@ use flatbed_worker::connect::connect;
 use flatbed_worker::documents::{CHECKPOINT, Description, Do, JOB, Order, ResetTo};
 use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{End, Held, Runner};
+use flatbed_worker::script::ScriptError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use crate::Dispatcher;
 use crate::entries::{Entries, end_order};
 use crate::home::Given;
+use crate::scripts::check;
 
 /// For the batch that is under way when a job is to end.
 const GRACE: Duration = Duration::from_secs(60);
@@ -28,7 +30,7 @@ const DONE_MAX: usize = 200;
 /// Why a job stands still until somebody does something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halted {
-    /// `made_again`, `behind`, `nonsense`, `unfit`, `too_many_failures` or `gave_up`.
+    /// `made_again`, `behind`, `nonsense`, `unfit`, `too_many_failures`, `queue_full`, `broken` or `gave_up`.
     pub kind: String,
     /// In words.
     pub reason: String,
@@ -296,6 +298,13 @@ impl Work {
             }
             End::Strange(strange @ flatbed_worker::checkpoint::Strange::Behind) => ("behind", strange.to_string()),
             End::Halted(halt) => ("too_many_failures", halt.to_string()),
+            End::QueueFull(entries) => {
+                let reason = format!(
+                    "the queue has {entries} entries, as many as there may be: replay or delete some, and start the job"
+                );
+                ("queue_full", reason)
+            }
+            End::Broken(error) => ("broken", error),
             End::GaveUp(error) => ("gave_up", error),
             End::Nonsense(error) => ("nonsense", error),
             End::Unfit(error) => ("unfit", error),
@@ -358,6 +367,14 @@ impl Work {
         };
         let connected = connecting.map_err(|error| failed(error.to_string()))?;
         let connected = connected.map_err(|error| failed(error.to_string()))?;
+        // What is no function is said at once, and not with the first document.
+        if let Some(source) = description.mapping.function() {
+            let checked = check(dispatcher.options.scripts.as_ref(), &description.id, source).await;
+            match checked {
+                Err(ScriptError::Broken(error)) => return Ok(End::Broken(error)),
+                checked => checked.map_err(|error| failed(error.to_string()))?,
+            }
+        }
         let copy = dispatcher.store.get(&format!("{CHECKPOINT}{}", description.id)).await;
         let copy = copy.map_err(|error| failed(error.to_string()))?;
         let copy = copy.and_then(|copy| Checkpoint::read(copy.to_string().as_bytes()));
@@ -379,6 +396,9 @@ impl Work {
                 let claim = followed.claim.clone();
                 move || claim.is_valid(Instant::now())
             }));
+        if let Some(scripts) = &dispatcher.options.scripts {
+            runner = runner.running(scripts.clone());
+        }
         if let Some(copy) = copy {
             runner = runner.starting_at(copy);
         }

@@ -188,7 +188,7 @@ pub(crate) async fn serve(
         return Err(ServeError::NoAdmin);
     }
     configuration.on_change(move |settings| set_log_level(&settings.log.level));
-    let service = Service::new(layer.clone(), functions, configuration);
+    let service = Service::new(layer.clone(), functions.clone(), configuration);
     let gateway = match &settings.gateway {
         Some(gateway) => {
             let document_bytes_max = usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX);
@@ -209,7 +209,7 @@ pub(crate) async fn serve(
         figures,
         has_console: settings.has_console,
     };
-    let dispatcher = |connect| settings.worker.options(variables, tls, connect);
+    let dispatcher = |connect| settings.worker.options(variables, tls, connect).with_functions(functions);
     let listen = (&listen[..], listening, connections_max);
     let (server, replicator, dispatcher) =
         put_together(listen, cors, couch, replicator, dispatcher, service, (&layer, &authority)).await?;

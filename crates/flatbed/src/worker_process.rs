@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flatbed_client::{Url, UrlError};
 use flatbed_dispatcher::{Dispatcher, Server, StoreError};
+use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_outward::Tls;
 use flatbed_worker::secret::{SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 
@@ -116,7 +117,9 @@ pub(crate) async fn run(
         tracing::warn!(server = %server.url, "the password goes over the network as it is: use https");
     }
     let mut signals = Signals::new()?;
-    let dispatcher = Dispatcher::elsewhere(settings.worker.elsewhere(variables, tls, &server))?;
+    let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
+    let options = settings.worker.elsewhere(variables, tls, &server).with_functions(functions);
+    let dispatcher = Dispatcher::elsewhere(options)?;
     let jobs = dispatcher.start();
     let node = dispatcher.node();
     // Who reads the first line may have gone by now.

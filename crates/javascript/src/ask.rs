@@ -22,6 +22,8 @@ pub(crate) enum Ask {
     List { input: String, link: Link },
     /// What a sync function says of a write; without one, whether it is a function.
     Route { input: Option<String> },
+    /// What a function of the worker makes of a document.
+    Transform { input: String },
 }
 
 /// One input, for some functions.
@@ -67,7 +69,7 @@ impl Ask {
             Ask::Reduce { .. } => Part::Reduces,
             Ask::Render { .. } => Part::Render,
             Ask::List { .. } => Part::List,
-            Ask::Route { .. } => Part::Sync,
+            Ask::Route { .. } | Ask::Transform { .. } => Part::Sync,
         }
     }
 
@@ -87,6 +89,10 @@ impl Ask {
             Ask::Reduce { asks, slice } => reduce(machine, asks, slice, clock).map(Answer::Reduced),
             Ask::Render { kind, input } => machine.render(kind, &input, clock).map(Answer::Text),
             Ask::List { input, link } => machine.list(&input, link, clock).map(Answer::Text),
+            Ask::Transform { input } => {
+                let (answer, is_whole) = machine.transform(&input, clock);
+                return (answer.map(Answer::Text), is_whole);
+            }
             Ask::Route { input } => {
                 let (answer, is_whole) = machine.route(input.as_deref(), clock);
                 return (answer.map(Answer::Text), is_whole);

@@ -1,5 +1,5 @@
 //! Functions of design documents: filters of changes, `validate_doc_update`, maps and reduces of views, shows, lists, updates
-//! and rewrites; and sync functions of databases.
+//! and rewrites; sync functions of databases; and functions of the changes worker.
 //!
 //! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
 //! no file, no network, no other document; its memory, its stack and the time of a call are bounded. A runtime serves one
@@ -24,6 +24,7 @@ mod rows;
 mod runner;
 mod sync;
 mod thread;
+mod transform;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use room::Room;
 pub use rows::Rows;
 pub use runner::Runner;
 pub use sync::{Routed, SyncFunction, SyncRefusal, SyncWrite, writer_text};
+pub use transform::TransformFunction;
 
 use ask::{Answer, Ask};
 

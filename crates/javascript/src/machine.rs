@@ -57,7 +57,7 @@ pub(crate) enum Part {
     Render,
     /// Lists.
     List,
-    /// A sync function: [`Machine::route`]. What its calls leave behind is taken away after each.
+    /// A sync function, [`Machine::route`], or one of the worker, [`Machine::transform`]. What its calls leave behind is taken away after each.
     Sync,
 }
 
@@ -68,7 +68,7 @@ impl Part {
             Part::Calls => &["dispatch"],
             Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
             Part::Render | Part::List => &["render"],
-            Part::Sync => &["compileSync", "route", "restore"],
+            Part::Sync => &["compileSync", "route", "restore", "transform"],
         }
     }
 }

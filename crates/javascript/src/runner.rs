@@ -133,6 +133,8 @@ impl Runner {
     pub(crate) fn pool(&self, ask: &Ask) -> Arc<Pool> {
         let Handle { calls, maps, lists, .. } = &*self.handle;
         match ask.part() {
+            // Nobody waits for it at once.
+            Part::Sync if matches!(ask, Ask::Transform { .. }) => maps.clone(),
             Part::Calls | Part::Render | Part::Sync => calls.clone(),
             Part::Maps | Part::Reduces => maps.clone(),
             Part::List => lists.clone(),

@@ -1,8 +1,8 @@
 // A database's sync function: says of each document in which channels it is, whom it lets in where, and whether it may be written. Nothing
 // that a call does is seen by the next: the function is made anew for each, of a source that is compiled once, and what all calls share
 // is frozen, so that an engine serves all writers of a database.
-const { compileSync, restore, route } = (() => {
-  const { Failure, apply, cut, evaluate, trimEnd } = inner;
+const { compileSync, restore, route, transform } = (() => {
+  const { Failure, apply, cut, evaluate, told, trimEnd } = inner;
   const { stringify } = JSON;
   const { isArray } = Array;
   const { create, freeze, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, setPrototypeOf } = Object;
@@ -11,6 +11,7 @@ const { compileSync, restore, route } = (() => {
   const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
   const startsWith = String.prototype.startsWith.call.bind(String.prototype.startsWith);
   const global = globalThis;
+  const promise = Promise;
   const number = Number;
   const text = String;
 
@@ -307,6 +308,22 @@ const { compileSync, restore, route } = (() => {
     }
   };
 
+  // What is thrown may throw when it is looked at.
+  const isExhausted = (error) => {
+    try {
+      return error !== null && typeof error === 'object' && error.name === 'InternalError';
+    } catch {
+      return false;
+    }
+  };
+  const toldSafely = (error) => {
+    try {
+      return told(error);
+    } catch {
+      return stringify(['error', 'unknown_error', '']);
+    }
+  };
+
   // Of who writes: what is theirs is copied, as a function may do with it as it likes.
   const contextOf = (user) => {
     if (user === null) return {};
@@ -336,6 +353,20 @@ const { compileSync, restore, route } = (() => {
     const said = { channels, grants, roles, counts, rejected, expires };
     return stringify([how, prototypeOf(global) === parent ? many : -1, said]);
   };
-  return { compileSync, restore, route };
+
+  // What a function of the changes worker makes of a document: `[how, is_clean, text]`.
+  const transform = (doc) => {
+    let [how, made] = ['ok', 'null'];
+    try {
+      const result = apply(make({}), undefined, [doc]);
+      if (result instanceof promise) throw new Failure('invalid_result', 'A promise is no document.');
+      made = stringify(result) ?? 'null';
+    } catch (error) {
+      if (isExhausted(error)) how = 'exhausted';
+      else [how, made] = ['error', toldSafely(error)];
+    }
+    return stringify([how, restore(), made]);
+  };
+  return { compileSync, restore, route, transform };
 })();
-export { compileSync, restore, route };
+export { compileSync, restore, route, transform };

@@ -14,7 +14,8 @@
 //! With it:
 //!
 //! - [`peer`]: HTTP, over connections that somebody else makes; [`source`], [`change`]: a feed behind it;
-//! - [`output`]: JSON Lines, HTTP, SQLite; [`run`]: one run of a job, [`progress`]: how far it is; [`connect`]: what it is made of.
+//! - [`script`]: functions of mappings, that somebody else runs;
+//! - [`output`]: JSON Lines, HTTP, stores of objects, SQLite; [`run`]: one run of a job, [`progress`]: how far it is; [`connect`]: what it is made of.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -37,6 +38,7 @@ pub mod queue;
 pub mod retry;
 pub mod rows;
 pub mod run;
+pub mod script;
 pub mod secret;
 pub mod source;
 pub mod time;

@@ -7,11 +7,13 @@ mod document;
 mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
 
 use crate::datum::{Type, TypeError};
 use crate::path::{Path, PathError, Scope};
+use crate::script::SOURCE_BYTES_MAX;
 use crate::transform::{TooLarge, Transform, TransformError};
 use document::{ColumnDocument, Columns, Format, FullColumn, MappingDocument, OneOrMany, TableDocument};
 pub use document::{OnDelete, ReplaceStrategy};
@@ -145,13 +147,14 @@ pub enum Shape {
 #[derive(Debug, Clone)]
 pub struct Mapping {
     matching: Matching,
+    function: Option<Arc<str>>,
     shape: Shape,
 }
 
 impl Mapping {
     /// Of a job without one: each document, as it is.
     pub fn identity() -> Mapping {
-        Mapping { matching: Matching::All, shape: Shape::Document }
+        Mapping { matching: Matching::All, function: None, shape: Shape::Document }
     }
 
     /// From JSON.
@@ -206,7 +209,11 @@ impl Mapping {
                 return Err(MappingError::Shape("it has `tables`, and `output_format` is json".to_owned()));
             }
         };
-        Ok(Mapping { matching, shape })
+        let function = document.function.filter(|source| !source.trim().is_empty());
+        if function.as_ref().is_some_and(|source| source.len() > SOURCE_BYTES_MAX) {
+            return Err(MappingError::Shape("its `function` is longer than 256 kB".to_owned()));
+        }
+        Ok(Mapping { matching, function: function.map(Arc::from), shape })
     }
 
     /// With types and keys of tables that others say where it says none.
@@ -248,6 +255,11 @@ impl Mapping {
     /// What it makes of documents.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// What is made of a document that matches, before its rows are: the source of a function in JavaScript.
+    pub fn function(&self) -> Option<&Arc<str>> {
+        self.function.as_ref()
     }
 
     /// The tables; none of a mapping to JSON.

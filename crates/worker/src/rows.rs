@@ -38,7 +38,8 @@ pub enum Product {
     Json(String),
 }
 
-/// Why a document produces nothing that could be delivered: it alone is to blame. No message has a value of the document.
+/// Why a document produces nothing that could be delivered: it alone is to blame. No message has a value of the document,
+/// but what a function threw.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unmappable {
     /// A value that is not of its column's declared type.
@@ -60,6 +61,9 @@ pub enum Unmappable {
     /// More than 10,000 rows.
     #[error("the document has more than 10,000 rows")]
     TooMany,
+    /// What the mapping's function says, which may have something of the document.
+    #[error("the mapping's function: {0}")]
+    Function(String),
     /// More than 64 MB of rows, or a text of more than 16 MB.
     #[error("what the document produces is too large")]
     TooLarge,
@@ -79,6 +83,59 @@ pub fn produce(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmap
     if !mapping.matches(document)? {
         return Ok(Product::Nothing);
     }
+    made(mapping, document)
+}
+
+/// What documents make together that a mapping's function gave for one, whether they match or not. `is_list`: an array of them, which
+/// stays one where JSON is made.
+///
+/// # Errors
+/// [`Unmappable`].
+pub fn produce_all(mapping: &Mapping, documents: &[Value<'_>], is_list: bool) -> Result<Product, Unmappable> {
+    let (mut all, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
+    for document in documents {
+        match made(mapping, document)? {
+            Product::Nothing => {}
+            Product::Json(text) => {
+                bytes = bytes.saturating_add(text.len());
+                texts.push(text);
+            }
+            Product::Rows(rows) => {
+                bytes = rows
+                    .iter()
+                    .flat_map(|row| &row.values)
+                    .fold(bytes, |bytes, datum| bytes.saturating_add(datum.bytes()));
+                all.extend(rows);
+            }
+        }
+        if all.len() > ROWS_MAX {
+            return Err(Unmappable::TooMany);
+        }
+        if bytes > ROWS_BYTES_MAX {
+            return Err(Unmappable::TooLarge);
+        }
+    }
+    if mapping.tables().is_empty() {
+        return Ok(match (is_list, texts.len()) {
+            (_, 0) => Product::Nothing,
+            (false, _) => Product::Json(texts.concat()),
+            (true, _) => Product::Json(format!("[{}]", texts.join(","))),
+        });
+    }
+    if documents.is_empty() {
+        return Ok(Product::Nothing);
+    }
+    // Parents before children, as of one document; the order within a table stays.
+    all.sort_by_key(|row| row.table);
+    let mut seen = HashSet::new();
+    if let Some(row) = all.iter().find(|row| !seen.insert((row.table, row.key.as_str()))) {
+        let name = mapping.tables().get(row.table).map(|table| table.name.clone());
+        return Err(Unmappable::TwoOfOneKey(name.unwrap_or_default()));
+    }
+    Ok(Product::Rows(all))
+}
+
+fn made(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmappable> {
     match mapping.shape() {
         Shape::Document => Ok(Product::Json(json_of(document))),
         Shape::Object(columns) => {

@@ -6,6 +6,7 @@
 //! else is done meanwhile.
 
 mod held;
+mod products;
 mod replays;
 mod window;
 
@@ -13,7 +14,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use flatbed_flatten::json::{Limits, parse};
 use tokio::sync::{Notify, watch};
 
 use crate::change::{Change, What};
@@ -24,7 +24,8 @@ use crate::output::{Delivery, Refused, State, Target, Window};
 use crate::plan::{Plan, Taken};
 use crate::progress::Progress;
 use crate::queue::{Entry, Failed};
-use crate::rows::{Unmappable, produce};
+use crate::rows::Unmappable;
+use crate::script::Scripts;
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
 pub use held::Held;
@@ -49,13 +50,24 @@ const IDLE_MIN: Duration = Duration::from_millis(500);
 /// Answers of a source that are none, in a row, until the job halts.
 const NONSENSE_MAX: u32 = 10;
 
+/// Why an entry is not kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotKept {
+    /// There are as many as there may be, so many: the job halts.
+    #[error("the queue has {0} entries, as many as there may be")]
+    Full(u64),
+    /// The job waits as for its target.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// Keeps entries of documents that a target did not take.
 pub trait Queue: Send {
     /// Writes an entry, in the place of one with the same id, and returns once it is kept for good.
     ///
     /// # Errors
-    /// Why it is not kept; the job waits then as for its target.
-    fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), String>> + Send;
+    /// [`NotKept`].
+    fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), NotKept>> + Send;
 
     /// Entries that are to be replayed now, at most `max`; each is asked for once. None: there are no more.
     ///
@@ -93,10 +105,14 @@ pub enum End {
     Strange(Strange),
     /// Too many documents failed.
     Halted(Halt),
+    /// Its queue has no room for another entry: somebody must mend what fails, replay entries or delete them.
+    QueueFull(u64),
     /// The target's state did not mend within as many tries as the job allows.
     GaveUp(String),
     /// The target is not made for what the job brings.
     Unfit(String),
+    /// The mapping's function is none.
+    Broken(String),
     /// The source answers what is no feed.
     Nonsense(String),
     /// The source can be read no further: what is given is its end, and nobody wants to wait.
@@ -117,7 +133,6 @@ pub struct Counts {
 }
 
 /// A run of a job.
-#[derive(Debug)]
 pub struct Runner<'j, S, T, Q> {
     job: &'j Description,
     source: S,
@@ -131,6 +146,7 @@ pub struct Runner<'j, S, T, Q> {
     is_once: bool,
     starting_at: Option<Checkpoint>,
     reset: Option<ResetTo>,
+    scripts: Option<Scripts>,
     progress: Arc<Progress>,
     /// Notified when entries are to be replayed.
     woken: Arc<Notify>,
@@ -176,6 +192,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             is_once: false,
             starting_at: None,
             reset: None,
+            scripts: None,
             progress: Arc::default(),
             woken: Arc::default(),
             plan: Plan::new(ADMITTED_MAX),
@@ -220,6 +237,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     #[must_use]
     pub fn woken_by(mut self, woken: Arc<Notify>) -> Self {
         self.woken = woken;
+        self
+    }
+
+    /// Runs the mapping's function; without it a job that has one cannot run.
+    #[must_use]
+    pub fn running(mut self, scripts: Scripts) -> Self {
+        self.scripts = Some(scripts);
         self
     }
 
@@ -576,14 +600,12 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 }
             },
         };
-        let state = match text.as_deref().map(|text| parse(text.as_bytes(), &Limits::default())) {
-            Some(Ok(document)) => match produce(&self.job.mapping, &document) {
+        let state = match text {
+            None => State::Gone,
+            Some(text) => match self.product(&text).await? {
                 Ok(product) => State::Is(product),
                 Err(unmappable) => return Ok(Err(unmappable)),
             },
-            // It was written from a value; were it none now, its rows must not go for it.
-            Some(Err(_)) => return Ok(Err(Unmappable::TooLarge)),
-            None => State::Gone,
         };
         let (id, rev, seq) = (change.id.clone(), change.rev.clone(), change.seq.as_str().to_owned());
         Ok(Ok(Delivery { id, rev, seq, state }))
@@ -645,7 +667,10 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         };
         let entry = Entry::new(&failed, &self.redactor);
         while let Err(error) = self.queue.put(&entry).await {
-            self.pause_for(Refused::failed(Failure::Storage, error)).await?;
+            match error {
+                NotKept::Full(entries) => return Err(End::QueueFull(entries)),
+                NotKept::Failed(error) => self.pause_for(Refused::failed(Failure::Storage, error)).await?,
+            }
         }
         self.failures = 0;
         self.counts.queued += 1;

@@ -186,7 +186,8 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let network = Network::default().bounded(Arc::new(Allowed::parse(allow).expect("a list")));
     let connect_as_server = Arc::new(move || as_server(&Owner::Server));
     let dispatcher = DispatcherOptions::new(secrets, files, network, Tls::default(), connect_as_server);
-    let dispatcher = DispatcherOptions { lease: Duration::from_secs(3), ..dispatcher };
+    let dispatcher =
+        DispatcherOptions { lease: Duration::from_secs(3), ..dispatcher }.with_functions(layer.functions.clone());
     let dispatcher = Dispatcher::new(layer.layer.clone(), layer.actor.clone(), dispatcher).expect("an address");
     let mut values = Values::default();
     for (name, hash) in &options.admins {

@@ -499,3 +499,54 @@ async fn administrators_of_the_server_alone() {
     assert!(shown["errors"][0]["error"].as_str().unwrap_or_default().contains("no directory"), "{shown}");
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_mappings_and_a_queue_that_is_full() {
+    let store = Store::new();
+    let directory = tempfile::tempdir().unwrap();
+    let server = store.serve(into(directory.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    let function = "(doc) => { if (doc.n < 0) throw new Error('below zero'); return doc.n === 0 ? null : { _id: doc._id, twice: doc.n * 2 }; }";
+    let mapping = json!({"function": function});
+    // Tried, without a job.
+    let documents = json!([{"_id": "a", "n": 2}, {"_id": "b", "n": 0}, {"_id": "c", "n": -1}]);
+    server.until("/_worker", |answer| answer["db_name"] == "_worker").await;
+    let (_, tried) =
+        server.json("POST", "/_worker/_api/jobs/test", json!({"mapping": mapping, "documents": documents})).await;
+    assert_eq!(tried["results"][0]["json"], json!({"_id": "a", "twice": 4}));
+    assert_eq!(tried["results"][1]["matches"], false);
+    assert!(tried["results"][2]["error"].as_str().unwrap().contains("below zero"), "{tried}");
+    let none = json!({"mapping": {"function": "7"}, "documents": documents});
+    assert_eq!(server.json("POST", "/_worker/_api/jobs/test", none).await.0, 400);
+    // A job whose queue has room for two.
+    for (id, n) in [("a", 2), ("b", 0), ("c", -1), ("d", -2)] {
+        server.ok("PUT", &format!("/db/{id}"), json!({"n": n})).await;
+    }
+    let mut lines = job("lines", "cloud", json!({"id": "out", "provider": "file", "file": "x.jsonl"}), mapping);
+    lines["system"]["dlq"] = json!({"entries_max": 2});
+    put(&server, &lines).await;
+    wait(&server, "lines", |job| job["queued"] == 2 && job["lag"]["rows"] == 0).await;
+    server.ok("PUT", "/db/e", json!({"n": -3})).await;
+    let halted = wait(&server, "lines", |job| job["state"] == "halted").await;
+    assert_eq!(halted["halted"]["kind"], "queue_full", "{halted}");
+    // Whoever makes room and starts it loses nothing.
+    server.ok("DELETE", "/_worker/_api/dlq?job=lines", Value::Null).await;
+    server.ok("PUT", "/db/f", json!({"n": 5})).await;
+    server.ok("POST", "/_worker/_api/jobs/lines/start", Value::Null).await;
+    wait(&server, "lines", |job| job["state"] == "running" && job["lag"]["rows"] == 0 && job["seq"].is_string()).await;
+    let text = || std::fs::read_to_string(directory.path().join("x.jsonl")).unwrap();
+    until(|| text().contains("\"id\":\"f\"")).await;
+    let newest: BTreeMap<String, Value> = text()
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|line| (line["id"].as_str().unwrap().to_owned(), json!([line["doc"]["twice"], line["deleted"]])))
+        .collect();
+    assert_eq!(json!(newest), json!({"a": [4, null], "b": [null, true], "f": [10, null]}));
+    let (_, count) = server.json("GET", "/_worker/_api/dlq/count?job=lines", Value::Null).await;
+    assert_eq!(count["count"], 1, "{count}");
+    // What is no function halts the job, and says why.
+    let broken = job("broken", "cloud", json!({"id": "out", "provider": "stdout"}), json!({"function": "(doc) =>"}));
+    put(&server, &broken).await;
+    let halted = wait(&server, "broken", |job| job["state"] == "halted").await;
+    assert_eq!(halted["halted"]["kind"], "broken", "{halted}");
+}

@@ -7,4 +7,5 @@ mod isolation;
 mod patterns;
 mod render;
 mod sync;
+mod transform;
 mod views;

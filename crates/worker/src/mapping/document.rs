@@ -10,6 +10,9 @@ use serde::Deserialize;
 pub(super) struct MappingDocument {
     #[serde(default)]
     pub(super) source: SourceDocument,
+    /// JavaScript: what is made of a document that matches, before all that follows.
+    #[serde(default)]
+    pub(super) function: Option<String>,
     #[serde(default)]
     pub(super) output_format: Option<Format>,
     #[serde(default)]

@@ -8,7 +8,6 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use super::{End, Queue, Runner, now};
 use crate::output::{Delivery, State, Target};
 use crate::queue::{AtSource, Entry, Replay};
-use crate::rows::produce;
 use crate::source::Source;
 
 /// Entries that are asked for at once; between them the feed goes on.
@@ -95,10 +94,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     async fn send_again(&mut self, entry: &mut Entry, text: Option<String>) -> Result<Replayed, End> {
-        let produced = match text.as_deref().map(|text| parse(text.as_bytes(), &Limits::default())) {
+        let produced = match text {
             None => Ok(State::Gone),
-            Some(Ok(document)) => produce(&self.job.mapping, &document).map(State::Is),
-            Some(Err(_)) => Err(crate::rows::Unmappable::TooLarge),
+            Some(text) => self.product(&text).await?.map(State::Is),
         };
         let refused = match produced {
             Err(unmappable) => {

@@ -10,7 +10,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::{Delivery, Refused, Target, Window};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{Queue, Replayed, Wanted};
+use flatbed_worker::run::{NotKept, Queue, Replayed, Wanted};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{Source, SourceError};
 use serde_json::{Value, json};
@@ -120,7 +120,12 @@ impl Source for FakeSource {
 
 /// Entries by id; and those that somebody wants to be replayed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FakeQueue(pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>, pub(crate) Arc<Mutex<Vec<Wanted>>>);
+pub(crate) struct FakeQueue(
+    pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>,
+    pub(crate) Arc<Mutex<Vec<Wanted>>>,
+    /// Entries that it has at most.
+    pub(crate) Option<usize>,
+);
 
 impl FakeQueue {
     /// The documents that have an entry.
@@ -133,8 +138,12 @@ impl FakeQueue {
 }
 
 impl Queue for FakeQueue {
-    async fn put(&mut self, entry: &Entry) -> Result<(), String> {
-        self.0.lock().unwrap().insert(entry.id(), entry.clone());
+    async fn put(&mut self, entry: &Entry) -> Result<(), NotKept> {
+        let mut entries = self.0.lock().unwrap();
+        if self.2.is_some_and(|max| entries.len() >= max) && !entries.contains_key(&entry.id()) {
+            return Err(NotKept::Full(entries.len() as u64));
+        }
+        entries.insert(entry.id(), entry.clone());
         Ok(())
     }
 

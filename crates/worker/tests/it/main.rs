@@ -8,6 +8,7 @@ mod http;
 mod replays;
 mod run;
 mod s3;
+mod scripts;
 mod server;
 mod servers;
 mod silent;
