@@ -540,6 +540,17 @@ impl Client {
         answer
     }
 
+    /// All that comes until a chunked answer or the connection ends, wherever that is.
+    pub async fn rest(&mut self) -> String {
+        let mut piece = [0; 16 * 1024];
+        while !self.read.ends_with(b"0\r\n\r\n")
+            && let Ok(length @ 1..) = self.stream.read(&mut piece).await
+        {
+            self.read.extend_from_slice(&piece[..length]);
+        }
+        String::from_utf8_lossy(&std::mem::take(&mut self.read)).into_owned()
+    }
+
     /// The next line of a feed, heartbeats left out; `None` at its end.
     pub async fn feed_line(&mut self, rest: &mut String) -> Option<String> {
         loop {
