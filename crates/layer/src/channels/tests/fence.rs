@@ -1,5 +1,6 @@
 //! What is judged by rights that change before it is committed is not committed: the change comes between the reads of a write's
 //! transaction and its commit, where the transaction has found the rights to be as they were.
+#![cfg(test)]
 
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;

@@ -1,4 +1,5 @@
 //! What is told of documents that have left channels.
+#![cfg(test)]
 
 use super::*;
 
