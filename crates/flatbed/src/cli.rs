@@ -386,6 +386,7 @@ impl Takes {
                     | "replication_ca"
                     | "log_format"
                     | "log_level"
+                    | "redact"
             ),
         })
     }

@@ -268,6 +268,8 @@ const { compileSync, restore, route, transform } = (() => {
     if (get !== undefined) throw new TypeError('a name that is no value');
     if (configurable || writable) defineProperty(global, key, { writable: false, configurable: false });
   }
+  const own = create(null);
+  for (const key of ownKeys(global)) own[key] = true;
   const many = ownKeys(global).length;
   const parent = prototypeOf(global);
 
@@ -275,7 +277,8 @@ const { compileSync, restore, route, transform } = (() => {
   const restore = () => {
     const keys = ownKeys(global);
     let is_clean = true;
-    for (let i = many; i < keys.length; i++) is_clean = deleteProperty(global, keys[i]) && is_clean;
+    // What is new does not stand behind the others: symbols come last, and numbers first.
+    for (let i = 0; i < keys.length; i++) if (!ownKey(own, keys[i])) is_clean = deleteProperty(global, keys[i]) && is_clean;
     if (prototypeOf(global) !== parent) setPrototypeOf(global, parent);
     return is_clean && ownKeys(global).length === many && prototypeOf(global) === parent;
   };
@@ -287,6 +290,9 @@ const { compileSync, restore, route, transform } = (() => {
       const bare = trimEnd(source, /[\s;]+$/, '');
       evaluate(checkedCode('(function (realUserCtx) { return [' + bare + '\n]; })'));
       make = evaluate(checkedCode('(function (realUserCtx) { return (' + bare + '\n); })'));
+      // All calls share it, and an arrow function reaches it by the `arguments` that it has from here.
+      freeze(make.prototype);
+      freeze(make);
       if (typeof make({}) !== 'function') throw new Failure('compilation_error', 'Expression does not eval to a function.');
       if (!restore()) throw new Failure('compilation_error', 'The expression changes what it stands in.');
       return '';

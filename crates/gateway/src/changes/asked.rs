@@ -147,7 +147,8 @@ impl Asked {
             return Err(Failure::bad_request("Invalid JSON: it is no object"));
         };
         // What kind of feed it is has been said.
-        let is_said = |name: &str| name != "feed" && !matches!(message.get(name), None | Some(Value::Null));
+        let is_nothing = |value: &Value<'_>| *value == Value::Null || value.as_str().is_some_and(str::is_empty);
+        let is_said = |name: &str| name != "feed" && message.get(name).is_some_and(|value| !is_nothing(value));
         let has_channels = message.get("channels").and_then(Value::as_str).is_some_and(|names| !names.is_empty());
         let mut members = members.clone();
         if has_channels && !is_said("filter") {

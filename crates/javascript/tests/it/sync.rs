@@ -330,15 +330,22 @@ const SPY: &str = include_str!("sync_spy.js");
 #[tokio::test]
 async fn nothing_of_a_call_is_left() {
     let runner = runner();
-    let function = SyncFunction::new("db/1", SPY);
-    for name in ["a", "b", "a", "c"] {
-        let document = format!("{{\"secret\":\"secret of {name}\"}}");
-        let said = runner.route(&function, &write(&document, "null")).await.expect("an answer");
-        assert_eq!(
-            said.map(|routing| routing.channels.into_iter().collect::<Vec<_>>()),
-            Ok(vec!["puts".to_owned()]),
-            "{name}"
-        );
+    // Where what it defines for good is left out, the engine goes on to serve others.
+    let served: String = SPY.lines().filter(|line| !line.contains("look('defined'")).collect::<Vec<_>>().join("\n");
+    // An arrow function has the `arguments` of what it stands in.
+    let arrow = "(doc) => { const maker = arguments.callee; for (const of of [maker, maker.prototype]) {
+        if (of.leak) channel(of.leak.replace(/ /g, '-')); of.leak = doc.secret; } channel('puts'); }";
+    for source in [SPY, &served, arrow] {
+        let function = SyncFunction::new("db/1", source);
+        for name in ["a", "b", "a", "c"] {
+            let document = format!("{{\"secret\":\"secret of {name}\"}}");
+            let said = runner.route(&function, &write(&document, "null")).await.expect("an answer");
+            assert_eq!(
+                said.map(|routing| routing.channels.into_iter().collect::<Vec<_>>()),
+                Ok(vec!["puts".to_owned()]),
+                "{name}"
+            );
+        }
     }
     // It does see what it leaves, or it would prove nothing.
     let twice = format!("function (doc) {{ var spy = {SPY}; spy(doc); spy(doc); }}");

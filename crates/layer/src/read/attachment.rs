@@ -65,9 +65,11 @@ impl Operation for OpenAttachment<'_> {
                     None => decode(named(rev).await?)?,
                 };
                 let now = now_ms();
-                let is_over = record.has_ended(now)
-                    || *rev != info.winner && Box::pin(is_over(trx, &instance, &keys, &info, rev, now)).await?;
-                if is_over || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
+                // Before anything else is read: what is hidden must not take longer than what never was.
+                if record.has_ended(now) || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
+                    return Err(missing().into());
+                }
+                if *rev != info.winner && Box::pin(is_over(trx, &instance, &keys, &info, rev, now)).await? {
                     return Err(missing().into());
                 }
                 rev.clone()
