@@ -16,12 +16,19 @@ pub struct Lines {
     /// How much of `buffer` is known to hold no line end.
     searched: usize,
     bytes: u64,
+    line_bytes_max: usize,
 }
 
 impl Lines {
     /// Reads `body` from its start.
     pub fn new(body: Incoming) -> Lines {
-        Lines { body, buffer: BytesMut::new(), searched: 0, bytes: 0 }
+        Lines { body, buffer: BytesMut::new(), searched: 0, bytes: 0, line_bytes_max: LINE_BYTES_MAX }
+    }
+
+    /// Takes no longer lines than this, nor any of more than 64 MB.
+    #[must_use]
+    pub fn bounded(self, line_bytes_max: usize) -> Lines {
+        Lines { line_bytes_max: line_bytes_max.min(LINE_BYTES_MAX), ..self }
     }
 
     /// How many bytes of the body have come so far.
@@ -33,7 +40,7 @@ impl Lines {
     /// Cancel-safe: a line that is not whole yet is kept.
     ///
     /// # Errors
-    /// [`Error::Http`] if the connection broke in the middle, [`Error::TooLarge`] for a line of more than 64 MB.
+    /// [`Error::Http`] if the connection broke in the middle, [`Error::TooLarge`] for a line of more than 64 MB, or than it was bounded to.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
@@ -47,7 +54,7 @@ impl Lines {
                 return Ok(Some(line.freeze()));
             }
             self.searched = self.buffer.len();
-            if self.searched > LINE_BYTES_MAX {
+            if self.searched > self.line_bytes_max {
                 return Err(Error::TooLarge);
             }
             match self.body.frame().await.transpose()? {

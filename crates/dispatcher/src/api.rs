@@ -8,7 +8,8 @@ use flatbed_flatten::json::{Limits, Value as Flat, parse};
 use flatbed_layer::Error as LayerError;
 use flatbed_worker::documents::{Do, JOB, Order, ResetTo};
 use flatbed_worker::mapping::Mapping;
-use flatbed_worker::rows::{Product, rows_json};
+use flatbed_worker::memory::Memory;
+use flatbed_worker::rows::{Product, ROWS_BYTES_MAX, rows_json};
 use flatbed_worker::script::{Scripts, product};
 use serde_json::{Value, json};
 
@@ -267,20 +268,20 @@ impl Dispatcher {
             if Instant::now() >= until {
                 return Err(bad("the mapping's function takes too long to be tried on so many documents".to_owned()));
             }
-            results.push(tried(&mapping, scripts, document).await);
+            results.push(tried(&mapping, scripts, &self.options.memory, document).await);
         }
         Ok(json!({"results": results}))
     }
 }
 
-async fn tried(mapping: &Mapping, scripts: Option<&Scripts>, document: &Value) -> Value {
+async fn tried(mapping: &Mapping, scripts: Option<&Scripts>, memory: &Memory, document: &Value) -> Value {
     let text = document.to_string();
     let id = document.get("_id").cloned().unwrap_or(Value::Null);
     if !matches!(parse(text.as_bytes(), &Limits::default()), Ok(Flat::Object(_))) {
         return json!({"id": id, "error": "it is no JSON object, or too deep"});
     }
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
-    match product(mapping, TRYING, scripts, &text).await {
+    match product(mapping, TRYING, scripts, memory, &text, ROWS_BYTES_MAX).await {
         Err(error) => json!({"id": id, "error": error.to_string()}),
         Ok(Err(error)) => json!({"id": id, "error": error.to_string()}),
         Ok(Ok(Product::Nothing)) => json!({"id": id, "matches": false}),

@@ -21,7 +21,7 @@ use crate::store::{Filter, Store, StoreError, set, text_of};
 const LISTED_MAX: u64 = 500;
 
 /// Bytes of documents in entries that are read ahead.
-const BYTES_MAX: usize = 8 << 20;
+const BYTES_MAX: usize = 1 << 20;
 
 /// Entries that are replayed once by themselves.
 const AGAIN_MAX: usize = 1_000;

@@ -29,6 +29,7 @@ use flatbed_jobs::{Backoff, Owner, Status};
 use flatbed_layer::{Layer, ServerActor};
 use flatbed_outward::{Network, Tls, connect, secure};
 use flatbed_worker::connect::{Local, Reach, Secrets};
+use flatbed_worker::memory::Memory;
 use flatbed_worker::peer::{Addresses, Dial, Secure, Stream};
 use flatbed_worker::script::Scripts;
 use flatbed_worker::secret::Secret;
@@ -76,6 +77,8 @@ pub struct DispatcherOptions {
     pub lease: Duration,
     /// Before a job that could not begin is tried again.
     pub backoff: Backoff,
+    /// What jobs may hold of documents, all together.
+    pub memory: Memory,
     /// Where secrets lie, where files are written, and what may be reached.
     pub reach: Reach,
     /// What runs functions of mappings; without it jobs that have one are broken.
@@ -111,7 +114,14 @@ impl DispatcherOptions {
 
     fn of(reach: Reach) -> Self {
         let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
-        DispatcherOptions { jobs_max: 100, lease: Duration::from_secs(15), backoff, reach, scripts: None }
+        DispatcherOptions {
+            jobs_max: 100,
+            lease: Duration::from_secs(15),
+            backoff,
+            memory: Memory::default(),
+            reach,
+            scripts: None,
+        }
     }
 
     /// With functions of mappings, which the server's own engines run.

@@ -268,6 +268,9 @@ impl Job for Work {
     fn restore(&self, state: &[u8]) {
         let given: Given = serde_json::from_slice(state).unwrap_or_default();
         let before = given.told.and_then(|told| serde_json::from_value::<Told>(told).ok());
+        if let Some(told) = &before {
+            self.followed.progress.resume(told.at, told.lag_seconds);
+        }
         let mut shown = self.followed.shown();
         shown.epoch = given.epoch;
         shown.halted = before.and_then(|told| told.halted).filter(|halted| halted.of == self.followed.fingerprint);
@@ -392,6 +395,7 @@ impl Work {
         let mut runner = Runner::new(&description, source, target, queue, redactor, stopping, epoch)
             .telling(followed.progress.clone())
             .woken_by(followed.woken.clone())
+            .sharing(dispatcher.options.memory.clone())
             .while_held(Held::new({
                 let claim = followed.claim.clone();
                 move || claim.is_valid(Instant::now())

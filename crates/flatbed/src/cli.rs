@@ -383,6 +383,7 @@ impl Takes {
                     | "worker_secrets"
                     | "worker_allow"
                     | "worker_jobs"
+                    | "worker_memory_mb"
                     | "replication_ca"
                     | "log_format"
                     | "log_level"

@@ -173,7 +173,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "worker_jobs",
         value: "N",
-        help: "jobs that run at once in this process, 1 to 1000; each may hold 128 MB of documents [100]",
+        help: "jobs that run at once in this process, 1 to 1000 [100]",
+        storage: false,
+    },
+    Setting {
+        key: "worker_memory_mb",
+        value: "N",
+        help: "what these jobs may hold of documents, all together, in MB, 128 to 1048576 [512]",
         storage: false,
     },
     Setting {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use flatbed_dispatcher::{Connect, DispatcherOptions, Server};
 use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_worker::connect::Secrets;
+use flatbed_worker::memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 use flatbed_worker::secret::ENV_PREFIX;
 
 use crate::settings::{ALLOWED, Found, Layer, SETTINGS, SettingsError};
@@ -31,6 +32,8 @@ pub(crate) struct WorkerSettings {
     pub allow: Allowed,
     /// How many at once.
     pub jobs: usize,
+    /// What they may hold of documents, all together, in bytes.
+    pub memory: usize,
     /// How long a process may be silent.
     pub lease: Duration,
 }
@@ -52,6 +55,8 @@ impl WorkerSettings {
         };
         let allow = first("worker_allow").map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)));
         let jobs = first("worker_jobs").map(|found| found.number(1..=1_000)).transpose()?;
+        let memory =
+            first("worker_memory_mb").map(|found| found.number(MEMORY_BYTES_MIN >> 20..=1 << 20)).transpose()?;
         let lease = first("worker_lease_seconds").map(|found| found.number(3..=600)).transpose()?;
         Ok(WorkerSettings {
             runs,
@@ -59,6 +64,7 @@ impl WorkerSettings {
             secrets: first("worker_secrets").map(Found::path),
             allow: allow.transpose()?.unwrap_or_default(),
             jobs: jobs.unwrap_or(JOBS_MAX),
+            memory: memory.map_or(MEMORY_BYTES, |megabytes| megabytes << 20),
             lease: lease.map_or(LEASE, Duration::from_secs),
         })
     }
@@ -67,7 +73,7 @@ impl WorkerSettings {
     pub(crate) fn options(&self, variables: &HashMap<String, String>, tls: Tls, connect: Connect) -> DispatcherOptions {
         let (secrets, network) = self.reach(variables);
         let options = DispatcherOptions::new(secrets, self.files.clone(), network, tls, connect);
-        DispatcherOptions { jobs_max: self.jobs, lease: self.lease, ..options }
+        DispatcherOptions { jobs_max: self.jobs, lease: self.lease, memory: Memory::new(self.memory), ..options }
     }
 
     /// The same, of a process that keeps its jobs at a server elsewhere, which says how long a process may be silent.
@@ -79,7 +85,7 @@ impl WorkerSettings {
     ) -> DispatcherOptions {
         let (secrets, network) = self.reach(variables);
         let options = DispatcherOptions::elsewhere(secrets, self.files.clone(), network, tls, server);
-        DispatcherOptions { jobs_max: self.jobs, ..options }
+        DispatcherOptions { jobs_max: self.jobs, memory: Memory::new(self.memory), ..options }
     }
 
     fn reach(&self, variables: &HashMap<String, String>) -> (Secrets, Network) {
@@ -113,14 +119,19 @@ mod tests {
             ("worker_files", "f"),
             ("worker_allow", "127.0.0.1"),
             ("worker_jobs", "7"),
+            ("worker_memory_mb", "200"),
             ("worker_lease_seconds", "3"),
         ];
         let open = resolve(&open).unwrap();
         assert!(open.runs && open.allow.has_address("127.0.0.1".parse().unwrap()));
-        assert_eq!((open.files, open.jobs, open.lease.as_secs()), (Some("f".into()), 7, 3));
-        for (key, text) in
-            [("worker", "yes"), ("worker_jobs", "0"), ("worker_lease_seconds", "1"), ("worker_allow", "a b")]
-        {
+        assert_eq!((open.files, open.jobs, open.lease.as_secs(), open.memory), (Some("f".into()), 7, 3, 200 << 20));
+        for (key, text) in [
+            ("worker", "yes"),
+            ("worker_memory_mb", "100"),
+            ("worker_jobs", "0"),
+            ("worker_lease_seconds", "1"),
+            ("worker_allow", "a b"),
+        ] {
             assert!(resolve(&[(key, text)]).unwrap_err().to_string().contains("is not"), "{key}");
         }
     }

@@ -53,29 +53,133 @@ pub struct Page {
 pub struct Nonsense(pub &'static str);
 
 impl Page {
-    /// From the answer of `_changes`. Sync Gateway's rows of users (`_user/...`) are left out.
+    /// From the answer of `_changes`, one row after the other: a tree of all of them would be many times as large as the text. Sync
+    /// Gateway's rows of users (`_user/...`) are left out.
     ///
     /// # Errors
     /// [`Nonsense`]. A single row that is none makes the page none: whatever it meant would be lost.
     pub fn read(text: &[u8]) -> Result<Page, Nonsense> {
-        let value = parse(text, &Limits::default()).map_err(|_| Nonsense("it is no JSON"))?;
-        let Some(Value::Array(rows)) = value.get("results") else { return Err(Nonsense("it has no `results`")) };
-        let last_seq = value.get("last_seq").and_then(Seq::of).ok_or(Nonsense("it has no `last_seq`"))?;
-        let mut changes = Vec::with_capacity(rows.len());
-        for row in rows {
-            if let Some(change) = read_row(row)? {
-                changes.push(change);
+        let no_json = || Nonsense("it is no JSON");
+        let mut found: Option<(Vec<Change>, usize)> = None;
+        let (mut last_seq, mut pending) = (None, None);
+        let mut members = Spans::of(text, b'{').ok_or_else(no_json)?;
+        while let Some(name) = members.next().ok_or_else(no_json)? {
+            let value = members.value().ok_or_else(no_json)?;
+            let small = || parse(value, &Limits::default()).map_err(|_| no_json());
+            match name {
+                b"\"results\"" => {
+                    let mut changes = Vec::new();
+                    let mut count = 0;
+                    let mut rows = Spans::of(value, b'[').ok_or(Nonsense("it has no `results`"))?;
+                    while let Some(row) = rows.next().ok_or_else(no_json)? {
+                        count += 1;
+                        let row = parse(row, &Limits::default()).map_err(|_| no_json())?;
+                        changes.extend(read_row(&row)?);
+                    }
+                    found = Some((changes, count));
+                }
+                b"\"last_seq\"" => last_seq = Seq::of(&small()?),
+                b"\"pending\"" => {
+                    pending = match small()? {
+                        Value::Number(text) => text.parse().ok(),
+                        _ => None,
+                    };
+                }
+                _ => {}
             }
         }
-        let pending = match value.get("pending") {
-            Some(Value::Number(text)) => text.parse().ok(),
-            _ => None,
-        };
-        Ok(Page { changes, rows: rows.len(), last_seq, pending })
+        let (changes, rows) = found.ok_or(Nonsense("it has no `results`"))?;
+        let last_seq = last_seq.ok_or(Nonsense("it has no `last_seq`"))?;
+        Ok(Page { changes, rows, last_seq, pending })
     }
 }
 
-fn read_row(row: &Value<'_>) -> Result<Option<Change>, Nonsense> {
+/// The elements of an array or the names of an object with their values, as they stand in the text. What each of them is its parser says;
+/// here only brackets, strings and commas are seen.
+struct Spans<'t> {
+    text: &'t [u8],
+    at: usize,
+    is_first: bool,
+    is_object: bool,
+}
+
+impl<'t> Spans<'t> {
+    /// `None`: it does not begin so.
+    fn of(text: &'t [u8], bracket: u8) -> Option<Spans<'t>> {
+        let mut spans = Spans { text, at: 0, is_first: true, is_object: bracket == b'{' };
+        (spans.peek()? == bracket).then(|| spans.at += 1)?;
+        Some(spans)
+    }
+
+    /// The next byte that is no white space.
+    fn peek(&mut self) -> Option<u8> {
+        loop {
+            match *self.text.get(self.at)? {
+                b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
+                byte => return Some(byte),
+            }
+        }
+    }
+
+    /// The next element or name. `Some(None)`: it was the last, and nothing stands behind. `None`: it is no JSON.
+    fn next(&mut self) -> Option<Option<&'t [u8]>> {
+        let end = if self.is_object { b'}' } else { b']' };
+        match self.peek()? {
+            byte if byte == end => {
+                self.at += 1;
+                return if self.peek().is_none() { Some(None) } else { None };
+            }
+            b',' if !self.is_first => self.at += 1,
+            _ if self.is_first => {}
+            _ => return None,
+        }
+        self.is_first = false;
+        self.span().map(Some)
+    }
+
+    /// The value of the name that came last.
+    fn value(&mut self) -> Option<&'t [u8]> {
+        (self.peek()? == b':').then(|| self.at += 1)?;
+        self.span()
+    }
+
+    /// To the end of what begins here.
+    fn span(&mut self) -> Option<&'t [u8]> {
+        self.peek()?;
+        let begin = self.at;
+        let mut depth = 0_usize;
+        loop {
+            match *self.text.get(self.at)? {
+                b'"' => self.string()?,
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' if depth > 0 => depth -= 1,
+                // The end of what it is in.
+                b'}' | b']' | b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => break,
+                _ => {}
+            }
+            let last = *self.text.get(self.at)?;
+            self.at += 1;
+            if depth == 0 && matches!(last, b'"' | b'}' | b']') {
+                break;
+            }
+        }
+        self.text.get(begin..self.at).filter(|span| !span.is_empty())
+    }
+
+    /// To the last quotation mark of a string.
+    fn string(&mut self) -> Option<()> {
+        loop {
+            self.at += 1;
+            match *self.text.get(self.at)? {
+                b'"' => return Some(()),
+                b'\\' => self.at += 1,
+                _ => {}
+            }
+        }
+    }
+}
+
+pub(crate) fn read_row(row: &Value<'_>) -> Result<Option<Change>, Nonsense> {
     let id = row.get("id").and_then(Value::as_str).ok_or(Nonsense("a row has no `id`"))?;
     let seq = row.get("seq").and_then(Seq::of).ok_or(Nonsense("a row has no `seq`"))?;
     if id.is_empty() || id.len() > ID_BYTES_MAX {
@@ -153,6 +257,46 @@ mod tests {
             r#"{"results":[7],"last_seq":1}"#,
         ] {
             assert!(Page::read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_are_cut_as_they_stand() {
+        let page = Page::read(
+            b" { \"x\" : {\"a\":[\"}\\\"\"]} , \"results\":[ {\"id\":\"a]}\\\\\",\"seq\":1,\"changes\":[{\"rev\":\"1-a\"}]} , {\"seq\":\"2,\",\"id\":\"b\",\"changes\":[{\"rev\":\"1-b\"}]}\n],\n\"last_seq\":\"2,\",\"pending\" : 7 }\n",
+        )
+        .unwrap();
+        let ids: Vec<_> = page.changes.iter().map(|change| change.id.as_str()).collect();
+        assert_eq!((ids, page.last_seq.as_str(), page.pending, page.rows), (vec!["a]}\\", "b"], "2,", Some(7), 2));
+        for text in [
+            "{\"results\":[],\"last_seq\":1}x",
+            "{\"results\":[,],\"last_seq\":1}",
+            "{\"results\":[] \"last_seq\":1}",
+            "{\"results\":[],\"last_seq\":1",
+            "{\"results\":[],\"last_seq\":}",
+            "{\"results\" [],\"last_seq\":1}",
+            "{\"results\":[}],\"last_seq\":1}",
+        ] {
+            assert!(Page::read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        /// A page is what a parser of the whole would make of it.
+        #[test]
+        fn cut_rows_are_those_of_the_whole(
+            rows in proptest::collection::vec(("[a-c\"\\\\{}\\[\\],: ]{1,8}", 0_u32..1000, any::<bool>()), 0..8), is_pretty in any::<bool>(),
+        ) {
+            let of = |(id, n, has_doc): &(String, u32, bool)| {
+                let doc = if *has_doc { serde_json::json!({"_id": id, id.as_str(): [n, {"x": id}]}) } else { serde_json::Value::Null };
+                serde_json::json!({"id": id, "seq": n, "changes": [{"rev": "1-x"}], "doc": doc})
+            };
+            let whole = serde_json::json!({"results": rows.iter().map(of).collect::<Vec<_>>(), "last_seq": "9"});
+            let text = if is_pretty { serde_json::to_string_pretty(&whole).unwrap() } else { whole.to_string() };
+            let page = Page::read(text.as_bytes()).unwrap();
+            let found: Vec<_> = page.changes.iter().map(|change| (change.id.clone(), change.seq.as_str().to_owned())).collect();
+            let expected: Vec<_> = rows.iter().map(|(id, n, _)| (id.clone(), n.to_string())).collect();
+            prop_assert_eq!(found, expected);
         }
     }
 

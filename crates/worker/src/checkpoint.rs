@@ -51,6 +51,15 @@ impl Seq {
         &self.0
     }
 
+    /// What tells the database that it is of from all others: in Flatbed's form, 16 digits or more, a dash and 24 hexadecimal digits,
+    /// it is the first 16 of those. `None`: it has another form.
+    pub fn incarnation(&self) -> Option<&str> {
+        let (number, rest) = self.0.split_once('-')?;
+        let is_number = (16..=20).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_rest = rest.len() == 24 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        rest.get(..16).filter(|_| is_number && is_rest)
+    }
+
     /// The number in it that grows, for lag and for whether a source has gone back: of `1500`, of CouchDB's `1500-g1AA...`, and
     /// the last of Sync Gateway's `12:34`. `None`: it has none.
     pub fn number(&self) -> Option<u64> {
@@ -66,6 +75,8 @@ pub struct SourceIdentity {
     pub instance: Option<String>,
     /// `uuid` of the server, where it tells.
     pub server: Option<String>,
+    /// What tells a database of Flatbed from all others, also from one of its name that was made within the same second.
+    pub incarnation: Option<String>,
 }
 
 /// A job's place.
@@ -126,7 +137,11 @@ impl Checkpoint {
             time: number(value.get("time")),
             is_initial_sync_done,
             epoch: number(of_own("epoch")),
-            source: SourceIdentity { instance: text(of_own("instance")), server: text(of_own("server")) },
+            source: SourceIdentity {
+                instance: text(of_own("instance")),
+                server: text(of_own("server")),
+                incarnation: text(of_own("incarnation")),
+            },
         })
     }
 
@@ -142,6 +157,7 @@ impl Checkpoint {
             own.number("epoch", self.epoch);
             own.string_or_null("instance", self.source.instance.as_deref());
             own.string_or_null("server", self.source.server.as_deref());
+            own.string_or_null("incarnation", self.source.incarnation.as_deref());
             own.end();
         })
     }
@@ -155,7 +171,12 @@ impl Checkpoint {
             (Some(before), Some(now)) => before != now && before != "0" && now != "0",
             _ => false,
         };
-        if differs(&self.source.instance, &source.instance) {
+        let is_other = match (&self.source.incarnation, &source.incarnation) {
+            (Some(before), Some(now)) => before != now,
+            // A moment, in whole seconds.
+            _ => differs(&self.source.instance, &source.instance),
+        };
+        if is_other {
             return Err(Strange::MadeAgain);
         }
         match (self.seq.number(), update_seq.number()) {
@@ -238,7 +259,8 @@ mod tests {
 
     #[test]
     fn sources_that_are_others() {
-        let identity = |instance: &str| SourceIdentity { instance: Some(instance.to_owned()), server: None };
+        let identity =
+            |instance: &str| SourceIdentity { instance: Some(instance.to_owned()), ..SourceIdentity::default() };
         let checkpoint = Checkpoint { seq: Seq("100-x".to_owned()), source: identity("17"), ..Checkpoint::default() };
         let at = |text: &str| Seq(text.to_owned());
         assert_eq!(checkpoint.check(&identity("17"), &at("100-y")), Ok(()));
@@ -246,6 +268,19 @@ mod tests {
         assert_eq!(checkpoint.check(&SourceIdentity::default(), &at("what")), Ok(()));
         assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
         assert_eq!(checkpoint.check(&identity("17"), &at("99-y")), Err(Strange::Behind));
+        // Made again within a second; or the moment is told in another way.
+        let of =
+            |instance: &str, other: &str| SourceIdentity { incarnation: Some(other.to_owned()), ..identity(instance) };
+        let checkpoint = Checkpoint { source: of("17", "ab"), ..checkpoint };
+        assert_eq!(checkpoint.check(&of("17", "cd"), &at("200-y")), Err(Strange::MadeAgain));
+        assert_eq!(checkpoint.check(&of("18", "ab"), &at("200-y")), Ok(()));
+        assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
+        let incarnation = |text: &str| Seq(text.to_owned()).incarnation().map(str::to_owned);
+        assert_eq!(incarnation("0000000000000123-0123456789abcdef00000001").as_deref(), Some("0123456789abcdef"));
+        for text in ["1500", "1500-g1AAAA", "0000000000000123-0123456789abcdeg00000001", "123-0123456789abcdef00000001"]
+        {
+            assert_eq!(incarnation(text), None, "{text}");
+        }
     }
 
     proptest! {
@@ -253,8 +288,9 @@ mod tests {
         fn what_is_written_is_read(
             seq in "[ -~]{1,30}", client_id in "\\PC{0,20}", time in any::<u64>(), is_initial_sync_done in any::<bool>(),
             epoch in any::<u64>(), instance in proptest::option::of("[ -~]{1,20}"), server in proptest::option::of("[ -~]{1,20}"),
+            incarnation in proptest::option::of("[0-9a-f]{16}"),
         ) {
-            let source = SourceIdentity { instance, server };
+            let source = SourceIdentity { instance, server, incarnation };
             let checkpoint = Checkpoint { seq: Seq(seq), client_id, time, is_initial_sync_done, epoch, source };
             prop_assert_eq!(Checkpoint::read(&checkpoint.write(Some("0-1"))), Some(checkpoint));
         }

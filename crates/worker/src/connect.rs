@@ -15,7 +15,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::checkpoint::Checkpoint;
 use crate::documents::{
-    Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Output,
+    Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Input, Output,
     RdbmsOutput,
 };
 use crate::output::http::{Http, Ways};
@@ -289,7 +289,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
     let headers = reader.headers(&job.input.auth, &job.input.headers)?;
     let peer = match (&job.input.url, &job.input.local) {
-        (Some(url), _) => Peer::new(Url::parse_either(url)?, headers, dial.clone()),
+        (Some(url), _) => Peer::new(Url::parse_either(&keyspace(url, &job.input))?, headers, dial.clone()),
         (None, Some(name)) => {
             let local = local.as_ref().ok_or(ConnectError::Missing("a server whose databases could be named"))?;
             if let Some((name, password)) = &local.account {
@@ -342,6 +342,13 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         },
     };
     Ok(Connected { source, target, redactor: reader.redactor() })
+}
+
+/// A database's address; of a collection as Sync Gateway has it: `db.scope.collection`.
+fn keyspace(url: &str, input: &Input) -> String {
+    let Some(collection) = &input.collection else { return url.to_owned() };
+    let scope = encode_segment(input.scope.as_deref().unwrap_or("_default"));
+    format!("{}.{scope}.{}", url.trim_end_matches('/'), encode_segment(collection))
 }
 
 fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<Way, ConnectError> {

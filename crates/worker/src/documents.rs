@@ -488,12 +488,18 @@ impl Connections {
             MappingOf::Named(name) => self.mappings.get(name).cloned().ok_or_else(|| missing("mapping", name))?,
         };
         let mapping = mapping.completed(&self.tables)?;
-        // What a source is not asked for yet would let documents through that nobody wants to be delivered.
         let feed = &input.changes_feed;
-        if feed.selector.is_some() || !feed.doc_ids.is_empty() || input.scope.is_some() || input.collection.is_some() {
-            return Err(Unresolved::Unfit(
-                "`selector`, `doc_ids`, `scope` and `collection` of an input are not heeded yet",
-            ));
+        let filters =
+            [feed.filter.is_some(), !feed.channels.is_empty(), !feed.doc_ids.is_empty(), feed.selector.is_some()];
+        if filters.into_iter().filter(|is_there| *is_there).count() > 1 {
+            return Err(Unresolved::Unfit("one of `filter`, `channels`, `doc_ids` and `selector` may be given"));
+        }
+        let has_collections = !matches!(input.source_type, SourceType::Flatbed | SourceType::Couchdb);
+        if (input.scope.is_some() || input.collection.is_some()) && (!has_collections || input.local.is_some()) {
+            return Err(Unresolved::Unfit("`scope` and `collection` are of Sync Gateway's databases"));
+        }
+        if input.scope.is_some() && input.collection.is_none() {
+            return Err(Unresolved::Unfit("a `scope` needs a `collection`"));
         }
         if input.local.as_deref() == Some("_worker") {
             return Err(Unresolved::Unfit("the worker's own database is no source: what fails would make more of it"));

@@ -14,6 +14,7 @@
 //! With it:
 //!
 //! - [`peer`]: HTTP, over connections that somebody else makes; [`source`], [`change`]: a feed behind it;
+//! - [`memory`]: what all jobs of a process have in common;
 //! - [`script`]: functions of mappings, that somebody else runs;
 //! - [`output`]: JSON Lines, HTTP, stores of objects, SQLite; [`run`]: one run of a job, [`progress`]: how far it is; [`connect`]: what it is made of.
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod documents;
 pub mod failure;
 pub mod import;
 pub mod mapping;
+pub mod memory;
 pub mod output;
 pub mod path;
 pub mod peer;

@@ -38,6 +38,17 @@ pub struct Delivery {
     pub state: State,
 }
 
+impl Delivery {
+    /// How large it is in memory, about.
+    pub fn bytes(&self) -> usize {
+        let product = match &self.state {
+            State::Is(product) => product.bytes(),
+            State::Gone => 0,
+        };
+        size_of::<Delivery>() + self.id.len() + self.rev.len() + self.seq.len() + product
+    }
+}
+
 /// Why a target took nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_client::Url;
+use flatbed_client::{Lines, Url};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap};
@@ -64,6 +64,22 @@ pub struct Answer {
     pub retry_after: Option<String>,
     /// All of the body.
     pub body: Bytes,
+}
+
+/// An answer that is read line by line, as long as it comes.
+pub struct Streamed {
+    /// HTTP's status.
+    pub status: u16,
+    /// Its lines.
+    pub lines: Lines,
+    /// The connection is this answer's.
+    _sender: SendRequest<Full<Bytes>>,
+}
+
+impl std::fmt::Debug for Streamed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Streamed({})", self.status)
+    }
 }
 
 /// How large and how late an answer may be.
@@ -132,6 +148,46 @@ impl Peer {
         Ok(sender)
     }
 
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, PeerError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(self.url.path(path))
+            .header(header::HOST, self.host())
+            .body(Full::new(body))
+            .map_err(|error| PeerError::Broken(error.to_string()))?;
+        request.headers_mut().extend(self.headers.clone());
+        request.headers_mut().extend(headers.clone());
+        Ok(request)
+    }
+
+    /// Sends a request whose answer is read while it comes, on a connection of its own; its head must come in such a time.
+    ///
+    /// # Errors
+    /// [`PeerError`].
+    pub async fn stream(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+        time_max: Duration,
+    ) -> Result<Streamed, PeerError> {
+        let request = self.request(method, path, headers, body)?;
+        let exchange = async {
+            let mut sender = self.connection().await?;
+            let response = sender.send_request(request).await.map_err(|error| PeerError::Broken(error.to_string()))?;
+            let status = response.status().as_u16();
+            Ok(Streamed { status, lines: Lines::new(response.into_body()), _sender: sender })
+        };
+        tokio::time::timeout(time_max, exchange).await.unwrap_or(Err(PeerError::Late))
+    }
+
     /// Sends a request and reads its answer. `path` begins with a slash or question mark, is percent-encoded and stands behind the
     /// URL's own.
     ///
@@ -146,14 +202,7 @@ impl Peer {
         bounds: Bounds,
     ) -> Result<Answer, PeerError> {
         let broken = |error: &dyn std::fmt::Display| PeerError::Broken(error.to_string());
-        let mut request = Request::builder()
-            .method(method)
-            .uri(self.url.path(path))
-            .header(header::HOST, self.host())
-            .body(Full::new(body))
-            .map_err(|error| broken(&error))?;
-        request.headers_mut().extend(self.headers.clone());
-        request.headers_mut().extend(headers.clone());
+        let request = self.request(method, path, headers, body)?;
         let exchange = async {
             let mut sender = self.connection().await?;
             let response = sender.send_request(request).await.map_err(|error| broken(&error))?;

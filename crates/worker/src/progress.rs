@@ -10,6 +10,9 @@ use crate::checkpoint::Seq;
 /// Errors that are remembered.
 pub const ERRORS_MAX: usize = 10;
 
+/// Ends of the feed that are remembered.
+const SAMPLES_MAX: usize = 100;
+
 /// Seconds that the throughput is the mean of.
 const WINDOW_SECONDS: u64 = 60;
 
@@ -28,7 +31,8 @@ pub struct Lag {
     /// Rows of the feed that are not delivered yet, as of the last page; of sources that do not tell how many there are behind it, those
     /// that are read.
     pub rows: u64,
-    /// For how long there have been such.
+    /// How old the target's state is: since when the source has had something that is not delivered, as far as it is known. Rows do not
+    /// tell when they were written: what is known are the moments at which it was asked where the feed ends.
     pub seconds: u64,
 }
 
@@ -36,8 +40,14 @@ pub struct Lag {
 struct Inner {
     seq: Option<Seq>,
     errors: VecDeque<Fault>,
-    /// Since when not all of the feed is delivered; `None`: it is.
-    behind_since: Option<u64>,
+    /// The last moment of which it is known that all that the source had is delivered, in seconds of Unix time.
+    fresh_at: Option<u64>,
+    /// Whether there is something that is not.
+    is_behind: bool,
+    /// Whether the feed's end has been reached, and rows are waited for since.
+    has_waited: bool,
+    /// Ends of the feed, each with the moment at which it was there.
+    samples: VecDeque<(u64, u64)>,
     rows: u64,
     /// Seconds of Unix time with what was delivered in each.
     delivered: VecDeque<(u64, u64)>,
@@ -92,7 +102,16 @@ impl Progress {
     /// How far behind it is.
     pub fn lag(&self) -> Lag {
         let inner = self.inner();
-        Lag { rows: inner.rows, seconds: inner.behind_since.map_or(0, |since| now().saturating_sub(since)) }
+        let seconds = inner.fresh_at.filter(|_| inner.is_behind).map_or(0, |fresh_at| now().saturating_sub(fresh_at));
+        Lag { rows: inner.rows, seconds }
+    }
+
+    /// Notes how old the target's state was at a moment, in seconds of Unix time, as another process has told.
+    pub fn resume(&self, at: u64, lag_seconds: u64) {
+        let mut inner = self.inner();
+        // A run begins: nobody has waited for rows meanwhile.
+        inner.has_waited = false;
+        inner.fresh_at = inner.fresh_at.max(Some(at.min(now()).saturating_sub(lag_seconds)));
     }
 
     /// Up to where all is delivered or in the queue.
@@ -142,11 +161,43 @@ impl Progress {
     pub(crate) fn behind(&self, rows: u64) {
         let mut inner = self.inner();
         inner.rows = rows;
-        inner.behind_since = if rows == 0 { None } else { inner.behind_since.or(Some(now())) };
+        if rows == 0 {
+            (inner.is_behind, inner.has_waited) = (false, true);
+            inner.fresh_at = Some(now());
+            inner.samples.clear();
+        } else if !inner.is_behind {
+            // Who waits for rows has them at once; who comes anew knows what was told, if anything was.
+            if inner.has_waited || inner.fresh_at.is_none() {
+                inner.fresh_at = Some(now());
+            }
+            inner.is_behind = true;
+        }
     }
 
+    /// The source does not answer: rows that come next may have been there for some time.
+    pub(crate) fn lose_sight(&self) {
+        self.inner().has_waited = false;
+    }
+
+    /// The feed ends there now.
+    pub(crate) fn sampled(&self, end: &Seq) {
+        let Some(number) = end.number() else { return };
+        let mut inner = self.inner();
+        inner.samples.push_back((number, now()));
+        if inner.samples.len() > SAMPLES_MAX {
+            inner.samples.pop_front();
+        }
+    }
+
+    /// All up to there is delivered.
     pub(crate) fn at(&self, seq: &Seq) {
-        self.inner().seq = Some(seq.clone());
+        let mut inner = self.inner();
+        inner.seq = Some(seq.clone());
+        let Some(reached) = seq.number() else { return };
+        while let Some((_, at)) = inner.samples.front().copied().filter(|(number, _)| *number <= reached) {
+            inner.samples.pop_front();
+            inner.fresh_at = inner.fresh_at.max(Some(at));
+        }
     }
 }
 
@@ -155,17 +206,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lag_grows_until_all_is_delivered() {
-        let progress = Progress::default();
+    fn lag_is_the_age_of_what_is_delivered() {
+        let (progress, seq) = (Progress::default(), |number: u64| Seq::parse(&number.to_string()).unwrap());
+        let back = |seconds: u64| {
+            let mut inner = progress.inner();
+            inner.fresh_at = inner.fresh_at.map(|at| at - seconds);
+            inner.samples.iter_mut().for_each(|(_, at)| *at -= seconds);
+        };
         assert_eq!(progress.lag(), Lag::default());
         progress.behind(10);
-        let since = progress.inner().behind_since.unwrap();
-        progress.inner().behind_since = Some(since - 7);
+        back(70);
         progress.add_delivered(4);
         progress.behind(8);
-        assert_eq!((progress.lag().rows, progress.lag().seconds >= 7), (8, true));
+        assert!(progress.lag().rows == 8 && progress.lag().seconds >= 70);
+        // It is never at the end, and not ever further behind: what there was a minute ago is delivered.
+        progress.sampled(&seq(100));
+        back(60);
+        progress.sampled(&seq(200));
+        progress.at(&seq(99));
+        assert!(progress.lag().seconds >= 130);
+        progress.at(&seq(150));
+        assert!((60..120).contains(&progress.lag().seconds), "{:?}", progress.lag());
+        progress.at(&seq(200));
+        assert!(progress.lag().seconds < 50);
         progress.behind(0);
         assert_eq!(progress.lag(), Lag::default());
+        back(1_000);
+        progress.behind(1);
+        assert!(progress.lag().seconds < 900, "it was waited for");
+        // Another process goes on: how old it was is told with the job.
+        let progress = Progress::default();
+        progress.resume(now() - 30, 500);
+        progress.behind(3);
+        assert!((530..900).contains(&progress.lag().seconds));
+        progress.behind(0);
+        progress.behind(0);
+        assert_eq!(progress.lag(), Lag::default());
+        progress.add_delivered(4);
         assert!(progress.delivered() == 4 && progress.throughput() > 0.0);
         for at in 0..20 {
             progress.fail(&at.to_string());

@@ -75,43 +75,71 @@ impl From<TooLarge> for Unmappable {
     }
 }
 
+impl Product {
+    /// How large it is in memory, about.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Product::Nothing => 0,
+            Product::Json(text) => text.len(),
+            Product::Rows(rows) => rows.iter().map(Row::bytes).sum(),
+        }
+    }
+}
+
+impl Row {
+    fn bytes(&self) -> usize {
+        size_of::<Row>() + self.key.len() + self.values.iter().map(bytes_of).sum::<usize>()
+    }
+}
+
+fn bytes_of(datum: &Datum) -> usize {
+    size_of::<Datum>() + datum.bytes()
+}
+
 /// What a document makes, which has its `_id` and `_rev` as members.
 ///
 /// # Errors
 /// [`Unmappable`].
 pub fn produce(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmappable> {
+    produce_within(mapping, document, ROWS_BYTES_MAX)
+}
+
+/// As [`produce`], in no more than so many bytes, as [`Product::bytes`] counts them.
+///
+/// # Errors
+/// [`Unmappable`]; [`Unmappable::TooLarge`] where it takes more.
+pub fn produce_within(mapping: &Mapping, document: &Value<'_>, bytes_max: usize) -> Result<Product, Unmappable> {
     if !mapping.matches(document)? {
         return Ok(Product::Nothing);
     }
-    made(mapping, document)
+    made(mapping, document, bytes_max)
 }
 
 /// What documents make together that a mapping's function gave for one, whether they match or not. `is_list`: an array of them, which
-/// stays one where JSON is made.
+/// stays one where JSON is made. In no more than so many bytes, as [`Product::bytes`] counts them.
 ///
 /// # Errors
-/// [`Unmappable`].
-pub fn produce_all(mapping: &Mapping, documents: &[Value<'_>], is_list: bool) -> Result<Product, Unmappable> {
+/// [`Unmappable`]; [`Unmappable::TooLarge`] where it takes more.
+pub fn produce_all(
+    mapping: &Mapping,
+    documents: &[Value<'_>],
+    is_list: bool,
+    bytes_max: usize,
+) -> Result<Product, Unmappable> {
     let (mut all, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
     for document in documents {
-        match made(mapping, document)? {
+        let product = made(mapping, document, bytes_max.saturating_sub(bytes))?;
+        // With what stands between the members of a list.
+        bytes = bytes.saturating_add(product.bytes()).saturating_add(usize::from(is_list));
+        match product {
             Product::Nothing => {}
-            Product::Json(text) => {
-                bytes = bytes.saturating_add(text.len());
-                texts.push(text);
-            }
-            Product::Rows(rows) => {
-                bytes = rows
-                    .iter()
-                    .flat_map(|row| &row.values)
-                    .fold(bytes, |bytes, datum| bytes.saturating_add(datum.bytes()));
-                all.extend(rows);
-            }
+            Product::Json(text) => texts.push(text),
+            Product::Rows(rows) => all.extend(rows),
         }
         if all.len() > ROWS_MAX {
             return Err(Unmappable::TooMany);
         }
-        if bytes > ROWS_BYTES_MAX {
+        if bytes > bytes_max {
             return Err(Unmappable::TooLarge);
         }
     }
@@ -135,9 +163,12 @@ pub fn produce_all(mapping: &Mapping, documents: &[Value<'_>], is_list: bool) ->
     Ok(Product::Rows(all))
 }
 
-fn made(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmappable> {
+fn made(mapping: &Mapping, document: &Value<'_>, bytes_max: usize) -> Result<Product, Unmappable> {
     match mapping.shape() {
-        Shape::Document => Ok(Product::Json(json_of(document))),
+        Shape::Document => {
+            let text = json_of(document);
+            if text.len() > bytes_max { Err(Unmappable::TooLarge) } else { Ok(Product::Json(text)) }
+        }
         Shape::Object(columns) => {
             let mut out = Vec::new();
             let mut object = Object::new(&mut out);
@@ -145,18 +176,18 @@ fn made(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmappable> 
                 let datum = value_of("", column, Scope::of(document))?;
                 let place = object.place(column.name.as_str());
                 datum.write(place);
-                if place.len() > ROWS_BYTES_MAX {
+                if place.len() > bytes_max {
                     return Err(Unmappable::TooLarge);
                 }
             }
             object.end();
             Ok(Product::Json(String::from_utf8(out).unwrap_or_default()))
         }
-        Shape::Tables(tables) => rows(tables, document).map(Product::Rows),
+        Shape::Tables(tables) => rows(tables, document, bytes_max).map(Product::Rows),
     }
 }
 
-fn rows(tables: &[Table], document: &Value<'_>) -> Result<Vec<Row>, Unmappable> {
+fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<Row>, Unmappable> {
     let mut rows: Vec<Row> = Vec::new();
     // The first row of each table, for foreign keys without a path: such a parent has one row.
     let mut firsts: Vec<Option<usize>> = Vec::with_capacity(tables.len());
@@ -192,10 +223,10 @@ fn rows(tables: &[Table], document: &Value<'_>) -> Result<Vec<Row>, Unmappable> 
                     return Err(Unmappable::Null(table.name.clone(), column.name.clone()));
                 }
                 let datum = if table.key.contains(&place) { datum.in_key(column.kind) } else { datum };
-                bytes += datum.bytes();
+                bytes += bytes_of(&datum);
                 values.push(datum);
             }
-            if bytes > ROWS_BYTES_MAX {
+            if bytes > bytes_max {
                 return Err(Unmappable::TooLarge);
             }
             let named = |place: &usize| Some((table.columns.get(*place)?.name.as_str(), values.get(*place)?));
@@ -203,6 +234,7 @@ fn rows(tables: &[Table], document: &Value<'_>) -> Result<Vec<Row>, Unmappable> 
             if !seen.insert(key.clone()) {
                 return Err(Unmappable::TwoOfOneKey(table.name.clone()));
             }
+            bytes += size_of::<Row>() + key.len();
             rows.push(Row { table: at, key, values });
         }
         firsts.push((rows.len() > begin).then_some(begin));

@@ -1,51 +1,49 @@
 //! One run of a job: from its checkpoint on until it is asked to end, or cannot go on.
 //!
-//! Pages are read until there is a batch or the feed's end. A batch goes to the target with the checkpoint that is reached by it; a
-//! target that keeps none has it at the source, every 1,000 documents or 5 s. A batch that is refused as poison is split in halves until the guilty document is alone; that goes to the queue, and
-//! the checkpoint passes it with the next batch. A batch that is refused for the target's state is tried again as it is, and nothing
-//! else is done meanwhile.
+//! Pages are read until there is a batch or the feed's end, and the next one is read while a batch is delivered, as far as there is
+//! [memory](crate::memory). A batch goes to the target in parts of some megabytes, each with the checkpoint that is reached by it; a
+//! target that keeps none has it at the source, every 1,000 documents or 5 s. A part that is refused as poison is split in halves until
+//! the guilty document is alone; that goes to the queue, and the checkpoint passes it with the next part. One that is refused for the
+//! target's state is made anew and tried again, and nothing else is delivered meanwhile.
 
+mod delivering;
 mod held;
 mod products;
+mod reading;
 mod replays;
 mod window;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{Notify, watch};
 
-use crate::change::{Change, What};
+use crate::change::Change;
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange, local_id};
-use crate::documents::{Description, Output, ResetTo, System};
-use crate::failure::{Class, Failure, Guard, Halt};
-use crate::output::{Delivery, Refused, State, Target, Window};
-use crate::plan::{Plan, Taken};
+use crate::documents::{Description, ResetTo, SourceType, System};
+use crate::failure::{Failure, Guard, Halt};
+use crate::memory::{Charge, Memory};
+use crate::output::{Refused, Target, Window};
+use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::queue::{Entry, Failed};
-use crate::rows::Unmappable;
+use crate::queue::Entry;
 use crate::script::Scripts;
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
 pub use held::Held;
+use reading::Reading;
 pub use replays::{Replayed, Wanted};
 
 /// Changes that are read ahead.
 const ADMITTED_MAX: usize = 10_000;
 
-/// Their documents together, in bytes, beyond which no further page is read.
-const ADMITTED_BYTES_MAX: usize = 64 << 20;
-
-/// Rows of a page.
-const PAGE_ROWS: usize = 1_000;
-
 /// A checkpoint is written to a source after so many documents, or such a time.
 const KEEP_AFTER: u64 = 1_000;
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// No source is asked for changes more often, where it has none.
-const IDLE_MIN: Duration = Duration::from_millis(500);
+/// Entries are looked for so often, while there are changes without end.
+const REPLAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Answers of a source that are none, in a row, until the job halts.
 const NONSENSE_MAX: u32 = 10;
@@ -132,10 +130,17 @@ pub struct Counts {
     pub replayed: u64,
 }
 
+/// A change that was read, and the room that it takes.
+#[derive(Debug)]
+struct Waiting {
+    change: Change,
+    _charge: Charge,
+}
+
 /// A run of a job.
 pub struct Runner<'j, S, T, Q> {
     job: &'j Description,
-    source: S,
+    source: Arc<S>,
     target: T,
     queue: Q,
     redactor: Redactor,
@@ -150,17 +155,37 @@ pub struct Runner<'j, S, T, Q> {
     progress: Arc<Progress>,
     /// Notified when entries are to be replayed.
     woken: Arc<Notify>,
-    plan: Plan<Change>,
+    memory: Memory,
+    /// What this job has of it for what it has read, in bytes.
+    own: Arc<AtomicUsize>,
+    plan: Plan<Waiting>,
+    /// A page that is under way.
+    reading: Option<Reading>,
+    /// Where the next page begins.
+    read_to: Seq,
+    /// Whether the last page was the feed's end.
+    is_at_end: bool,
+    /// Rows of the next page, and bytes of it.
+    page_rows: usize,
+    page_bytes: usize,
+    /// Up to here deletions are of documents that the target never had, for a job that wants none of them.
+    first_end: Option<u64>,
+    /// When it was last asked where the feed ends.
+    sampled_at: Instant,
+    replayed_at: Instant,
     identity: SourceIdentity,
     guard: Guard,
     counts: Counts,
-    /// Of what waits in the plan, about.
-    bytes: usize,
+    /// Failures in a row, of the target and of the source.
     failures: u32,
+    source_failures: u32,
+    /// The last page could not be read, and is asked for again once all is delivered.
+    is_source_away: bool,
     chance: u32,
     is_initial_sync_done: bool,
     /// Where the checkpoint may be, and where it is.
     reached: Option<Seq>,
+    begun_at: Seq,
     written: Seq,
     /// The revision of the one at the source.
     rev: Option<String>,
@@ -182,7 +207,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     ) -> Self {
         Runner {
             job,
-            source,
+            source: Arc::new(source),
             target,
             queue,
             redactor,
@@ -195,15 +220,27 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             scripts: None,
             progress: Arc::default(),
             woken: Arc::default(),
+            memory: Memory::default(),
+            own: Arc::default(),
             plan: Plan::new(ADMITTED_MAX),
+            reading: None,
+            read_to: Seq::default(),
+            is_at_end: false,
+            page_rows: reading::rows_max(job),
+            page_bytes: reading::PAGE_BYTES,
+            first_end: None,
+            sampled_at: Instant::now(),
+            replayed_at: Instant::now(),
             identity: SourceIdentity::default(),
             guard: Guard::default(),
             counts: Counts::default(),
-            bytes: 0,
             failures: 0,
+            source_failures: 0,
+            is_source_away: false,
             chance: 0x9e37_79b9,
             is_initial_sync_done: false,
             reached: None,
+            begun_at: Seq::default(),
             written: Seq::default(),
             rev: None,
             unkept: 0,
@@ -230,6 +267,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     #[must_use]
     pub fn while_held(mut self, held: Held) -> Self {
         self.held = Some(held);
+        self
+    }
+
+    /// Has its room in common with other jobs.
+    #[must_use]
+    pub fn sharing(mut self, memory: Memory) -> Self {
+        self.memory = memory;
         self
     }
 
@@ -262,7 +306,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Runs, and says what came of it; gives back the parts.
-    pub async fn run(mut self) -> (End, Counts, S, T, Q) {
+    pub async fn run(mut self) -> (End, Counts, Arc<S>, T, Q) {
         let Err(end) = self.run_to_end().await;
         (end, self.counts, self.source, self.target, self.queue)
     }
@@ -276,30 +320,37 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         if self.reset.is_some() {
             return Err(End::Done);
         }
-        let mut read_to = match &checkpoint {
+        self.read_to = match &checkpoint {
             Some(checkpoint) => checkpoint.seq.clone(),
             None => self.first_seq(),
         };
-        self.written = read_to.clone();
-        self.progress.at(&read_to);
+        (self.begun_at, self.written) = (self.read_to.clone(), self.read_to.clone());
+        self.progress.at(&self.read_to);
         let window = self.target.window().map(Window::held);
         let batch_max = window.map_or(self.system().processing.batch(), |window| window.documents);
-        let bytes_max = window.map_or(ADMITTED_BYTES_MAX, |window| window.bytes);
-        let mut is_at_end = false;
+        let bytes_max = window.map_or(reading::ADMITTED_BYTES_MAX, |window| window.bytes);
         loop {
-            while !is_at_end && self.plan.admitted() < batch_max && self.bytes < bytes_max {
-                is_at_end = match self.read(&mut read_to, false).await {
-                    Err(End::Stopped) if window.is_some() => break,
-                    read => read?,
-                };
+            // What a window has gathered is delivered before the end, so that it is not read once more.
+            if *self.stop.borrow() && (window.is_none() || self.plan.is_empty()) {
+                return Err(End::Stopped);
             }
-            if let Some(window) = window.filter(|_| is_at_end && !self.is_once && !self.plan.is_empty()) {
-                is_at_end = self.gather(window, &mut read_to).await?;
+            let has_enough = |this: &Self| {
+                let is_full = this.plan.admitted() >= batch_max || this.own.load(Ordering::Relaxed) >= bytes_max;
+                let is_away = this.is_source_away && !this.plan.is_empty();
+                this.is_at_end || is_full || is_away || *this.stop.borrow()
+            };
+            while !has_enough(self) && self.start_reading(false).await? {
+                match self.take_in().await {
+                    Err(End::Stopped) if window.is_some() => break,
+                    taken => taken?,
+                }
+            }
+            if let Some(window) = window.filter(|_| self.is_at_end && !self.is_once && !self.plan.is_empty()) {
+                self.gather(window).await?;
             }
             while !self.plan.is_empty() {
-                // What a window has gathered is delivered before the end, so that it is not read once more.
-                if *self.stop.borrow() && window.is_none() {
-                    return Err(End::Stopped);
+                if !self.is_at_end && !self.is_source_away {
+                    self.start_reading(false).await?;
                 }
                 let mut batch = Vec::new();
                 while let Some(taken) = self.plan.take(batch_max) {
@@ -311,20 +362,28 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 }
                 self.deliver(batch).await?;
                 self.keep(window.is_some()).await?;
-            }
-            self.bytes = 0;
-            let is_more = self.replay().await?;
-            if is_at_end {
-                self.is_initial_sync_done = true;
-                self.progress.behind(0);
-                self.keep(true).await?;
-                if self.is_once && !is_more {
-                    return Err(End::Done);
+                // What was gathered is delivered whole; else a page that is there comes first.
+                if window.is_none() {
+                    break;
                 }
-                is_at_end = self.read(&mut read_to, !is_more).await?;
             }
-            if *self.stop.borrow() {
-                return Err(End::Stopped);
+            if !self.plan.is_empty() && self.replayed_at.elapsed() < REPLAY_EVERY {
+                continue;
+            }
+            let is_more = self.replay().await?;
+            self.replayed_at = Instant::now();
+            if !self.is_at_end || !self.plan.is_empty() {
+                continue;
+            }
+            (self.is_initial_sync_done, self.first_end) = (true, None);
+            self.progress.behind(0);
+            self.keep(true).await?;
+            if self.is_once && !is_more {
+                return Err(End::Done);
+            }
+            self.start_reading(true).await?;
+            if !is_more || self.reading.as_ref().is_some_and(Reading::is_finished) {
+                self.take_in().await?;
             }
         }
     }
@@ -342,13 +401,18 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             return Ok(());
         }
         (self.unkept, self.kept_at) = (0, Instant::now());
+        self.check_held()?;
         if self.target.keeps_checkpoint() {
             // Nothing of it can be poison.
-            let _ = self.deliver_until_taken(Vec::new(), Some(checkpoint)).await?;
+            while let Err(refused) = self.target.deliver(Vec::new(), Some(checkpoint.clone())).await {
+                let until = self.note_refused(refused)?;
+                self.pause_giving_back(until).await?;
+                self.check_held()?;
+            }
+            self.failures = 0;
             self.written = seq;
             return Ok(());
         }
-        self.check_held()?;
         let id = self.local_id();
         let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
         if written == Err(SourceError::Status(409)) {
@@ -426,7 +490,8 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             }
             (one, copy) => one.or(copy),
         };
-        self.failures = 0;
+        (self.failures, self.source_failures) = (0, 0);
+        self.progress.sampled(&update_seq);
         if let Some(to) = self.reset {
             let (seq, is_initial_sync_done) = match (to, checkpoint) {
                 (ResetTo::AsIs, Some(checkpoint)) => (checkpoint.seq, checkpoint.is_initial_sync_done),
@@ -451,19 +516,23 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         if let Some(checkpoint) = &checkpoint {
             checkpoint.check(&self.identity, &update_seq).map_err(End::Strange)?;
             self.is_initial_sync_done = checkpoint.is_initial_sync_done;
+        } else if self.job.input.changes_feed.active_only {
+            // Where a feed is one order. CouchDB's is one of each shard: a document that was delivered may have gone before it.
+            let is_one_order = self.job.input.source_type != SourceType::Couchdb || update_seq.incarnation().is_some();
+            self.first_end = update_seq.number().filter(|_| is_one_order);
         }
         Ok(checkpoint)
     }
 
     /// After a time without answers: whether it still is the source that it was.
-    async fn look_at_source(&mut self, read_to: &Seq) -> Result<(), End> {
+    async fn look_at_source(&mut self) -> Result<(), End> {
         let (identity, update_seq) = loop {
             match self.source.identity().await {
                 Ok(identity) => break identity,
                 Err(error) => self.pause_for_source(&error).await?,
             }
         };
-        self.checkpoint_at(read_to.clone()).check(&identity, &update_seq).map_err(End::Strange)
+        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(End::Strange)
     }
 
     fn checkpoint_at(&self, seq: Seq) -> Checkpoint {
@@ -479,235 +548,60 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// Reads a page. Whether it was the feed's end.
-    async fn read(&mut self, read_to: &mut Seq, is_to_wait: bool) -> Result<bool, End> {
-        let limit = match self.job.input.changes_feed.limit {
-            0 => PAGE_ROWS,
-            limit => usize::try_from(limit).unwrap_or(PAGE_ROWS),
-        };
-        let limit = limit.min(self.plan.room()).max(1);
-        let asked_at = Instant::now();
-        let page = loop {
-            let mut stop = self.stop.clone();
-            let asked = tokio::select! {
-                asked = self.source.page(read_to, limit, is_to_wait) => asked,
-                _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
-                () = self.woken.notified() => return Ok(true),
-            };
-            match asked {
-                Ok(page) => break page,
-                Err(error) => self.pause_for_source(&error).await?,
-            }
-        };
-        if self.failures > 0 {
-            self.look_at_source(read_to).await?;
-        }
-        self.failures = 0;
-        let is_end = page.rows < limit;
-        let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
-        self.progress.behind(if is_end { waiting } else { waiting.saturating_add(page.pending.unwrap_or(0)) });
-        if is_to_wait && page.rows == 0 && asked_at.elapsed() < IDLE_MIN {
-            // It does not wait as it was asked to.
-            let mut stop = self.stop.clone();
-            let _ = tokio::time::timeout(IDLE_MIN, stop.wait_for(|stop| *stop)).await;
-        }
-        for change in page.changes {
-            let (seq, read) = (change.seq.clone(), change.seq.clone());
-            if let What::Changed(text) = &change.what {
-                self.bytes = self.bytes.saturating_add(text.len());
-            }
-            let processing = &self.system().processing;
-            let is_ignored = match change.what {
-                What::Deleted => processing.ignore_delete,
-                What::Removed => processing.ignore_remove,
-                What::Changed(_) | What::ToBeRead => false,
-            };
-            if is_ignored || change.id.starts_with("_design/") {
-                self.plan.pass(seq);
-                continue;
-            }
-            let id = change.id.clone();
-            if self.plan.admit(&id, seq, change).is_err() {
-                // More rows than were asked for: the others are read again.
-                return Ok(false);
-            }
-            *read_to = read;
-        }
-        self.plan.pass(page.last_seq.clone());
-        *read_to = page.last_seq;
-        Ok(is_end)
-    }
-
-    /// Brings a batch to the target, part by part where it is refused.
-    async fn deliver(&mut self, batch: Vec<Taken<Change>>) -> Result<(), End> {
-        let mut parts = vec![batch];
-        while let Some(part) = parts.pop() {
-            let (mut deliveries, mut ready) = (Vec::with_capacity(part.len()), Vec::with_capacity(part.len()));
-            for taken in part {
-                match self.delivery(&taken.change).await? {
-                    Ok(delivery) => {
-                        deliveries.push(delivery);
-                        ready.push(taken);
-                    }
-                    Err(unmappable) => {
-                        let error = unmappable.to_string();
-                        self.put_aside(&taken, &Failure::Unmappable(Box::new(unmappable)), &error).await?;
-                    }
-                }
-            }
-            let places: BTreeSet<_> = ready.iter().map(|taken| taken.place).collect();
-            let reach = self.plan.reach(&places);
-            let checkpoint = reach.clone().map(|seq| self.checkpoint_at(seq));
-            if ready.is_empty() {
-                continue;
-            }
-            match self.deliver_until_taken(deliveries, checkpoint).await? {
-                Ok(()) => {
-                    for taken in &ready {
-                        self.plan.settle(&taken.id, taken.place);
-                        self.guard.note(false).map_err(End::Halted)?;
-                    }
-                    self.counts.delivered += ready.len() as u64;
-                    self.progress.add_delivered(ready.len() as u64);
-                    self.unkept += ready.len() as u64;
-                    if let (Some(seq), true) = (reach, self.target.keeps_checkpoint()) {
-                        self.written = seq;
-                    }
-                }
-                Err((failure, error)) => match (ready.len(), ready.pop()) {
-                    (1, Some(taken)) => self.put_aside(&taken, &failure, &error).await?,
-                    (_, last) => {
-                        ready.extend(last);
-                        let second = ready.split_off(ready.len() / 2);
-                        parts.push(second);
-                        parts.push(ready);
-                    }
-                },
-            }
-        }
-        Ok(())
-    }
-
-    /// What a change is for the target.
-    async fn delivery(&mut self, change: &Change) -> Result<Result<Delivery, Unmappable>, End> {
-        let text = match &change.what {
-            What::Changed(text) => Some(text.clone()),
-            What::Deleted | What::Removed => None,
-            What::ToBeRead => loop {
-                match self.source.document(&change.id).await {
-                    Ok(found) => break found,
-                    Err(error) => self.pause_for_source(&error).await?,
-                }
-            },
-        };
-        let state = match text {
-            None => State::Gone,
-            Some(text) => match self.product(&text).await? {
-                Ok(product) => State::Is(product),
-                Err(unmappable) => return Ok(Err(unmappable)),
-            },
-        };
-        let (id, rev, seq) = (change.id.clone(), change.rev.clone(), change.seq.as_str().to_owned());
-        Ok(Ok(Delivery { id, rev, seq, state }))
-    }
-
     fn check_held(&self) -> Result<(), End> {
         if self.held.as_ref().is_none_or(Held::is_held) { Ok(()) } else { Err(End::Superseded) }
     }
 
-    /// Until the target takes it, or says that it is poison.
-    async fn deliver_until_taken(
-        &mut self,
-        deliveries: Vec<Delivery>,
-        checkpoint: Option<Checkpoint>,
-    ) -> Result<Result<(), (Failure, String)>, End> {
-        if self.system().processing.dry_run {
-            return Ok(Ok(()));
-        }
-        loop {
-            self.check_held()?;
-            match self.target.deliver(deliveries.clone(), checkpoint.clone()).await {
-                Ok(()) => {
-                    self.failures = 0;
-                    return Ok(Ok(()));
-                }
-                Err(Refused::Failed { failure, error, .. })
-                    if failure.class() == Class::Poison && !deliveries.is_empty() =>
-                {
-                    return Ok(Err((failure, error)));
-                }
-                Err(refused) => self.pause_for(refused).await?,
-            }
-        }
-    }
-
-    /// The entry first; then the checkpoint may pass its change.
-    async fn put_aside(&mut self, taken: &Taken<Change>, failure: &Failure, error: &str) -> Result<(), End> {
-        let change = &taken.change;
-        let (method, document) = match &change.what {
-            What::Changed(text) => ("PUT", text.as_str()),
-            What::ToBeRead => ("PUT", ""),
-            What::Deleted | What::Removed => ("DELETE", ""),
-        };
-        let failed = Failed {
-            job: &self.job.id,
-            id: &change.id,
-            rev: &change.rev,
-            seq: change.seq.as_str(),
-            method,
-            document,
-            target_url: match &self.job.output {
-                Output::Http(output) => &output.url,
-                Output::Rdbms(_) | Output::Cloud(_) => "",
-            },
-            failure,
-            error,
-            now: now(),
-            retention_seconds: self.system().dlq.retention_seconds(),
-        };
-        let entry = Entry::new(&failed, &self.redactor);
-        while let Err(error) = self.queue.put(&entry).await {
-            match error {
-                NotKept::Full(entries) => return Err(End::QueueFull(entries)),
-                NotKept::Failed(error) => self.pause_for(Refused::failed(Failure::Storage, error)).await?,
-            }
-        }
-        self.failures = 0;
-        self.counts.queued += 1;
-        self.progress.add_queued();
-        self.plan.settle(&taken.id, taken.place);
-        self.guard.note(true).map_err(End::Halted)
-    }
-
-    /// Waits before something is tried again, as long as the schedule and the target ask.
+    /// Waits before the target is tried again, as long as the schedule and the target ask.
     async fn pause_for(&mut self, refused: Refused) -> Result<(), End> {
+        let until = self.note_refused(refused)?;
+        self.pause(until).await
+    }
+
+    /// Counts that the target refused something for its state; gives when it is to be tried again.
+    fn note_refused(&mut self, refused: Refused) -> Result<tokio::time::Instant, End> {
+        self.failures = self.failures.saturating_add(1);
+        self.note_outage(refused, self.failures)
+    }
+
+    async fn pause_for_source(&mut self, error: &SourceError) -> Result<(), End> {
+        let until = self.note_unread(error)?;
+        self.pause(until).await
+    }
+
+    /// Counts that the source did not answer as it should; gives when it is to be asked again.
+    fn note_unread(&mut self, error: &SourceError) -> Result<tokio::time::Instant, End> {
+        if let SourceError::Nonsense(nonsense) = error
+            && self.source_failures >= NONSENSE_MAX
+        {
+            return Err(End::Nonsense(nonsense.to_string()));
+        }
+        self.source_failures = self.source_failures.saturating_add(1);
+        self.progress.lose_sight();
+        self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
+    }
+
+    fn note_outage(&mut self, refused: Refused, failures: u32) -> Result<tokio::time::Instant, End> {
         let (error, retry_after) = match refused {
             Refused::Failed { error, retry_after, .. } => (error, retry_after),
             Refused::Superseded => return Err(End::Superseded),
             Refused::Unfit(reason) => return Err(End::Unfit(self.redactor.text(&reason, 500))),
         };
         self.counts.outages += 1;
-        self.failures = self.failures.saturating_add(1);
         let error = self.redactor.text(&error, 500);
         self.progress.add_outage(&error);
-        tracing::warn!(job = self.job.id, failures = self.failures, error, "a job waits for its source or target");
+        tracing::warn!(job = self.job.id, failures, error, "a job waits for its source or target");
         // Spread well enough: pauses need not be unforeseeable.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let schedule = self.system().schedule();
-        let pause = schedule.pause(self.failures, retry_after, self.chance).ok_or(End::GaveUp(error))?;
-        let mut stop = self.stop.clone();
-        let is_told =
-            tokio::time::timeout(pause.max(Duration::from_millis(1)), stop.wait_for(|stop| *stop)).await.is_ok();
-        if is_told { Err(End::Stopped) } else { Ok(()) }
+        let pause = schedule.pause(failures, retry_after, self.chance).ok_or(End::GaveUp(error))?;
+        Ok(tokio::time::Instant::now() + pause.max(Duration::from_millis(1)))
     }
 
-    async fn pause_for_source(&mut self, error: &SourceError) -> Result<(), End> {
-        if let SourceError::Nonsense(nonsense) = error
-            && self.failures >= NONSENSE_MAX
-        {
-            return Err(End::Nonsense(nonsense.to_string()));
-        }
-        self.pause_for(Refused::failed(Failure::Connection, error)).await
+    async fn pause(&mut self, until: tokio::time::Instant) -> Result<(), End> {
+        let mut stop = self.stop.clone();
+        let is_told = tokio::time::timeout_at(until, stop.wait_for(|stop| *stop)).await.is_ok();
+        if is_told { Err(End::Stopped) } else { Ok(()) }
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use flatbed_flatten::json::{Limits, Value, parse};
 
 use crate::mapping::Mapping;
-use crate::rows::{Product, Unmappable, produce_all};
+use crate::memory::Memory;
+use crate::rows::{Product, Unmappable, produce_all, produce_within};
 
 /// The longest source, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -47,7 +48,8 @@ pub type Called = Pin<Box<dyn Future<Output = Result<String, ScriptError>> + Sen
 /// Runs functions.
 pub type Scripts = Arc<dyn Fn(Call) -> Called + Send + Sync>;
 
-/// What is made of a document with its mapping's function, if it has one.
+/// What is made of a document with its mapping's function, if it has one, in no more than so many bytes, as [`Product::bytes`] counts
+/// them. Large texts are parsed when `memory` allows it.
 ///
 /// # Errors
 /// [`ScriptError::Broken`] and [`ScriptError::Later`]; what is the document's fault is the answer.
@@ -55,18 +57,24 @@ pub async fn product(
     mapping: &Mapping,
     job: &str,
     scripts: Option<&Scripts>,
+    memory: &Memory,
     text: &str,
+    bytes_max: usize,
 ) -> Result<Result<Product, Unmappable>, ScriptError> {
     let Some(source) = mapping.function() else {
+        let _alone = memory.parsing(text.len()).await;
         // It was written from a value; were it none now, its rows must not go for it.
         let document = parse(text.as_bytes(), &Limits::default());
         return Ok(document
             .map_err(|_| Unmappable::TooLarge)
-            .and_then(|document| crate::rows::produce(mapping, &document)));
+            .and_then(|document| produce_within(mapping, &document, bytes_max)));
     };
-    let matches = match parse(text.as_bytes(), &Limits::default()) {
-        Ok(document) => mapping.matches(&document),
-        Err(_) => return Ok(Err(Unmappable::TooLarge)),
+    let matches = {
+        let _alone = memory.parsing(text.len()).await;
+        match parse(text.as_bytes(), &Limits::default()) {
+            Ok(document) => mapping.matches(&document),
+            Err(_) => return Ok(Err(Unmappable::TooLarge)),
+        }
     };
     match matches {
         Ok(true) => {}
@@ -82,11 +90,12 @@ pub async fn product(
         made => made?,
     };
     let none = || Unmappable::Function("it gives no document, no array of documents and not null".to_owned());
+    let _alone = memory.parsing(made.len()).await;
     Ok(match parse(made.as_bytes(), &Limits::default()) {
         Ok(Value::Null) => Ok(Product::Nothing),
-        Ok(document @ Value::Object(_)) => produce_all(mapping, std::slice::from_ref(&document), false),
+        Ok(document @ Value::Object(_)) => produce_all(mapping, std::slice::from_ref(&document), false, bytes_max),
         Ok(Value::Array(documents)) if documents.iter().all(|it| matches!(it, Value::Object(_))) => {
-            produce_all(mapping, &documents, true)
+            produce_all(mapping, &documents, true, bytes_max)
         }
         _ => Err(none()),
     })

@@ -1,5 +1,8 @@
 //! A source over HTTP: CouchDB's `_changes`, and Sync Gateway's.
 
+mod live;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,15 +10,14 @@ use flatbed_client::encode_segment;
 use flatbed_flatten::json::{Limits, Value, parse};
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
+use serde_json::json;
 
-use crate::change::{Nonsense, Page};
+use crate::change::{Nonsense, Page, What};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity};
-use crate::documents::{ChangesFeed, SourceType};
+use crate::documents::{ChangesFeed, FeedType, SourceType};
 use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::transform::json_of;
-
-/// The longest page.
-const PAGE_BYTES_MAX: usize = 64 << 20;
+use live::Live;
 
 /// For a page that is there, and for one that is waited for beyond the wait.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(300);
@@ -25,6 +27,12 @@ const SHORT: Bounds = Bounds { bytes_max: 1 << 20, time_max: Duration::from_secs
 
 /// For how long a source is waited for that has no changes.
 pub const WAIT: Duration = Duration::from_secs(25);
+
+/// Documents that are asked for at once, where rows do not carry them.
+const BULK_MAX: usize = 100;
+
+/// Between two looks at a feed that is not waited for, where the job says nothing.
+const POLL_SECONDS: f64 = 10.0;
 
 /// Why a source did not answer what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,46 +48,49 @@ pub enum SourceError {
     Nonsense(#[from] Nonsense),
 }
 
+/// How much is asked for at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// Rows at most.
+    pub limit: usize,
+    /// Bytes at most: a page that has more is [`PeerError::TooLarge`].
+    pub bytes_max: usize,
+    /// Where there are no rows, some time is waited for one.
+    pub is_to_wait: bool,
+}
+
 /// What a job asks of a source.
-pub trait Source: Send {
+pub trait Source: Send + Sync + 'static {
     /// Which database it is, and where its feed ends now.
     ///
     /// # Errors
     /// [`SourceError`].
-    fn identity(&mut self) -> impl Future<Output = Result<(SourceIdentity, Seq), SourceError>> + Send;
+    fn identity(&self) -> impl Future<Output = Result<(SourceIdentity, Seq), SourceError>> + Send;
 
-    /// The next rows behind a place, at most `limit`; `is_to_wait`: where there are none it waits some time for one.
+    /// The next rows behind a place.
     ///
     /// # Errors
     /// [`SourceError`].
-    fn page(
-        &mut self,
-        since: &Seq,
-        limit: usize,
-        is_to_wait: bool,
-    ) -> impl Future<Output = Result<Page, SourceError>> + Send;
+    fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<Page, SourceError>> + Send;
 
     /// A document's newest state as JSON text; `None` where there is none that the job may see.
     ///
     /// # Errors
-    /// [`SourceError`].
-    fn document(&mut self, id: &str) -> impl Future<Output = Result<Option<String>, SourceError>> + Send;
+    /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
+    fn document(&self, id: &str, bytes_max: usize) -> impl Future<Output = Result<Option<String>, SourceError>> + Send;
 
     /// A checkpoint at the source, with its revision.
     ///
     /// # Errors
     /// [`SourceError`].
-    fn checkpoint(
-        &mut self,
-        id: &str,
-    ) -> impl Future<Output = Result<Option<(Checkpoint, String)>, SourceError>> + Send;
+    fn checkpoint(&self, id: &str) -> impl Future<Output = Result<Option<(Checkpoint, String)>, SourceError>> + Send;
 
     /// Writes one, in the place of that revision; gives the new one.
     ///
     /// # Errors
     /// [`SourceError`]; [`SourceError::Status`] 409 where another one wrote it.
     fn write_checkpoint(
-        &mut self,
+        &self,
         id: &str,
         checkpoint: &Checkpoint,
         rev: Option<&str>,
@@ -92,34 +103,99 @@ pub struct HttpSource {
     peer: Peer,
     kind: SourceType,
     feed: ChangesFeed,
+    /// A feed that is read as it comes.
+    live: tokio::sync::Mutex<Option<Live>>,
+    /// It does not know `_bulk_get`, or answers something else than JSON.
+    has_no_bulk: AtomicBool,
 }
 
 impl HttpSource {
     /// Of a peer whose URL is the database's.
     pub fn new(peer: Peer, kind: SourceType, feed: ChangesFeed) -> HttpSource {
-        HttpSource { peer, kind, feed }
+        HttpSource { peer, kind, feed, live: tokio::sync::Mutex::default(), has_no_bulk: AtomicBool::new(false) }
     }
 
     async fn get(&self, path: &str, bounds: Bounds) -> Result<Answer, SourceError> {
         Ok(self.peer.call(Method::GET, path, &json_headers(), Bytes::new(), bounds).await?)
     }
 
-    fn changes_path(&self, since: &Seq, limit: usize, is_to_wait: bool) -> String {
-        let feed = if is_to_wait { "longpoll" } else { "normal" };
-        let mut path =
-            format!("/_changes?feed={feed}&include_docs=true&limit={limit}&since={}", encode_segment(since.as_str()));
-        if is_to_wait {
-            path.push_str(&format!("&timeout={}", WAIT.as_millis()));
+    /// The request for changes: which documents it is about may be too long for a path.
+    fn changes(&self, feed: &str, since: &Seq) -> (Method, String, Bytes) {
+        let mut path = format!("/_changes?feed={feed}&since={}", encode_segment(since.as_str()));
+        if self.feed.include_docs != Some(false) {
+            path.push_str("&include_docs=true");
         }
-        match (&self.feed.filter, self.feed.channels.is_empty()) {
-            (Some(filter), _) => path.push_str(&format!("&filter={}", encode_segment(filter))),
-            (None, false) => {
-                let channels = self.feed.channels.join(",");
-                path.push_str(&format!("&filter=sync_gateway%2Fbychannel&channels={}", encode_segment(&channels)));
+        let of = &self.feed;
+        if let Some(filter) = &of.filter {
+            path.push_str(&format!("&filter={}", encode_segment(filter)));
+        } else if !of.channels.is_empty() {
+            let channels = encode_segment(&of.channels.join(","));
+            path.push_str(&format!("&filter=sync_gateway%2Fbychannel&channels={channels}"));
+        } else if !of.doc_ids.is_empty() {
+            path.push_str("&filter=_doc_ids");
+            return (Method::POST, path, Bytes::from(json!({"doc_ids": of.doc_ids}).to_string()));
+        } else if let Some(selector) = &of.selector {
+            path.push_str("&filter=_selector");
+            return (Method::POST, path, Bytes::from(json!({"selector": selector}).to_string()));
+        }
+        (Method::GET, path, Bytes::new())
+    }
+
+    /// Documents of rows that do not carry them, as far as the page's bounds have room; the others are read one by one when they are
+    /// delivered.
+    async fn fill(&self, page: &mut Page, mut bytes_max: usize) -> Result<(), SourceError> {
+        let missing = page.changes.iter().enumerate().filter(|(_, change)| change.what == What::ToBeRead);
+        let missing: Vec<usize> = missing.map(|(at, _)| at).collect();
+        for group in missing.chunks(BULK_MAX) {
+            if group.len() < 2 || self.has_no_bulk.load(Ordering::Relaxed) {
+                return Ok(());
             }
-            (None, true) => {}
+            let asked = group.iter().filter_map(|at| page.changes.get(*at));
+            let asked: Vec<_> = asked.map(|change| json!({"id": change.id, "rev": change.rev})).collect();
+            let body = Bytes::from(json!({"docs": asked}).to_string());
+            let bounds = Bounds { bytes_max, time_max: PAGE_TIME_MAX };
+            let answer = match self.peer.call(Method::POST, "/_bulk_get", &json_headers(), body, bounds).await {
+                Err(PeerError::TooLarge) => return Ok(()),
+                answer => answer?,
+            };
+            match answer.status {
+                200 => {}
+                400 | 404 | 405 | 406 | 415 | 501 => {
+                    self.has_no_bulk.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                status => return Err(SourceError::Status(status)),
+            }
+            let Ok(value) = parse(&answer.body, &Limits::default()) else {
+                // Sync Gateway answers in parts of MIME.
+                self.has_no_bulk.store(true, Ordering::Relaxed);
+                return Ok(());
+            };
+            let Some(Value::Array(results)) = value.get("results") else {
+                return Err(Nonsense("what it says of documents has no `results`").into());
+            };
+            for (at, result) in group.iter().zip(results) {
+                let Some(change) = page.changes.get_mut(*at) else { continue };
+                let docs = match result.get("docs") {
+                    Some(Value::Array(docs)) => docs.as_slice(),
+                    _ => &[],
+                };
+                let found = docs.iter().find_map(|doc| doc.get("ok"));
+                // What is not that revision is read when it is its turn.
+                let is_it = |doc: &&Value<'_>| {
+                    let is = |name: &str, text: &str| doc.get(name).and_then(Value::as_str) == Some(text);
+                    is("_id", &change.id) && is("_rev", &change.rev)
+                };
+                let Some(doc) = found.filter(is_it) else { continue };
+                change.what = if doc.get("_deleted") == Some(&Value::Bool(true)) {
+                    What::Deleted
+                } else {
+                    What::Changed(json_of(doc))
+                };
+            }
+            bytes_max = bytes_max.saturating_sub(answer.body.len());
         }
-        path
+        Ok(())
     }
 }
 
@@ -129,7 +205,7 @@ fn json_headers() -> HeaderMap {
 }
 
 impl Source for HttpSource {
-    async fn identity(&mut self) -> Result<(SourceIdentity, Seq), SourceError> {
+    async fn identity(&self) -> Result<(SourceIdentity, Seq), SourceError> {
         let answer = self.get("", SHORT).await?;
         if answer.status != 200 {
             return Err(SourceError::Status(answer.status));
@@ -143,34 +219,53 @@ impl Source for HttpSource {
             _ => None,
         };
         // Sync Gateway's is the moment at which its process began to serve the database.
-        let instance = match self.kind {
-            SourceType::Flatbed | SourceType::Couchdb => text("instance_start_time"),
-            _ => None,
-        };
-        Ok((SourceIdentity { instance, server: text("server_uuid") }, update_seq))
+        let is_couchdb = matches!(self.kind, SourceType::Flatbed | SourceType::Couchdb);
+        let instance = if is_couchdb { text("instance_start_time") } else { None };
+        let incarnation = update_seq.incarnation().filter(|_| is_couchdb).map(str::to_owned);
+        Ok((SourceIdentity { instance, server: text("server_uuid"), incarnation }, update_seq))
     }
 
-    async fn page(&mut self, since: &Seq, limit: usize, is_to_wait: bool) -> Result<Page, SourceError> {
-        let mut limit = limit.max(1);
-        loop {
-            let bounds = Bounds { bytes_max: PAGE_BYTES_MAX, time_max: PAGE_TIME_MAX };
-            match self.get(&self.changes_path(since, limit, is_to_wait), bounds).await {
-                Ok(answer) if answer.status == 200 => return Ok(Page::read(&answer.body)?),
-                Ok(answer) => return Err(SourceError::Status(answer.status)),
-                // Fewer rows, down to a single one.
-                Err(SourceError::Peer(PeerError::TooLarge)) if limit > 1 => limit = (limit / 8).max(1),
-                Err(error) => return Err(error),
+    async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
+        let mut feed = "normal";
+        if ask.is_to_wait {
+            match self.feed.feed_type {
+                FeedType::Longpoll => feed = "longpoll",
+                FeedType::Continuous => {
+                    let mut page = self.live(since, ask).await?;
+                    self.fill(&mut page, ask.bytes_max).await?;
+                    return Ok(page);
+                }
+                FeedType::Normal => {
+                    // The schema bounds it to a day.
+                    let seconds = self.feed.poll_interval_seconds.unwrap_or(POLL_SECONDS);
+                    tokio::time::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default()).await;
+                }
             }
         }
+        let (method, mut path, body) = self.changes(feed, since);
+        path.push_str(&format!("&limit={}", ask.limit.max(1)));
+        if feed == "longpoll" {
+            path.push_str(&format!("&timeout={}", WAIT.as_millis()));
+        }
+        let bounds = Bounds { bytes_max: ask.bytes_max, time_max: PAGE_TIME_MAX };
+        let answer = self.peer.call(method, &path, &json_headers(), body, bounds).await?;
+        if answer.status != 200 {
+            return Err(SourceError::Status(answer.status));
+        }
+        let mut page = Page::read(&answer.body)?;
+        let left = ask.bytes_max.saturating_sub(answer.body.len());
+        drop(answer);
+        self.fill(&mut page, left).await?;
+        Ok(page)
     }
 
-    async fn document(&mut self, id: &str) -> Result<Option<String>, SourceError> {
+    async fn document(&self, id: &str, bytes_max: usize) -> Result<Option<String>, SourceError> {
         // What a design document is called keeps its slash.
         let path = match id.strip_prefix("_design/") {
             Some(name) => format!("/_design/{}", encode_segment(name)),
             None => format!("/{}", encode_segment(id)),
         };
-        let answer = self.get(&path, Bounds { bytes_max: PAGE_BYTES_MAX, time_max: PAGE_TIME_MAX }).await?;
+        let answer = self.get(&path, Bounds { bytes_max, time_max: PAGE_TIME_MAX }).await?;
         match answer.status {
             200 => {
                 let value = parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("a document is no JSON"))?;
@@ -181,7 +276,7 @@ impl Source for HttpSource {
         }
     }
 
-    async fn checkpoint(&mut self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
+    async fn checkpoint(&self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
         let answer = self.get(&format!("/_local/{}", encode_segment(id)), SHORT).await?;
         match answer.status {
             200 => {
@@ -196,7 +291,7 @@ impl Source for HttpSource {
     }
 
     async fn write_checkpoint(
-        &mut self,
+        &self,
         id: &str,
         checkpoint: &Checkpoint,
         rev: Option<&str>,

@@ -91,13 +91,20 @@ fn jobs_and_what_they_name() {
         connections.resolve(&job).map(|_| ()),
         Err(Unresolved::Unfit("an SQL target needs a mapping with tables"))
     );
-    // What would let too many documents through is refused, and not passed over.
-    for feed in [json!({"selector": {"a": 1}}), json!({"doc_ids": ["a"]})] {
-        let input = input_of(json!({"changes_feed": feed}));
-        let Document::Job(job) = read_of(&job_of(json!({"inputs": [input], "outputs": [sqlite()]}))).unwrap() else {
-            panic!()
-        };
-        assert!(matches!(connections.resolve(&job), Err(Unresolved::Unfit(_))));
+    // What a source would not heed is refused, and not passed over.
+    for (input, is_fit) in [
+        (json!({"changes_feed": {"selector": {"a": 1}}}), true),
+        (json!({"changes_feed": {"doc_ids": ["a"]}}), true),
+        (json!({"changes_feed": {"doc_ids": ["a"], "selector": {"a": 1}}}), false),
+        (json!({"changes_feed": {"filter": "a/b", "channels": ["x"]}}), false),
+        (json!({"scope": "s", "collection": "c"}), false),
+        (json!({"source_type": "sync_gateway", "scope": "s", "collection": "c"}), true),
+        (json!({"source_type": "sync_gateway", "collection": "c"}), true),
+        (json!({"source_type": "sync_gateway", "scope": "s"}), false),
+    ] {
+        let job = job_of(json!({"inputs": [input_of(input.clone())], "outputs": [sqlite()]}));
+        let Document::Job(job) = read_of(&job).unwrap() else { panic!() };
+        assert_eq!(connections.resolve(&job).is_ok(), is_fit, "{input}");
     }
 }
 
@@ -209,6 +216,16 @@ fn what_is_refused() {
 fn the_others() {
     let http = json!({"type": "outputs_http", "src": [{"id": "a", "url": "https://h:8443/in/{id}", "headers": {"Authorization": "env:FLATBED_WORKER_H"}}]});
     assert!(matches!(read_of(&http), Ok(Document::Outputs(OutputType::Http, all)) if all.len() == 1));
+    // What the worker writes is a document of its database, with all that a source may say of itself.
+    let source = crate::checkpoint::SourceIdentity {
+        instance: Some("17".to_owned()),
+        server: Some("x".to_owned()),
+        incarnation: Some("0123456789abcdef".to_owned()),
+    };
+    let written = crate::checkpoint::Checkpoint { source, client_id: "c".to_owned(), ..Default::default() };
+    let mut written: Value = serde_json::from_slice(&written.write(None)).unwrap();
+    written["type"] = "checkpoint".into();
+    assert!(matches!(read_of(&written), Ok(Document::Checkpoint(_))));
     let seeds = json!({"type": "checkpoint", "client_id": "changes_worker", "SGs_Seq": "1500", "time": 1_768_521_600, "remote": 42});
     assert!(matches!(read_of(&seeds), Ok(Document::Checkpoint(checkpoint)) if checkpoint.seq.as_str() == "1500"));
     let entry = json!({"type": "dlq", "doc_id_original": "a", "seq": "1", "method": "PUT", "status": 500, "error": "", "time": 1, "doc_data": ""});

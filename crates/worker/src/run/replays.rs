@@ -5,10 +5,14 @@
 
 use flatbed_flatten::json::{Limits, Value, parse};
 
+use super::delivering::{PART_BYTES, Tried};
+use super::products::Unmade;
 use super::{End, Queue, Runner, now};
-use crate::output::{Delivery, State, Target};
+use crate::failure::Failure;
+use crate::output::{Delivery, Refused, Target};
 use crate::queue::{AtSource, Entry, Replay};
-use crate::source::Source;
+use crate::rows::{ROWS_BYTES_MAX, Unmappable};
+use crate::source::{Source, SourceError};
 
 /// Entries that are asked for at once; between them the feed goes on.
 const SLICE: usize = 100;
@@ -31,6 +35,15 @@ pub enum Replayed {
     Changed,
     /// It is as it was: it is exhausted.
     Left,
+}
+
+/// What becomes of an entry with the room that there is.
+enum Within {
+    Done(Replayed),
+    /// It takes more.
+    Beyond,
+    Source(SourceError),
+    Refused(Refused),
 }
 
 fn rev_of(text: &str) -> String {
@@ -60,7 +73,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             }
             let what = self.replay_one(&mut entry, by_hand).await?;
             while let Err(error) = self.queue.settle(&entry, what).await {
-                self.pause_for(super::Refused::failed(super::Failure::Storage, error)).await?;
+                self.pause_for(Refused::failed(Failure::Storage, error)).await?;
             }
             self.failures = 0;
         }
@@ -68,19 +81,41 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     async fn replay_one(&mut self, entry: &mut Entry, by_hand: bool) -> Result<Replayed, End> {
-        let found = loop {
-            match self.source.document(&entry.doc_id_original).await {
-                Ok(found) => break found,
-                Err(error) => self.pause_for_source(&error).await?,
+        let mut room = PART_BYTES;
+        loop {
+            let charge = self.products(room).await?;
+            let within = self.replay_within(entry, by_hand, room).await?;
+            // Nothing is held while something is waited for.
+            drop(charge);
+            match within {
+                Within::Done(what) => return Ok(what),
+                Within::Beyond if room < ROWS_BYTES_MAX => room = ROWS_BYTES_MAX,
+                Within::Beyond => return Ok(self.fail_again(entry, Unmappable::TooLarge)),
+                Within::Source(error) => {
+                    let until = self.note_unread(&error)?;
+                    self.pause_giving_back(until).await?;
+                }
+                Within::Refused(refused) => {
+                    let until = self.note_refused(refused)?;
+                    self.pause_giving_back(until).await?;
+                }
             }
+        }
+    }
+
+    async fn replay_within(&mut self, entry: &mut Entry, by_hand: bool, bytes_max: usize) -> Result<Within, End> {
+        let found = match self.read_document(&entry.doc_id_original, bytes_max).await {
+            Ok(found) => found,
+            Err(Unmade::Source(error)) => return Ok(Within::Source(error)),
+            Err(_) => return Ok(Within::Beyond),
         };
         let rev = found.as_deref().map(rev_of);
         match entry.replay(rev.as_deref().map_or(AtSource::Gone, AtSource::Newest), by_hand) {
             Replay::Overtaken => {
                 entry.overtake(now(), self.system().dlq.retention_seconds());
-                Ok(Replayed::Changed)
+                Ok(Within::Done(Replayed::Changed))
             }
-            Replay::Left => Ok(Replayed::Left),
+            Replay::Left => Ok(Within::Done(Replayed::Left)),
             Replay::Send => {
                 let is_deletion = entry.method == "DELETE" && !entry.edited;
                 let text = match (is_deletion, entry.doc_data.is_empty()) {
@@ -88,36 +123,40 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                     (false, false) => Some(entry.doc_data.clone()),
                     (false, true) => found,
                 };
-                self.send_again(entry, text).await
+                self.send_again(entry, text.as_deref(), bytes_max).await
             }
         }
     }
 
-    async fn send_again(&mut self, entry: &mut Entry, text: Option<String>) -> Result<Replayed, End> {
-        let produced = match text {
-            None => Ok(State::Gone),
-            Some(text) => self.product(&text).await?.map(State::Is),
+    async fn send_again(&mut self, entry: &mut Entry, text: Option<&str>, bytes_max: usize) -> Result<Within, End> {
+        let state = match self.produce(text, bytes_max).await {
+            Ok(state) => state,
+            Err(Unmade::Unmappable(unmappable)) => return Ok(Within::Done(self.fail_again(entry, unmappable))),
+            Err(Unmade::Beyond) => return Ok(Within::Beyond),
+            Err(Unmade::Source(error)) => return Ok(Within::Source(error)),
+            Err(Unmade::Later(reason)) => return Ok(Within::Refused(Refused::failed(Failure::Storage, reason))),
+            Err(Unmade::Broken(reason)) => return Err(End::Broken(reason)),
         };
-        let refused = match produced {
-            Err(unmappable) => {
-                let error = unmappable.to_string();
-                (super::Failure::Unmappable(Box::new(unmappable)), error)
+        let (id, rev, seq) = (entry.doc_id_original.clone(), entry.rev.clone(), entry.seq.clone());
+        match self.try_deliver(vec![Delivery { id, rev, seq, state }], None).await? {
+            Tried::Taken => {
+                self.counts.replayed += 1;
+                self.progress.add_replayed();
+                Ok(Within::Done(Replayed::Delivered))
             }
-            Ok(state) => {
-                let (id, rev, seq) = (entry.doc_id_original.clone(), entry.rev.clone(), entry.seq.clone());
-                let delivery = Delivery { id, rev, seq, state };
-                match self.deliver_until_taken(vec![delivery], None).await? {
-                    Ok(()) => {
-                        self.counts.replayed += 1;
-                        self.progress.add_replayed();
-                        return Ok(Replayed::Delivered);
-                    }
-                    Err(refused) => refused,
-                }
+            Tried::Refused(refused) => Ok(Within::Refused(refused)),
+            Tried::Poison(failure, error) => {
+                let replays_max = self.system().dlq.replays_max();
+                entry.fail_again(&failure, &error, now(), replays_max, &self.redactor);
+                Ok(Within::Done(Replayed::Changed))
             }
-        };
-        let replays_max = self.system().dlq.replays_max();
-        entry.fail_again(&refused.0, &refused.1, now(), replays_max, &self.redactor);
-        Ok(Replayed::Changed)
+        }
+    }
+
+    fn fail_again(&self, entry: &mut Entry, unmappable: Unmappable) -> Replayed {
+        let (error, replays_max) = (unmappable.to_string(), self.system().dlq.replays_max());
+        let failure = Failure::Unmappable(Box::new(unmappable));
+        entry.fail_again(&failure, &error, now(), replays_max, &self.redactor);
+        Replayed::Changed
     }
 }

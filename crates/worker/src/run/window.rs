@@ -1,9 +1,10 @@
 //! Documents that a target takes together: it is waited for more of them, as long as the job says.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{ADMITTED_BYTES_MAX, ADMITTED_MAX, End, Queue, Runner};
-use crate::checkpoint::Seq;
+use super::reading::ADMITTED_BYTES_MAX;
+use super::{ADMITTED_MAX, End, Queue, Runner};
 use crate::output::{Target, Window};
 use crate::source::Source;
 
@@ -15,21 +16,24 @@ impl Window {
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Reads on behind the feed's end, until the window is full or over, or the job is to end: then what is there is delivered. What is
-    /// to be replayed meanwhile is. Whether the feed's end is reached.
-    pub(super) async fn gather(&mut self, window: Window, read_to: &mut Seq) -> Result<bool, End> {
+    /// Reads on behind the feed's end, until the window is full or over, the job is to end, or others lack the room: then what is there
+    /// is delivered. What is to be replayed meanwhile is.
+    pub(super) async fn gather(&mut self, window: Window) -> Result<(), End> {
         let begin = Instant::now();
-        let mut is_at_end = true;
         loop {
             let left = window.age.saturating_sub(begin.elapsed());
-            let is_full = self.plan.admitted() >= window.documents || self.bytes >= window.bytes;
-            if is_full || left.is_zero() || *self.stop.borrow() {
-                return Ok(is_at_end);
+            let has_enough =
+                self.plan.admitted() >= window.documents || self.own.load(Ordering::Relaxed) >= window.bytes;
+            if has_enough || self.is_source_away || left.is_zero() || self.memory.is_short() || *self.stop.borrow() {
+                return Ok(());
             }
-            // A read that is dropped has taken nothing in.
-            match tokio::time::timeout(left, self.read(read_to, true)).await {
-                Err(_) | Ok(Err(End::Stopped)) => return Ok(is_at_end),
-                Ok(read) => is_at_end = read?,
+            if !self.start_reading(true).await? {
+                return Ok(());
+            }
+            // A page that is not taken in is still under way.
+            match tokio::time::timeout(left, self.take_in()).await {
+                Err(_) | Ok(Err(End::Stopped)) => return Ok(()),
+                Ok(taken) => taken?,
             }
             self.replay().await?;
         }

@@ -12,7 +12,7 @@ use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
 use flatbed_worker::run::{NotKept, Queue, Replayed, Wanted};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
-use flatbed_worker::source::{Source, SourceError};
+use flatbed_worker::source::{Ask, Source, SourceError};
 use serde_json::{Value, json};
 
 #[derive(Debug, Default)]
@@ -58,13 +58,13 @@ impl FakeSource {
 }
 
 impl Source for FakeSource {
-    async fn identity(&mut self) -> Result<(SourceIdentity, Seq), SourceError> {
+    async fn identity(&self) -> Result<(SourceIdentity, Seq), SourceError> {
         let state = self.asked()?;
-        let identity = SourceIdentity { instance: Some(format!("i{}", state.instance)), server: None };
+        let identity = SourceIdentity { instance: Some(format!("i{}", state.instance)), ..SourceIdentity::default() };
         Ok((identity, Seq::parse(&state.last_seq.to_string()).unwrap()))
     }
 
-    async fn page(&mut self, since: &Seq, limit: usize, _: bool) -> Result<Page, SourceError> {
+    async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
         let state = self.asked()?;
         let since = since.number().unwrap();
         let row = |(seq, (id, body)): (&u64, &(String, Option<Value>))| {
@@ -80,13 +80,17 @@ impl Source for FakeSource {
             };
             Change { id: id.clone(), rev, seq: Seq::parse(&seq.to_string()).unwrap(), what }
         };
-        let changes: Vec<Change> = state.feed.range(since + 1..).take(limit).map(row).collect();
+        let changes: Vec<Change> = state.feed.range(since + 1..).take(ask.limit).map(row).collect();
+        let bytes = |change: &Change| if let What::Changed(text) = &change.what { text.len() } else { 0 };
+        if changes.iter().map(bytes).sum::<usize>() > ask.bytes_max {
+            return Err(SourceError::Peer(PeerError::TooLarge));
+        }
         let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
         let last_seq = Seq::parse(&last_seq.to_string()).unwrap();
         Ok(Page { rows: changes.len(), changes, last_seq, pending: None })
     }
 
-    async fn document(&mut self, id: &str) -> Result<Option<String>, SourceError> {
+    async fn document(&self, id: &str, _: usize) -> Result<Option<String>, SourceError> {
         let state = self.asked()?;
         let found = state.feed.iter().find(|(_, (other, _))| other == id);
         Ok(found.and_then(|(seq, (_, body))| {
@@ -97,12 +101,12 @@ impl Source for FakeSource {
         }))
     }
 
-    async fn checkpoint(&mut self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
+    async fn checkpoint(&self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
         Ok(self.asked()?.locals.get(id).map(|(checkpoint, rev)| (checkpoint.clone(), rev.to_string())))
     }
 
     async fn write_checkpoint(
-        &mut self,
+        &self,
         id: &str,
         checkpoint: &Checkpoint,
         rev: Option<&str>,

@@ -10,7 +10,7 @@ use flatbed_worker::output::{Delivery, State, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, End, Runner};
-use flatbed_worker::source::{HttpSource, Source, SourceError};
+use flatbed_worker::source::{Ask, HttpSource, Source, SourceError};
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
@@ -49,25 +49,27 @@ async fn a_source_is_asked_as_couchdb_answers() {
     })
     .await;
     let feed = ChangesFeed { channels: vec!["a".to_owned(), "b&c".to_owned()], ..ChangesFeed::default() };
-    let mut source = HttpSource::new(peer(&format!("{url}/db")), SourceType::SyncGateway, feed);
+    let source = HttpSource::new(peer(&format!("{url}/db")), SourceType::SyncGateway, feed);
     let couchdb = HttpSource::new(peer(&format!("{url}/db")), SourceType::Couchdb, ChangesFeed::default());
     let seq = |text: &str| Seq::parse(text).unwrap();
-    let mut couchdb = couchdb;
     let (identity, update_seq) = couchdb.identity().await.unwrap();
     assert_eq!((identity.instance.as_deref(), update_seq), (Some("1700000000"), seq("7-abc")));
-    assert_eq!(source.page(&seq("5 &x"), 10, true).await.unwrap().changes.len(), 1);
+    assert_eq!(
+        source.page(&seq("5 &x"), Ask { limit: 10, bytes_max: 1 << 20, is_to_wait: true }).await.unwrap().changes.len(),
+        1
+    );
     assert_eq!(
         requests.lock().unwrap().last().unwrap().path,
-        "/db/_changes?feed=longpoll&include_docs=true&limit=10&since=5%20%26x&timeout=25000&filter=sync_gateway%2Fbychannel&channels=a%2Cb%26c"
+        "/db/_changes?feed=longpoll&since=5%20%26x&include_docs=true&filter=sync_gateway%2Fbychannel&channels=a%2Cb%26c&limit=10&timeout=25000"
     );
-    assert_eq!(source.document("a/b").await.unwrap().unwrap(), r#"{"_id":"a/b","_rev":"1-x","n":1}"#);
+    assert_eq!(source.document("a/b", 1 << 20).await.unwrap().unwrap(), r#"{"_id":"a/b","_rev":"1-x","n":1}"#);
     assert_eq!(source.checkpoint("checkpoint-1").await, Ok(None));
     let (checkpoint, rev) = source.checkpoint("checkpoint-2").await.unwrap().unwrap();
     assert_eq!((checkpoint.seq.as_str(), rev.as_str()), ("5", "0-3"));
     let checkpoint = Checkpoint::default();
     assert_eq!(source.write_checkpoint("checkpoint-1", &checkpoint, None).await, Ok("0-1".to_owned()));
     assert_eq!(source.write_checkpoint("checkpoint-2", &checkpoint, None).await, Err(SourceError::Status(409)));
-    assert_eq!(source.document("gone").await, Err(SourceError::Status(503)));
+    assert_eq!(source.document("gone", 1 << 20).await, Err(SourceError::Status(503)));
     assert!(
         requests
             .lock()

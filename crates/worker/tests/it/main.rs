@@ -4,7 +4,9 @@
 mod connect;
 mod engines;
 mod fake;
+mod feeds;
 mod http;
+mod memory;
 mod replays;
 mod run;
 mod s3;

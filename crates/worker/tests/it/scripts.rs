@@ -1,10 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_worker::mapping::Mapping;
+use flatbed_worker::memory::Memory;
 use flatbed_worker::output::lines::Lines;
-use flatbed_worker::rows::{Product, Unmappable, rows_json};
+use flatbed_worker::rows::{Product, ROWS_BYTES_MAX, Unmappable, rows_json};
 use flatbed_worker::run::{End, Runner};
 use flatbed_worker::script::{Call, ScriptError, Scripts, product};
 use serde_json::{Value, json};
@@ -36,8 +38,13 @@ fn mapping(mut members: Value) -> Value {
     members
 }
 
+async fn made_within(mapping: &Mapping, document: Value, bytes_max: usize) -> Result<Product, Unmappable> {
+    let (memory, text) = (Memory::default(), document.to_string());
+    product(mapping, "j", Some(&scripts()), &memory, &text, bytes_max).await.unwrap()
+}
+
 async fn made(mapping: &Mapping, document: Value) -> Result<Product, Unmappable> {
-    product(mapping, "j", Some(&scripts()), &document.to_string()).await.unwrap()
+    made_within(mapping, document, ROWS_BYTES_MAX).await
 }
 
 #[tokio::test]
@@ -58,7 +65,8 @@ async fn what_a_function_gives_is_mapped() {
     }
     let failed = made(&json, json!({"t": "x", "fails": "failed"})).await.unwrap_err();
     assert_eq!(failed.to_string().len(), "the mapping's function: ".len() + 500);
-    assert!(product(&json, "j", None, &of(json!({})).to_string()).await.is_err());
+    let (memory, text) = (Memory::default(), of(json!({})).to_string());
+    assert!(product(&json, "j", None, &memory, &text, ROWS_BYTES_MAX).await.is_err());
     let tables = mapping(json!({"tables": [
         {"name": "o", "primary_key": "id", "columns": {"id": "$.id"}},
         {"name": "i", "parent": "o", "foreign_key": {"column": "o", "references": "id"}, "source_array": "$.items", "columns": {"n": "$"}}]}));
@@ -72,6 +80,15 @@ async fn what_a_function_gives_is_mapped() {
     );
     let twice = made(&tables, json!({"gives": [{"id": "a"}, {"id": "a"}]})).await;
     assert_eq!(twice, Err(Unmappable::TwoOfOneKey("o".to_owned())));
+    // What they take is counted together.
+    for gives in [json!([{"id": "a"}, {"id": "b"}]), json!({"id": "a", "items": [1, 2]})] {
+        let of = json!({"t": "x", "gives": gives});
+        for mapping in [&json, &tables] {
+            let bytes = made(mapping, of.clone()).await.unwrap().bytes();
+            assert!(made_within(mapping, of.clone(), bytes + 2).await.is_ok(), "{of}");
+            assert_eq!(made_within(mapping, of.clone(), bytes - 3).await, Err(Unmappable::TooLarge), "{of}");
+        }
+    }
     let long = mapping(json!({}))["function"].as_str().unwrap().to_owned() + &" ".repeat(300_000);
     assert!(Mapping::from_value(json!({"function": long})).is_err());
 }
@@ -107,6 +124,45 @@ async fn a_function_that_throws_is_the_documents_fault_and_one_that_waits_is_not
     source.write("e", json!({"fails": "broken"}));
     assert_eq!(run(Some(scripts())).await.0, End::Broken("no function".to_owned()));
     assert!(matches!(run(None).await.0, End::Broken(_)));
+}
+
+#[tokio::test]
+async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
+    let job = job("cloud", json!({"id": "out", "provider": "stdout"}), mapping(json!({})), json!({}));
+    let source = FakeSource::default();
+    for at in 0..60 {
+        source.write(&format!("d{at}"), json!({"n": at}));
+    }
+    let calls = Arc::new(AtomicU32::new(0));
+    let scripts: Scripts = Arc::new({
+        let calls = calls.clone();
+        move |call: Call| {
+            let at = calls.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                let text = call.document.unwrap();
+                match at % 5 {
+                    4 => Err(ScriptError::Later("busy".to_owned())),
+                    // More than a part may have: it is delivered alone.
+                    _ if text.contains("\"n\":7,") || text.contains("\"n\":7}") => {
+                        Ok(json!({"n": 7, "text": "x".repeat(9 << 20)}).to_string())
+                    }
+                    _ => Ok(text),
+                }
+            })
+        }
+    });
+    let (_stop, stopping) = watch::channel(false);
+    let (lines, memory) = (Lines::new(Vec::new(), Vec::new()), Memory::default());
+    let runner = Runner::new(&job, source, lines, FakeQueue::default(), redactor(), stopping, 1).once();
+    let running = runner.running(scripts).sharing(memory.clone()).run();
+    let (end, counts, _, lines, _) = tokio::time::timeout(Duration::from_secs(300), running).await.unwrap();
+    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 60, 0));
+    let text = String::from_utf8(lines.into_inner()).unwrap();
+    let ids: std::collections::BTreeSet<_> =
+        text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].to_string()).collect();
+    assert_eq!((ids.len(), memory.taken()), (60, (0, 0)));
+    // Little is made twice.
+    assert!(calls.load(Ordering::Relaxed) < 120, "{calls:?}");
 }
 
 #[tokio::test]

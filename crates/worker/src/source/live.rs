@@ -1,0 +1,78 @@
+//! A feed that is one long answer (`feed=continuous`): it is kept from page to page, as long as each begins where the last one ended.
+//! Older rows are read in pages; this is for who waits for new ones, and spares a request for each.
+
+use std::time::Duration;
+
+use flatbed_flatten::json::{Limits, parse};
+use tokio::time::Instant;
+
+use super::{Ask, HttpSource, SourceError, WAIT, json_headers};
+use crate::change::{Nonsense, Page, read_row};
+use crate::checkpoint::Seq;
+use crate::peer::{PeerError, Streamed};
+
+/// For the head of the answer.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Rows that come within such a time of each other go together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// Between two signs of life, where the job says nothing.
+const HEARTBEAT_MS: u64 = 10_000;
+
+/// An answer under way, and behind which row it is.
+#[derive(Debug)]
+pub(super) struct Live {
+    at: Seq,
+    streamed: Streamed,
+}
+
+impl HttpSource {
+    async fn open(&self, since: &Seq, bytes_max: usize) -> Result<Live, SourceError> {
+        let (method, mut path, body) = self.changes("continuous", since);
+        path.push_str(&format!("&heartbeat={}", self.feed.heartbeat_ms.unwrap_or(HEARTBEAT_MS)));
+        let mut streamed = self.peer.stream(method, &path, &json_headers(), body, HEAD_TIME_MAX).await?;
+        if streamed.status != 200 {
+            return Err(SourceError::Status(streamed.status));
+        }
+        streamed.lines = streamed.lines.bounded(bytes_max);
+        Ok(Live { at: since.clone(), streamed })
+    }
+
+    /// The rows that come, once there are some; none after [`WAIT`]. If it is dropped meanwhile, the next call begins behind the same
+    /// place with another answer.
+    pub(super) async fn live(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
+        let mut kept = self.live.lock().await;
+        let mut live = match kept.take().filter(|live| live.at == *since) {
+            Some(live) => live,
+            None => self.open(since, ask.bytes_max).await?,
+        };
+        let mut page = Page { changes: Vec::new(), rows: 0, last_seq: since.clone(), pending: None };
+        let (mut bytes, mut until) = (0, Instant::now() + WAIT);
+        while page.rows < ask.limit && bytes < ask.bytes_max / 2 {
+            let Ok(line) = tokio::time::timeout_at(until, live.streamed.lines.next()).await else { break };
+            let line = match line {
+                Ok(Some(line)) if line.is_empty() => continue,
+                Ok(Some(line)) => line,
+                // What has come is whole.
+                Err(_) if page.rows > 0 => return Ok(page),
+                Ok(None) => return Ok(page),
+                Err(flatbed_client::Error::TooLarge) => return Err(PeerError::TooLarge.into()),
+                Err(error) => return Err(PeerError::Broken(error.to_string()).into()),
+            };
+            bytes += line.len();
+            let value = parse(&line, &Limits::default()).map_err(|_| Nonsense("a row of it is no JSON"))?;
+            // How such an answer ends.
+            if value.get("id").is_none() && value.get("last_seq").is_some() {
+                return Ok(page);
+            }
+            let seq = value.get("seq").and_then(Seq::of).ok_or(Nonsense("a row has no `seq`"))?;
+            page.changes.extend(read_row(&value)?);
+            page.rows += 1;
+            (page.last_seq, live.at) = (seq.clone(), seq);
+            until = Instant::now() + GATHER;
+        }
+        *kept = Some(live);
+        Ok(page)
+    }
+}
