@@ -248,7 +248,7 @@ impl Store {
                 key(end)
             );
             let answer = match self.call(Method::GET, &path, None).await {
-                Err(StoreError::Peer(PeerError::TooLarge)) if limit > 1 => {
+                Err(StoreError::Peer(PeerError::TooLarge(_))) if limit > 1 => {
                     limit = (limit / 8).max(1);
                     continue;
                 }

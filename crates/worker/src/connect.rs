@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -335,9 +336,10 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, dial)?)),
             CloudProvider::Stdout => AnyTarget::Stdout(Lines::new(std::io::stdout(), tables.to_vec())),
             CloudProvider::File => {
-                let opened = File::options().append(true).create(true).open(in_files(&output.file)?);
+                let opened = File::options().read(true).append(true).create(true).open(in_files(&output.file)?);
                 let file = opened.map_err(|error| ConnectError::Target(error.to_string()))?;
-                AnyTarget::File(Lines::new(file, tables.to_vec()))
+                let is_torn = breaks_off(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
+                AnyTarget::File(Lines::new(file, tables.to_vec()).behind(is_torn))
             }
         },
     };
@@ -392,7 +394,16 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
     Ok(Http::new(peer, ways, job.mapping.tables().to_vec(), job.system.processing.at_once()))
 }
 
+/// Whether a file ends within a line.
+fn breaks_off(file: &File) -> std::io::Result<bool> {
+    let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
+    let mut byte = [0];
+    // What is no file, but a pipe, has no length.
+    Ok(file.read_at(&mut byte, last)? == 1 && byte != *b"\n")
+}
+
 fn time_max(seconds: Option<f64>) -> Duration {
+    let seconds = seconds.filter(|seconds| *seconds > 0.0);
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(ANSWER_MAX)
 }
 

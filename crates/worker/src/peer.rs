@@ -50,9 +50,9 @@ pub enum PeerError {
     /// None in time.
     #[error("no answer in time")]
     Late,
-    /// More than there may be.
-    #[error("the answer is too large")]
-    TooLarge,
+    /// More than there may be, behind this status.
+    #[error("the answer, {0}, is too large")]
+    TooLarge(u16),
 }
 
 /// An answer.
@@ -209,10 +209,9 @@ impl Peer {
             let status = response.status().as_u16();
             let retry_after = response.headers().get(header::RETRY_AFTER);
             let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
-            let body = Limited::new(response.into_body(), bounds.bytes_max)
-                .collect()
-                .await
-                .map_err(|error| if error.is::<LengthLimitError>() { PeerError::TooLarge } else { broken(&error) })?;
+            let body = Limited::new(response.into_body(), bounds.bytes_max).collect().await.map_err(|error| {
+                if error.is::<LengthLimitError>() { PeerError::TooLarge(status) } else { broken(&error) }
+            })?;
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() && idle.len() < IDLE_MAX {
                 idle.push(sender);

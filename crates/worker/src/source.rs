@@ -155,7 +155,7 @@ impl HttpSource {
             let body = Bytes::from(json!({"docs": asked}).to_string());
             let bounds = Bounds { bytes_max, time_max: PAGE_TIME_MAX };
             let answer = match self.peer.call(Method::POST, "/_bulk_get", &json_headers(), body, bounds).await {
-                Err(PeerError::TooLarge) => return Ok(()),
+                Err(PeerError::TooLarge(_)) => return Ok(()),
                 answer => answer?,
             };
             match answer.status {

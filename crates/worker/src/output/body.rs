@@ -26,6 +26,11 @@ pub enum Format {
     Msgpack,
 }
 
+/// Of a form: as much as a document may have.
+const FORM_BYTES_MAX: usize = 64 << 20;
+
+type Form<'f> = form_urlencoded::Serializer<'f, String>;
+
 impl Format {
     /// The value of `Content-Type`.
     pub fn content_type(self) -> &'static str {
@@ -36,7 +41,8 @@ impl Format {
         }
     }
 
-    /// The body of a JSON text; `None` for what is none.
+    /// The body of a JSON text; `None` for what is none, and of a form that would have more than 64 MB, since each value stands behind all
+    /// the names that lead to it.
     pub fn body(self, json: String) -> Option<Bytes> {
         if self == Format::Json {
             return Some(Bytes::from(json));
@@ -44,7 +50,7 @@ impl Format {
         let value = parse(json.as_bytes(), &Limits::default()).ok()?;
         if self == Format::Form {
             let mut form = form_urlencoded::Serializer::new(String::with_capacity(json.len()));
-            pairs(&value, &mut String::new(), &mut form);
+            pairs(&value, &mut String::new(), &mut { FORM_BYTES_MAX }, &mut form)?;
             return Some(Bytes::from(form.finish()));
         }
         let mut out = Vec::with_capacity(json.len());
@@ -53,31 +59,36 @@ impl Format {
     }
 }
 
-fn pairs(value: &Value<'_>, name: &mut String, form: &mut form_urlencoded::Serializer<'_, String>) {
+/// Writes what lies under a name, as far as `left` goes.
+fn pairs(value: &Value<'_>, name: &mut String, left: &mut usize, form: &mut Form<'_>) -> Option<()> {
     match value {
-        Value::Object(members) => members.iter().for_each(|(part, value)| under(part, value, name, form)),
+        Value::Object(members) => members.iter().try_for_each(|(part, value)| under(part, value, name, left, form)),
         // Several documents of one: each by its position.
         Value::Array(items) if name.is_empty() => {
-            items.iter().enumerate().for_each(|(at, value)| under(&at.to_string(), value, name, form));
+            items.iter().enumerate().try_for_each(|(at, value)| under(&at.to_string(), value, name, left, form))
         }
         value => {
             let text = match value {
                 Value::Null => Cow::Borrowed(""),
                 value => text_of(value),
             };
+            // A byte is three where it is not plain.
+            *left = left.checked_sub(3 * (name.len() + text.len()) + 2)?;
             form.append_pair(if name.is_empty() { "value" } else { name }, &text);
+            Some(())
         }
     }
 }
 
-fn under(part: &str, value: &Value<'_>, name: &mut String, form: &mut form_urlencoded::Serializer<'_, String>) {
+fn under(part: &str, value: &Value<'_>, name: &mut String, left: &mut usize, form: &mut Form<'_>) -> Option<()> {
     let length = name.len();
     if length > 0 {
         name.push('.');
     }
     name.push_str(part);
-    pairs(value, name, form);
+    pairs(value, name, left, form)?;
     name.truncate(length);
+    Some(())
 }
 
 /// More members or items than the format can count, which no document has.
@@ -161,6 +172,10 @@ mod tests {
             assert_eq!(form(json), expected, "{json}");
         }
         assert_eq!(Format::Form.body("{".to_owned()), None);
+        // Each of 1,000 values stands behind a name of 100 kB.
+        let values: Vec<String> = (0..1_000).map(|at| format!("\"{at}\":1")).collect();
+        let large = format!("{{\"{}\":{{{}}}}}", "n".repeat(100_000), values.join(","));
+        assert_eq!(Format::Form.body(large), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::{Delivery, Refused, State, Target};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::mapping::Table;
-use crate::peer::{Bounds, Peer, PeerError};
+use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::rows::{Product, rows_json};
 use crate::transform::text_of;
@@ -126,7 +126,14 @@ impl Http {
         }
         let is_deletion = json.is_none();
         let bounds = Bounds { bytes_max: ANSWER_BYTES_MAX, time_max: self.ways.time_max };
-        match self.peer.call(method, &path, &headers, body, bounds).await {
+        let answer = match self.peer.call(method, &path, &headers, body, bounds).await {
+            // What it says at such length is not read, and what it means is known.
+            Err(PeerError::TooLarge(status)) => {
+                Ok(Answer { status, retry_after: None, body: Bytes::from_static(b"an answer of more than 64 kB") })
+            }
+            answer => answer,
+        };
+        match answer {
             Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
             // What is to go is not there.
             Ok(answer) if is_deletion && matches!(answer.status, 404 | 410) => Ok(()),
@@ -138,10 +145,7 @@ impl Http {
                     retry_after: answer.retry_after.as_deref().and_then(|header| retry_after(header, now)),
                 })
             }
-            // The answer says more than is read; what its status was is not known.
-            Err(error @ (PeerError::Broken(_) | PeerError::Late | PeerError::TooLarge)) => {
-                Err(Refused::failed(Failure::Connection, error))
-            }
+            Err(error) => Err(Refused::failed(Failure::Connection, error)),
         }
     }
 }

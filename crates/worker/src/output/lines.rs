@@ -18,6 +18,8 @@ use crate::rows::{Product, rows_json};
 pub struct Lines<W> {
     to: W,
     tables: Vec<Table>,
+    /// What was written last is no whole line: a disk was full, or a process ended.
+    is_torn: bool,
 }
 
 /// A delivery's line, with its end.
@@ -44,7 +46,13 @@ pub fn line(delivery: &Delivery, tables: &[Table]) -> Vec<u8> {
 impl<W: Write> Lines<W> {
     /// For a mapping with such tables.
     pub fn new(to: W, tables: Vec<Table>) -> Lines<W> {
-        Lines { to, tables }
+        Lines { to, tables, is_torn: false }
+    }
+
+    /// Behind what is no whole line, if so it is.
+    #[must_use]
+    pub fn behind(self, is_torn: bool) -> Lines<W> {
+        Lines { is_torn, ..self }
     }
 
     /// What was written to.
@@ -62,7 +70,14 @@ impl<W: Write + Send> Target for Lines<W> {
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
         let refused = |error: io::Error| Refused::failed(Failure::Storage, error);
         for delivery in &batch {
-            self.to.write_all(&line(delivery, &self.tables)).map_err(refused)?;
+            let mut line = line(delivery, &self.tables);
+            if self.is_torn {
+                // Or the two were one line, which nobody could read.
+                line.insert(0, b'\n');
+            }
+            self.is_torn = true;
+            self.to.write_all(&line).map_err(refused)?;
+            self.is_torn = false;
         }
         self.to.flush().map_err(refused)
     }
@@ -87,6 +102,37 @@ mod tests {
         let head = r#"{"id":"a\n","rev":"1-x","seq":"7-y","#;
         let ends = [r#""doc":{"n":1}}"#, r#""deleted":true}"#, r#""deleted":true}"#, r#""doc":{}}"#];
         assert_eq!(text.lines().collect::<Vec<_>>(), ends.map(|end| format!("{head}{end}")));
+    }
+
+    /// Takes some bytes, then none for a while.
+    struct Small(Vec<u8>, usize);
+    impl Write for Small {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.1 == 0 {
+                self.1 = usize::MAX;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let taken = bytes.len().min(self.1);
+            self.1 -= taken;
+            self.0.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_broke_off_spoils_no_other() {
+        let gone =
+            |id: &str| Delivery { id: id.to_owned(), rev: String::new(), seq: String::new(), state: State::Gone };
+        let mut lines = Lines::new(Small(Vec::new(), 10), Vec::new());
+        let batch = vec![gone("a"), gone("b")];
+        assert!(lines.deliver(batch.clone(), None).await.is_err());
+        lines.deliver(batch, None).await.unwrap();
+        let text = String::from_utf8(lines.into_inner().0).unwrap();
+        let whole = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        assert_eq!(whole.map(|line| line["id"].clone()).collect::<Vec<_>>(), ["a", "b"], "{text}");
     }
 
     #[tokio::test]

@@ -180,13 +180,16 @@ impl Session {
                 kind: text(&row, 1)?,
                 family: family(&text(&row, 2)?, scale),
                 is_required: number(&row, 5) == Some(1),
-                is_folding: !(collation.is_empty() || collation.ends_with("_bin") || collation.ends_with("_as_cs")),
+                // Others take texts for equal that differ in case, accents, or spaces at their ends.
+                is_folding: !(collation.is_empty()
+                    || collation.ends_with("nopad_bin")
+                    || collation.ends_with("0900_bin")),
             });
         }
         if found.columns.is_empty() {
             return Ok(None);
         }
-        let keys = "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = DATABASE()
+        let keys = "SELECT index_name, column_name, sub_part FROM information_schema.statistics WHERE table_schema = DATABASE()
             AND table_name = ? AND non_unique = 0 ORDER BY index_name, seq_in_index";
         let mut last = None;
         for row in self.query(keys, vec![of(table)]).await? {
@@ -196,7 +199,11 @@ impl Session {
                 last = Some(index);
             }
             // An expression has no name, and makes no key of columns.
-            let column = text(&row, 1).unwrap_or_default();
+            let mut column = text(&row, 1).unwrap_or_default();
+            // Of the first characters alone: a key, but of no column.
+            if let Some(characters) = number(&row, 2) {
+                column = format!("{column}({characters})");
+            }
             found.keys.last_mut().map(|key| key.insert(column));
         }
         let references = "SELECT DISTINCT table_name FROM information_schema.key_column_usage

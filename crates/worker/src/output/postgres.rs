@@ -204,8 +204,8 @@ impl Session {
         let table = DIALECT.quoted(table);
         let mut found = Found::default();
         let columns = "SELECT a.attname::text, format_type(a.atttypid, -1), t.typname::text, a.atttypmod,
-            a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
-            FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+            a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', COALESCE(NOT c.collisdeterministic, false)
+            FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
             WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
         for row in self.query(columns, &[&table]).await? {
             let (name, kind, modifier) = (row.try_get::<_, String>(2)?, row.try_get(1)?, row.try_get(3)?);
@@ -215,7 +215,7 @@ impl Session {
                 kind,
                 family,
                 is_required: row.try_get(4)?,
-                is_folding: name == "citext",
+                is_folding: name == "citext" || row.try_get(5)?,
             });
         }
         if found.columns.is_empty() {

@@ -232,7 +232,8 @@ fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>>
     }
     found.keys.push(key);
     let mut statement = connection.prepare_cached(
-        "SELECT i.name, c.name FROM pragma_index_list(?1) i, pragma_index_info(i.name) c WHERE i.\"unique\" AND NOT i.partial ORDER BY 1",
+        "SELECT i.name, c.name, c.coll FROM pragma_index_list(?1) i, pragma_index_xinfo(i.name) c
+            WHERE i.\"unique\" AND NOT i.partial AND c.key ORDER BY 1",
     )?;
     let mut rows = statement.query([table])?;
     let mut last = None;
@@ -244,6 +245,9 @@ fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>>
         }
         // An expression has no name, and makes no key of columns.
         let column = row.get::<_, Option<String>>(1)?.unwrap_or_default();
+        if row.get::<_, Option<String>>(2)?.is_some_and(|collation| collation != "BINARY") {
+            found.columns.iter_mut().filter(|of| of.name == column).for_each(|of| of.is_folding = true);
+        }
         found.keys.last_mut().map(|key| key.insert(column));
     }
     let mut statement = connection.prepare_cached(

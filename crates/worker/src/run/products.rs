@@ -29,7 +29,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.source_failures = 0;
                 Ok(found)
             }
-            Err(SourceError::Peer(PeerError::TooLarge)) => Err(Unmade::Beyond),
+            Err(SourceError::Peer(PeerError::TooLarge(_))) => Err(Unmade::Beyond),
             Err(error) => Err(Unmade::Source(error)),
         }
     }

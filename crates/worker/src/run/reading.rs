@@ -136,16 +136,16 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         match page {
             Ok(page) => self.admit(page, &mut reading).await,
-            Err(SourceError::Peer(PeerError::TooLarge)) if reading.ask.is_to_wait => {
+            Err(SourceError::Peer(PeerError::TooLarge(_))) if reading.ask.is_to_wait => {
                 self.is_at_end = false;
                 Ok(())
             }
             // Fewer rows, down to a single one, and then a larger page.
-            Err(SourceError::Peer(PeerError::TooLarge)) if reading.ask.limit > 1 => {
+            Err(SourceError::Peer(PeerError::TooLarge(_))) if reading.ask.limit > 1 => {
                 self.page_rows = (reading.ask.limit / 8).max(1);
                 Ok(())
             }
-            Err(SourceError::Peer(PeerError::TooLarge)) if reading.ask.bytes_max < PAGE_BYTES_MAX => {
+            Err(SourceError::Peer(PeerError::TooLarge(_))) if reading.ask.bytes_max < PAGE_BYTES_MAX => {
                 self.page_bytes = PAGE_BYTES_MAX;
                 Ok(())
             }

@@ -137,7 +137,11 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(Unmade::Later(reason)) => return Ok(Within::Refused(Refused::failed(Failure::Storage, reason))),
             Err(Unmade::Broken(reason)) => return Err(End::Broken(reason)),
         };
-        let (id, rev, seq) = (entry.doc_id_original.clone(), entry.rev.clone(), entry.seq.clone());
+        let (id, rev, mut seq) = (entry.doc_id_original.clone(), entry.rev.clone(), entry.seq.clone());
+        if self.target.window().is_some() {
+            // An object of many is called by the last of them: this one must not take the place of such.
+            seq = format!("{seq}-again-{}", now());
+        }
         match self.try_deliver(vec![Delivery { id, rev, seq, state }], None).await? {
             Tried::Taken => {
                 self.counts.replayed += 1;

@@ -57,7 +57,7 @@ impl HttpSource {
                 // What has come is whole.
                 Err(_) if page.rows > 0 => return Ok(page),
                 Ok(None) => return Ok(page),
-                Err(flatbed_client::Error::TooLarge) => return Err(PeerError::TooLarge.into()),
+                Err(flatbed_client::Error::TooLarge) => return Err(PeerError::TooLarge(200).into()),
                 Err(error) => return Err(PeerError::Broken(error.to_string()).into()),
             };
             bytes += line.len();

@@ -83,7 +83,7 @@ impl Source for FakeSource {
         let changes: Vec<Change> = state.feed.range(since + 1..).take(ask.limit).map(row).collect();
         let bytes = |change: &Change| if let What::Changed(text) = &change.what { text.len() } else { 0 };
         if changes.iter().map(bytes).sum::<usize>() > ask.bytes_max {
-            return Err(SourceError::Peer(PeerError::TooLarge));
+            return Err(SourceError::Peer(PeerError::TooLarge(200)));
         }
         let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
         let last_seq = Seq::parse(&last_seq.to_string()).unwrap();

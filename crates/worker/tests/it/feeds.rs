@@ -59,7 +59,7 @@ async fn what_a_job_is_about_is_asked_of_the_source() {
     // More than there is room for.
     let (url, _) = serve(|_: &Request| (200, "", "x".repeat(2 << 20))).await;
     let found = source(&url, json!({})).page(&Seq::default(), ask(false)).await;
-    assert_eq!(found, Err(SourceError::Peer(PeerError::TooLarge)));
+    assert_eq!(found, Err(SourceError::Peer(PeerError::TooLarge(200))));
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn a_feed_that_goes_on() {
     let long: &'static str = Box::leak("x".repeat(2 << 20).into_boxed_str());
     row(long);
     let found = of.page(&page.last_seq, ask(true)).await;
-    assert_eq!(found, Err(SourceError::Peer(PeerError::TooLarge)));
+    assert_eq!(found, Err(SourceError::Peer(PeerError::TooLarge(200))));
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
 
 #[tokio::test]
 async fn what_does_not_answer_is_an_outage() {
-    let (url, _) = serve(|_| (200, "", "x".repeat(100_000))).await;
+    let (url, _) = serve(|_| (503, "", "x".repeat(100_000))).await;
     let job = job(
         "http",
         json!({"id": "out", "url": "http://h/{id}"}),
@@ -154,7 +154,7 @@ async fn what_does_not_answer_is_an_outage() {
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
     source.write("a", json!({}));
     let nobody = "http://127.0.0.1:9".to_owned();
-    for (url, says) in [(url, "too large"), (nobody, "refused")] {
+    for (url, says) in [(url, "more than 64 kB"), (nobody, "refused")] {
         let (_stop, stopping) = watch::channel(false);
         let target = Http::new(peer(&url), ways(), Vec::new(), 4);
         let (end, ..) =
@@ -162,6 +162,20 @@ async fn what_does_not_answer_is_an_outage() {
         let End::GaveUp(reason) = end else { panic!("{end:?}") };
         assert!(reason.contains(says), "{reason}");
     }
+    assert!(queue.documents().is_empty());
+}
+
+/// An endpoint that gives back what it stores has taken it.
+#[tokio::test]
+async fn a_long_answer_means_what_its_status_says() {
+    let (url, requests) = serve(|_| (201, "", "x".repeat(100_000))).await;
+    let job = job("http", json!({"id": "out", "url": "http://h/{id}"}), Value::Null, json!({}));
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    source.write("a", json!({}));
+    let (_stop, stopping) = watch::channel(false);
+    let target = Http::new(peer(&url), ways(), Vec::new(), 4);
+    let (_, counts, ..) = Runner::new(&job, source, target, queue.clone(), redactor(), stopping, 1).once().run().await;
+    assert_eq!((counts.delivered, requests.lock().unwrap().len()), (1, 1));
     assert!(queue.documents().is_empty());
 }
 

@@ -107,7 +107,7 @@ impl Bucket {
                 error: format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)),
                 retry_after: answer.retry_after.as_deref().and_then(|header| retry_after(header, now)),
             }),
-            Err(error @ (PeerError::Broken(_) | PeerError::Late | PeerError::TooLarge)) => {
+            Err(error @ (PeerError::Broken(_) | PeerError::Late | PeerError::TooLarge(_))) => {
                 Err(Refused::failed(Failure::Connection, error))
             }
         }
