@@ -35,7 +35,7 @@ const STALLED: Duration = Duration::from_secs(60);
 /// Connections of the writes whose lag is measured, and how many a second they are.
 const WRITERS: u64 = 10;
 const WRITES_PER_S: u64 = 1_000;
-/// A request's head that is longer is none of the worker's.
+/// The worker sends no longer heads of requests.
 const HEAD_MAX: usize = 64 * 1024;
 
 /// Why there are no figures.

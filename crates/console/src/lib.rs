@@ -87,7 +87,7 @@ pub fn files() -> &'static [File] {
     &FILES
 }
 
-/// The file of a path beneath `/_utils/`, as it stands in a URL. `None`: there is none.
+/// The file of a path beneath `/_utils/`, as it stands in a URL; `None` if there is no such file.
 pub fn file(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }

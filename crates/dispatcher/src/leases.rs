@@ -21,7 +21,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// What [`hex`] has written. `None`: it is none, or longer than an owner.
+/// What [`hex`] has written. `None` for any other text, and for one that is longer than an owner.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     if text.len() > 2 * OWNER_BYTES || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;

@@ -59,7 +59,7 @@ pub fn check_document(id: &str, text: &[u8]) -> Result<(), String> {
 /// Makes a connection to the server itself, as an administrator.
 pub type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
-/// A server that jobs are kept at, for a process that is none.
+/// The server at which a process without a storage keeps its jobs.
 #[derive(Debug, Clone)]
 pub struct Server {
     /// Its address, with the path that it is behind.

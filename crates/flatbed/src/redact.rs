@@ -48,7 +48,7 @@ pub(crate) enum Redact {
 }
 
 impl Redact {
-    /// `None`: it is none of the words.
+    /// `None` for any other word.
     pub(crate) fn named(text: &str) -> Option<Redact> {
         match text {
             "none" => Some(Redact::None),
@@ -59,7 +59,7 @@ impl Redact {
     }
 }
 
-/// A layer that is told of events without user data.
+/// Passes events on to a layer, without user data.
 pub(crate) struct Redacting<L> {
     inner: L,
     how: Redact,

@@ -234,7 +234,7 @@ mod tests {
         back(1_000);
         progress.behind(1);
         assert!(progress.lag().seconds < 900, "it was waited for");
-        // Another process goes on: how old it was is told with the job.
+        // Another process goes on: the job says how old it was.
         let progress = Progress::default();
         progress.resume(now() - 30, 500);
         progress.behind(3);

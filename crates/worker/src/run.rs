@@ -109,7 +109,7 @@ pub enum End {
     GaveUp(String),
     /// The target is not made for what the job brings.
     Unfit(String),
-    /// The mapping's function is none.
+    /// The mapping's function is not a function.
     Broken(String),
     /// The source answers what is no feed.
     Nonsense(String),

@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// The body of a JSON text; `None` for what is none, and of a form that would have more than 64 MB, since each value stands behind all
+    /// The body of a JSON text; `None` if it is not JSON, and for a form that would have more than 64 MB, since each value stands behind all
     /// the names that lead to it.
     pub fn body(self, json: String) -> Option<Bytes> {
         if self == Format::Json {

@@ -49,7 +49,7 @@ pub type Sqlite = Tables<File>;
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
-    /// `None` while a thread has it, and where there is none.
+    /// `None` while a thread has it, or without one.
     connection: Option<Connection>,
 }
 

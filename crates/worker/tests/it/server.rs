@@ -7,7 +7,7 @@ use flatbed_worker::peer::{Addresses, Dial, Stream};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request: method, path, headers in lower case, body (as text: what is none, is replaced).
+/// A request: method, path, headers in lower case, body (as text: what is not UTF-8 is replaced).
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,

@@ -11,7 +11,7 @@ use flatbed_worker::peer::Dial;
 
 use crate::server::{local, plain};
 
-/// A server that takes connections and says nothing; one that is none at all.
+/// A server that takes connections and says nothing, and one that speaks something else.
 #[tokio::test]
 async fn servers_that_do_not_answer_are_not_waited_for() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

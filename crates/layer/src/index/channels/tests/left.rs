@@ -1,4 +1,4 @@
-//! What is told of documents that have left channels.
+//! What feeds and reads say of documents that have left channels.
 #![cfg(test)]
 
 use super::*;
