@@ -62,7 +62,7 @@ impl Given {
     }
 }
 
-/// Whether what is told may stand in the place of what was: not what was told under an older epoch and comes late, and no epoch out of
+/// Whether a new state may replace the one that was found: not one of an older epoch that comes late, and no epoch out of
 /// turn.
 fn may_follow(found: &[u8], told: &[u8]) -> bool {
     let (found, told) = (epoch_of(found), epoch_of(told));
@@ -74,7 +74,7 @@ impl Home {
         layer.database(WORKER, actor.clone())
     }
 
-    /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end. What is told in them is left out by
+    /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end. Their states are left out by
     /// [`Home::There`].
     pub(crate) async fn page(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>, LeaseError> {
         match self {

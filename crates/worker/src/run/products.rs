@@ -17,7 +17,7 @@ pub(super) enum Unmade {
     Source(SourceError),
     /// The mapping's function cannot be run now.
     Later(String),
-    /// It is none.
+    /// It is not a function.
     Broken(String),
 }
 

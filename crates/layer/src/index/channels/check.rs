@@ -56,7 +56,7 @@ impl LeftOf {
             Err(_) => entry.before.is_empty() && (!had_left || info.routed.is_of_before_since()),
             // Of a renewal.
             Ok(before) if before == [0; STAMP_BYTES] => had_left,
-            // The change before is none that lies before any of which something is kept.
+            // No change of which something is kept lies between the two.
             Ok(before) => had_left && before < info.stamp && earlier.all(|seq| seq <= before),
         };
         (!is_right).then_some("does not name the change before")
