@@ -1,0 +1,146 @@
+//! What is said to PostgreSQL, and how values stand in it.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use crate::datum::{Datum, Type};
+use crate::mapping::Table;
+use crate::output::tables::dialect::{Dialect, key_of};
+use crate::output::tables::fit::{Family, Found};
+
+pub(super) static DIALECT: Dialect = Dialect {
+    quote: '"',
+    kind: |kind, _| format!(" {}", kind.unwrap_or(Type::Text(None))),
+    moment: "timestamptz",
+    options: "",
+    is_to_index: true,
+    checkpoints: &["CREATE TABLE IF NOT EXISTS flatbed_checkpoints (
+        job text PRIMARY KEY, epoch bigint NOT NULL, checkpoint text NOT NULL)"],
+    rows: &[
+        "CREATE TABLE IF NOT EXISTS flatbed_rows (
+        job text NOT NULL, tbl text NOT NULL, key text NOT NULL, document text NOT NULL, revision text NOT NULL,
+        PRIMARY KEY (job, tbl, key))",
+        "CREATE INDEX IF NOT EXISTS flatbed_rows_document ON flatbed_rows (job, document)",
+    ],
+};
+
+pub(super) fn family(name: &str, modifier: i32) -> Family {
+    match name {
+        "text" | "varchar" | "bpchar" | "name" | "citext" => Family::Text,
+        "int2" | "int4" | "int8" => Family::Integer,
+        // The scale has eleven bits of the modifier, with a sign.
+        "numeric" => Family::Numeric((modifier >= 4).then(|| {
+            let scale = (modifier - 4) & 0x7ff;
+            usize::try_from(if scale < 0x400 { scale } else { 0 }).unwrap_or_default()
+        })),
+        "float4" | "float8" => Family::Float { is_double: name == "float8" },
+        "bool" => Family::Boolean,
+        "date" => Family::Date,
+        "timestamp" | "timestamptz" => Family::Timestamp,
+        "json" | "jsonb" => Family::Json,
+        "bytea" => Family::Bytes,
+        _ => Family::Other,
+    }
+}
+
+/// A value as a text that the server casts to its column's type.
+fn text_of(datum: &Datum, (family, declared): (Family, Option<Type>)) -> Option<Cow<'_, str>> {
+    let hex = |bytes: &[u8]| {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let digits = digits.filter_map(|digit| char::from_digit(u32::from(digit), 16));
+        Some(Cow::Owned("\\x".chars().chain(digits).collect::<String>()))
+    };
+    match (datum, family) {
+        (Datum::Null, _) => None,
+        (Datum::Json(text), Family::Json) => Some(Cow::Borrowed(text)),
+        (datum, Family::Json) => {
+            let mut out = Vec::new();
+            datum.write(&mut out);
+            Some(Cow::Owned(String::from_utf8(out).unwrap_or_default()))
+        }
+        (Datum::Text(text), Family::Bytes) if declared == Some(Type::Bytes) => {
+            hex(&BASE64.decode(text).unwrap_or_default())
+        }
+        (Datum::Text(text), Family::Bytes) => hex(text.as_bytes()),
+        (Datum::Bool(value), Family::Integer | Family::Numeric(_) | Family::Float { .. }) => {
+            Some(Cow::Borrowed(if *value { "1" } else { "0" }))
+        }
+        (Datum::Bool(value), _) => Some(Cow::Borrowed(if *value { "true" } else { "false" })),
+        (Datum::Number(text) | Datum::Text(text) | Datum::Json(text), _) => Some(Cow::Borrowed(text)),
+    }
+}
+
+pub(super) type Kind = (Family, Option<Type>);
+
+/// What columns take, and what they are declared as.
+pub(super) fn kinds(names: &[&str], table: &Table, found: &Found) -> Vec<Kind> {
+    let kind = |name: &&str| {
+        let declared = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
+        (found.column(name).map_or(Family::Other, |column| column.family), declared)
+    };
+    names.iter().map(kind).collect()
+}
+
+/// An array for each column.
+pub(super) fn arrays<'v>(rows: impl Iterator<Item = &'v [Datum]>, kinds: &[Kind]) -> Vec<Vec<Option<Cow<'v, str>>>> {
+    let mut arrays: Vec<Vec<Option<Cow<'v, str>>>> = kinds.iter().map(|_| Vec::new()).collect();
+    for row in rows {
+        for ((datum, kind), array) in row.iter().zip(kinds).zip(&mut arrays) {
+            array.push(text_of(datum, *kind));
+        }
+    }
+    arrays
+}
+
+fn cast(column: &str, found: &Found) -> String {
+    // A column that is gone since is an error that names it.
+    let kind = found.column(column).map_or("text", |column| column.kind.as_str());
+    format!("u.{}::{kind}", DIALECT.quoted(column))
+}
+
+fn unnested(columns: &[&str]) -> String {
+    let places: Vec<String> = (1..=columns.len()).map(|at| format!("${at}::text[]")).collect();
+    format!("unnest({}) AS u({})", places.join(", "), DIALECT.list(columns.iter().copied()))
+}
+
+pub(super) fn upsert(table: &Table, found: &Found) -> String {
+    let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    let key = key_of(table);
+    let mut values: Vec<String> = columns.iter().map(|column| cast(column, found)).collect();
+    let mut names = columns.clone();
+    let is_written = |column: &&&str| !key.contains(*column);
+    let mut sets: Vec<String> =
+        columns.iter().filter(is_written).map(|column| format!("{0} = excluded.{0}", DIALECT.quoted(column))).collect();
+    if let Some(column) = &table.soft_delete_column {
+        names.push(column);
+        values.push("NULL".to_owned());
+        sets.push(format!("{} = NULL", DIALECT.quoted(column)));
+    }
+    let action = if sets.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", sets.join(", ")) };
+    format!(
+        "INSERT INTO {} ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {action}",
+        DIALECT.quoted(&table.name),
+        DIALECT.list(names),
+        values.join(", "),
+        unnested(&columns),
+        DIALECT.list(key)
+    )
+}
+
+/// Deletes rows by their keys, or says since when they are left.
+pub(super) fn leave(table: &str, soft: Option<&str>, columns: &[&str], found: &Found) -> String {
+    let table = DIALECT.quoted(table);
+    let conditions: Vec<String> =
+        columns.iter().map(|column| format!("t.{} = {}", DIALECT.quoted(column), cast(column, found))).collect();
+    let (conditions, keys) = (conditions.join(" AND "), unnested(columns));
+    match soft {
+        None => format!("DELETE FROM {table} t USING {keys} WHERE {conditions}"),
+        Some(column) => {
+            let kind = found.column(column).map_or("timestamptz", |column| column.kind.as_str());
+            let (column, place) = (DIALECT.quoted(column), columns.len() + 1);
+            format!("UPDATE {table} t SET {column} = ${place}::text::{kind} FROM {keys} WHERE {conditions}")
+        }
+    }
+}
