@@ -1,5 +1,7 @@
 //! What the changes worker delivers: documents of 1 kB from a database of the server into each kind of target, from the first to the
-//! last, and how late a write arrives. The server runs the jobs itself (`--worker`), so both share its processors with this program.
+//! last, and how late a write arrives; beside PostgreSQL a plain `COPY` of the same documents. The server runs the jobs itself (`--worker`), so both share its processors with this program.
+
+mod postgres;
 
 use std::{
     cell::RefCell,
@@ -26,6 +28,7 @@ use crate::{
     server::{Server, ServerError},
     stats::{cpu_s, own_cpu_s, percentiles, rounded},
 };
+use postgres::Postgres;
 
 const DATABASE: &str = "/source";
 /// Documents of one `_bulk_docs`.
@@ -50,6 +53,9 @@ pub(crate) enum WorkerError {
     /// A request failed.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
+    /// The database that is written to.
+    #[error(transparent)]
+    Postgres(#[from] postgres::Error),
     /// An answer that nothing can be measured with.
     #[error("{target}: {status} {text}")]
     Status {
@@ -140,11 +146,8 @@ async fn accept(listener: TcpListener, taken: Taken) {
 
 /// A table of what lies at the top, and one of five rows a document.
 fn mapping(has_children: bool) -> Value {
-    let columns = json!({
-        "id": "$._id", "type": "$.type", "grp": "$.group", "amount": "$.amount", "name": "$.name", "title": "$.title",
-        "score": "$.score", "created_at": "$.created_at", "city": "$.address.city", "bio": "$.profile.bio",
-        "note": "$.audit.note",
-    });
+    let path = |(name, path): &(&str, &str)| ((*name).to_owned(), json!(format!("${}", path.replace('/', "."))));
+    let columns = Value::Object(postgres::COLUMNS.iter().map(path).collect());
     let mut tables = vec![json!({"name": "flat", "primary_key": "id", "columns": columns})];
     if has_children {
         tables[0]["name"] = json!("parents");
@@ -221,17 +224,30 @@ impl World {
     }
 
     /// From the first document that arrived to the last.
-    async fn measure(&self, case: &'static str, output_type: &str, output: Value, mapping: Value) -> Result<Value> {
+    async fn measure(
+        &self,
+        case: &'static str,
+        output_type: &str,
+        output: Value,
+        mapping: Value,
+        postgres: Option<&Postgres>,
+    ) -> Result<Value> {
         let (before, of) = (self.delivered().await?, self.documents);
         let pid = self.server.pid().unwrap_or_default();
         self.job(case, output_type, output, mapping).await?;
-        let mut begun: Option<(Instant, u64, f64, f64)> = None;
+        let target_s = async || match postgres {
+            Some(postgres) => postgres.cpu_s().await,
+            None => Ok(0.0),
+        };
+        let mut begun: Option<(Instant, u64, f64, f64, f64)> = None;
         let mut last = (Instant::now(), 0);
         loop {
             let now = self.delivered().await? - before;
             if now > last.1 {
                 last = (Instant::now(), now);
-                begun.get_or_insert((last.0, now, cpu_s(pid), own_cpu_s()));
+                if begun.is_none() {
+                    begun = Some((last.0, now, cpu_s(pid), own_cpu_s(), target_s().await?));
+                }
             }
             if now >= of {
                 break;
@@ -243,14 +259,19 @@ impl World {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        let target_end_s = target_s().await?;
         self.end(case).await?;
-        let (at, first, server_s, own_s) = begun.unwrap_or((last.0, of, 0.0, 0.0));
+        let (at, first, server_s, own_s, target_begin_s) = begun.unwrap_or((last.0, of, 0.0, 0.0, 0.0));
         let (s, count) = (last.0.duration_since(at).as_secs_f64(), (of - first) as f64);
-        Ok(json!({
+        let mut figures = json!({
             "load": "worker", "case": case, "documents": of, "seconds": rounded(s, 100.0), "per_s": rounded(count / s, 1.0),
             "server_cores": rounded((cpu_s(pid) - server_s) / s, 100.0),
             "client_cores": rounded((own_cpu_s() - own_s) / s, 100.0),
-        }))
+        });
+        if postgres.is_some() {
+            figures["postgres_cores"] = json!(rounded((target_end_s - target_begin_s) / s, 100.0));
+        }
+        Ok(figures)
     }
 
     /// How long after its answer a write has arrived at an endpoint.
@@ -349,6 +370,10 @@ async fn measure(options: &Options) -> Result<()> {
     tokio::task::spawn_local(accept(listener, taken.clone()));
     let wanted = |case: &str| options.cases.is_empty() || options.cases.iter().any(|wanted| wanted == case);
     let sqlite = |file: &str| json!({"id": "rows", "database_type": "sqlite", "database": file, "create_tables": true});
+    let session = match options.postgres {
+        Some(port) => Some(Postgres::open(port).await?),
+        None => None,
+    };
     let postgres = |port: u16| {
         json!({
             "id": "rows", "database_type": "postgres", "host": "127.0.0.1", "port": port, "database": "flatbed",
@@ -368,8 +393,12 @@ async fn measure(options: &Options) -> Result<()> {
     }
     for (case, output_type, output, mapping) in cases {
         if wanted(case) {
-            println!("{}", world.measure(case, output_type, output, mapping).await?);
+            let session = session.as_ref().filter(|_| case.starts_with("postgres"));
+            println!("{}", world.measure(case, output_type, output, mapping, session).await?);
         }
+    }
+    if let Some(session) = session.filter(|_| wanted("postgres-copy")) {
+        println!("{}", session.copy(options.documents).await?);
     }
     if wanted("lag") {
         taken.borrow_mut().clear();

@@ -1,12 +1,15 @@
 //! PostgreSQL: rows in bulk, as arrays that the server takes apart and casts to its columns' types.
 //!
-//! A statement has an array for each column, whatever the count of its rows, so that few statements are prepared, and a batch takes as
-//! many round trips as it has tables. Elements are texts, as `COPY` has them: which types a column may have is the server's to say,
-//! and what a text does not mean there is an error of class 22.
+//! A statement has an array for each column, whatever the count of its rows, so that few statements are prepared. Elements are texts,
+//! as `COPY` has them: which types a column may have is the server's to say, and what a text does not mean there is an error of class 22.
+//!
+//! A batch takes two round trips: its statements are sent one behind the other, `COMMIT` too, without waiting for the answers.
+//! After a statement that fails the server refuses those behind it, and takes `COMMIT` for `ROLLBACK`.
 
+mod sent;
 mod statements;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -32,7 +35,8 @@ use crate::failure::Failure;
 use crate::mapping::Table;
 use crate::peer::{Dial, Secure, Stream};
 use crate::rows::Row;
-use statements::{DIALECT, arrays, family, kinds, leave, upsert};
+use sent::Sent;
+use statements::{CLAIM, CLAIMS, DIALECT, FENCE, RELEASE, arrays, family, kinds, leave, upsert};
 
 /// Statements that are kept prepared.
 const STATEMENTS_MAX: usize = 256;
@@ -174,11 +178,6 @@ impl Session {
         Ok(statement)
     }
 
-    async fn execute(&mut self, text: &str, params: &Params<'_>) -> Result<u64, Fault> {
-        let statement = self.prepared(text).await?;
-        Session::in_time(self.time_max, self.client.execute(&statement, params)).await
-    }
-
     async fn query(&mut self, text: &str, params: &Params<'_>) -> Result<Vec<SqlRow>, Fault> {
         let statement = self.prepared(text).await?;
         Session::in_time(self.time_max, self.client.query(&statement, params)).await
@@ -223,93 +222,134 @@ impl Session {
     }
 
     async fn open(&mut self, opening: &Opening) -> Result<Option<Vec<(String, Claim)>>, Fault> {
-        self.batch("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let Opening { job, epoch, checkpoint, documents } = opening;
-        let fence = "UPDATE flatbed_checkpoints SET checkpoint = coalesce($3::text, checkpoint)
-            WHERE job = $1::text AND epoch = $2::int8";
-        if self.execute(fence, &[job, epoch, checkpoint]).await? != 1 {
+        let (fence, claims) = (self.prepared(FENCE).await?, self.prepared(CLAIMS).await?);
+        let (client, claims_max) = (&self.client, CLAIMS_MAX as i64 + 1);
+        let begun = Sent::now(client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"));
+        let fence_values: [Value<'_>; 3] = [job, epoch, checkpoint];
+        let fenced = Sent::now(client.execute(&fence, &fence_values));
+        let claims_values: [Value<'_>; 3] = [job, documents, &claims_max];
+        let found = (!documents.is_empty()).then(|| Sent::now(client.query(&claims, &claims_values)));
+        begun.answer(self.time_max).await?;
+        if fenced.answer(self.time_max).await? != 1 {
             self.batch("ROLLBACK").await?;
             return Ok(None);
         }
-        if documents.is_empty() {
-            return Ok(Some(Vec::new()));
-        }
-        let claims = format!(
-            "SELECT document, tbl, key FROM flatbed_rows WHERE job = $1::text AND document = ANY($2::text[]) LIMIT {}",
-            CLAIMS_MAX + 1
-        );
-        let rows = self.query(&claims, &[job, documents]).await?;
+        let Some(found) = found else { return Ok(Some(Vec::new())) };
+        let rows = found.answer(self.time_max).await?;
         let claim = |row: &SqlRow| Ok((row.try_get(0)?, Claim { table: row.try_get(1)?, key: row.try_get(2)? }));
         rows.iter().map(claim).collect::<Result<Vec<_>, tokio_postgres::Error>>().map(Some).map_err(Fault::from)
     }
 
     async fn close(&mut self, batch: &Batch) -> Result<(), Fault> {
+        let mut statements = Vec::with_capacity(batch.steps.len());
         for step in &batch.steps {
-            self.take(batch, step).await?;
+            let statement = match said(batch, step) {
+                Some(text) => Some(self.prepared(&text).await?),
+                None => None,
+            };
+            statements.push(statement);
         }
-        self.batch("COMMIT").await
+        let mut flow = Flow { session: self, sent: VecDeque::new(), bytes: 0 };
+        for (step, statement) in batch.steps.iter().zip(&statements) {
+            if let Some(statement) = statement {
+                flow.take(batch, step, statement).await?;
+            }
+        }
+        // Each statement has been sent: what could not be written has ended it above.
+        let committed = Sent::now(self.client.batch_execute("COMMIT"));
+        flow.end().await?;
+        committed.answer(self.time_max).await
+    }
+}
+
+/// A value of a statement.
+type Value<'v> = &'v (dyn ToSql + Sync);
+
+/// Values of a statement, that stay with it until it is answered.
+type Values<'v> = Vec<Box<dyn ToSql + Send + Sync + 'v>>;
+
+/// Statements that are under way, with what their values take.
+struct Flow<'s> {
+    session: &'s Session,
+    sent: VecDeque<(usize, Sent<'s, u64>)>,
+    bytes: usize,
+}
+
+impl<'s> Flow<'s> {
+    /// Sends a statement behind those that are under way, once those have no more than [`BYTES_MAX`] with it.
+    async fn send(&mut self, statement: &Statement, values: Values<'s>, bytes: usize) -> Result<(), Fault> {
+        while self.bytes.saturating_add(bytes) > BYTES_MAX {
+            let Some((bytes, sent)) = self.sent.pop_front() else { break };
+            sent.answer(self.session.time_max).await?;
+            self.bytes -= bytes;
+        }
+        let (client, statement) = (&self.session.client, statement.clone());
+        let sent = Sent::now(async move {
+            let values: Vec<Value<'_>> = values.iter().map(|value| &**value as Value<'_>).collect();
+            client.execute(&statement, &values).await
+        });
+        match sent {
+            // What was not sent must not be committed without. What the server says stands behind what it said before.
+            Sent::Answered(Err(error)) if error.as_db_error().is_none() => Err(error.into()),
+            sent => {
+                self.bytes += bytes;
+                self.sent.push_back((bytes, sent));
+                Ok(())
+            }
+        }
     }
 
-    async fn take(&mut self, batch: &Batch, step: &Step) -> Result<(), Fault> {
+    /// Waits for all of them. The first that failed is what the others failed by.
+    async fn end(self) -> Result<(), Fault> {
+        for (_, sent) in self.sent {
+            sent.answer(self.session.time_max).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, batch: &'s Batch, step: &'s Step, statement: &Statement) -> Result<(), Fault> {
         match step {
             Step::Leave { table, is_soft, columns, keys } => {
-                let (Some(table), Some(found)) = (batch.tables.get(*table), batch.found.get(*table)) else {
-                    return Ok(());
-                };
-                let soft = table.soft_delete_column.as_deref().filter(|_| *is_soft);
+                let Some((table, found)) = of(batch, *table) else { return Ok(()) };
                 let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-                let statement = leave(&table.name, soft, &names, found);
                 let kinds = kinds(&names, table, found);
                 let bytes = |key: &Vec<Datum>| key.iter().map(Datum::bytes).sum();
                 for part in parts(keys, ROWS_MAX, BYTES_MAX, bytes) {
-                    let arrays = arrays(part.iter().map(Vec::as_slice), &kinds);
-                    let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(arrays.len() + 1);
-                    params.extend(arrays.iter().map(|array| array as &(dyn ToSql + Sync)));
-                    if soft.is_some() {
-                        params.push(&batch.now);
+                    let mut values = boxed(arrays(part.iter().map(Vec::as_slice), &kinds));
+                    if *is_soft && table.soft_delete_column.is_some() {
+                        values.push(Box::new(&batch.now));
                     }
-                    self.execute(&statement, &params).await?;
+                    self.send(statement, values, part.iter().map(bytes).sum()).await?;
                 }
             }
             Step::Upsert { table, rows } => {
-                let (Some(table), Some(found)) = (batch.tables.get(*table), batch.found.get(*table)) else {
-                    return Ok(());
-                };
+                let Some((table, found)) = of(batch, *table) else { return Ok(()) };
                 let row = |(delivery, row): &(usize, usize)| rows_of(batch.deliveries.get(*delivery)?).0.get(*row);
                 let rows: Vec<&Row> = rows.iter().filter_map(row).collect();
                 let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
-                let (statement, kinds) = (upsert(table, found), kinds(&names, table, found));
+                let kinds = kinds(&names, table, found);
                 let bytes = |row: &&Row| row.values.iter().map(Datum::bytes).sum();
                 for part in parts(&rows, ROWS_MAX, BYTES_MAX, bytes) {
-                    let arrays = arrays(part.iter().map(|row| row.values.as_slice()), &kinds);
-                    let params: Vec<&(dyn ToSql + Sync)> =
-                        arrays.iter().map(|array| array as &(dyn ToSql + Sync)).collect();
-                    self.execute(&statement, &params).await?;
+                    let values = boxed(arrays(part.iter().map(|row| row.values.as_slice()), &kinds));
+                    self.send(statement, values, part.iter().map(bytes).sum()).await?;
                 }
             }
-            Step::Release(claims) => {
-                let statement = "DELETE FROM flatbed_rows r USING unnest($2::text[], $3::text[], $4::text[]) AS c(tbl, key, document)
-                    WHERE r.job = $1::text AND r.tbl = c.tbl AND r.key = c.key AND r.document = c.document";
-                self.claims(batch, claims, statement, false).await?;
-            }
-            Step::Claim(claims) => {
-                let statement = "INSERT INTO flatbed_rows (job, tbl, key, document, revision) SELECT $1::text, c.*
-                    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS c ON CONFLICT (job, tbl, key)
-                    DO UPDATE SET document = excluded.document, revision = excluded.revision";
-                self.claims(batch, claims, statement, true).await?;
-            }
+            Step::Release(claims) => self.claims(batch, claims, statement, false).await?,
+            Step::Claim(claims) => self.claims(batch, claims, statement, true).await?,
         }
         Ok(())
     }
 
     async fn claims(
         &mut self,
-        batch: &Batch,
-        claims: &[(Claim, usize)],
-        statement: &str,
+        batch: &'s Batch,
+        claims: &'s [(Claim, usize)],
+        statement: &Statement,
         has_revisions: bool,
     ) -> Result<(), Fault> {
-        for part in parts(claims, ROWS_MAX, BYTES_MAX, |(claim, _)| claim.key.len() + 100) {
+        let bytes = |(claim, _): &(Claim, usize)| claim.key.len() + 100;
+        for part in parts(claims, ROWS_MAX, BYTES_MAX, bytes) {
             let (mut tables, mut keys, mut documents, mut revisions) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             for (claim, at) in part {
                 let Some(delivery) = batch.deliveries.get(*at) else { continue };
@@ -318,12 +358,41 @@ impl Session {
                 documents.push(delivery.id.as_str());
                 revisions.push(delivery.rev.as_str());
             }
-            let all: [&(dyn ToSql + Sync); 5] = [&batch.job, &tables, &keys, &documents, &revisions];
-            let count = if has_revisions { 5 } else { 4 };
-            self.execute(statement, all.get(..count).unwrap_or_default()).await?;
+            let mut values: Values<'s> = vec![Box::new(&batch.job)];
+            values.extend(boxed([tables, keys, documents]));
+            if has_revisions {
+                values.push(Box::new(revisions));
+            }
+            self.send(statement, values, part.iter().map(bytes).sum()).await?;
         }
         Ok(())
     }
+}
+
+fn boxed<'v, T: ToSql + Send + Sync + 'v>(values: impl IntoIterator<Item = T>) -> Values<'v> {
+    values.into_iter().map(|value| Box::new(value) as Box<dyn ToSql + Send + Sync + 'v>).collect()
+}
+
+fn of(batch: &Batch, table: usize) -> Option<(&Table, &Found)> {
+    Some((batch.tables.get(table)?, batch.found.get(table)?))
+}
+
+/// What is said for a step; `None`: it is of a table that there is not.
+fn said(batch: &Batch, step: &Step) -> Option<String> {
+    Some(match step {
+        Step::Leave { table, is_soft, columns, .. } => {
+            let (table, found) = of(batch, *table)?;
+            let soft = table.soft_delete_column.as_deref().filter(|_| *is_soft);
+            let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+            leave(&table.name, soft, &names, found)
+        }
+        Step::Upsert { table, .. } => {
+            let (table, found) = of(batch, *table)?;
+            upsert(table, found)
+        }
+        Step::Release(_) => RELEASE.to_owned(),
+        Step::Claim(_) => CLAIM.to_owned(),
+    })
 }
 
 impl Server {
@@ -353,11 +422,13 @@ impl Server {
         });
         let time_max = way.time_max;
         let session = Session { client, connection: connection.abort_handle(), statements: HashMap::new(), time_max };
-        // A process that is stopped in a transaction holds nobody up for longer than a statement may take.
+        // A process that is stopped in a transaction holds nobody up for longer than a statement may take. And no statement is planned
+        // for tables as they were when they were empty.
         let milliseconds = time_max.as_millis().max(1);
         let mut settings = format!(
             "SET statement_timeout = {milliseconds}; SET idle_in_transaction_session_timeout = {milliseconds};
-            SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET standard_conforming_strings = on"
+            SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET standard_conforming_strings = on;
+            SELECT set_config(name, 'force_custom_plan', false) FROM pg_settings WHERE name = 'plan_cache_mode'"
         );
         if let Some(schema) = &way.schema {
             settings.push_str(&format!("; SET search_path TO {}", DIALECT.quoted(schema)));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::Description;
@@ -273,6 +273,9 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 async fn all(mut engine: Engine) {
     let engine = &mut engine;
     rows_follow_documents(&mut Place::new(engine, "follow")).await;
+    if matches!(engine, Engine::Postgres(_)) {
+        claims_are_read_by_their_documents(&mut Place::new(engine, "claims")).await;
+    }
     the_guilty_alone_are_queued(&mut Place::new(engine, "guilty")).await;
     kills_and_outages_lose_nothing(&mut Place::new(engine, "kills")).await;
     who_lost_the_job_writes_nothing(&mut Place::new(engine, "fence")).await;
@@ -333,6 +336,26 @@ async fn rows_follow_documents(place: &mut Place<'_>) {
     assert_eq!(place.once(&job).await.0, End::Done);
     let counts = ["orders", "items", "flatbed_rows", "flatbed_checkpoints"].map(|table| place.count(table));
     assert_eq!(counts, [0, 0, 0, 1]);
+}
+
+/// A batch reads the claims of its documents, and not all that the job has: what it costs does not grow with the tables.
+async fn claims_are_read_by_their_documents(place: &mut Place<'_>) {
+    for at in 0..1_000 {
+        place.order(&format!("d{at}"), at, 0);
+    }
+    let job = place.job(json!({}), json!({}), json!({"processing": {"batch": 50}}));
+    assert_eq!(place.once(&job).await.1.delivered, 1_000);
+    // The server counts when a session ends, or some time after.
+    let read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'flatbed_rows' AND n_tup_ins = 1000";
+    let ends = Instant::now() + AT_LAST;
+    let read = loop {
+        match place.sql(read).first() {
+            Some(read) => break read.parse::<u64>().unwrap(),
+            None => assert!(Instant::now() < ends, "the server does not say what was read"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(read <= 1_000, "{read} claims were read");
 }
 
 async fn the_guilty_alone_are_queued(place: &mut Place<'_>) {

@@ -26,6 +26,27 @@ pub(super) static DIALECT: Dialect = Dialect {
     ],
 };
 
+/// Who holds the job writes where it stands. Values: the job, its epoch, the checkpoint.
+pub(super) const FENCE: &str = "UPDATE flatbed_checkpoints SET checkpoint = coalesce($3::text, checkpoint)
+    WHERE job = $1::text AND epoch = $2::int8";
+
+/// The claims of documents. Values: the job, the documents, how many. By the index, once for each document: for `= ANY` the server
+/// reads all claims of the job, as soon as it takes the documents to be many. `OFFSET 0` keeps it from making a join of it.
+pub(super) const CLAIMS: &str = "SELECT r.document, r.tbl, r.key FROM unnest($2::text[]) AS d(document)
+    CROSS JOIN LATERAL (SELECT document, tbl, key FROM flatbed_rows
+        WHERE job = $1::text AND document = d.document OFFSET 0) AS r
+    LIMIT $3::int8";
+
+/// Values: the job, tables, keys, documents.
+pub(super) const RELEASE: &str =
+    "DELETE FROM flatbed_rows r USING unnest($2::text[], $3::text[], $4::text[]) AS c(tbl, key, document)
+    WHERE r.job = $1::text AND r.tbl = c.tbl AND r.key = c.key AND r.document = c.document";
+
+/// Values: the job, tables, keys, documents, revisions.
+pub(super) const CLAIM: &str = "INSERT INTO flatbed_rows (job, tbl, key, document, revision) SELECT $1::text, c.*
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS c ON CONFLICT (job, tbl, key)
+    DO UPDATE SET document = excluded.document, revision = excluded.revision";
+
 pub(super) fn family(name: &str, modifier: i32) -> Family {
     match name {
         "text" | "varchar" | "bpchar" | "name" | "citext" => Family::Text,
