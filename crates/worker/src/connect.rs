@@ -14,6 +14,7 @@ use flatbed_client::{Url, UrlError, encode_segment};
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use crate::attachments::Stub;
 use crate::checkpoint::Checkpoint;
 use crate::documents::{
     Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Input, Output,
@@ -196,6 +197,14 @@ impl Target for AnyTarget {
             AnyTarget::S3(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::File(target) => target.deliver(batch, checkpoint).await,
             AnyTarget::Stdout(target) => target.deliver(batch, checkpoint).await,
+        }
+    }
+
+    async fn holds(&mut self, delivery: &Delivery, stub: &Stub) -> bool {
+        match self {
+            AnyTarget::Http(target) => target.holds(delivery, stub).await,
+            AnyTarget::S3(target) => target.holds(delivery, stub).await,
+            _ => false,
         }
     }
 
@@ -387,6 +396,11 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
         delete_method: method(&output.delete_method, Method::DELETE)?,
         is_delete_with_body: output.send_delete_body,
         format: output.format,
+        attachments: job
+            .attachments_apart()
+            .map(|part| output.attachments(part))
+            .transpose()
+            .map_err(ConnectError::Target)?,
         time_max: time_max(output.timeout_seconds),
     };
     let headers = reader.headers(&output.auth, &output.headers)?;
@@ -438,6 +452,11 @@ fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, dial: &D
         format: output.format,
         content_type: output.content_type.clone(),
         on_delete: output.on_delete,
+        attachments: job
+            .attachments_apart()
+            .map(|part| output.attachments(part))
+            .transpose()
+            .map_err(ConnectError::Target)?,
         window: output.window(),
     };
     let at_once = job.system.processing.at_once();

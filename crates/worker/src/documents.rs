@@ -11,6 +11,7 @@ use flatbed_client::Url;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::attachments::{Attachments, AttachmentsPart, Mode};
 use crate::checkpoint::Checkpoint;
 use crate::mapping::{Mapping, MappingError, Shared};
 use crate::output::s3::ObjectFormat;
@@ -366,6 +367,7 @@ fn one<T>(list: &[Value], of: impl Fn(&Value) -> Result<T, DocumentError>) -> Re
 fn job(value: Value) -> Result<Job, DocumentError> {
     let document: JobDocument = typed(value)?;
     let kind = document.output_type;
+    Attachments::of(&document.system.attachments).map_err(|error| DocumentError::Member("attachments", error))?;
     let mapping = match document.mapping {
         None | Some(Value::Null) => MappingOf::None,
         Some(Value::String(name)) => MappingOf::Named(name),
@@ -425,6 +427,16 @@ pub struct Description {
     pub mapping: Mapping,
     /// How.
     pub system: System,
+    /// What it wants of attachments.
+    pub attachments: Option<Attachments>,
+}
+
+impl Description {
+    /// Where attachments go, if each goes by itself.
+    pub fn attachments_apart(&self) -> Option<&AttachmentsPart> {
+        let is_apart = self.attachments.as_ref().is_some_and(|attachments| attachments.mode == Mode::Individual);
+        is_apart.then_some(&self.system.attachments)
+    }
 }
 
 /// Why a job cannot run as it is.
@@ -436,6 +448,9 @@ pub enum Unresolved {
     /// A table that has no key, neither in the mapping nor among those that mappings share.
     #[error("the mapping: {0}")]
     Mapping(#[from] MappingError),
+    /// Attachments.
+    #[error("`attachments`: {0}")]
+    Attachments(String),
     /// Tables without a mapping to tables, or the other way round.
     #[error("{0}")]
     Unfit(&'static str),
@@ -512,7 +527,18 @@ impl Connections {
         {
             fit(output, &mapping).map_err(Unresolved::Unfit)?;
         }
-        Ok(Description { id: job.id.clone(), input, output, mapping, system: job.system.clone() })
+        let system = job.system.clone();
+        let attachments = Attachments::of(&system.attachments).map_err(Unresolved::Attachments)?;
+        let description = Description { id: job.id.clone(), input, output, mapping, system, attachments };
+        if let Some(part) = description.attachments_apart() {
+            match &description.output {
+                Output::Http(output) => output.attachments(part).map(drop),
+                Output::Cloud(output) if output.provider == CloudProvider::S3 => output.attachments(part).map(drop),
+                _ => Err("those of rows and lines stand in the document: `mode` is `inline` or `list`".to_owned()),
+            }
+            .map_err(Unresolved::Attachments)?;
+        }
+        Ok(description)
     }
 }
 

@@ -108,6 +108,7 @@ impl Failure {
             Failure::Unmappable(of) => match **of {
                 Unmappable::TwoOfOneKey(_) | Unmappable::Null(..) => "data_error:constraint".to_owned(),
                 Unmappable::Mismatch { .. } => "data_error:data_type".to_owned(),
+                Unmappable::Attachments(_) => "data_error:attachments".to_owned(),
                 Unmappable::Function(_) => "data_error:function".to_owned(),
                 Unmappable::TooMany | Unmappable::TooLarge => "data_error:too_large".to_owned(),
             },

@@ -8,6 +8,7 @@
 //! - [`difference`]: what is to be done to a target that has what the document produced before;
 //! - [`plan`]: which change is delivered next, and how far the [`checkpoint`] may go;
 //! - [`failure`], [`retry`]: whom a failure is laid to, and when it is tried again; [`queue`]: what becomes of what failed;
+//! - [`attachments`]: which of them are delivered, and as what;
 //! - [`documents`]: jobs and what they name, by the schemas under `json_schema/`;
 //! - [`secret`]: what nobody sees; [`import`]: what seed 003's worker has left.
 //!
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+pub mod attachments;
 pub mod change;
 pub mod checkpoint;
 pub mod connect;

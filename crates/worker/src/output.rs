@@ -12,6 +12,7 @@ pub mod s3;
 pub mod sqlite;
 pub mod tables;
 
+use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::rows::Product;
@@ -36,6 +37,8 @@ pub struct Delivery {
     pub seq: String,
     /// What is to become of it.
     pub state: State,
+    /// Those of its attachments that are delivered by themselves.
+    pub attachments: Vec<Attachment>,
 }
 
 impl Delivery {
@@ -45,7 +48,8 @@ impl Delivery {
             State::Is(product) => product.bytes(),
             State::Gone => 0,
         };
-        size_of::<Delivery>() + self.id.len() + self.rev.len() + self.seq.len() + product
+        let attachments: usize = self.attachments.iter().map(Attachment::bytes).sum();
+        size_of::<Delivery>() + self.id.len() + self.rev.len() + self.seq.len() + product + attachments
     }
 }
 
@@ -109,6 +113,11 @@ pub trait Target: Send {
         batch: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
     ) -> impl Future<Output = Result<(), Refused>> + Send;
+
+    /// Whether it has an attachment of a document already, as its digest says. Whatever goes wrong: no.
+    fn holds(&mut self, _: &Delivery, _: &Stub) -> impl Future<Output = bool> + Send {
+        std::future::ready(false)
+    }
 
     /// Until when documents are waited for that it takes together. `None`: it takes what there is.
     fn window(&self) -> Option<Window> {

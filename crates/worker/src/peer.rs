@@ -62,6 +62,8 @@ pub struct Answer {
     pub status: u16,
     /// The header `Retry-After`.
     pub retry_after: Option<String>,
+    /// All headers.
+    pub headers: HeaderMap,
     /// All of the body.
     pub body: Bytes,
 }
@@ -207,16 +209,17 @@ impl Peer {
             let mut sender = self.connection().await?;
             let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
             let status = response.status().as_u16();
-            let retry_after = response.headers().get(header::RETRY_AFTER);
+            let (head, body) = response.into_parts();
+            let retry_after = head.headers.get(header::RETRY_AFTER);
             let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
-            let body = Limited::new(response.into_body(), bounds.bytes_max).collect().await.map_err(|error| {
+            let body = Limited::new(body, bounds.bytes_max).collect().await.map_err(|error| {
                 if error.is::<LengthLimitError>() { PeerError::TooLarge(status) } else { broken(&error) }
             })?;
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             if !sender.is_closed() && idle.len() < IDLE_MAX {
                 idle.push(sender);
             }
-            Ok(Answer { status, retry_after, body: body.to_bytes() })
+            Ok(Answer { status, retry_after, headers: head.headers, body: body.to_bytes() })
         };
         tokio::time::timeout(bounds.time_max, exchange).await.unwrap_or(Err(PeerError::Late))
     }

@@ -64,6 +64,9 @@ pub enum Unmappable {
     /// What the mapping's function says, which may have something of the document.
     #[error("the mapping's function: {0}")]
     Function(String),
+    /// What is wrong with its attachments.
+    #[error("{0}")]
+    Attachments(&'static str),
     /// More than 64 MB of rows, or a text of more than 16 MB.
     #[error("what the document produces is too large")]
     TooLarge,

@@ -6,6 +6,7 @@
 //! the guilty document is alone; that goes to the queue, and the checkpoint passes it with the next part. One that is refused for the
 //! target's state is made anew and tried again, and nothing else is delivered meanwhile.
 
+mod attaching;
 mod delivering;
 mod held;
 mod products;

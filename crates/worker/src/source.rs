@@ -79,6 +79,18 @@ pub trait Source: Send + Sync + 'static {
     /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
     fn document(&self, id: &str, bytes_max: usize) -> impl Future<Output = Result<Option<String>, SourceError>> + Send;
 
+    /// An attachment of a document's revision; `None` where there is none such.
+    ///
+    /// # Errors
+    /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
+    fn attachment(
+        &self,
+        id: &str,
+        rev: &str,
+        name: &str,
+        bytes_max: usize,
+    ) -> impl Future<Output = Result<Option<Bytes>, SourceError>> + Send;
+
     /// A checkpoint at the source, with its revision.
     ///
     /// # Errors
@@ -199,6 +211,14 @@ impl HttpSource {
     }
 }
 
+/// A document's; what a design document is called keeps its slash.
+fn path_of(id: &str) -> String {
+    match id.strip_prefix("_design/") {
+        Some(name) => format!("/_design/{}", encode_segment(name)),
+        None => format!("/{}", encode_segment(id)),
+    }
+}
+
 fn json_headers() -> HeaderMap {
     let json = HeaderValue::from_static("application/json");
     [(header::ACCEPT, json.clone()), (header::CONTENT_TYPE, json)].into_iter().collect()
@@ -259,12 +279,25 @@ impl Source for HttpSource {
         Ok(page)
     }
 
+    async fn attachment(
+        &self,
+        id: &str,
+        rev: &str,
+        name: &str,
+        bytes_max: usize,
+    ) -> Result<Option<Bytes>, SourceError> {
+        let path = format!("{}/{}?rev={}", path_of(id), encode_segment(name), encode_segment(rev));
+        let bounds = Bounds { bytes_max, time_max: PAGE_TIME_MAX };
+        let answer = self.peer.call(Method::GET, &path, &HeaderMap::new(), Bytes::new(), bounds).await?;
+        match answer.status {
+            200 => Ok(Some(answer.body)),
+            404 => Ok(None),
+            status => Err(SourceError::Status(status)),
+        }
+    }
+
     async fn document(&self, id: &str, bytes_max: usize) -> Result<Option<String>, SourceError> {
-        // What a design document is called keeps its slash.
-        let path = match id.strip_prefix("_design/") {
-            Some(name) => format!("/_design/{}", encode_segment(name)),
-            None => format!("/{}", encode_segment(id)),
-        };
+        let path = path_of(id);
         let answer = self.get(&path, Bounds { bytes_max, time_max: PAGE_TIME_MAX }).await?;
         match answer.status {
             200 => {

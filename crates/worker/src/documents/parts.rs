@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::attachments::AttachmentsPart;
 use crate::output::Window;
 use crate::output::body::Format;
 use crate::output::s3::key::{Template, TemplateError, Use};
@@ -201,6 +202,32 @@ pub struct HttpOutput {
     pub timeout_seconds: Option<f64>,
 }
 
+impl HttpOutput {
+    /// The path of attachments, a template.
+    ///
+    /// # Errors
+    /// In words, why there is none.
+    pub fn attachments(&self, part: &AttachmentsPart) -> Result<String, String> {
+        let template = match &part.destination.url_template {
+            Some(template) => template.clone(),
+            None if self.url.contains('?') => {
+                return Err(
+                    "`url_template` must say where they go, as the documents' URL has a question mark".to_owned()
+                );
+            }
+            None => {
+                let path = self.url.splitn(4, '/').nth(3).unwrap_or_default();
+                format!("/{}/{{attachment}}", path.trim_end_matches('/')).replace("//", "/")
+            }
+        };
+        let has = |names: [&str; 2]| names.iter().any(|name| template.contains(name));
+        if !has(["{attachment}", "{attachment_name}"]) || !has(["{id}", "{doc_id}"]) {
+            return Err("a path of attachments needs {id} and {attachment}: all would be one".to_owned());
+        }
+        Ok(template)
+    }
+}
+
 /// What a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -289,6 +316,21 @@ impl CloudOutput {
         let is_deleted = self.on_delete == OnObjectDelete::Delete;
         let is_for = if self.format.is_batch() { Use::Batch } else { Use::Each { is_deleted } };
         template.check(is_for).map_err(|error| error.to_string())?;
+        Ok(template)
+    }
+
+    /// What objects of attachments are called.
+    ///
+    /// # Errors
+    /// In words, why it is no template, or none for such objects.
+    pub fn attachments(&self, part: &AttachmentsPart) -> Result<Template, String> {
+        let template = part.destination.key_template.as_deref().unwrap_or("attachments/{id}/{attachment}");
+        let template: Template = template.parse().map_err(|error: TemplateError| error.to_string())?;
+        let is_deleted = self.on_delete != OnObjectDelete::Ignore;
+        template.check(Use::Attachments { is_deleted }).map_err(|error| error.to_string())?;
+        if is_deleted && self.template()?.may_meet(&template) {
+            return Err(TemplateError::Folder.to_string());
+        }
         Ok(template)
     }
 
@@ -472,6 +514,9 @@ pub struct System {
     /// Entries of the queue.
     #[serde(default)]
     pub dlq: QueuePart,
+    /// Attachments.
+    #[serde(default)]
+    pub attachments: AttachmentsPart,
 }
 
 impl System {

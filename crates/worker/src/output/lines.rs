@@ -89,7 +89,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_a_document() {
-        let of = |state| Delivery { id: "a\n".to_owned(), rev: "1-x".to_owned(), seq: "7-y".to_owned(), state };
+        let of = |state| Delivery {
+            id: "a\n".to_owned(),
+            rev: "1-x".to_owned(),
+            seq: "7-y".to_owned(),
+            state,
+            attachments: Vec::new(),
+        };
         let mut lines = Lines::new(Vec::new(), Vec::new());
         let batch = [
             State::Is(Product::Json("{\"n\":1}".to_owned())),
@@ -124,8 +130,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_broke_off_spoils_no_other() {
-        let gone =
-            |id: &str| Delivery { id: id.to_owned(), rev: String::new(), seq: String::new(), state: State::Gone };
+        let gone = |id: &str| Delivery {
+            id: id.to_owned(),
+            rev: String::new(),
+            seq: String::new(),
+            state: State::Gone,
+            attachments: Vec::new(),
+        };
         let mut lines = Lines::new(Small(Vec::new(), 10), Vec::new());
         let batch = vec![gone("a"), gone("b")];
         assert!(lines.deliver(batch.clone(), None).await.is_err());
@@ -146,7 +157,13 @@ mod tests {
                 Ok(())
             }
         }
-        let gone = Delivery { id: "a".to_owned(), rev: String::new(), seq: String::new(), state: State::Gone };
+        let gone = Delivery {
+            id: "a".to_owned(),
+            rev: String::new(),
+            seq: String::new(),
+            state: State::Gone,
+            attachments: Vec::new(),
+        };
         let Err(Refused::Failed { failure, .. }) = Lines::new(Full, Vec::new()).deliver(vec![gone], None).await else {
             panic!()
         };

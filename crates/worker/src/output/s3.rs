@@ -20,15 +20,20 @@ use serde::Deserialize;
 use self::bucket::Bucket;
 use self::key::{Place, Template};
 use super::body::deletion;
+use super::http::json_of;
 use super::lines::line;
 use super::{Delivery, Refused, State, Target, Window};
+use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::mapping::Table;
-use crate::rows::{Product, rows_json};
+use crate::rows::Product;
 
 /// The longest object: what is stored is one request.
 pub const OBJECT_BYTES_MAX: usize = 64 << 20;
+
+/// Lists of keys of one document's attachments, of some hundreds each.
+const LISTS_MAX: usize = 50;
 
 /// What objects are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -82,6 +87,8 @@ pub struct Ways {
     pub content_type: Option<String>,
     /// What becomes of deletions.
     pub on_delete: OnObjectDelete,
+    /// What objects of attachments are called that are delivered by themselves.
+    pub attachments: Option<Template>,
     /// Of an object of many documents: how many, of how many bytes, and how long they may be waited for.
     pub window: Window,
 }
@@ -101,15 +108,6 @@ pub struct S3 {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// What a document is as JSON; `None`: it is to be deleted.
-fn json_of(delivery: &Delivery, tables: &[Table]) -> Option<String> {
-    match &delivery.state {
-        State::Is(Product::Json(text)) => Some(text.clone()),
-        State::Is(Product::Rows(rows)) => Some(rows_json(tables, rows)),
-        State::Is(Product::Nothing) | State::Gone => None,
-    }
 }
 
 impl S3 {
@@ -143,6 +141,64 @@ impl S3 {
         self.ways.template.key(&place).ok_or_else(none)
     }
 
+    /// The key of an attachment, or what the keys of all attachments of a document begin with.
+    fn attachment_key(&self, template: &Template, delivery: &Delivery, name: &str) -> Option<String> {
+        template.key(&Place {
+            id: &delivery.id,
+            rev: &delivery.rev,
+            seq: &delivery.seq,
+            first_seq: &delivery.seq,
+            body: &Value::Null,
+            job: &self.job,
+            epoch: self.epoch,
+            table: "",
+            attachment: name,
+            now: now(),
+        })
+    }
+
+    /// Stores the attachments of a document that the store does not have. The keys of all.
+    async fn attach(&self, delivery: &Delivery) -> Result<HashSet<String>, Refused> {
+        let mut keys = HashSet::new();
+        let Some(template) = &self.ways.attachments else { return Ok(keys) };
+        for Attachment { stub, body } in &delivery.attachments {
+            let long = || {
+                let error = "the template makes no key of at most 1,024 bytes of an attachment of this document";
+                Refused::failed(Failure::TooLarge, error)
+            };
+            let key = self.attachment_key(template, delivery, &stub.name).ok_or_else(long)?;
+            if let Some(body) = body {
+                self.bucket.put(&key, &stub.content_type, &stub.digest, body.clone()).await?;
+            }
+            keys.insert(key);
+        }
+        Ok(keys)
+    }
+
+    /// Deletes the objects of attachments that a document no longer has.
+    async fn prune(&self, delivery: &Delivery, kept: &HashSet<String>) -> Result<(), Refused> {
+        let is_gone = is_gone(delivery);
+        // A first revision has taken nothing away.
+        let may_have_lost = is_gone || !delivery.rev.starts_with("1-");
+        let folder = self.ways.attachments.as_ref().filter(|_| may_have_lost).and_then(Template::folder);
+        let Some(folder) = folder.filter(|_| self.ways.on_delete != OnObjectDelete::Ignore) else { return Ok(()) };
+        let Some(folder) = self.attachment_key(&folder, delivery, "") else { return Ok(()) };
+        let mut after = None;
+        for _ in 0..LISTS_MAX {
+            let (keys, next) = self.bucket.list(&folder, after.as_deref()).await?;
+            // Whatever a server says: nothing else is deleted.
+            let is_own = |key: &&String| key.strip_prefix(&folder).is_some_and(|name| !name.contains('/'));
+            for key in keys.iter().filter(is_own).filter(|key| !kept.contains(*key)) {
+                self.bucket.delete(key).await?;
+            }
+            match next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
     async fn one(&self, delivery: &Delivery) -> Result<(), Refused> {
         let text = match (json_of(delivery, &self.tables), self.ways.on_delete) {
             (Some(text), _) => Some(text),
@@ -154,16 +210,18 @@ impl S3 {
             let value = text.as_ref().and_then(|text| parse(text.as_bytes(), &Limits::default()).ok());
             self.key(delivery, delivery, value.as_ref().unwrap_or(&Value::Null), "")?
         };
+        // Who finds the document finds its attachments.
+        let kept = self.attach(delivery).await?;
         match text {
-            None => self.bucket.delete(&key).await,
-            Some(text) if text.len() > OBJECT_BYTES_MAX => Err(too_large()),
-            Some(text) => self.bucket.put(&key, self.content_type(), Bytes::from(text)).await,
+            None => self.bucket.delete(&key).await?,
+            Some(text) if text.len() > OBJECT_BYTES_MAX => return Err(too_large()),
+            Some(text) => self.bucket.put(&key, self.content_type(), "", Bytes::from(text)).await?,
         }
+        self.prune(delivery, &kept).await
     }
 
     /// What is to be stored of a batch, or deleted.
     fn left<'b>(&self, batch: &'b [Delivery]) -> Vec<&'b Delivery> {
-        let is_gone = |delivery: &Delivery| matches!(delivery.state, State::Gone | State::Is(Product::Nothing));
         let is_ignored = |delivery: &Delivery| self.ways.on_delete == OnObjectDelete::Ignore && is_gone(delivery);
         batch.iter().filter(|it| !self.taken.contains(&it.seq) && !is_ignored(it)).collect()
     }
@@ -203,6 +261,10 @@ impl S3 {
             let count = self.count(&group, rest);
             let (own, behind) = rest.split_at_checked(count).unwrap_or((rest, &[]));
             (group.places, rest) = (own.to_vec(), behind);
+            let mut kept = Vec::with_capacity(group.places.len());
+            for delivery in group.all() {
+                kept.push(self.attach(delivery).await?);
+            }
             for (table, body) in self.bodies(&group).await? {
                 if body.len() > OBJECT_BYTES_MAX {
                     return Err(too_large());
@@ -210,7 +272,10 @@ impl S3 {
                 let mut all = group.all();
                 let (Some(first), Some(last)) = (all.next(), group.all().last()) else { break };
                 let key = self.key(first, last, &Value::Null, &table)?;
-                self.bucket.put(&key, self.content_type(), Bytes::from(body)).await?;
+                self.bucket.put(&key, self.content_type(), "", Bytes::from(body)).await?;
+            }
+            for (delivery, kept) in group.all().zip(&kept) {
+                self.prune(delivery, kept).await?;
             }
             self.taken.extend(group.all().map(|delivery| delivery.seq.clone()));
         }
@@ -265,6 +330,10 @@ impl Group {
     }
 }
 
+fn is_gone(delivery: &Delivery) -> bool {
+    matches!(delivery.state, State::Gone | State::Is(Product::Nothing))
+}
+
 fn too_large() -> Refused {
     Refused::failed(Failure::TooLarge, "the object would have more than 64 MB")
 }
@@ -286,6 +355,13 @@ impl Target for S3 {
             self.taken.remove(seq);
         }
         Ok(())
+    }
+
+    async fn holds(&mut self, delivery: &Delivery, stub: &Stub) -> bool {
+        let template = self.ways.attachments.as_ref();
+        let key = template.and_then(|template| self.attachment_key(template, delivery, &stub.name));
+        let Some(key) = key else { return false };
+        self.bucket.digest(&key).await.is_some_and(|digest| digest == stub.digest)
     }
 
     fn window(&self) -> Option<Window> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use super::attaching::Of;
 use super::products::Unmade;
 use super::{End, NotKept, Queue, Runner, Waiting, now};
 use crate::change::{Change, What};
@@ -230,9 +231,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             What::ToBeRead => read.as_deref(),
             What::Deleted | What::Removed => None,
         };
-        let state = self.produce(text, bytes_max).await?;
-        let (id, rev, seq) = (change.id.clone(), change.rev.clone(), change.seq.as_str().to_owned());
-        Ok(Delivery { id, rev, seq, state })
+        self.made(Of { id: &change.id, rev: &change.rev, seq: change.seq.as_str() }, text, bytes_max).await
     }
 
     async fn put_unmappable_aside(&mut self, taken: &Taken<Waiting>, unmappable: Unmappable) -> Result<(), End> {

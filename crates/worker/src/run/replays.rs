@@ -5,11 +5,12 @@
 
 use flatbed_flatten::json::{Limits, Value, parse};
 
+use super::attaching::Of;
 use super::delivering::{PART_BYTES, Tried};
 use super::products::Unmade;
 use super::{End, Queue, Runner, now};
 use crate::failure::Failure;
-use crate::output::{Delivery, Refused, Target};
+use crate::output::{Refused, Target};
 use crate::queue::{AtSource, Entry, Replay};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
@@ -46,7 +47,7 @@ enum Within {
     Refused(Refused),
 }
 
-fn rev_of(text: &str) -> String {
+pub(super) fn rev_of(text: &str) -> String {
     let value = parse(text.as_bytes(), &Limits::default());
     let rev = value.as_ref().ok().and_then(|value| value.get("_rev")).and_then(Value::as_str);
     rev.unwrap_or_default().to_owned()
@@ -129,20 +130,21 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     async fn send_again(&mut self, entry: &mut Entry, text: Option<&str>, bytes_max: usize) -> Result<Within, End> {
-        let state = match self.produce(text, bytes_max).await {
-            Ok(state) => state,
+        let (rev, mut seq) = (entry.rev.clone(), entry.seq.clone());
+        if self.target.window().is_some() {
+            // An object of many is called by the last of them: this one must not take the place of such.
+            seq = format!("{seq}-again-{}", now());
+        }
+        let of = Of { id: &entry.doc_id_original, rev: &rev, seq: &seq };
+        let delivery = match self.made(of, text, bytes_max).await {
+            Ok(delivery) => delivery,
             Err(Unmade::Unmappable(unmappable)) => return Ok(Within::Done(self.fail_again(entry, unmappable))),
             Err(Unmade::Beyond) => return Ok(Within::Beyond),
             Err(Unmade::Source(error)) => return Ok(Within::Source(error)),
             Err(Unmade::Later(reason)) => return Ok(Within::Refused(Refused::failed(Failure::Storage, reason))),
             Err(Unmade::Broken(reason)) => return Err(End::Broken(reason)),
         };
-        let (id, rev, mut seq) = (entry.doc_id_original.clone(), entry.rev.clone(), entry.seq.clone());
-        if self.target.window().is_some() {
-            // An object of many is called by the last of them: this one must not take the place of such.
-            seq = format!("{seq}-again-{}", now());
-        }
-        match self.try_deliver(vec![Delivery { id, rev, seq, state }], None).await? {
+        match self.try_deliver(vec![delivery], None).await? {
             Tried::Taken => {
                 self.counts.replayed += 1;
                 self.progress.add_replayed();

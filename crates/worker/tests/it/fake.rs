@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
+use flatbed_worker::attachments::Stub;
 use flatbed_worker::change::{Change, Page, What};
 use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use flatbed_worker::documents::{self, Connections, Description, Document};
@@ -25,6 +27,9 @@ pub(crate) struct State {
     /// So many requests fail from now on.
     pub(crate) failing: u32,
     pub(crate) requests: u32,
+    /// What attachments have, by document and name; and those that were fetched, with the revision that was asked for.
+    pub(crate) attachments: BTreeMap<(String, String), Vec<u8>>,
+    pub(crate) fetched: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -38,6 +43,23 @@ impl FakeSource {
         state.last_seq += 1;
         let seq = state.last_seq;
         state.feed.insert(seq, (id.to_owned(), Some(body).filter(|body| !body.is_null())));
+    }
+
+    /// Writes a document with attachments, of which those are new that it did not have so.
+    pub(crate) fn attach(&self, id: &str, body: Value, attachments: &[(&str, &str, &[u8])]) {
+        let mut body = body;
+        let before = self.documents().remove(id).unwrap_or_default();
+        let next = self.0.lock().unwrap().last_seq + 1;
+        for (name, kind, data) in attachments {
+            let digest =
+                format!("md5-{}", data.iter().fold(7_u32, |sum, byte| sum.wrapping_mul(31) + u32::from(*byte)));
+            let earlier = &before["_attachments"][*name];
+            let revpos = if earlier["digest"] == *digest { earlier["revpos"].clone() } else { next.into() };
+            body["_attachments"][*name] =
+                json!({"content_type": kind, "digest": digest, "length": data.len(), "revpos": revpos, "stub": true});
+            self.0.lock().unwrap().attachments.insert((id.to_owned(), (*name).to_owned()), data.to_vec());
+        }
+        self.write(id, body);
     }
 
     /// What it has, by id.
@@ -99,6 +121,23 @@ impl Source for FakeSource {
             body["_rev"] = format!("{seq}-x").into();
             Some(body.to_string())
         }))
+    }
+
+    async fn attachment(
+        &self,
+        id: &str,
+        rev: &str,
+        name: &str,
+        bytes_max: usize,
+    ) -> Result<Option<Bytes>, SourceError> {
+        let mut state = self.asked()?;
+        state.fetched.push(format!("{id}/{name}?{rev}"));
+        let is_newest = state.feed.iter().any(|(seq, (other, _))| other == id && format!("{seq}-x") == rev);
+        let found = state.attachments.get(&(id.to_owned(), name.to_owned())).filter(|_| is_newest);
+        match found {
+            Some(data) if data.len() > bytes_max => Err(SourceError::Peer(PeerError::TooLarge(200))),
+            found => Ok(found.map(|data| Bytes::from(data.clone()))),
+        }
     }
 
     async fn checkpoint(&self, id: &str) -> Result<Option<(Checkpoint, String)>, SourceError> {
@@ -201,6 +240,10 @@ impl<T: Target> Target for Unlucky<T> {
             }
             None => self.target.deliver(batch, checkpoint).await,
         }
+    }
+
+    async fn holds(&mut self, delivery: &Delivery, stub: &Stub) -> bool {
+        self.target.holds(delivery, stub).await
     }
 
     fn window(&self) -> Option<Window> {

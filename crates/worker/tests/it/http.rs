@@ -86,6 +86,7 @@ fn ways() -> Ways {
         delete_method: Method::DELETE,
         is_delete_with_body: false,
         format: Format::Json,
+        attachments: None,
         time_max: Duration::from_secs(5),
     }
 }
@@ -194,8 +195,13 @@ async fn bodies_are_sent_as_what_a_job_says() {
         assert_eq!(output.format, format);
         let mut target = Http::new(peer(&url), Ways { is_delete_with_body: true, format, ..ways() }, Vec::new(), 1);
         let product = Product::Json(r#"{"_id":"a","_rev":"1-x","n":1}"#.to_owned());
-        let delivery =
-            |id: &str, seq: &str, state| Delivery { id: id.into(), rev: "1-x".into(), seq: seq.into(), state };
+        let delivery = |id: &str, seq: &str, state| Delivery {
+            id: id.into(),
+            rev: "1-x".into(),
+            seq: seq.into(),
+            state,
+            attachments: Vec::new(),
+        };
         target
             .deliver(vec![delivery("a", "1", State::Is(product)), delivery("b", "2", State::Gone)], None)
             .await

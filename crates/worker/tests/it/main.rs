@@ -1,6 +1,7 @@
 //! Runs of jobs: from sources made for the test to targets that fail in every way.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod attachments;
 mod connect;
 mod engines;
 mod fake;

@@ -36,7 +36,7 @@ fn reach(id: &str, key: &str) -> Reach {
 }
 
 /// A job into the bucket `b` at a server, with further members of its output.
-fn into(url: &str, members: Value, system: Value) -> Description {
+pub(crate) fn into(url: &str, members: Value, system: Value) -> Description {
     let mut output = json!({"id": "out", "provider": "s3", "bucket": "b", "endpoint_url": url,
         "access_key_id": "env:FLATBED_WORKER_ID", "secret_access_key": "env:FLATBED_WORKER_KEY"});
     output.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
@@ -45,11 +45,11 @@ fn into(url: &str, members: Value, system: Value) -> Description {
     job("cloud", output, Value::Null, merged)
 }
 
-fn target(job: &Description) -> AnyTarget {
+pub(crate) fn target(job: &Description) -> AnyTarget {
     connect(job, &reach("AKID", "key")).unwrap().target
 }
 
-async fn once<T: Target>(
+pub(crate) async fn once<T: Target>(
     job: &Description,
     source: &FakeSource,
     target: T,
@@ -63,7 +63,7 @@ async fn once<T: Target>(
 }
 
 fn delivery(id: &str, seq: &str, state: State) -> Delivery {
-    Delivery { id: id.into(), rev: "1-x".into(), seq: seq.into(), state }
+    Delivery { id: id.into(), rev: "1-x".into(), seq: seq.into(), state, attachments: Vec::new() }
 }
 
 fn is(json: &str) -> State {
@@ -209,7 +209,7 @@ async fn what_a_store_refuses() {
 }
 
 /// moto's server from PyPI, which checks signatures, with a bucket; it ends with this.
-struct Server {
+pub(crate) struct Server {
     process: Child,
     url: String,
     keys: [String; 2],
@@ -224,7 +224,7 @@ impl Drop for Server {
 
 /// `None`: nobody has said where it is, which is said, and fails where `FLATBED_REQUIRE_SERVERS=1`. Whatever else is called so on this
 /// machine is not started: it may be of any age.
-async fn server() -> Option<Server> {
+pub(crate) async fn server() -> Option<Server> {
     let Ok(program) = std::env::var("FLATBED_MOTO_SERVER") else {
         let is_required = std::env::var("FLATBED_REQUIRE_SERVERS").is_ok_and(|value| value == "1");
         assert!(!is_required, "FLATBED_MOTO_SERVER is not set");
@@ -279,13 +279,13 @@ async fn server() -> Option<Server> {
 }
 
 impl Server {
-    fn job(&self, members: Value, system: Value) -> Description {
+    pub(crate) fn job(&self, members: Value, system: Value) -> Description {
         let mut whole = json!({"bucket": "bucket"});
         whole.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
         into(&self.url, whole, system)
     }
 
-    fn target(&self, job: &Description) -> AnyTarget {
+    pub(crate) fn target(&self, job: &Description) -> AnyTarget {
         connect(job, &reach(&self.keys[0], &self.keys[1])).unwrap().target
     }
 }
@@ -293,7 +293,7 @@ impl Server {
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, time_max: std::time::Duration::from_secs(60) };
 
 /// A signed GET of an object, or of the bucket's list.
-async fn get(server: &Server, key: &str, query: &str) -> (u16, String) {
+pub(crate) async fn get(server: &Server, key: &str, query: &str) -> (u16, String) {
     let peer = Peer::new(Url::parse(&server.url).unwrap(), HeaderMap::new(), plain());
     let secret = |at: usize| Secret::of(&SecretRef::File("x".to_owned()), server.keys[at].as_bytes()).unwrap();
     let signer = Signer { access_key_id: secret(0), secret_access_key: secret(1), region: "us-east-1".to_owned() };
@@ -315,7 +315,7 @@ async fn get(server: &Server, key: &str, query: &str) -> (u16, String) {
 }
 
 /// The keys that the bucket has, at most 1,000.
-async fn keys(server: &Server) -> Vec<String> {
+pub(crate) async fn keys(server: &Server) -> Vec<String> {
     let (status, list) = get(server, "", "list-type=2").await;
     assert_eq!(status, 200, "{list}");
     let unescaped = |key: &str| key.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");

@@ -56,13 +56,20 @@ pub enum TemplateError {
     )]
     Path,
     /// Nothing that differs.
-    #[error("a key's template needs {{id}}, {{seq}} or a member: all documents would be one object")]
+    #[error(
+        "a key's template needs {{id}}, {{seq}} or a member, and {{attachment}} for attachments: all would be one object"
+    )]
     Same,
     /// An object of many documents, without a place in the feed.
     #[error(
         "the key of an object of many documents needs {{seq}}, and has nothing of a single one: no {{id}}, {{rev}} or members"
     )]
     Batch,
+    /// Attachments that could not be told from other objects where they are looked for.
+    #[error(
+        "the key of an attachment begins with a folder's name that begins with a letter, as no document's does, and ends with `/{{attachment}}`; without them set `on_delete` to `ignore`. It has no members"
+    )]
+    Folder,
     /// What is to be deleted could not be found.
     #[error(
         "an object can be deleted only if its key is made of {{id}} and {{job}} alone: else set `on_delete` to `ignore` or `tombstone`"
@@ -180,11 +187,47 @@ impl Template {
                 Err(TemplateError::Same)
             }
             Use::Attachments { .. } if !has(|part| *part == Part::Attachment) => Err(TemplateError::Same),
+            Use::Attachments { .. } if has(|part| matches!(part, Part::Member(_))) => Err(TemplateError::Folder),
+            Use::Attachments { is_deleted: true }
+                if !has(|part| *part == Part::Id) || self.root().is_none() || self.folder().is_none() =>
+            {
+                Err(TemplateError::Folder)
+            }
             Use::Each { is_deleted: true } | Use::Attachments { is_deleted: true } if !self.0.iter().all(deletable) => {
                 Err(TemplateError::Lost)
             }
             Use::Batch if !has(|part| *part == Part::Seq) || self.0.iter().any(of_one) => Err(TemplateError::Batch),
             _ => Ok(()),
+        }
+    }
+
+    /// The folder in which all objects lie, whatever they are of: `attachments/`.
+    fn root(&self) -> Option<&str> {
+        let Some(Part::Text(text)) = self.0.first() else { return None };
+        let end = text.find('/')?.checked_add(1)?;
+        text.get(..end).filter(|root| root.starts_with(char::is_alphabetic))
+    }
+
+    /// What makes the folder in which the attachments of one document lie, and nothing else: all before the last slash.
+    pub fn folder(&self) -> Option<Template> {
+        let (last, before) = self.0.split_last()?;
+        let is_own = matches!(before.last(), Some(Part::Text(text)) if text.ends_with('/'));
+        (*last == Part::Attachment && is_own && !before.contains(&Part::Attachment)).then(|| Template(before.to_vec()))
+    }
+
+    /// Whether an object of this template may lie in the folder of another one's attachments. A value has no slashes, and what begins
+    /// with the time begins with no letter.
+    pub fn may_meet(&self, attachments: &Template) -> bool {
+        let Some(root) = attachments.root() else { return true };
+        let has_slash = |part: &Part| matches!(part, Part::Text(text) if text.contains('/'));
+        match self.0.first() {
+            _ if !self.0.iter().any(has_slash) => false,
+            Some(Part::Text(text)) => match text.find('/') {
+                Some(_) => text.starts_with(root),
+                None => root.starts_with(text.as_str()),
+            },
+            Some(Part::Time(..) | Part::Timestamp | Part::Epoch | Part::SeqNumber) => false,
+            _ => true,
         }
     }
 
@@ -341,10 +384,38 @@ mod tests {
             ("{date}/{seq}.jsonl", Use::Batch, Ok(())),
             ("{date}.jsonl", Use::Batch, Err(TemplateError::Batch)),
             ("{id}/{seq}.jsonl", Use::Batch, Err(TemplateError::Batch)),
-            ("{id}/{attachment}", Use::Attachments { is_deleted: true }, Ok(())),
+            ("attachments/{id}/{attachment}", Use::Attachments { is_deleted: true }, Ok(())),
+            ("a/{job}/x-{id}/{attachment}", Use::Attachments { is_deleted: true }, Ok(())),
+            ("{id}/{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("1/{id}/{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{id}-{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{id}/{attachment}.bin", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{id}/{attachment}/{rev}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{seq}/{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("{id}/{rev}-{attachment}", Use::Attachments { is_deleted: false }, Ok(())),
+            ("{type}/{id}/{attachment}", Use::Attachments { is_deleted: false }, Err(TemplateError::Folder)),
             ("{id}", Use::Attachments { is_deleted: true }, Err(TemplateError::Same)),
         ] {
             assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
+        }
+    }
+
+    #[test]
+    fn documents_lie_beside_attachments() {
+        let attachments: Template = "attachments/{id}/{attachment}".parse().unwrap();
+        for (template, may_meet) in [
+            ("{id}.json", false),
+            ("in/{id}/{rev}", false),
+            ("{date}/{seq}.jsonl", false),
+            ("attachments", false),
+            ("attachments/{id}", true),
+            ("attach{id}/x", true),
+            ("attached{id}/x", false),
+            ("{id}/x", true),
+            ("{type}/{id}", true),
+            ("{job}/{id}", true),
+        ] {
+            assert_eq!(template.parse::<Template>().unwrap().may_meet(&attachments), may_meet, "{template}");
         }
     }
 

@@ -296,7 +296,7 @@ mod tests {
                 State::Is(produce(mapping, &value).unwrap())
             }
         };
-        Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "7".to_owned(), state }
+        Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "7".to_owned(), state, attachments: Vec::new() }
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn delivery(mapping: &Mapping, id: &str, document: &serde_json::Value) -> Delive
         document["_id"] = id.into();
         State::Is(produce(mapping, &parse(document.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap())
     };
-    Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state }
+    Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state, attachments: Vec::new() }
 }
 
 fn order(k: f64, items: &[&str]) -> serde_json::Value {

@@ -161,7 +161,7 @@ mod tests {
             body["_id"] = id.into();
             State::Is(produce(mapping, &parse(body.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap())
         };
-        Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state }
+        Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state, attachments: Vec::new() }
     }
 
     fn claim(document: &str, table: &str, key: &str) -> (String, Claim) {

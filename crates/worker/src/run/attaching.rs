@@ -1,0 +1,165 @@
+//! What a change is for the target, with its attachments where the job delivers them.
+//!
+//! They are asked of the source by the revision that the document has here: what it says of one that came later is said by a later
+//! change. Nothing is fetched of documents that the mapping is not about, nor what the target has.
+
+use bytes::Bytes;
+use flatbed_flatten::json::{Limits, Value, parse};
+use futures_util::future::join_all;
+
+use super::products::Unmade;
+use super::{Queue, Runner};
+use crate::attachments::{Attachment, Attachments, Instead, Mode, Stub, with_data};
+use crate::output::{Delivery, State, Target};
+use crate::peer::PeerError;
+use crate::rows::{Product, Unmappable};
+use crate::source::{Source, SourceError};
+
+/// Attachments of a document that are fetched at once.
+const AT_ONCE: usize = 5;
+
+/// Where they stand in a document's text, which this crate has written.
+const MEMBER: &str = "\"_attachments\"";
+
+/// Of which document, and where its change stands.
+pub(super) struct Of<'c> {
+    pub(super) id: &'c str,
+    pub(super) rev: &'c str,
+    pub(super) seq: &'c str,
+}
+
+/// What a document says of those that are wanted, and its revision.
+#[derive(Default)]
+struct Wanted {
+    rev: String,
+    stubs: Vec<Stub>,
+}
+
+impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
+    /// What a document's text becomes, in at most so many bytes; `None`: it is gone.
+    pub(super) async fn made(&mut self, of: Of<'_>, text: Option<&str>, bytes_max: usize) -> Result<Delivery, Unmade> {
+        let Of { id, rev, seq } = of;
+        let delivery = |state, attachments| Delivery {
+            id: id.to_owned(),
+            rev: rev.to_owned(),
+            seq: seq.to_owned(),
+            state,
+            attachments,
+        };
+        let described = self.job;
+        let (Some(settings), Some(with)) = (&described.attachments, text.filter(|text| text.contains(MEMBER))) else {
+            return Ok(delivery(self.produce(text, bytes_max).await?, Vec::new()));
+        };
+        if settings.mode == Mode::Individual {
+            let mut delivery = delivery(self.produce(text, bytes_max).await?, Vec::new());
+            if matches!(delivery.state, State::Is(Product::Nothing)) {
+                return Ok(delivery);
+            }
+            let wanted = self.wanted(settings, with).await?;
+            let left = bytes_max.saturating_sub(delivery.bytes());
+            delivery.attachments = self.fetch(settings, &delivery, wanted, left).await?;
+            return Ok(delivery);
+        }
+        let wanted = self.wanted(settings, with).await?;
+        if wanted.stubs.is_empty() && settings.mode == Mode::Inline {
+            return Ok(delivery(self.produce(text, bytes_max).await?, Vec::new()));
+        }
+        // What is made of it, at least once more beside it, has the same room.
+        let left = bytes_max.checked_sub(with.len()).ok_or(Unmade::Beyond)? / 4 * 3;
+        let fetched = self.fetch(settings, &delivery(State::Gone, Vec::new()), wanted, left).await?;
+        let text = {
+            let _alone = self.memory.parsing(with.len()).await;
+            let document = parse(with.as_bytes(), &Limits::default());
+            with_data(document.map_err(|_| Unmade::Unmappable(Unmappable::TooLarge))?, &fetched, settings.mode)
+        };
+        drop(fetched);
+        Ok(delivery(self.produce(Some(&text), bytes_max).await?, Vec::new()))
+    }
+
+    async fn wanted(&mut self, settings: &Attachments, text: &str) -> Result<Wanted, Unmade> {
+        let _alone = self.memory.parsing(text.len()).await;
+        let document = parse(text.as_bytes(), &Limits::default());
+        let document = document.map_err(|_| Unmade::Unmappable(Unmappable::TooLarge))?;
+        if !self.job.mapping.matches(&document).map_err(|too_large| Unmade::Unmappable(too_large.into()))? {
+            return Ok(Wanted::default());
+        }
+        let stubs = settings.wanted(&document).map_err(Unmade::Unmappable)?;
+        Ok(Wanted { rev: document.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned(), stubs })
+    }
+
+    /// Those of them that are to be had, in at most so many bytes.
+    async fn fetch(
+        &mut self,
+        settings: &Attachments,
+        of: &Delivery,
+        wanted: Wanted,
+        bytes_max: usize,
+    ) -> Result<Vec<Attachment>, Unmade> {
+        let Wanted { rev, stubs } = wanted;
+        let said = stubs.iter().fold(0_usize, |sum, stub| sum.saturating_add(stub.length.unwrap_or(0)));
+        if said > bytes_max {
+            return Err(Unmade::Beyond);
+        }
+        let rev = if rev.is_empty() { of.rev.as_str() } else { &rev };
+        let generation = rev.split('-').next().and_then(|digits| digits.parse::<u64>().ok());
+        let (mut fetched, mut taken) = (Vec::with_capacity(stubs.len()), 0_usize);
+        let mut asked: Vec<Stub> = Vec::with_capacity(stubs.len());
+        for stub in stubs {
+            // What came with this revision cannot be there, unless this is not the first try.
+            let may_be_there = self.failures > 0 || stub.revpos.zip(generation).is_none_or(|(pos, own)| pos < own);
+            if may_be_there && !stub.digest.is_empty() && self.target.holds(of, &stub).await {
+                fetched.push(Attachment { stub, body: None });
+            } else {
+                asked.push(stub);
+            }
+        }
+        let mut rest = asked.as_slice();
+        while let Some(first) = rest.first() {
+            // Of which nobody says how long it is, that is fetched alone.
+            let count = rest.iter().take(AT_ONCE).take_while(|stub| stub.length.is_some()).count();
+            let (group, behind) =
+                rest.split_at_checked(count).filter(|_| first.length.is_some()).unwrap_or_else(|| rest.split_at(1));
+            rest = behind;
+            let bounds = group.iter().map(|stub| settings.bytes_max(stub, taken).min(bytes_max.saturating_sub(taken)));
+            let source = self.source.clone();
+            let all =
+                group.iter().zip(bounds).map(|(stub, bytes_max)| source.attachment(&of.id, rev, &stub.name, bytes_max));
+            let all: Vec<Result<Option<Bytes>, SourceError>> = join_all(all).await;
+            for (stub, answer) in group.iter().zip(all) {
+                let is_bounded_by_room = settings.bytes_max(stub, taken) > bytes_max.saturating_sub(taken);
+                let body = match answer {
+                    Ok(body) => body,
+                    Err(SourceError::Peer(PeerError::TooLarge(_))) if stub.length.is_none() && is_bounded_by_room => {
+                        return Err(Unmade::Beyond);
+                    }
+                    Err(SourceError::Peer(PeerError::TooLarge(_))) if stub.length.is_none() => {
+                        settings.too_large().map_err(Unmade::Unmappable)?;
+                        continue;
+                    }
+                    // It is not what the document says that it is.
+                    Err(SourceError::Peer(PeerError::TooLarge(_))) => None,
+                    Err(error) => return Err(Unmade::Source(error)),
+                };
+                self.source_failures = 0;
+                match body.filter(|body| stub.length.is_none_or(|length| length == body.len())) {
+                    Some(body) => {
+                        taken = taken.saturating_add(body.len());
+                        fetched.push(Attachment { stub: stub.clone(), body: Some(body) });
+                    }
+                    None if settings.on_missing == Instead::Dlq && self.is_newest(&of.id, rev).await? => {
+                        let missing = "the source does not have one of its attachments as it says";
+                        return Err(Unmade::Unmappable(Unmappable::Attachments(missing)));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// Whether nothing came later: what has, brings its own attachments.
+    async fn is_newest(&mut self, id: &str, rev: &str) -> Result<bool, Unmade> {
+        let found = self.read_document(id, crate::rows::ROWS_BYTES_MAX).await?;
+        Ok(found.is_some_and(|text| super::replays::rev_of(&text) == rev))
+    }
+}
