@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flatbed_auth::jwt::{Algorithm, RolesClaim};
 use flatbed_auth::session::SameSite;
 use flatbed_auth::users::PublicFields;
-use flatbed_auth::{ITERATIONS_MAX, PasswordHash, lockout};
+use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, PasswordHash, lockout};
 use flatbed_network::Blocks;
 
 use super::settings::{JwtSettings, Settings};
@@ -91,7 +91,9 @@ pub(crate) const KEYS: &[Key] = &[
         key: "max_iterations",
         default: "2000000",
         apply: |settings, text| {
-            let most = number(text, 1..=ITERATIONS_MAX, "a number from 1 to 2000000");
+            // With fewer, who has a hash of this server's own could not sign in, administrators among them.
+            let most =
+                number(text, ITERATIONS..=ITERATIONS_MAX, "a number from 600000, which new hashes have, to 2000000");
             set(&mut settings.auth.max_iterations, most)
         },
     },
@@ -587,6 +589,7 @@ mod tests {
             ("chttpd_auth", "cookie_domain", "a; Secure"),
             ("chttpd_auth", "same_site", "lax, Domain=x"),
             ("chttpd_auth", "max_iterations", "2000001"),
+            ("chttpd_auth", "max_iterations", "599999"),
             ("cors", "headers", "a,b c"),
             ("proxy_auth", "peers", "everyone"),
             ("proxy_auth", "peers", "10.0.0.1,unix"),
