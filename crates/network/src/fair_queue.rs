@@ -22,8 +22,8 @@ pub struct Bounds {
 ///
 /// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
 /// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
-/// have. Each operation takes constant time, but [`FairQueue::cancel`], and [`FairQueue::push`] where there is no room,
-/// which look through what waits.
+/// have. Each operation takes constant time, but [`FairQueue::cancel`], [`FairQueue::take`], and [`FairQueue::push`] where there
+/// is no room, which look through what waits.
 #[derive(Debug)]
 pub struct FairQueue<W, T> {
     bounds: Bounds,
@@ -106,6 +106,14 @@ impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
         }
         self.len -= 1;
         Some((who, ticket))
+    }
+
+    /// Takes out all tickets of an address, the oldest first.
+    pub fn take(&mut self, who: W) -> VecDeque<T> {
+        let Some(tickets) = self.waiting.remove(&who) else { return VecDeque::new() };
+        self.len -= tickets.len();
+        self.turns.retain(|found| *found != who);
+        tickets
     }
 
     /// Takes a ticket out that nobody waits for any more; whether it was there.
@@ -199,6 +207,7 @@ mod tests {
         Push(usize),
         Next,
         Cancel(usize),
+        Take(usize),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -206,6 +215,7 @@ mod tests {
             4 => (0..4_usize).prop_map(Step::Push),
             2 => Just(Step::Next),
             1 => (0..200_usize).prop_map(Step::Cancel),
+            1 => (0..4_usize).prop_map(Step::Take),
         ];
         prop::collection::vec(step, 0..200)
     }
@@ -266,6 +276,13 @@ mod tests {
                         if let Some(place) = place {
                             waiting.remove(place);
                         }
+                    }
+                    Step::Take(who) => {
+                        let who = WHO[who];
+                        let taken: Vec<u32> = queue.take(who).into();
+                        let own = waiting.iter().filter(|(found, ..)| *found == who).map(|(_, ticket, ..)| *ticket);
+                        prop_assert_eq!(taken, own.collect::<Vec<u32>>());
+                        waiting.retain(|(found, ..)| *found != who);
                     }
                 }
                 prop_assert_eq!(queue.len(), waiting.len());

@@ -21,7 +21,7 @@ use crate::rights::{Administer, Denied, Needs, Right, Rights};
 use crate::selecting::{Selecting, SelectorError, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
-use crate::sign_in::{SessionBegun, SignIn};
+use crate::sign_in::{CheckOptions, SessionBegun, SignIn};
 use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
 use crate::user_documents::UserDocuments;
 use crate::watching::{Judged, RightsWatch, Watching};
@@ -42,10 +42,15 @@ impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
     /// feeds, and functions that answer requests. Without administrators in the `configuration`, everyone is one.
     pub fn new(layer: Layer, functions: Runner, configuration: Configuration) -> Service {
+        Service::checking(layer, functions, configuration, CheckOptions::default())
+    }
+
+    /// As [`Service::new`], with passwords checked as these options say.
+    pub fn checking(layer: Layer, functions: Runner, configuration: Configuration, checks: CheckOptions) -> Service {
         layer.run_views_by(Arc::new(Functions::new(functions.clone())));
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
-        let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone()));
+        let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone(), checks));
         let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
         let answering = Answering::new(functions, designs);
         let users = UserDocuments::new(configuration.clone(), sign_in.clone());

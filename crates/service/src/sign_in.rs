@@ -27,6 +27,7 @@ use crate::accounts::{Accounts, Found, Fresh};
 use crate::configuration::{AuthSettings, Configuration};
 use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
 use audit::{Audit, Way, Why};
+pub use checks::CheckOptions;
 use checks::{Checks, Outcome};
 
 /// Credentials known to be right.
@@ -85,7 +86,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SignIn {
-    pub(crate) fn new(layer: Layer, configuration: Configuration) -> Self {
+    pub(crate) fn new(layer: Layer, configuration: Configuration, checks: CheckOptions) -> Self {
         let accounts = Accounts::new(layer.clone(), configuration.clone());
         let by = configuration.now().auth.lockout;
         SignIn {
@@ -94,7 +95,7 @@ impl SignIn {
             configuration,
             known: Mutex::new(Known::new(KNOWN_MAX)),
             lockout: Arc::new(Mutex::new(Counted { by, lockout: Lockout::new(by) })),
-            checks: Checks::new(),
+            checks: Checks::new(checks),
             tokens: Mutex::new(jwt::Memory::new(TOKENS_MAX, TOKENS_LIFETIME_S)),
             audit: Arc::new(Audit::new()),
         }

@@ -27,6 +27,7 @@ mod locked;
 mod mango;
 mod multipart;
 mod partitioned;
+mod password_line;
 mod proxies;
 mod raw_urls;
 mod replication;

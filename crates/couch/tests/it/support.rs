@@ -14,7 +14,7 @@ use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, Serve
 use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
-use flatbed_service::{Configuration, Functions, Service};
+use flatbed_service::{CheckOptions, Configuration, Functions, Service};
 use flatbed_worker::connect::Secrets;
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
 /// Longer than anything here takes; a test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster
 /// that `FLATBED_CLUSTER_FILE` names.
@@ -209,7 +209,8 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         values.insert(section, key, text, Source::File).expect("it fits");
     }
     let configuration = Configuration::open(layer.layer.clone(), values, false).await;
-    let service = Service::new(layer.layer.clone(), layer.functions.clone(), configuration.expect("it opens"));
+    let (functions, configuration) = (layer.functions.clone(), configuration.expect("it opens"));
+    let service = Service::checking(layer.layer.clone(), functions, configuration, options.checks);
     let accounts = service.accounts().clone();
     let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, accounts, connect);
     let shell = Shell::new(ShellOptions {
@@ -295,6 +296,7 @@ pub struct ServerOptions {
     pub unlimited: Blocks,
     pub proxies: Proxies,
     pub stall_max: Duration,
+    pub checks: CheckOptions,
     /// What stands in the configuration file besides: section, key, value.
     pub settings: Vec<(String, String, String)>,
     /// Whether what is done in the background is.
@@ -317,6 +319,7 @@ impl Default for ServerOptions {
             unlimited,
             proxies,
             stall_max,
+            checks: CheckOptions::default(),
             settings: Vec::new(),
             runs_background: true,
         }

@@ -9,10 +9,32 @@ use flatbed_auth::{Digest, Network};
 use tokio::sync::watch;
 use tokio::task::JoinError;
 
-use super::line::Line;
+use super::line::{Line, OF_ALL_MAX};
 
-/// Whoever has waited so long for a turn waits no more.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How passwords are checked in line.
+#[derive(Clone)]
+pub struct CheckOptions {
+    /// How many wait.
+    pub waiting_max: usize,
+    /// Whoever has waited so long for a turn waits no more.
+    pub wait_max: Duration,
+    /// What the thread that checks does before each check, such as to wait: nothing.
+    pub before_each: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        CheckOptions { waiting_max: OF_ALL_MAX, wait_max: Duration::from_secs(10), before_each: Arc::new(|| ()) }
+    }
+}
+
+impl std::fmt::Debug for CheckOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CheckOptions { waiting_max, wait_max, .. } = self;
+        let mut fields = f.debug_struct("CheckOptions");
+        fields.field("waiting_max", waiting_max).field("wait_max", wait_max).finish_non_exhaustive()
+    }
+}
 
 /// What is done where nobody waits for a check: hashes that are made anew.
 const LATER_MAX: usize = 8;
@@ -40,6 +62,7 @@ type Work = Box<dyn FnOnce() -> Outcome + Send>;
 #[derive(Clone)]
 pub(super) struct Checks {
     state: Arc<Mutex<State>>,
+    options: CheckOptions,
     began: Instant,
 }
 
@@ -67,16 +90,16 @@ impl std::fmt::Debug for Checks {
 }
 
 impl Checks {
-    pub(super) fn new() -> Checks {
+    pub(super) fn new(options: CheckOptions) -> Checks {
         let state = State {
-            line: Line::new(),
+            line: Line::new(options.waiting_max),
             waiting: HashMap::new(),
             same: HashMap::new(),
             later: VecDeque::new(),
             next: 0,
             is_working: false,
         };
-        Checks { state: Arc::new(Mutex::new(state)), began: Instant::now() }
+        Checks { state: Arc::new(Mutex::new(state)), options, began: Instant::now() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -101,11 +124,12 @@ impl Checks {
         work: impl FnOnce() -> Outcome + Send + 'static,
     ) -> Outcome {
         let Some(mut asking) = self.enter(who, key, Box::new(work)) else { return Outcome::NoRoom };
-        let outcome = tokio::time::timeout(WAIT_MAX, asking.told.wait_for(Option::is_some)).await;
+        let outcome = tokio::time::timeout(self.options.wait_max, asking.outcome()).await;
         match outcome {
-            Ok(Ok(outcome)) => (*outcome).unwrap_or(Outcome::Wrong),
-            // The server ends, or it took too long.
-            Ok(Err(_)) | Err(_) => Outcome::NoRoom,
+            Ok(outcome) => outcome,
+            // Its turn has come. Where all have waited for nearly as long as they may, each check would else be made for nobody.
+            Err(_) if !asking.is_waiting() => asking.outcome().await,
+            Err(_) => Outcome::NoRoom,
         }
     }
 
@@ -173,6 +197,11 @@ impl Checks {
             };
             // A check that panicked says nothing good of a password.
             let ended = |error: JoinError| if error.is_cancelled() { Outcome::NoRoom } else { Outcome::Wrong };
+            let before_each = Arc::clone(&self.options.before_each);
+            let work = move || {
+                before_each();
+                work()
+            };
             let outcome = tokio::task::spawn_blocking(work).await.unwrap_or_else(ended);
             let mut state = self.state();
             if let (Some(who), Outcome::Right) = (who, outcome) {
@@ -191,6 +220,21 @@ struct Asking {
     checks: Checks,
     id: u64,
     told: watch::Receiver<Option<Outcome>>,
+}
+
+impl Asking {
+    async fn outcome(&mut self) -> Outcome {
+        match self.told.wait_for(Option::is_some).await {
+            Ok(outcome) => (*outcome).unwrap_or(Outcome::Wrong),
+            // The server ends.
+            Err(_) => Outcome::NoRoom,
+        }
+    }
+
+    /// Whether its turn has not come.
+    fn is_waiting(&self) -> bool {
+        self.checks.state().waiting.contains_key(&self.id)
+    }
 }
 
 impl Drop for Asking {
@@ -230,7 +274,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_ones_share_a_check_and_one_runs_at_once() {
-        let (checks, ran) = (Checks::new(), Arc::new(AtomicUsize::new(0)));
+        let (checks, ran) = (Checks::new(CheckOptions::default()), Arc::new(AtomicUsize::new(0)));
         let began = Instant::now();
         let asked = (0..40).map(|at| {
             let outcome = if at % 4 == 0 { Outcome::Right } else { Outcome::Wrong };
@@ -245,23 +289,24 @@ mod tests {
 
     #[tokio::test]
     async fn who_hangs_up_is_not_checked_and_beyond_the_room_nobody_waits() {
-        let (checks, ran) = (Checks::new(), Arc::new(AtomicUsize::new(0)));
+        let (checks, ran) = (Checks::new(CheckOptions::default()), Arc::new(AtomicUsize::new(0)));
         for at in 0..200 {
             let asked = checks.ask(Network::V6(1), key(at), slow(&ran, Outcome::Wrong));
             let _ = tokio::time::timeout(Duration::from_millis(1), asked).await;
         }
         assert!(ran.load(Ordering::Relaxed) < 60, "{ran:?}");
         assert_eq!(checks.waiting(), 0);
+        let checks = Checks::new(CheckOptions { waiting_max: 10, ..CheckOptions::default() });
         let ran = Arc::new(AtomicUsize::new(0));
-        let asked = (0..100).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, Outcome::Wrong)));
+        let asked = (0..30).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, Outcome::Wrong)));
         let found = futures_util::future::join_all(asked).await;
         let refused = found.iter().filter(|outcome| **outcome == Outcome::NoRoom).count();
-        assert!((100 - 66..=100 - 64).contains(&refused), "{refused}");
+        assert!((30 - 12..=30 - 10).contains(&refused), "{refused}");
     }
 
     #[tokio::test]
     async fn a_panic_is_no_right_password_and_the_rest_goes_on() {
-        let checks = Checks::new();
+        let checks = Checks::new(CheckOptions::default());
         let broken = checks.ask(Network::V6(1), key(1), || panic!("broken"));
         assert_eq!(broken.await, Outcome::Wrong);
         let (told, done) = std::sync::mpsc::channel();

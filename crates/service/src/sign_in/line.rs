@@ -2,8 +2,9 @@
 //!
 //! Turns by address alone do not help against a thousand addresses that ask once a second each: whoever comes waits for one of
 //! each. So there are lanes. An address that asks for the first time stands in the first one, and the oftener it has asked
-//! without having been right, the further behind. Every fourth turn is of the last lane in which somebody waits, so that
-//! nobody there waits for ever.
+//! without having been right, the further behind, with all that it waits for: else the first tickets of the thousand
+//! would fill the first lane for as long as their checks take, and who comes for the first time found no room there. Every fourth turn is of
+//! the last lane in which somebody waits, so that nobody there waits for ever.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,11 +14,11 @@ use flatbed_auth::fair_queue::{Bounds, FairQueue, Full};
 /// Lanes: none, one, up to three, up to seven, ... attempts.
 const LANES: usize = 8;
 
-/// Of one address in one lane.
-const OF_ONE_MAX: usize = 4;
+/// Of one address.
+pub(super) const OF_ONE_MAX: usize = 16;
 
-/// Of all.
-pub(super) const OF_ALL_MAX: usize = 64;
+/// Of all, unless it is said otherwise: more than the addresses of a flood that is to be withstood, all of which ask for the first time when it begins.
+pub(super) const OF_ALL_MAX: usize = 1_024;
 
 /// Addresses whose attempts are remembered.
 const REMEMBERED_MAX: usize = 20_000;
@@ -31,6 +32,8 @@ const LAST_LANE_EACH: u64 = 4;
 /// Tickets that wait.
 #[derive(Debug)]
 pub(super) struct Line<T> {
+    of_all_max: usize,
+    /// All tickets of an address are in that of its last attempt.
     lanes: [FairQueue<Network, T>; LANES],
     /// Attempts, and as of when.
     attempts: HashMap<Network, (u32, u64)>,
@@ -40,9 +43,10 @@ pub(super) struct Line<T> {
 }
 
 impl<T: PartialEq> Line<T> {
-    pub(super) fn new() -> Line<T> {
-        let lanes = std::array::from_fn(|_| FairQueue::new(Bounds { of_one: OF_ONE_MAX, of_all: OF_ALL_MAX }));
-        Line { lanes, attempts: HashMap::new(), order: VecDeque::new(), turns: 0 }
+    /// Nobody waits; of all, `of_all_max` may.
+    pub(super) fn new(of_all_max: usize) -> Line<T> {
+        let lanes = std::array::from_fn(|_| FairQueue::new(Bounds { of_one: OF_ONE_MAX, of_all: of_all_max }));
+        Line { of_all_max, lanes, attempts: HashMap::new(), order: VecDeque::new(), turns: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -50,23 +54,34 @@ impl<T: PartialEq> Line<T> {
     }
 
     /// Has a ticket wait, at `now_ms` of a clock that does not go back. What it answers is a ticket that gave way to it: one
-    /// of a later lane, or of an address that has several in the same.
+    /// of a later lane, or of an address that has several in the same. The address's other tickets go with it into its lane.
     pub(super) fn push(&mut self, who: Network, ticket: T, now_ms: u64) -> Result<Option<T>, Full> {
         let at = self.ask(who, now_ms);
-        let is_full = self.len() >= OF_ALL_MAX;
+        self.move_into(at, who)?;
+        let is_full = self.len() >= self.of_all_max;
         let lane = self.lanes.get(at).ok_or(Full)?;
-        if lane.len_of(who) >= OF_ONE_MAX {
+        let of_one = lane.len_of(who);
+        if of_one >= OF_ONE_MAX {
             return Err(Full);
         }
         let mut gave_way = None;
         if is_full {
             let later = self.lanes.iter_mut().skip(at + 1).rev().find_map(|lane| lane.give_way(1));
-            let has_one = self.lanes.get(at).is_some_and(|lane| lane.len_of(who) > 0);
-            let same = || if has_one { None } else { self.lanes.get_mut(at)?.give_way(2) };
+            let same = || if of_one > 0 { None } else { self.lanes.get_mut(at)?.give_way(2) };
             gave_way = Some(later.or_else(same).ok_or(Full)?.1);
         }
         let pushed = self.lanes.get_mut(at).ok_or(Full)?.push(who, ticket)?;
         Ok(gave_way.or(pushed.map(|(_, ticket)| ticket)))
+    }
+
+    /// Has an address's tickets wait in this lane.
+    fn move_into(&mut self, at: usize, who: Network) -> Result<(), Full> {
+        let before = self.lanes.iter().position(|lane| lane.len_of(who) > 0);
+        let Some(before) = before.filter(|before| *before != at) else { return Ok(()) };
+        let tickets = self.lanes.get_mut(before).ok_or(Full)?.take(who);
+        let lane = self.lanes.get_mut(at).ok_or(Full)?;
+        // They leave as much room as they need: none gives way.
+        tickets.into_iter().try_for_each(|ticket| lane.push(who, ticket).map(drop))
     }
 
     /// The ticket whose turn it is.
@@ -119,29 +134,30 @@ mod tests {
         Network::V6(at)
     }
 
-    #[test]
-    fn who_comes_first_is_before_those_who_ask_again_and_again() {
-        let mut line = Line::new();
-        // A thousand addresses ask once a second each, for a minute.
-        let (mut ticket, mut right) = (0_u64, 0);
-        for second in 0..60_u64 {
+    /// A thousand addresses ask once a second each; seven checks a second are made.
+    fn flooded(seconds: u64) -> Line<u64> {
+        let mut line = Line::new(OF_ALL_MAX);
+        for second in 0..seconds {
             for at in 0..1_000 {
-                ticket += 1;
-                let _ = line.push(of(at), ticket, second * 1_000 + at);
-                // Seven checks a second.
+                let _ = line.push(of(at), 1_000 * second + at, 1_000 * second + at);
                 if at % 143 == 0 {
                     assert!(line.pop().is_some());
                 }
             }
         }
+        line
+    }
+
+    #[test]
+    fn who_comes_first_is_before_those_who_ask_again_and_again() {
+        let mut line = flooded(60);
         assert_eq!(line.len(), OF_ALL_MAX);
         let gave_way = line.push(of(5_000), 0, 60_000);
         assert!(matches!(gave_way, Ok(Some(_))), "{gave_way:?}");
         let turn = (1..).find(|_| line.pop().is_some_and(|(who, _)| who == of(5_000))).unwrap();
         assert!(turn <= 2, "{turn}");
-        right += 1;
         line.was_right(of(5_000));
-        assert_eq!((right, line.attempts.get(&of(5_000)).unwrap().0), (1, 0));
+        assert_eq!(line.attempts.get(&of(5_000)).unwrap().0, 0);
         // Those behind are not forgotten: every fourth turn is theirs.
         for at in 0..30 {
             let _ = line.push(of(6_000 + at), 1_000_000 + at, 60_001);
@@ -150,11 +166,30 @@ mod tests {
         assert_eq!(turns.iter().filter(|is_behind| **is_behind).count(), 5, "{turns:?}");
     }
 
+    /// When a flood begins, all of its addresses ask for the first time, too: there is room for them and others, and once they
+    /// ask again they stand behind, with what they have asked before.
+    #[test]
+    fn who_comes_soon_after_a_flood_has_begun_is_before_it() {
+        for ms in [0, 1, 500, 999, 1_000, 2_000, 8_000] {
+            let (mut line, mut turn) = (Line::new(OF_ALL_MAX), None);
+            for now_ms in 0..ms + 5_000 {
+                if now_ms == ms {
+                    assert!(line.push(of(5_000), u64::MAX, now_ms).is_ok(), "{ms}");
+                }
+                let _ = line.push(of(now_ms % 1_000), now_ms, now_ms);
+                if now_ms % 143 == 0 && line.pop().unwrap().0 == of(5_000) {
+                    turn = turn.or(Some(now_ms - ms));
+                }
+            }
+            assert!(turn.is_some_and(|after| after <= 1_500), "{ms}: {turn:?}");
+        }
+    }
+
     #[test]
     fn one_address_has_little_room_and_none_at_the_cost_of_new_ones() {
-        let mut line = Line::new();
+        let mut line = Line::new(OF_ALL_MAX);
         let taken = (0..1_000).filter(|at| line.push(of(1), *at, 0).is_ok()).count();
-        assert!(taken <= OF_ONE_MAX * LANES, "{taken}");
+        assert_eq!(taken, OF_ONE_MAX);
         for at in 0..OF_ALL_MAX as u64 - 1 {
             assert!(line.push(of(100 + at), 10_000 + at, 0).is_ok());
         }
@@ -166,8 +201,25 @@ mod tests {
     }
 
     #[test]
+    fn what_an_address_waits_for_stands_in_one_lane() {
+        let mut line = Line::new(OF_ALL_MAX);
+        for (at, ticket) in [(1, 1), (2, 2), (1, 3), (1, 4), (3, 5)] {
+            line.push(of(at), ticket, 0).unwrap();
+        }
+        let turns: Vec<u64> = std::iter::from_fn(|| line.pop()).map(|(_, ticket)| ticket).collect();
+        assert_eq!(turns, [2, 5, 1, 3, 4]);
+        // Forward, too, once its attempts are forgotten.
+        for ticket in 0..8 {
+            line.push(of(1), ticket, 0).unwrap();
+        }
+        line.push(of(1), 8, 10_000_000).unwrap();
+        assert_eq!(line.lanes[0].len(), 9);
+        assert!((0..9).all(|ticket| line.cancel(of(1), &ticket)) && line.len() == 0);
+    }
+
+    #[test]
     fn attempts_are_forgotten() {
-        let mut line: Line<u64> = Line::new();
+        let mut line: Line<u64> = Line::new(OF_ALL_MAX);
         let lanes: Vec<usize> = (0..9).map(|_| line.ask(of(1), 0)).collect();
         assert_eq!(lanes, [0, 1, 2, 2, 3, 3, 3, 3, 4]);
         assert_eq!(line.ask(of(1), 60_000), 3);

@@ -1,6 +1,10 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use base64::Engine;
 use flatbed_auth::Kind;
 use flatbed_layer::CreateOptions;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 
 use super::*;
 use crate::accounts::tests::{hash_members, users, write_user};
@@ -13,7 +17,7 @@ fn encode(text: &str) -> String {
 }
 
 fn with(store: &Store, hash: PasswordHash) -> SignIn {
-    SignIn::new(store.layer.clone(), with_admin("admin", &hash))
+    SignIn::new(store.layer.clone(), with_admin("admin", &hash), CheckOptions::default())
 }
 
 /// Whose check takes next to no time.
@@ -68,7 +72,7 @@ async fn basic_authentication() {
         assert!(!ask(&sign_in, Some(other)).await.unwrap().is_admin, "{other}");
     }
     assert!(!ask(&sign_in, None).await.unwrap().is_admin);
-    let open = SignIn::new(store.layer.clone(), Configuration::default());
+    let open = SignIn::new(store.layer.clone(), Configuration::default(), CheckOptions::default());
     assert!(ask(&open, None).await.unwrap().is_admin);
 }
 
@@ -112,7 +116,7 @@ async fn sessions_begin_go_on_and_end_with_the_password() {
     let elsewhere = Store::new().await;
     let again = quick(&elsewhere);
     assert!(by_cookie(&again, &cookie).await.unwrap().standing.principal().name.is_none(), "another root");
-    let other = SignIn::new(store.again().await, sign_in_admins());
+    let other = SignIn::new(store.again().await, sign_in_admins(), CheckOptions::default());
     assert!(by_cookie(&other, &cookie).await.unwrap().standing.principal().name.is_some());
     // After a rotation it goes on, and gets a new cookie, which the old secret has not signed.
     store.layer.rotate_secret().await.unwrap();
@@ -178,22 +182,38 @@ async fn wrong_passwords_lock_out_their_address_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_line_it_is_too_many_and_who_is_remembered_does_not_wait() {
     let store = Store::new().await;
-    let sign_in = quick(&store);
+    let (turn, came) = (Arc::new(tokio::sync::Mutex::new(())), Arc::new(AtomicUsize::new(0)));
+    let before_each = {
+        let (turn, came) = (Arc::clone(&turn), Arc::clone(&came));
+        Arc::new(move || {
+            came.fetch_add(1, Ordering::SeqCst);
+            drop(turn.blocking_lock());
+        })
+    };
+    let hash = PasswordHash::with_iterations("pass:word", &[1; 16], 600_000);
+    let options = CheckOptions { waiting_max: 3, wait_max: Duration::from_secs(600), before_each };
+    let sign_in = SignIn::new(store.layer.clone(), with_admin("admin", &hash), options);
     let right = encode("admin:pass:word");
     assert!(ask_from(&sign_in, &right, 200).await.is_ok());
-    let wrong: Vec<String> = (0..150).map(|at| encode(&format!("admin{at}:wrong"))).collect();
-    let asked = wrong.iter().enumerate().map(|(at, wrong)| ask_from(&sign_in, wrong, at as u8));
-    let others = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let began = Instant::now();
-        assert!(ask_from(&sign_in, &right, 200).await.is_ok());
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-    };
-    let (found, ()) = futures_util::future::join(futures_util::future::join_all(asked), others).await;
-    let too_many = found.iter().filter(|found| matches!(found, Err(SignInError::TooMany))).count();
-    // 64 wait, of whom those without a turn after 10 s are refused too.
-    assert!(too_many >= 150 - 66, "{too_many}");
-    assert!(found.iter().any(|found| found.as_ref().is_err_and(|error| error.to_string() == WRONG)));
+    let held = turn.lock().await;
+    let wrong: Vec<String> = (0..30).map(|at| encode(&format!("admin{at}:wrong"))).collect();
+    let mut asked = FuturesUnordered::from_iter([ask_from(&sign_in, &wrong[0], 0)]);
+    while came.load(Ordering::SeqCst) < 2 {
+        assert!(tokio::time::timeout(Duration::from_millis(20), asked.next()).await.is_err());
+    }
+    asked.extend((1..30).map(|at| ask_from(&sign_in, &wrong[at], at as u8)));
+    // One is checked, three wait.
+    for _ in 0..26 {
+        let found = asked.next().await.unwrap();
+        assert!(matches!(found, Err(SignInError::TooMany)), "{found:?}");
+    }
+    assert_eq!(sign_in.checks.waiting(), 3);
+    assert!(ask_from(&sign_in, &right, 200).await.is_ok());
+    drop(held);
+    while let Some(found) = asked.next().await {
+        assert_eq!(found.unwrap_err().to_string(), WRONG);
+    }
+    assert_eq!(sign_in.audit.counts.password_checks.get(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +256,7 @@ async fn a_proxys_word_counts_from_named_peers_alone() {
     let admin = PasswordHash::with_iterations("x", &[1; 16], 1).to_string();
     values.insert("admins", "admin", &admin, file).unwrap();
     values.insert("proxy_auth", "peers", "10.0.0.1", file).unwrap();
-    let sign_in = SignIn::new(store.layer.clone(), Configuration::new(values));
+    let sign_in = SignIn::new(store.layer.clone(), Configuration::new(values), CheckOptions::default());
     assert_eq!(sign_in.handlers(), ["cookie", "proxy", "default"]);
     let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
     // Python's hmac would do as well: the cookie of a session has the same HMAC-SHA256 behind its text.
@@ -273,7 +293,7 @@ async fn hashes_of_more_iterations_than_the_settings_let_sign_nobody_in() {
         values.insert("chttpd_auth", "max_iterations", most, from).unwrap();
         values.insert("admins", "carl", &hash(600_000).to_string(), from).unwrap();
         values.insert("admins", "dora", &hash(600_001).to_string(), from).unwrap();
-        SignIn::new(store.layer.clone(), Configuration::new(values))
+        SignIn::new(store.layer.clone(), Configuration::new(values), CheckOptions::default())
     };
     let (few, many) = (with("600000"), with("600001"));
     let bob = cookie_of(&many.begin_session(&credentials("bob", "pw"), &Claims::default()).await.unwrap().set_cookie);

@@ -1,0 +1,231 @@
+//! The line in which passwords are checked: who has a place in it, whose turn is next, who does not wait at all. Checks are held
+//! until the test lets them go on, so that none of this depends on how long they take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base64::Engine;
+use flatbed_auth::PasswordHash;
+use flatbed_http::Proxies;
+use flatbed_service::CheckOptions;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
+
+const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+
+/// Longer than any of this takes.
+const FOR_EVER: Duration = Duration::from_secs(3_600);
+
+/// What each check passes. Dropped, it is open, so that a test that fails ends.
+struct Gate {
+    passes: Arc<Semaphore>,
+    came: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn new() -> Gate {
+        Gate { passes: Arc::new(Semaphore::new(0)), came: Arc::default() }
+    }
+
+    fn checks(&self, waiting_max: usize, wait_max: Duration) -> CheckOptions {
+        let (passes, came) = (Arc::clone(&self.passes), Arc::clone(&self.came));
+        let runtime = tokio::runtime::Handle::current();
+        let before_each = move || {
+            came.fetch_add(1, Ordering::SeqCst);
+            if let Ok(pass) = runtime.block_on(passes.acquire()) {
+                pass.forget();
+            }
+        };
+        CheckOptions { waiting_max, wait_max, before_each: Arc::new(before_each) }
+    }
+
+    /// Lets so many checks pass, those that stand there first.
+    fn pass(&self, count: usize) {
+        self.passes.add_permits(count);
+    }
+
+    /// How many have come so far.
+    fn came(&self) -> usize {
+        self.came.load(Ordering::SeqCst)
+    }
+
+    async fn until_came(&self, count: usize) {
+        soon(async {
+            while self.came() < count {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+
+    fn open(&self) {
+        self.passes.close();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// A server behind a proxy that names its clients, with `admin` and `anna`.
+async fn start(store: &Store, gate: &Gate, waiting_max: usize, wait_max: Duration) -> (Running, String) {
+    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
+    let options = ServerOptions {
+        admins: [("admin".to_owned(), hash)].into(),
+        proxies: Proxies { forwarding: "127.0.0.1".parse().unwrap(), ..Proxies::default() },
+        checks: gate.checks(waiting_max, wait_max),
+        ..ServerOptions::default()
+    };
+    let server = store.serve(options).await;
+    // The administrator's password, and anna's hash.
+    gate.pass(2);
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
+    let anna = json!({"name": "anna", "password": "anna's", "roles": [], "type": "user"}).to_string();
+    let made = client.call("PUT", "/_users/org.couchdb.user:anna", &[ADMIN], anna.as_bytes()).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let begun = client.call("POST", "/_session", &[], br#"{"name":"admin","password":"password"}"#).await;
+    let cookie = begun.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    assert_eq!(gate.came(), 2);
+    (server, cookie)
+}
+
+/// Asks with this password from this address, and waits for the answer in a task.
+fn guess(server: &Running, address: String, password: String) -> JoinHandle<Answer> {
+    let to = server.address;
+    tokio::spawn(async move {
+        let credentials = format!("someone:{password}");
+        let basic = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(credentials));
+        let mut client = Client::to(to).await;
+        client.send("GET", "/_session", &[("authorization", &basic), ("x-forwarded-for", &address)], b"").await;
+        client.answer(false).await
+    })
+}
+
+/// How many wait, read with a session, which does not wait.
+async fn waiting(server: &Running, cookie: &str) -> usize {
+    let figures = server.connect().await.call("GET", "/_node/_local/_prometheus", &[("cookie", cookie)], b"").await;
+    let line = figures.body.lines().find_map(|line| line.strip_prefix("flatbed_password_checks_waiting "));
+    line.unwrap_or_else(|| panic!("{figures:?}")).parse().unwrap()
+}
+
+async fn until_waiting(server: &Running, cookie: &str, wanted: usize) {
+    let mut found = usize::MAX;
+    let wait = async {
+        while found != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            found = waiting(server, cookie).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(120), wait).await;
+    assert!(waited.is_ok(), "{found} wait, and not {wanted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_signs_in_for_the_first_time_is_before_a_flood_that_goes_on() {
+    const PLACES: usize = 6;
+    let (store, gate) = (Store::new(), Gate::new());
+    let (server, cookie) = start(&store, &gate, PLACES, FOR_EVER).await;
+    let ask = |at: usize, round: &str| guess(&server, format!("10.0.0.{at}"), format!("{round} {at}"));
+    // One is checked, and the others wait.
+    let mut first = FuturesUnordered::from_iter([ask(0, "first")]);
+    gate.until_came(3).await;
+    first.extend((1..=PLACES).map(|at| ask(at, "first")));
+    until_waiting(&server, &cookie, PLACES).await;
+    // Who is remembered does not.
+    let known = server.connect().await.call("GET", "/_all_dbs", &[ADMIN], b"").await;
+    assert_eq!(known.status, 200, "{known:?}");
+    // Nobody gives way to another who asks for the first time, nor to who asks again.
+    let other = soon(guess(&server, "10.0.1.1".to_owned(), "x".to_owned())).await.unwrap();
+    assert_eq!((other.status, other.text("error")), (429, "too_many_requests".to_owned()));
+    for at in 0..=PLACES {
+        assert_eq!(soon(ask(at, "second")).await.unwrap().status, 429);
+    }
+    // All that waits is now of who has asked twice.
+    let anna = {
+        let to = server.address;
+        tokio::spawn(async move {
+            let from = [("x-forwarded-for", "10.0.2.1")];
+            let mut client = Client::to(to).await;
+            client.send("POST", "/_session", &from, br#"{"name":"anna","password":"anna's"}"#).await;
+            client.answer(false).await
+        })
+    };
+    assert_eq!(soon(first.next()).await.unwrap().unwrap().status, 429);
+    assert_eq!(waiting(&server, &cookie).await, PLACES);
+    // The one that is checked, and two more: one of these may be the last lane's.
+    gate.pass(3);
+    let signed_in = soon(anna).await.unwrap();
+    assert_eq!(signed_in.status, 200, "{signed_in:?}");
+    gate.open();
+    while let Some(wrong) = soon(first.next()).await {
+        assert_eq!(wrong.unwrap().status, 401);
+    }
+    // Whoever was refused was not checked.
+    assert_eq!(gate.came(), 2 + PLACES + 1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_has_a_few_places_and_leaves_them() {
+    const OF_ONE: usize = 16;
+    let (store, gate) = (Store::new(), Gate::new());
+    let (server, cookie) = start(&store, &gate, 1_000, FOR_EVER).await;
+    // Of IPv6 the first half is an address.
+    let network = |at: usize| format!("2001:db8:0:1::{at}");
+    let checked = guess(&server, network(0), "0".to_owned());
+    gate.until_came(3).await;
+    let ask = |at: usize| guess(&server, network(at), at.to_string());
+    let mut of_one: Vec<_> = (1..=OF_ONE).map(ask).collect();
+    until_waiting(&server, &cookie, OF_ONE).await;
+    assert_eq!(soon(ask(OF_ONE + 1)).await.unwrap().status, 429);
+    let other = guess(&server, "2001:db8:0:2::1".to_owned(), "x".to_owned());
+    until_waiting(&server, &cookie, OF_ONE + 1).await;
+    // Whoever hangs up gives their place back, and is not checked.
+    let last = of_one.pop().unwrap();
+    other.abort();
+    of_one.iter().for_each(JoinHandle::abort);
+    until_waiting(&server, &cookie, 1).await;
+    gate.open();
+    for asked in [checked, last] {
+        assert_eq!(soon(asked).await.unwrap().status, 401);
+    }
+    assert_eq!(gate.came(), 4);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_for_long_is_refused_and_who_is_being_checked_is_not() {
+    let (store, gate) = (Store::new(), Gate::new());
+    let wait_max = Duration::from_secs(2);
+    let (server, _) = start(&store, &gate, 1_000, wait_max).await;
+    // One whose turn has come before it had waited for long.
+    let mut attempt = 0;
+    let checked = loop {
+        attempt += 1;
+        let asked = guess(&server, "10.0.0.1".to_owned(), attempt.to_string());
+        while gate.came() < 3 && !asked.is_finished() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        if gate.came() == 3 {
+            break asked;
+        }
+    };
+    // By then it has been there for longer than this one.
+    let waits = soon(guess(&server, "10.0.0.2".to_owned(), "x".to_owned())).await.unwrap();
+    assert_eq!((waits.status, waits.text("error")), (429, "too_many_requests".to_owned()));
+    gate.open();
+    assert_eq!(soon(checked).await.unwrap().status, 401);
+    assert_eq!(gate.came(), 3);
+    let found = server.connect().await.call("GET", "/_session", &[ADMIN], b"").await.json();
+    assert_eq!(found["userCtx"]["name"], Value::from("admin"));
+    server.stop().await;
+}
