@@ -67,6 +67,8 @@ pub(crate) struct Watching {
     followed: Mutex<Followed>,
     /// Somebody follows a database that is not known.
     came: Arc<Notify>,
+    /// Held by the one that looks: when the last look began, and what it found.
+    looking: tokio::sync::Mutex<Option<(Instant, Result<RecordState, LayerError>)>>,
     /// Users of databases who follow.
     users: Arc<FollowedUsers>,
 }
@@ -80,7 +82,8 @@ struct Followed {
 impl Watching {
     pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> Watching {
         let users = Arc::new(FollowedUsers::new(layer.clone()));
-        Watching { layer, accounts, followed: Mutex::default(), came: Arc::default(), users }
+        let (followed, came, looking) = (Mutex::default(), Arc::default(), tokio::sync::Mutex::default());
+        Watching { layer, accounts, followed, came, looking, users }
     }
 
     /// Whether all that rights rest on was known less than a second ago, of a user of one database that they are there.
@@ -147,6 +150,23 @@ impl Watching {
         names.iter().any(|name| followed.databases.get(name).is_some_and(|sender| !is_known(sender)))
     }
 
+    /// Looks at all databases that are followed, unless a look began after this was called while it waited: one look for all who ask.
+    /// One that has failed is not tried again for whoever came before it began.
+    async fn look_now(&self) -> Result<RecordState, LayerError> {
+        let came = Instant::now();
+        let mut looking = self.looking.lock().await;
+        if let Some((began, found)) = &*looking
+            && *began >= came
+        {
+            return found.clone();
+        }
+        let (began, names) = (Instant::now(), self.followed().databases.keys().cloned().collect::<Vec<_>>());
+        let found = timeout(LOOK_MAX, self.look_at(&names)).await;
+        let found = found.unwrap_or_else(|_| Err(LayerError::timed_out()));
+        *looking = Some((began, found.clone()));
+        found
+    }
+
     /// Looks at databases, and wakes who follows one that is another. The state of all records that they were as of.
     async fn look_at(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
         let mut oldest = None;
@@ -184,19 +204,15 @@ async fn look(weak: Weak<Watching>) {
         let newest = records.borrow_and_update().clone();
         let has_changed = state.is_none() || (newest.is_some() && newest != state);
         if has_changed || watching.is_any_unknown(&names) {
-            match timeout(LOOK_MAX, watching.look_at(&names)).await {
-                Ok(Ok(found)) => {
+            match watching.look_now().await {
+                Ok(found) => {
                     watching.accounts.note_databases(Databases::AsOf(found.clone()));
                     state = Some(found);
                 }
                 // Nothing else is answered meanwhile, either.
-                Ok(Err(error)) => {
+                Err(error) => {
                     tracing::debug!(%error, "rights of followers were not looked at");
                     sleep(FAILED_PAUSE).await;
-                    continue;
-                }
-                Err(_) => {
-                    tracing::debug!("rights of followers were not looked at in time");
                     continue;
                 }
             }
@@ -432,22 +448,36 @@ impl Following {
                 }
                 continue;
             };
-            let known = known.borrow_and_update().clone();
-            let security = match known {
-                Known::Is(security) => security,
-                Known::Nothing | Known::Gone => match watching.unknown(name, is_feeds).await {
-                    Some(security) => security,
-                    // What looks at it will say.
-                    None => continue,
-                },
-            };
-            // By that of the next database of this name, too: a feed ends by itself with the one that it began with. What is known of
-            // it here may be of before.
-            let judged = needs.in_database_for(standing, &principal, name, &security);
-            if let Err(refused) = judged {
-                return Some(refused);
+            // Before it is read what is known: that is as of then, or of later.
+            let mut is_known_now = watching.accounts.is_confirmed();
+            loop {
+                let found = known.borrow_and_update().clone();
+                let is_known = matches!(found, Known::Is(_));
+                let security = match found {
+                    Known::Is(security) => security,
+                    Known::Nothing | Known::Gone => match watching.unknown(name, is_feeds).await {
+                        Some(security) => security,
+                        // What looks at it will say.
+                        None => break,
+                    },
+                };
+                // By that of the next database of this name, too: a feed ends by itself with the one that it began with. What is
+                // known of it here may be of before.
+                match needs.in_database_for(standing, &principal, name, &security) {
+                    Ok(()) => break,
+                    Err(refused) if is_known_now || !is_known => return Some(refused),
+                    // A look is late, and what was known when the last one began may be of before the right was given, by
+                    // which a request was let in since.
+                    Err(_) => match watching.look_now().await {
+                        Ok(_) => is_known_now = true,
+                        Err(_) => sleep(FAILED_PAUSE).await,
+                    },
+                }
             }
         }
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+use flatbed_auth::{Principal, SignedIn};
+use flatbed_layer::CreateOptions;
+
+use super::*;
+use crate::configuration::Configuration;
+use crate::test_store::Store;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of somebody with this role who has begun to read `db`.
+fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
+    let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
+    let judged = Arc::new(Judged::default());
+    judged.note(Some("db"), Needs::Member);
+    RightsWatch::new(Arc::clone(watching), Standing::new(principal, RestsOn::Nothing), judged).at_once()
+}
+
+/// What is said of them first: the status of a refusal, or that nothing is lost.
+async fn judged(watch: &mut RightsWatch) -> Result<(), u16> {
+    let until = Instant::now() + PATIENCE;
+    while !watch.following.as_ref().is_some_and(|following| following.is_judged) {
+        assert!(Instant::now() < until);
+        if let Ok(refused) = timeout(Duration::from_secs(1), watch.lost()).await {
+            return Err(refused.kind.status());
+        }
+    }
+    Ok(())
+}
+
+/// Who was let in by what has changed since the last look is not refused by what that found.
+#[tokio::test]
+async fn a_look_that_is_late_refuses_nobody() {
+    let store = Store::new().await;
+    let (elsewhere, authority) = store.again_with_authority().await;
+    let db = elsewhere.database("db", authority.for_job("test"));
+    db.create(&CreateOptions::default()).await.unwrap();
+    let members = |role: &str| format!(r#"{{"members":{{"roles":["{role}"]}}}}"#);
+    db.set_security(members("a").as_bytes()).await.unwrap();
+    let accounts = Accounts::new(store.layer.clone(), Configuration::default());
+    let watching = Arc::new(Watching::new(store.layer.clone(), Arc::clone(&accounts)));
+    let mut anna = watch(&watching, "a");
+    assert_eq!(judged(&mut anna).await, Ok(()));
+    let mut known = watching.follow(&"db".into());
+    let is_known = |known: &Known| matches!(known, Known::Is(_));
+    timeout(PATIENCE, known.wait_for(is_known)).await.unwrap().unwrap();
+    // Nobody looks any more, and what was found becomes old.
+    let stopped = accounts.stop_looking().await;
+    while accounts.is_confirmed() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    db.set_security(members("b").as_bytes()).await.unwrap();
+    assert_eq!(judged(&mut watch(&watching, "c")).await, Err(403));
+    db.set_security(members("d").as_bytes()).await.unwrap();
+    let mut dora = watch(&watching, "d");
+    assert_eq!(judged(&mut dora).await, Ok(()));
+    // What was found for them is known to all who follow.
+    let lost = timeout(PATIENCE, anna.lost()).await.unwrap();
+    assert_eq!(lost.kind.status(), 403);
+    db.set_security(members("a").as_bytes()).await.unwrap();
+    let asked = (0..20).map(|_| async { judged(&mut watch(&watching, "a")).await });
+    assert!(futures_util::future::join_all(asked).await.into_iter().all(|found| found == Ok(())));
+    // Whoever is refused after a look that began since then is refused.
+    assert_eq!(judged(&mut watch(&watching, "d")).await, Err(403));
+    drop(stopped);
+    let lost = timeout(PATIENCE, dora.lost()).await.unwrap();
+    assert_eq!(lost.kind.status(), 403);
+}
