@@ -16,7 +16,7 @@ use crate::store::transaction::bounded;
 use crate::view_updates::{GroupId, GroupState};
 
 /// What another process is at is taken over when it has not come further for so long.
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
+pub(super) const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// Between two looks, with a watch or where nobody waits.
 const LOOKS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(1) };

@@ -33,7 +33,7 @@ async fn enter(db: &Database, group: &ViewGroup, documents: &Model, from: usize)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
     /// `edits`: what becomes of the document, and after how many transactions whoever enters that dies: the next one is entered
     /// then.
