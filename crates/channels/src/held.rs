@@ -148,11 +148,6 @@ impl Held {
         Held::default()
     }
 
-    /// Whether it is that: whoever is let in has at least what everybody has.
-    pub fn is_nothing(&self) -> bool {
-        self.channels.is_empty()
-    }
-
     /// What everybody has.
     pub fn everybody() -> Held {
         Held::since_ever([EVERYONE])

@@ -366,8 +366,8 @@ impl Writer {
 
 /// What a feed broke off for, where that is something to be told.
 fn noted(lost: &mut Option<String>, error: FeedError) -> Interrupted {
-    if let FeedError::Lost(refused) = error {
-        *lost = Some(Failure::from(refused).reason);
+    if error.is_refusal() {
+        *lost = Some(Failure::from(error).reason);
         return Interrupted;
     }
     error.into()

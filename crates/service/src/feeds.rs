@@ -18,7 +18,7 @@ use flatbed_auth::Refused;
 use flatbed_javascript::{Error as FunctionError, Runner};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Place, Reader,
-    Scope, Since, TailRow,
+    Refusal, Scope, Since, TailRow,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -50,6 +50,19 @@ pub enum FeedError {
     /// Who reads it has lost the right to.
     #[error("{0}")]
     Lost(Refused),
+}
+
+impl FeedError {
+    /// Whether its reader is not let in, or no more.
+    pub fn is_refusal(&self) -> bool {
+        let of_layer =
+            |error: &LayerError| matches!(error, LayerError::Refused(Refusal::Forbidden(_) | Refusal::Unauthorized(_)));
+        match self {
+            FeedError::Lost(_) => true,
+            FeedError::Layer(error) => of_layer(error),
+            FeedError::Function(_) | FeedError::Selector(_) | FeedError::MissingMember(_) => false,
+        }
+    }
 }
 
 impl From<DesignError> for FeedError {

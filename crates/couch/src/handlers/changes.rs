@@ -490,8 +490,9 @@ async fn gives_way(following: Option<&Following>) {
 
 /// Why a feed is interrupted, with a note of it where its reader is to hear of that.
 fn noted(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
-    if let FeedError::Lost(refused) = &error {
-        *lost = Some(refused.clone().into());
+    if error.is_refusal() {
+        *lost = Some(error.into());
+        return Interrupted;
     }
     error.into()
 }

@@ -8,7 +8,7 @@ use flatbed_auth::PasswordHash;
 use flatbed_layer::channels::{Kind, PrincipalWrite, SignsIn};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Layer, Running, ServerOptions, Store};
+use crate::support::{Answer, Client, Layer, Running, ServerOptions, Store, soon};
 
 fn basic(name: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:test")))
@@ -410,4 +410,43 @@ async fn a_disabled_user_who_is_a_member_is_refused() {
     let refused = |line: &String| line.contains(" 403") || line.contains("\"forbidden\"");
     assert!(!found[0].iter().any(refused), "{:#?}", found[0]);
     assert!(found[1].iter().all(refused), "{:#?}", found[1]);
+}
+
+/// A feed that goes on ends where its reader is disabled, whatever they are in `_security`: what waits for nothing would not tell them. Let in
+/// again they go on where they stood, and miss nothing.
+#[tokio::test]
+async fn a_feed_ends_with_its_readers_user() {
+    let store = Store::new();
+    let (layer, server, mut client) = served(&store).await;
+    let database = layer.database("db");
+    for name in ["member", "ann"] {
+        let user = |is_disabled| PrincipalWrite { is_new: false, is_disabled, ..user_of(name, "A") };
+        for (feed, how) in [("continuous", 0), ("eventsource", 1), ("longpoll", 2)] {
+            database.put_principal(&user(false)).await.unwrap();
+            let first = ask(&mut client, name, "GET", "/db/_changes", &[], "").await.json();
+            let since = first["last_seq"].as_str().expect("a place").to_owned();
+            let mut follower = server.connect().await;
+            let authorization = basic(name);
+            let path = format!("/db/_changes?feed={feed}&heartbeat=1000&since={since}");
+            follower.send("GET", &path, &[("authorization", authorization.as_str())], b"").await;
+            assert_eq!(follower.head().await.status, 200);
+            // In the middle of its wait, or at any time before.
+            if how == 0 {
+                root(&mut client, "PUT", &format!("/db/woken-{name}"), &json!({"channels": ["A"]})).await;
+                let line = follower.feed_line(&mut String::new()).await.expect("a row");
+                assert!(line.contains("woken"), "{line}");
+            }
+            database.put_principal(&user(true)).await.unwrap();
+            let rest = soon(follower.rest()).await;
+            assert!(!rest.contains("meanwhile") && !rest.contains("_user"), "{feed} of {name}: {rest}");
+            let refused = ask(&mut client, name, "GET", &format!("/db/_changes?since={since}"), &[], "").await;
+            assert_eq!(refused.status, 403, "{feed} of {name}: {}", refused.body);
+            let id = format!("meanwhile-{name}-{how}");
+            root(&mut client, "PUT", &format!("/db/{id}"), &json!({"channels": ["A"]})).await;
+            database.put_principal(&user(false)).await.unwrap();
+            let rows = ask(&mut client, name, "GET", &format!("/db/_changes?since={since}"), &[], "").await.json();
+            let rows = rows["results"].as_array().expect("rows");
+            assert!(rows.iter().any(|row| row["id"] == *id), "{feed} of {name}: {rows:?}");
+        }
+    }
 }

@@ -106,8 +106,6 @@ struct Reached {
     shown: Place,
     /// There was nothing between that and here.
     stands: Position,
-    /// It had nothing to read, not even what is everybody's: its reader is kept out.
-    is_out: bool,
     /// All is read up to here, if it is at the end.
     until: Option<Seq>,
 }
@@ -230,7 +228,6 @@ impl Channels {
         if let (Some(reached), Some(shown)) = (&mut self.reached, shown) {
             let until = reached.until.map_or(seq, |until| until.max(seq));
             let stands = reached.stands.max(Position::at(Stamp(*until.stamp())));
-            let stands = if reached.is_out { reached.stands } else { stands };
             *reached = Reached { shown, stands, until: Some(until), ..*reached };
         }
     }
@@ -245,19 +242,9 @@ impl Channels {
             Scope::All | Scope::Designs | Scope::Ids(_) | Scope::Selected(_) => held.held.clone(),
         };
         let lost = if self.query.revocations { of.lost().to_vec() } else { Vec::new() };
-        // The row would lead its reader past what they are not shown while they are kept out.
-        let has_row = !matches!(self.query.scope, Scope::Designs | Scope::Ids(_)) && !held.held.is_nothing();
-        let has_row = has_row && self.name().is_some();
+        let has_row = !matches!(self.query.scope, Scope::Designs | Scope::Ids(_)) && self.name().is_some();
         let active_only = self.query.active_only && !matches!(self.query.scope, Scope::Ids(_));
         FeedScope { held: of, lost, user: held.user_at.filter(|_| has_row), active_only }
-    }
-
-    /// A member by `_security` is let in by that unless their user is disabled; who else is none has nothing that could be shown.
-    fn check_member(&self, held: &HeldAt) -> Result<()> {
-        match self.asker {
-            Asker::Account { is_member: true, .. } => Ok(self.asker.admitted(held)?),
-            _ => Ok(()),
-        }
     }
 
     /// By which name the user's own row goes.
@@ -341,7 +328,8 @@ impl Channels {
                 (held, None, Some(until))
             }
         };
-        self.check_member(&held)?;
+        // A feed under way, too, is one of somebody who is let in: it ends here where its reader is kept out, and stands where it stood.
+        self.asker.admitted(&held)?;
         let (shown, stands) = match begin {
             Some(begin) => begin,
             None => {
@@ -349,9 +337,8 @@ impl Channels {
                 (Place::new(incarnation, newest), newest)
             }
         };
-        let is_out = held.held.is_nothing();
         if page.limit == 0 {
-            self.reached = Some(Reached { incarnation, shown, stands, is_out, until: None });
+            self.reached = Some(Reached { incarnation, shown, stands, until: None });
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: shown });
         }
         let mut under_way = match under_way {
@@ -378,8 +365,6 @@ impl Channels {
         let last_seq = rows.last().map_or(shown, |row| row.place());
         let at_end = is_full || (is_end && under_way.left.is_empty());
         let stands = match rows.last() {
-            // When they are let in again they have what they had before, and nothing would tell of what has happened meanwhile.
-            _ if is_out => stands,
             _ if under_way.left.is_empty() => under_way.merge.stands(),
             // Behind it are rows that the index does not have.
             _ if is_passed => passed.unwrap_or(stands),
@@ -388,7 +373,7 @@ impl Channels {
         };
         let until = (at_end && !is_full).then(|| under_way.until());
         self.live = until.map(|_| self.following(&held));
-        self.reached = Some(Reached { incarnation, shown: last_seq, stands, is_out, until });
+        self.reached = Some(Reached { incarnation, shown: last_seq, stands, until });
         // Where nothing has come nothing would, if the next page began with the same.
         if !at_end && (under_way.is_kept() || rows.is_empty()) {
             under_way.merge.forget_beyond(KEPT_MAX);
@@ -470,7 +455,7 @@ impl Channels {
         let incarnation = instance.incarnation();
         let held = Holding::begin(inner, trx, instance, &self.asker).held();
         let (held, until) = try_join(held, instance.buckets.begin_last_seq(trx, incarnation)).await?;
-        self.check_member(&held)?;
+        self.asker.admitted(&held)?;
         let most = PENDING_EXACT_MAX + 1;
         let index = match &self.plain {
             Plain::Selected(index) => index.known(),

@@ -110,7 +110,14 @@ async fn seen(db: &Database, written: &Written) -> Vec<String> {
             let mut changes = db.changes(ChangesQuery { revocations, ..ChangesQuery::default() });
             let mut rows = Vec::new();
             loop {
-                let page = changes.next_page().await.unwrap();
+                let page = match changes.next_page().await {
+                    // Who is neither a user nor a member.
+                    Err(Error::Refused(refusal)) => {
+                        seen.push(format!("{asker:?} {revocations}: {refusal:?}"));
+                        break;
+                    }
+                    page => page.unwrap(),
+                };
                 rows.extend(page.rows);
                 if page.at_end {
                     break;
