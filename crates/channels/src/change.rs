@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::held::Periods;
 use crate::position::Stamp;
 
 /// What channels know of a document.
@@ -19,6 +20,10 @@ pub struct DocumentState {
     pub since: BTreeMap<String, Stamp>,
     /// Those that it was in before.
     pub left: BTreeMap<String, Left>,
+    /// When it was in channels before that, of those that it is in and of those that it has left: what is remembered of it.
+    pub earlier: BTreeMap<String, Periods>,
+    /// Since which change there is the document, where that is known: what is in no channel is seen by who has all.
+    pub born: Option<Stamp>,
 }
 
 /// That a document has left a channel. Later edits leave it as it is, until the document enters the channel again.
@@ -85,6 +90,13 @@ impl DocumentState {
             left.iter().map(|(channel, left)| (&**channel, left.seq)),
             &channels,
         );
+        let mut earlier = before.map(|state| state.earlier.clone()).unwrap_or_default();
+        for channel in &moves.returned {
+            if let Some((from, gone)) = left.get(channel).and_then(|left| Some((left.since?, left.seq))) {
+                let known = earlier.entry(channel.clone()).or_default();
+                *known = std::mem::take(known).and_from(from, gone);
+            }
+        }
         left.retain(|channel, _| !channels.contains(channel));
         let was_since = |channel: &str| before.and_then(|before| before.since.get(channel)).copied();
         let gone = |channel: &String| Left { seq, rev: rev.clone(), deleted, since: was_since(channel) };
@@ -95,7 +107,8 @@ impl DocumentState {
             .iter()
             .filter_map(|channel| Some((channel.clone(), if is_new(channel) { seq } else { was_since(channel)? })));
         let since = since.collect();
-        (DocumentState { seq, rev, deleted, channels, since, left }, moves)
+        let born = before.map_or(Some(seq), |before| before.born);
+        (DocumentState { seq, rev, deleted, channels, since, left, earlier, born }, moves)
     }
 }
 
@@ -144,11 +157,15 @@ mod tests {
         );
         assert_eq!(fourth.left.keys().collect::<Vec<_>>(), ["B"]);
         assert_eq!(since(&fourth), [("A".to_owned(), Stamp::of(4))], "it was away");
+        let earlier = Periods::default().and_from(Stamp::of(1), Stamp::of(2));
+        assert_eq!((&fourth.earlier, fourth.born), (&[("A".to_owned(), earlier)].into(), Some(Stamp::of(1))));
         // Of what is from before these stamps were kept, nothing is known.
         let (old, _) = DocumentState::changed(None, Stamp::of(1), "1-a", false, set(&["A", "B"]));
-        let old = DocumentState { since: BTreeMap::new(), ..old };
+        let old = DocumentState { since: BTreeMap::new(), born: None, ..old };
         let (next, _) = DocumentState::changed(Some(&old), Stamp::of(2), "2-b", false, set(&["A", "C"]));
         assert_eq!((since(&next), next.left["B"].since), (vec![("C".to_owned(), Stamp::of(2))], None));
+        let (back, _) = DocumentState::changed(Some(&next), Stamp::of(3), "3-c", false, set(&["B"]));
+        assert_eq!((back.earlier, back.born), (BTreeMap::new(), None));
     }
 
     proptest! {

@@ -11,7 +11,7 @@ mod merge;
 pub use merge::{Asked, Merge, Source, Step, Want};
 
 use crate::change::DocumentState;
-use crate::held::Held;
+use crate::held::{Held, Periods};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
 
@@ -50,8 +50,8 @@ pub struct FeedRow {
 pub struct Lost {
     /// Which.
     pub channel: String,
-    /// With which change it was given, the first time that is remembered.
-    pub from: Stamp,
+    /// When it was had, each time that is remembered and has ended.
+    pub had: Periods,
     /// With which change it was lost, the last time.
     pub at: Stamp,
 }
@@ -108,22 +108,16 @@ impl FeedScope {
             let is_in = lost.channel == ALL || state.channels.contains(&lost.channel);
             let left = if is_in { None } else { Some(state.left.get(&lost.channel)?) };
             let of = left.map_or(state.seq, |left| left.seq);
-            // Who had the channel may have the document. How far they have read says nothing: perhaps they had not read of what
-            // happened to it when they lost the channel, and have read on since.
-            let had = of > lost.from;
             let at = match self.given_again(&lost.channel) {
                 // What has gone since it was lost does not come with it.
-                Some(again) => Some(again).filter(|again| of <= *again && had)?,
+                Some(again) => Some(again).filter(|again| of <= *again)?,
                 None if self.held.since(&lost.channel).is_some() => return None,
-                None => Some(lost.at).filter(|_| is_in || had)?,
+                None => lost.at,
             };
-            let since = || match left {
-                Some(left) => left.since,
-                None if lost.channel == ALL => state.known_since(),
-                None => state.since.get(&lost.channel).copied(),
-            };
-            let was_there = of <= at || since().is_some_and(|since| since <= at);
-            (was_there || rows == Of::Any).then(|| Position::within(at, of))
+            // Who had the channel while the document was in it may have the document. How far they have read says nothing: perhaps
+            // they had not read of what happened to it when they lost the channel, and have read on since.
+            let may_have = lost.may_have(state) || rows == Of::Any && (is_in || lost.is_before(of));
+            may_have.then(|| Position::within(at, of))
         });
         let position = places.max()?;
         let (doc, rev) = (doc.to_owned(), state.rev.clone());
@@ -143,10 +137,33 @@ enum Of {
     Any,
 }
 
+impl Lost {
+    /// Whether the document was in the channel while that was had.
+    fn may_have(&self, state: &DocumentState) -> bool {
+        if self.channel == ALL {
+            return self.had.overlap(state.known_since(), None);
+        }
+        let now = match state.left.get(&self.channel) {
+            // Of one of which nobody knows since when it was there, it was just before it left.
+            Some(left) => self.had.overlap(left.since.unwrap_or(left.seq.before()), Some(left.seq)),
+            None => self.had.overlap(state.since.get(&self.channel).copied().unwrap_or(state.seq), None),
+        };
+        let before = || state.earlier.get(&self.channel).into_iter().flat_map(Periods::all);
+        now || before().any(|stay| self.had.overlap(stay.from, stay.until))
+    }
+
+    /// Whether the channel was given before that, the first time that is remembered.
+    fn is_before(&self, stamp: Stamp) -> bool {
+        self.had.all().first().is_some_and(|first| first.from < stamp)
+    }
+}
+
 impl DocumentState {
-    /// Since when at the latest there is the document: as long as it is, or was, in any channel.
-    fn known_since(&self) -> Option<Stamp> {
-        self.since.values().copied().chain(self.left.values().filter_map(|left| left.since)).min()
+    /// Since when at the latest there is the document.
+    fn known_since(&self) -> Stamp {
+        let since = self.since.values().copied().chain(self.left.values().filter_map(|left| left.since));
+        let earlier = self.earlier.values().filter_map(|stays| stays.all().first()).map(|stay| stay.from);
+        since.chain(earlier).chain(self.born).chain([self.seq]).min().unwrap_or(self.seq)
     }
 }
 

@@ -13,6 +13,9 @@ pub const HELD_MAX: usize = 10_000;
 /// Periods of one thing that are kept: older ones are forgotten, and what was had then as if it had not been.
 pub const PERIODS_MAX: usize = 8;
 
+/// Periods in which a channel was had, in whatever ways, that are kept of one that was lost: the newest.
+const ENDED_MAX: usize = 4 * PERIODS_MAX;
+
 /// For how long somebody had something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
@@ -78,10 +81,9 @@ impl Periods {
         self.0.last().filter(|period| period.until.is_none()).map(|period| period.from)
     }
 
-    /// When they had it the first time and when they lost it the last time, whether they have it again or not.
-    pub fn lost(&self) -> Option<(Stamp, Stamp)> {
-        let lost = self.0.iter().rev().find_map(|period| period.until)?;
-        Some((self.0.first()?.from, lost))
+    /// When they lost it the last time, whether they have it again or not.
+    pub fn lost(&self) -> Option<Stamp> {
+        self.0.iter().rev().find_map(|period| period.until)
     }
 
     /// They are given it, if they have it not.
@@ -92,6 +94,28 @@ impl Periods {
             self.forget();
         }
         self
+    }
+
+    /// With a period behind all others, which has ended.
+    #[must_use]
+    pub fn and_from(mut self, from: Stamp, until: Stamp) -> Periods {
+        self.0.push(Period { from, until: Some(until) });
+        self.forget();
+        self
+    }
+
+    /// Those that have ended, [`ENDED_MAX`] of them at most.
+    fn ended(&self) -> Periods {
+        let ended = self.0.iter().filter(|period| period.until.is_some());
+        let many = ended.clone().count().saturating_sub(ENDED_MAX);
+        Periods(ended.skip(many).copied().collect())
+    }
+
+    /// Whether it was had at any time from one change until another; `None`: until now. What is given with a change is had with it,
+    /// and what is taken with a change is not.
+    pub fn overlap(&self, from: Stamp, until: Option<Stamp>) -> bool {
+        let is_before = |from: Stamp, until: Option<Stamp>| until.is_none_or(|until| from < until);
+        self.0.iter().any(|period| is_before(period.from, until) && is_before(from, period.until))
     }
 
     /// It is taken from them, if they have it.
@@ -184,8 +208,7 @@ impl Held {
             all.into_iter().filter_map(|(name, periods)| Some((name, periods.open()?))).collect()
         };
         let lost = channels.iter().filter_map(|(name, periods)| {
-            let (from, at) = periods.lost()?;
-            Some(Lost { channel: name.clone(), from, at })
+            Some(Lost { channel: name.clone(), had: periods.ended(), at: periods.lost()? })
         });
         let lost = lost.collect();
         Held { channels: open(channels), own: open(own), roles: open(roles), lost, cut }
@@ -243,8 +266,8 @@ impl Held {
         let lost = asked.into_iter().filter_map(|name| {
             // What was had by name or as one of all.
             let of = self.lost.iter().filter(|lost| [name, ALL].contains(&&*lost.channel));
-            let (from, at) = of.map(|lost| (lost.from, lost.at)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-            Some(Lost { channel: name.to_owned(), from, at })
+            let (had, at) = of.map(|lost| (lost.had.clone(), lost.at)).reduce(|a, b| (a.0.or(b.0), a.1.max(b.1)))?;
+            Some(Lost { channel: name.to_owned(), had, at })
         });
         let lost = lost.collect();
         Held { channels: found.clone(), own: found, lost, ..self.clone() }

@@ -14,6 +14,25 @@ impl Stamp {
     /// Behind the last.
     pub const MAX: Stamp = Stamp([0xff; 12]);
 
+    /// The last that may stand before this one.
+    pub(crate) fn before(self) -> Stamp {
+        Stamp::of_u128(self.u128().saturating_sub(1))
+    }
+
+    /// The first that may stand behind this one.
+    pub(crate) fn behind(self) -> Stamp {
+        Stamp::of_u128(self.u128().saturating_add(1))
+    }
+
+    fn u128(self) -> u128 {
+        self.0.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    }
+
+    fn of_u128(number: u128) -> Stamp {
+        let [_, _, _, _, bytes @ ..] = number.min(Stamp::MAX.u128()).to_be_bytes();
+        Stamp(bytes)
+    }
+
     /// A number as one: for tests, and for what has no versionstamps.
     pub const fn of(number: u64) -> Stamp {
         let [a, b, c, d, e, f, g, h] = number.to_be_bytes();

@@ -74,7 +74,7 @@ impl HeldAt {
 
     /// About what it takes in memory.
     fn bytes(&self) -> usize {
-        let lost = self.held.lost().iter().map(|lost| lost.channel.len());
+        let lost = self.held.lost().iter().map(|lost| lost.channel.len() + size_of_val(lost.had.all()));
         let names = self.held.channels().chain(self.held.own()).chain(self.held.roles()).map(|(name, _)| name.len());
         let versions = self.versions.iter().zip(&self.keys).map(|((_, name, _), key)| name.len() + key.len());
         ENTRY_BYTES + lost.chain(names).chain(versions).map(|bytes| bytes + NAME_BYTES).sum::<usize>()

@@ -103,7 +103,7 @@ impl Stream {
         match self.rows.front() {
             Some((stamp, _)) => Some(of(*stamp)),
             None if self.is_read => None,
-            None => Some(of(next(self.after))),
+            None => Some(of(self.after.behind())),
         }
     }
 
@@ -115,32 +115,12 @@ impl Stream {
     }
 }
 
-/// The first that may stand behind this one.
-fn next(stamp: Stamp) -> Stamp {
-    Stamp(u128_bytes(u128_of(stamp).saturating_add(1)))
-}
-
-/// The last that may stand before this one.
-fn previous(stamp: Stamp) -> Stamp {
-    Stamp(u128_bytes(u128_of(stamp).saturating_sub(1)))
-}
-
-fn u128_of(Stamp(bytes): Stamp) -> u128 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
-}
-
-fn u128_bytes(number: u128) -> [u8; 12] {
-    let number = number.min(u128_of(Stamp::MAX)).to_be_bytes();
-    let [_, _, _, _, bytes @ ..] = number;
-    bytes
-}
-
 impl Merge {
     /// What comes behind `since`, up to `until`.
     pub fn new(scope: FeedScope, since: Position, until: Stamp) -> Merge {
         let mut streams = Vec::new();
         // Within what came with a grant, what has the grant's sequence itself is still to come.
-        let usual_after = if since.of.is_some() { previous(since.at) } else { since.at };
+        let usual_after = if since.of.is_some() { since.at.before() } else { since.at };
         let mut add = |source: &Source, phase, after: Stamp, until: Stamp| {
             if after < until {
                 let (rows, is_read, is_again) = (VecDeque::new(), false, false);
@@ -149,9 +129,9 @@ impl Merge {
         };
         for (channel, held_since) in scope.held.channels() {
             let source = if channel == ALL { Source::All } else { Source::Channel(channel.to_owned()) };
-            add(&source, Phase::Usual(held_since), usual_after.max(previous(held_since)), until);
+            add(&source, Phase::Usual(held_since), usual_after.max(held_since.before()), until);
             if let Some(after) = within(since, held_since).filter(|_| held_since <= until) {
-                add(&source, Phase::Given(held_since), after, previous(held_since));
+                add(&source, Phase::Given(held_since), after, held_since.before());
             }
         }
         let gone = scope.lost.iter().filter(|lost| scope.held.since(&lost.channel).is_none());
@@ -233,7 +213,7 @@ impl Merge {
         let each = most / holding.max(1);
         for stream in &mut self.streams {
             if let Some((first, _)) = stream.rows.get(each) {
-                stream.after = previous(*first);
+                stream.after = first.before();
                 stream.is_read = false;
                 stream.rows.truncate(each);
                 stream.rows.shrink_to_fit();

@@ -76,15 +76,21 @@ fn periods_are_kept_up_to_a_number() {
         assert_eq!(kept.open(), Some(Stamp::of(10 * at + 1)));
         kept = kept.taken(Stamp::of(10 * at + 5));
         assert_eq!(kept.clone().taken(Stamp::of(10 * at + 6)), kept);
-        assert_eq!((kept.open(), kept.lost()), (None, Some((kept.all()[0].from, Stamp::of(10 * at + 5)))));
+        assert_eq!((kept.open(), kept.lost()), (None, Some(Stamp::of(10 * at + 5))));
     }
     assert_eq!(kept.all().len(), PERIODS_MAX);
     assert_eq!(kept.all()[0].from, Stamp::of(21));
     let again = kept.given(Stamp::of(99));
     assert_eq!(
         (again.open(), again.lost(), again.all().len()),
-        (Some(Stamp::of(99)), Some((Stamp::of(31), Stamp::of(95))), PERIODS_MAX)
+        (Some(Stamp::of(99)), Some(Stamp::of(95)), PERIODS_MAX)
     );
+    // What ended before a change begins, or begins with what ended it, was not had together.
+    let had = periods(&[(3, 5), (8, 0)]);
+    let overlaps = [(1, 3), (1, 4), (4, 5), (5, 8), (5, 9)]
+        .map(|(from, until)| had.overlap(Stamp::of(from), Some(Stamp::of(until))));
+    assert_eq!(overlaps, [false, true, true, false, true]);
+    assert!(had.overlap(Stamp::of(90), None) && !periods(&[(3, 5)]).overlap(Stamp::of(5), None));
     // A period that ends where it begins does not count.
     assert_eq!(periods(&[(3, 3), (5, 7), (6, 9)]), periods(&[(5, 9)]));
 }
@@ -97,13 +103,17 @@ fn a_feed_may_be_of_some_channels() {
     assert_eq!(held.lost().iter().map(|lost| &*lost.channel).collect::<Vec<_>>(), ["B", "C"]);
     let some = held.only(["B", "X", "!", "C"]);
     assert_eq!(shown(some.channels()), [("!", 0), ("B", 3)]);
-    let lost = |channel: &str, from, at| Lost { channel: channel.into(), from: Stamp::of(from), at: Stamp::of(at) };
-    assert_eq!(some.lost(), [lost("B", 1, 2), lost("C", 1, 2)]);
+    let lost = |channel: &str, had: &[(u64, u64)]| Lost {
+        channel: channel.into(),
+        had: periods(had),
+        at: Stamp::of(had.last().expect("one").1),
+    };
+    assert_eq!(some.lost(), [lost("B", &[(1, 2)]), lost("C", &[(1, 2)])]);
     // Who has lost all has lost each, whatever they had by its name before.
     let all = OwnRow { what: Given::Channel("*".into()), periods: periods(&[(3, 5)]) };
     let gone = OwnRow { what: Given::Channel("C".into()), periods: periods(&[(1, 2)]) };
     let lost_all = Held::of([all, gone], |_| None);
-    assert_eq!(lost_all.only(["C", "D"]).lost(), [lost("C", 1, 5), lost("D", 3, 5)]);
+    assert_eq!(lost_all.only(["C", "D"]).lost(), [lost("C", &[(1, 2), (3, 5)]), lost("D", &[(3, 5)])]);
     assert_eq!(held.only(["X", "*"]), held);
     assert_eq!(held.only([]).channels().count(), 0);
     let all = Held::of([channel("A", 1), channel("*", 2)], |_| None);

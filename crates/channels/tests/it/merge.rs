@@ -212,6 +212,21 @@ fn what_comes_behind_a_loss_is_not_told() {
     let (rows, _) = read(&mut database, scope, Position::BEGIN, 99, true, |_| {});
     assert_eq!(shown(&rows), [row("5:2", "1", ""), row("5:8", "3", ""), row("5:12", "2", "")]);
     assert!(rows.iter().all(|row| row.kind == RowKind::Revoked && !row.deleted));
+    // It does not matter that one has left since, and come back; and who came later was never theirs.
+    for event in [written(1, &[]), written(1, &["B"]), written(5, &[]), written(5, &["B"])] {
+        database.happens(&event);
+    }
+    let scope = database.scope(true);
+    let (rows, _) = read(&mut database, scope, Position::BEGIN, 99, true, |_| {});
+    assert_eq!(shown(&rows), [row("5:8", "3", ""), row("5:12", "2", ""), row("5:14", "1", "")]);
+    // Nor what comes and goes before they are given it again.
+    for event in [written(6, &["B"]), written(6, &[]), give("B")] {
+        database.happens(&event);
+    }
+    let scope = database.scope(true);
+    let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(5)), 99, true, |_| {});
+    let rows = rows.iter().filter(|row| row.kind == RowKind::Revoked).map(|row| &*row.doc);
+    assert_eq!(rows.collect::<Vec<_>>(), ["3", "2"]);
 }
 
 /// The user's own record is told up to where the feed is read, and not beyond.

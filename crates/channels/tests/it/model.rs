@@ -57,6 +57,8 @@ pub(crate) struct Database {
     role_exists: Periods,
     member: Periods,
     pub(crate) seq: u64,
+    /// The documents that the user has seen at any time, and the tombstones.
+    pub(crate) ever_seen: BTreeSet<String>,
 }
 
 impl Database {
@@ -87,16 +89,6 @@ impl Database {
             .iter()
             .filter(|(_, state)| !state.deleted && held.sees(state.channels.iter().map(String::as_str)));
         seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
-    }
-
-    /// Whether a document has entered a channel, or another one again, behind the loss of one.
-    pub(crate) fn is_of_later(&self, doc: &str) -> bool {
-        let Some(state) = doc.parse().ok().and_then(|doc: usize| self.docs.get(&doc)) else { return false };
-        let left = state.left.values().map(|left| left.since.unwrap_or(left.seq));
-        let since = state.channels.iter().map(|channel| state.since.get(channel).copied().unwrap_or(state.seq));
-        // One in no channel is seen by who has all.
-        let entered = left.chain(since).max().unwrap_or(state.seq);
-        self.held().lost().iter().any(|lost| entered > lost.at)
     }
 
     /// Whether the user has the same behind it.
@@ -150,6 +142,9 @@ impl Database {
             Event::Member { is } => change(&mut self.member, *is),
             Event::Exists { does } => change(&mut self.role_exists, *does),
         }
+        let held = self.held();
+        let seen = self.docs.iter().filter(|(_, state)| held.sees(state.channels.iter().map(String::as_str)));
+        self.ever_seen.extend(seen.map(|(doc, _)| doc.to_string()));
     }
 
     fn write(&mut self, doc: usize, channels: BTreeSet<String>, deleted: bool) {

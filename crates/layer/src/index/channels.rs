@@ -9,9 +9,9 @@ pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatbed_channels::{Entry, Given, Grant, Grantee, Left, Moves, Stamp, moves};
+use flatbed_channels::{Entry, Given, Grant, Grantee, Left, Moves, Periods, Stamp, moves};
 use foundationdb::options::MutationType;
-use futures_util::future::try_join_all;
+use futures_util::future::{try_join, try_join_all};
 
 use crate::document::body::begin_read;
 use crate::document::verdict::Verdict;
@@ -62,6 +62,8 @@ pub(crate) struct Rerouted {
     forgotten: Vec<(String, Stamp)>,
     /// Since when it was in those that it leaves, as far as that is known.
     was_since: BTreeMap<String, Stamp>,
+    /// When it was in those that it enters again.
+    stays: Vec<(String, Periods)>,
 }
 
 /// Reads what [`Before`] is, unless the info says it. `None`: the database has no channels. To be asked before anything of the
@@ -142,7 +144,11 @@ impl Before {
             0 => BTreeMap::new(),
             _ => left_of_these(within, id, after.difference(was_in)).await?,
         };
-        let returned = returned.iter().map(|(channel, seq)| (channel.as_str(), *seq));
+        let stays = returned.iter().filter_map(|(channel, (left, stays))| {
+            Some((channel.clone(), stays.clone().and_from(left.since?, left.seq)))
+        });
+        let stays = stays.collect();
+        let returned = returned.iter().map(|(channel, (left, _))| (channel.as_str(), left.seq));
         let moves = moves(self.said.as_ref().map(|said| (&said.channels, seq)), returned, after);
         left = (left + moves.left.len()).saturating_sub(moves.returned.len());
         let mut forgotten = Vec::new();
@@ -166,7 +172,7 @@ impl Before {
         };
         let since = |channel: &String| Some((channel.clone(), since_of(old?, channel)?));
         let was_since = moves.left.iter().filter_map(since).collect();
-        Ok(Rerouted { old: self.said, new: said, moves, forgotten, was_since })
+        Ok(Rerouted { old: self.said, new: said, moves, forgotten, was_since, stays })
     }
 
     /// The document goes without a trace, and what it has left with it: that is read by the maintainer.
@@ -208,18 +214,24 @@ fn names<'c>(channels: impl ExactSizeIterator<Item = &'c String> + Clone) -> pro
     proto::ChannelNames { names, are_elsewhere: !are_few }
 }
 
-/// Since when a document has left some channels, as far as it has.
+/// That a document has left some channels, as far as it has, and when it was there before that.
 async fn left_of_these(
     within: &Within<'_>,
     id: &str,
     channels: impl Iterator<Item = &String>,
-) -> Result<BTreeMap<String, Stamp>> {
+) -> Result<BTreeMap<String, (Left, Periods)>> {
     let reads = channels.map(|channel| {
-        let read = within.trx.get(&within.instance.keys.left(id, channel), true);
-        async move { Ok::<_, Error>(read.await?.map(|value| (channel.clone(), value))) }
+        let keys = &within.instance.keys;
+        let (left, stays) =
+            (within.trx.get(&keys.left(id, channel), true), within.trx.get(&keys.stays(id, channel), true));
+        async move {
+            let (left, stays) = try_join(left, stays).await?;
+            let Some(left) = left else { return Ok(None) };
+            let stays = stays.map(|stays| decode_stays(&stays)).transpose()?.unwrap_or_default();
+            Ok::<_, Error>(Some((channel.clone(), (decode_left(&left)?, stays))))
+        }
     });
-    let found = try_join_all(reads).await?.into_iter().flatten();
-    found.map(|(channel, value)| Ok((channel, decode_left(&value)?.seq))).collect()
+    Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }
 
 /// All channels that a document has left, each with what is kept of that.
@@ -249,6 +261,11 @@ async fn oldest_left(within: &Within<'_>, id: &str, count: usize, returned: &[St
 
 fn decode_left(value: &[u8]) -> Result<Left> {
     Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
+}
+
+/// When a document was in a channel that it has left, or entered, again.
+pub(crate) fn decode_stays(value: &[u8]) -> Result<Periods> {
+    Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
 /// The second from which on a document has ended.
@@ -300,12 +317,18 @@ impl IndexMaintainer for Channels {
         let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
         let (keys, id, new) = (&instance.keys, change.id, change.new);
         let seq_of = |stamp: &Stamp| Seq::new(instance.incarnation(), stamp.0);
-        let Rerouted { moves, forgotten, was_since, .. } = rerouted;
+        let Rerouted { moves, forgotten, was_since, stays, .. } = rerouted;
         for (channel, seq) in moves.cleared.iter().chain(forgotten) {
             writer.clear(&keys.channel_entry(channel, &seq_of(seq)))?;
         }
         for channel in moves.returned.iter().chain(forgotten.iter().map(|(channel, _)| channel)) {
             writer.clear(&keys.left(id, channel))?;
+        }
+        for (channel, stays) in stays {
+            writer.set(&keys.stays(id, channel), &stays.encode())?;
+        }
+        for (channel, _) in forgotten {
+            writer.clear(&keys.stays(id, channel))?;
         }
         let rev = new.winner.to_string();
         let entry = |removed| entry_of(id, new, removed, moves.entered.iter().map(String::as_str)).encode();
@@ -337,6 +360,7 @@ impl IndexMaintainer for Channels {
             writer.clear(&keys.channel_entry(channel, &Seq::new(instance.incarnation(), old.stamp)))?;
         }
         by_id(&mut writer, instance, id, rerouted, Some(old), None)?;
+        writer.quiet.clear_range(&keys.stays_of(id))?;
         if old.routed.left == 0 {
             return Ok(None);
         }

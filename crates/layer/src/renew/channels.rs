@@ -37,7 +37,9 @@ impl Renewal<'_> {
         keys: &Keys,
         progress: &mut (dyn FnMut() + Send),
     ) -> Result<()> {
-        let mut ranges = VecDeque::from([(keys.left_all(), Of::Values), (keys.principals_stamped(), Of::Values)]);
+        let mut ranges = VecDeque::from(
+            [keys.left_all(), keys.stays_all(), keys.principals_stamped()].map(|range| (range, Of::Values)),
+        );
         let buckets = Buckets::of_record(keys, record, Writer::Fixed(0));
         ranges.extend(buckets.all().iter().map(|bucket| (bucket.by_seq_any(), Of::Documents)));
         let mut page = MarkPage { renewal: self, record_key, record, keys, ranges, is_first: true, attempts: 0 };
@@ -141,9 +143,15 @@ impl MarkPage<'_> {
 
 /// Where stamps stand in a value; of what cannot be read nowhere: it stays, for the checker to report.
 fn places(keys: &Keys, key: &[u8], value: &[u8]) -> Vec<usize> {
-    if let Ok(ChannelPart::Left { .. }) = keys.split_channels(key) {
-        let since = Left::decode(value).ok().and_then(|left| left.since);
-        return [0].into_iter().chain(since.map(|_| value.len() - STAMP_BYTES)).collect();
+    // Behind the first is a byte.
+    let of_periods = || [0].into_iter().chain((STAMP_BYTES + 1..value.len()).step_by(STAMP_BYTES)).collect();
+    match keys.split_channels(key) {
+        Ok(ChannelPart::Left { .. }) => {
+            let since = Left::decode(value).ok().and_then(|left| left.since);
+            return [0].into_iter().chain(since.map(|_| value.len() - STAMP_BYTES)).collect();
+        }
+        Ok(ChannelPart::Stays { .. }) => return of_periods(),
+        _ => {}
     }
     if let Ok((id, DocumentPart::Info, _)) = keys.split_document(key)
         && keys.document(&id).info() == key
@@ -161,10 +169,7 @@ fn places(keys: &Keys, key: &[u8], value: &[u8]) -> Vec<usize> {
                 |record: proto::Principal| record.changed.len() == STAMP_BYTES && value.ends_with(&record.changed);
             if record.is_ok_and(is_last) { vec![value.len() - STAMP_BYTES] } else { Vec::new() }
         }
-        // Behind the first is a byte.
-        Ok(PrincipalPart::Periods { .. }) => {
-            [0].into_iter().chain((STAMP_BYTES + 1..value.len()).step_by(STAMP_BYTES)).collect()
-        }
+        Ok(PrincipalPart::Periods { .. }) => of_periods(),
         _ => Vec::new(),
     }
 }

@@ -208,7 +208,7 @@ pub struct DocumentInfo {
     #[prost(bool, tag = "13")]
     pub gives: bool,
     /// Since when the winner is in each of its channels without a break, in their order; where they are elsewhere, one for all:
-    /// 0 since this change, 1 not known, n + 2 since the stamp n of those that follow.
+    /// 0 since this change, 1 not known, n + 2 since the stamp n of those that follow. Behind them since when there is the document.
     #[prost(uint32, repeated, tag = "14")]
     pub since_of: ::prost::alloc::vec::Vec<u32>,
     /// 12 bytes each, each once. They end the value, so that a renewal finds them.

@@ -1,4 +1,5 @@
-//! Since when a document's winner is in its channels: kept in its info, so that no write and no reader reads anything for it.
+//! Since when a document's winner is in its channels, and since when there is the document: kept in its info, so that no write and no
+//! reader reads anything for it.
 //!
 //! Of each channel it is the change with which the document entered it, and has not left it since. Where an info does not name the
 //! channels, being too many, it is one for all of them: the change since which they are the same. Documents that were written before
@@ -21,7 +22,8 @@ enum At {
     Before(Stamp),
 }
 
-/// One for each channel that the info names, in their order, or one for all.
+/// One for each channel that the info names, in their order, or one for all; and one behind them of the document itself, which infos
+/// that were written before that was kept do not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ChannelsSince(Box<[At]>);
 
@@ -70,7 +72,7 @@ impl ChannelsSince {
         self.distinct().len()
     }
 
-    /// Of channels one by one, for tests.
+    /// Of channels one by one, and of the document behind them, for tests.
     #[cfg(test)]
     pub(crate) fn known(each: impl Iterator<Item = Option<Stamp>>) -> ChannelsSince {
         ChannelsSince(each.map(|stamp| stamp.map_or(At::Unknown, At::Before)).collect())
@@ -85,25 +87,39 @@ impl ChannelsSince {
         named: &proto::ChannelNames,
     ) -> ChannelsSince {
         let known = |channel: &str| old.and_then(|old| since_of(old, channel)).map_or(At::Unknown, At::Before);
+        // One that is entered now was seen by nobody before.
+        let entered = old.filter(|old| old.routed.channels.is_some());
+        let born = entered.map_or(At::Own, |old| born(old).map_or(At::Unknown, At::Before));
         if !named.are_elsewhere {
             let at = |channel: &String| if was_in.contains(channel) { known(channel) } else { At::Own };
-            return ChannelsSince(is_in.iter().map(at).collect());
+            return ChannelsSince(is_in.iter().map(at).chain([born]).collect());
         }
         // Whether those of before were named follows from what they are.
         let is_same = !is_in.is_empty() && is_in == was_in;
-        ChannelsSince(Box::new([if is_same {
-            is_in.first().map_or(At::Unknown, |first| known(first))
-        } else {
-            At::Own
-        }]))
+        let first = is_in.first().filter(|_| is_same);
+        ChannelsSince(Box::new([first.map_or(At::Own, |first| known(first)), born]))
     }
 
     /// Whether it is one that an info of these channels and of this sequence may have.
     pub(crate) fn is_sound(&self, named: &proto::ChannelNames, seq: Stamp) -> bool {
         let count = if named.are_elsewhere { 1 } else { named.names.len() };
         let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
-        (self.0.is_empty() || self.0.len() == count) && self.0.iter().all(is_before)
+        (self.0.is_empty() || [count, count + 1].contains(&self.0.len())) && self.0.iter().all(is_before)
     }
+
+    fn at(&self, place: usize, own: [u8; STAMP_BYTES]) -> Option<Stamp> {
+        match self.0.get(place)? {
+            At::Own => Some(Stamp(own)),
+            At::Unknown => None,
+            At::Before(stamp) => Some(*stamp),
+        }
+    }
+}
+
+/// Since when there is a document, as far as it is entered in channels and that is known.
+pub(crate) fn born(info: &Info) -> Option<Stamp> {
+    let named = info.routed.channels.as_ref()?;
+    info.routed.since.at(if named.are_elsewhere { 1 } else { named.names.len() }, info.stamp)
 }
 
 /// Since when the winner is in one of its channels, if that is known.
@@ -113,11 +129,7 @@ pub(crate) fn since_of(info: &Info, channel: &str) -> Option<Stamp> {
         true => 0,
         false => named.names.binary_search_by(|name| name.as_str().cmp(channel)).ok()?,
     };
-    match info.routed.since.0.get(place)? {
-        At::Own => Some(Stamp(info.stamp)),
-        At::Unknown => None,
-        At::Before(stamp) => Some(*stamp),
-    }
+    info.routed.since.at(place, info.stamp)
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@ use prost::Message;
 use crate::channels::grants::{Thing, thing_of};
 use crate::document::verdict::Verdict;
 use crate::error::Result;
-use crate::index::channels::{all_left, entry_of, names, said_of_winner, second_of};
+use crate::index::channels::{all_left, decode_stays, entry_of, names, said_of_winner, second_of};
 use crate::instance::Instance;
 use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
 use crate::store::proto;
 use crate::store::records::{Info, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
+use crate::store::since::since_of;
 use crate::store::transaction::{Transaction, page_of};
 
 /// Keys that are read at once.
@@ -209,7 +210,10 @@ pub(crate) async fn check_entry(
             Ok(entry) => entry.doc,
             Err(_) => return bad(false),
         },
-        ChannelPart::Document { id, .. } | ChannelPart::Left { id, .. } | ChannelPart::End { id, .. } => id.clone(),
+        ChannelPart::Document { id, .. }
+        | ChannelPart::Left { id, .. }
+        | ChannelPart::Stays { id, .. }
+        | ChannelPart::End { id, .. } => id.clone(),
     };
     let document = instance.keys.document(&id);
     let Some(info) = trx.get(&document.info(), true).await? else {
@@ -231,6 +235,19 @@ pub(crate) async fn check_entry(
         // Whether they say the right thing is looked at with the document.
         ChannelPart::Document { channel, .. } => !info.deleted && channels.contains(channel),
         ChannelPart::Left { channel, .. } => info.routed.left > 0 && !channels.contains(channel),
+        // What was before the stay that goes on, or was the last one.
+        ChannelPart::Stays { channel, .. } => {
+            let Ok(stays) = decode_stays(value) else { return bad(false) };
+            let since = match channels.contains(channel) {
+                true => Some(since_of(&info, channel)),
+                false => {
+                    let left = trx.get(&instance.keys.left(&id, channel), true).await?;
+                    left.and_then(|left| Left::decode(&left).ok()).map(|left| left.since)
+                }
+            };
+            let is_before = |since: Stamp| stays.all().iter().all(|stay| stay.until.is_some_and(|until| until < since));
+            !stays.all().is_empty() && since.is_some_and(|since| since.is_none_or(is_before))
+        }
         ChannelPart::End { second, .. } => info.routed.expires_at_ms.map(second_of) == Some(*second),
         ChannelPart::Function | ChannelPart::Resync => true,
     };

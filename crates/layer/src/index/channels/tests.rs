@@ -173,6 +173,9 @@ async fn keys_of(db: &Database) -> Vec<String> {
                     format!("{id} left {channel}@{}", generation(&left.rev))
                 }
                 ChannelPart::End { second, id } => format!("{id} ends {second}"),
+                ChannelPart::Stays { id, channel } => {
+                    format!("{id} was in {channel}, {}", decode_stays(row.value()).unwrap().all().len())
+                }
                 part => format!("{part:?}"),
             });
         }
@@ -194,20 +197,20 @@ async fn entries_follow_the_winner() {
     assert_eq!(keys_of(&db).await, gone);
     replicate(&db, "d", &["4-f", "3-f"], r#"{"channels":["A","C"],"gives":"bob"}"#).await;
     let won = ["A: d@4 [A,C]", "B: d@4 removed [A,C]", "C: d@4 [A,C]", "A has d@4", "C has d@4", "d left B@4"];
-    assert_eq!(keys_of(&db).await, won);
+    assert_eq!(keys_of(&db).await, [&won[..], &["d was in A, 1"]].concat());
     assert_clean(&db).await;
     // The winner of before comes up once more, with a sequence that is new: what it left stays left.
     server.purge("d", &["4-f".parse().unwrap()]).await.unwrap();
     let back =
         ["A: d@2 removed [B]", "B: d@2 [B]", "C: d@2 removed [B]", "B has d@2", "d left A@2", "d left C@2", "d ends 9"];
-    assert_eq!(keys_of(&db).await, back);
+    assert_eq!(keys_of(&db).await, [&back[..], &["d was in A, 1", "d was in B, 1"]].concat());
     assert_clean(&db).await;
     // A tombstone is where it says, and is not listed, nor does it end.
     server.purge("d", &["1-0".parse().unwrap()]).await.unwrap();
     let third = put(&db, "d", Some(&second), r#"{"_deleted":true,"channels":["C"],"ends":9}"#).await;
     let deleted =
         ["A: d@2 removed [B]", "B: d@3 deleted removed [C]", "C: d@3 deleted [C]", "d left A@2", "d left B@3"];
-    assert_eq!(keys_of(&db).await, deleted);
+    assert_eq!(keys_of(&db).await, [&deleted[..], &["d was in A, 1", "d was in B, 1", "d was in C, 1"]].concat());
     assert_clean(&db).await;
     put(&db, "d", Some(&third), "{}").await;
     put(&db, "e", None, r#"{"channels":"A"}"#).await;

@@ -17,6 +17,7 @@ const ENDS: u64 = 3;
 const FUNCTION: u64 = 4;
 const RESYNC: u64 = 5;
 const MARKS: u64 = 6;
+const STAYS: u64 = 7;
 
 /// What a key of channels is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) enum ChannelPart {
     Document { channel: String, id: String },
     /// A channel that a document has left.
     Left { id: String, channel: String },
+    /// A channel that a document had left before it was in it again.
+    Stays { id: String, channel: String },
     /// At which second of Unix time a document ends.
     End { second: u64, id: String },
     /// The sync function.
@@ -140,6 +143,29 @@ impl Keys {
         KeyRange { begin: self.two(CHANNELS, LEFT), end: self.two(CHANNELS, LEFT + 1) }
     }
 
+    /// When a document was in a channel that it has entered again since.
+    pub(crate) fn stays(&self, id: &str, channel: &str) -> Vec<u8> {
+        self.channel_text(STAYS, id, channel)
+    }
+
+    /// Those of all channels.
+    pub(crate) fn stays_of(&self, id: &str) -> KeyRange {
+        under(&self.channel_part(STAYS, id))
+    }
+
+    /// The channel in a key of [`Keys::stays_of`].
+    pub(crate) fn stays_channel(&self, key: &[u8]) -> Result<String> {
+        match self.split_channels(key)? {
+            ChannelPart::Stays { channel, .. } => Ok(channel),
+            _ => Err(bad_key()),
+        }
+    }
+
+    /// Those of all documents.
+    pub(crate) fn stays_all(&self) -> KeyRange {
+        KeyRange { begin: self.two(CHANNELS, STAYS), end: self.two(CHANNELS, STAYS + 1) }
+    }
+
     /// That a document ends at a second of Unix time.
     pub(crate) fn end_of_document(&self, second: u64, id: &str) -> Vec<u8> {
         let mut key = self.two(CHANNELS, ENDS);
@@ -223,6 +249,10 @@ impl Keys {
                 let (id, rest) = take_text_at(rest)?;
                 ChannelPart::Left { id, channel: take_text(rest)? }
             }
+            STAYS => {
+                let (id, rest) = take_text_at(rest)?;
+                ChannelPart::Stays { id, channel: take_text(rest)? }
+            }
             ENDS => {
                 let (second, rest) = take_int(rest)?;
                 ChannelPart::End { second, id: take_text(rest)? }
@@ -256,6 +286,7 @@ mod tests {
         assert_eq!(keys().end_of_document(256, "d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x03\x16\x01\0\x02d\0");
         assert_eq!(keys().sync_function(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x04");
         assert_eq!(keys().resync(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x05");
+        assert_eq!(keys().stays("d", "B"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x07\x02d\0\x02B\0");
         let stamped = keys().channel_entry_stamped("A", 65_536, 0x0102);
         let place = entry.len() - STAMP_BYTES;
         assert_eq!(stamped[..place], entry[..place]);
@@ -270,6 +301,7 @@ mod tests {
             assert!(!is_in(&keys().channel_entries("A", 7), &keys().channel_entry(other, &first)), "{other:?}");
             assert!(!is_in(&keys().channel_documents("A"), &keys().channel_document(other, "d")), "{other:?}");
             assert!(!is_in(&keys().left_of("A"), &keys().left(other, "d")), "{other:?}");
+            assert!(!is_in(&keys().stays_of("A"), &keys().stays(other, "d")), "{other:?}");
         }
         assert!(!is_in(&keys().channel_entries("A", 8), &keys().channel_entry("A", &first)));
         let after = keys().channel_entries_after("A", &first);
@@ -289,7 +321,8 @@ mod tests {
             let built = [
                 (keys.channel_entry(&one, &seq), ChannelPart::Entry { channel: one.clone(), seq }, keys.channel_entries_all()),
                 (keys.channel_document(&one, &two), ChannelPart::Document { channel: one.clone(), id: two.clone() }, keys.channel_documents_all()),
-                (keys.left(&two, &one), ChannelPart::Left { id: two.clone(), channel: one }, keys.left_all()),
+                (keys.left(&two, &one), ChannelPart::Left { id: two.clone(), channel: one.clone() }, keys.left_all()),
+                (keys.stays(&two, &one), ChannelPart::Stays { id: two.clone(), channel: one }, keys.stays_all()),
                 (keys.end_of_document(second, &two), ChannelPart::End { second, id: two }, keys.ends_all()),
             ];
             for (key, part, all) in built {
@@ -300,7 +333,8 @@ mod tests {
             }
             prop_assert_eq!(keys.channel_entry_seq(&keys.channel_entry(&channel, &seq)).unwrap(), seq);
             prop_assert_eq!(keys.channel_document_id(&keys.channel_document(&channel, &id)).unwrap(), id.clone());
-            prop_assert_eq!(keys.left_channel(&keys.left(&id, &channel)).unwrap(), channel);
+            prop_assert_eq!(keys.left_channel(&keys.left(&id, &channel)).unwrap(), channel.clone());
+            prop_assert_eq!(keys.stays_channel(&keys.stays(&id, &channel)).unwrap(), channel);
         }
     }
 }

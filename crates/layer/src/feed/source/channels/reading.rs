@@ -14,6 +14,7 @@ use crate::document::body::begin_read;
 use crate::document::edit::check_document_id;
 use crate::error::{Error, Result};
 use crate::feed::source::channels::{Slot, UnderWay};
+use crate::index::channels::decode_stays;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
@@ -25,7 +26,7 @@ use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, is_over, revision};
 use crate::store::seq::Seq;
-use crate::store::since::since_of;
+use crate::store::since::{born, since_of};
 use crate::store::transaction::{Transaction, page_of};
 
 /// Ranges, or documents, that are read at once.
@@ -277,7 +278,8 @@ pub(super) async fn look(
     // Close to one another in the store, too.
     ids.sort_unstable();
     let mut found = Vec::new();
-    let mut states = stream::iter(ids).map(|id| state(trx, instance, id)).buffered(AT_ONCE);
+    let with_stays = !scope.lost.is_empty();
+    let mut states = stream::iter(ids).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE);
     while let Some((id, state)) = states.try_next().await? {
         let row = state.and_then(|state| scope.row_of(&id, &state)).filter(|row| row.position > since);
         found.extend(row.map(|row| (row.position, id)));
@@ -299,7 +301,8 @@ pub(super) async fn answered(
         Slot::Id(_, id) => Some(id.clone()),
     });
     let asked: Vec<String> = asked.collect();
-    let mut states = stream::iter(asked).map(|id| state(trx, instance, id)).buffered(AT_ONCE);
+    let with_stays = !under_way.scope().lost.is_empty();
+    let mut states = stream::iter(asked).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE);
     let mut rows = Vec::with_capacity(slots.len());
     for slot in slots {
         match slot {
@@ -318,11 +321,18 @@ pub(super) async fn answered(
     Ok(rows)
 }
 
-/// What channels know of a document, with its id; `None`: there is none.
-async fn state(trx: &Transaction, instance: &Instance, id: String) -> Result<(String, Option<DocumentState>)> {
+/// What channels know of a document, with its id; `None`: there is none. `with_stays`: and when it was in channels before, which is
+/// asked about for what was lost alone.
+async fn state(
+    trx: &Transaction,
+    instance: &Instance,
+    id: String,
+    with_stays: bool,
+) -> Result<(String, Option<DocumentState>)> {
     let keys = instance.keys.document(&id);
     let info = trx.get(&keys.info(), true);
     let left = begin_read(trx, instance.keys.left_of(&id));
+    let stays = with_stays.then(|| begin_read(trx, instance.keys.stays_of(&id)));
     let Some(info) = info.await? else { return Ok((id, None)) };
     let info = Info::decode(&info)?.read_at(now_ms());
     let channels = channels_of(trx, &keys, &info).await?;
@@ -334,8 +344,14 @@ async fn state(trx: &Transaction, instance: &Instance, id: String) -> Result<(St
         }
     }
     let since = channels.iter().filter_map(|channel| Some((channel.clone(), since_of(&info, channel)?))).collect();
-    let (seq, rev, deleted) = (Stamp(info.stamp), info.winner.to_string(), info.deleted);
-    Ok((id, Some(DocumentState { seq, rev, deleted, channels, since, left: all })))
+    let mut earlier = BTreeMap::new();
+    if let Some(stays) = stays {
+        for row in stays.finish(trx, LEFT_BYTES_MAX).await?.iter().flat_map(|page| page.iter()) {
+            earlier.insert(instance.keys.stays_channel(row.key())?, decode_stays(row.value())?);
+        }
+    }
+    let (seq, rev, deleted, born) = (Stamp(info.stamp), info.winner.to_string(), info.deleted, born(&info));
+    Ok((id, Some(DocumentState { seq, rev, deleted, channels, since, left: all, earlier, born })))
 }
 
 /// The channels of a document's winner.

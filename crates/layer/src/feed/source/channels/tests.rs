@@ -88,6 +88,7 @@ struct Store {
     of_role: BTreeMap<Given, Periods>,
     record: Stamp,
     purged: BTreeSet<String>,
+    vague: BTreeSet<String>,
 }
 
 impl Store {
@@ -95,8 +96,8 @@ impl Store {
         db.create(&CreateOptions { shards, ..CreateOptions::default() }).await.unwrap();
         crate::fenced::give_channels(&db).await;
         let instance = crate::write::batch::instance_of(&layer.inner, &db.name).await.unwrap();
-        let (docs, own, of_role, purged) = Default::default();
-        let mut store = Store { db, instance, seq: 0, docs, own, of_role, record: Stamp::ZERO, purged };
+        let (docs, own, of_role, purged, vague) = Default::default();
+        let mut store = Store { db, instance, seq: 0, docs, own, of_role, record: Stamp::ZERO, purged, vague };
         store.happens(&Event::Record { disabled: false }).await;
         store
     }
@@ -130,15 +131,9 @@ impl Store {
         seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
     }
 
-    /// Whether a document has entered a channel, or another one again, behind the loss of one, or may have.
-    fn is_of_later(&self, doc: &str) -> bool {
-        let state = self.docs.iter().find_map(|(number, state)| (id(*number) == doc).then_some(state));
-        let Some(state) = state else { return false };
-        let left = state.left.values().map(|left| left.since.unwrap_or(left.seq));
-        let since = state.channels.iter().map(|channel| state.since.get(channel).copied().unwrap_or(state.seq));
-        // One in no channel is seen by who has all.
-        let entered = left.chain(since).max().unwrap_or(state.seq);
-        self.held().lost().iter().any(|lost| entered > lost.at)
+    /// Whether a document was in more channels than are named: then it is not known since when, as of what an older program wrote.
+    fn is_vague(&self, doc: &str) -> bool {
+        self.vague.contains(doc)
     }
 
     /// The rows of the feed behind a place.
@@ -234,12 +229,19 @@ impl Store {
         for channel in &left {
             trx.set(&keys.left(&id, channel), &state.left[channel].encode());
         }
-        returned.iter().for_each(|channel| trx.clear(&keys.left(&id, channel)));
+        for channel in &returned {
+            trx.clear(&keys.left(&id, channel));
+            if let Some(stays) = state.earlier.get(channel) {
+                trx.set(&keys.stays(&id, channel), &stays.encode());
+            }
+        }
         let named = names_of(&state.channels.iter().cloned().collect::<Vec<_>>());
-        let mut since = ChannelsSince::known(state.channels.iter().map(|channel| state.since.get(channel).copied()));
+        let each = state.channels.iter().map(|channel| state.since.get(channel).copied());
+        let mut since = ChannelsSince::known(each.chain([state.born]));
         if named.are_elsewhere {
             // As if nothing were known of those.
-            state.since.clear();
+            (state.since, state.born) = Default::default();
+            self.vague.insert(id.clone());
             since = ChannelsSince::default();
         }
         let info = proto::DocumentInfo {
@@ -289,6 +291,8 @@ impl Store {
             trx.clear(&keys.channel_entry(channel, &self.seq(left.seq)));
             trx.clear(&keys.left(&id(doc), channel));
         }
+        let stays = keys.stays_of(&id(doc));
+        trx.clear_range(&stays.begin, &stays.end);
         buckets.all().iter().for_each(|bucket| trx.clear(&bucket.by_seq(&self.seq(state.seq))));
     }
 
@@ -393,9 +397,9 @@ async fn who_reads_to_the_end_has_what_they_see() {
         client.changes = None;
         while !client.page(&store, revocations, leaves, false, None).await {}
         let seen = store.seen();
-        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that; not of what happened behind it.
+        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that.
         let is_told = |doc: &String| {
-            let is_revoked = revocations && !store.is_of_later(doc);
+            let is_revoked = revocations && !store.is_vague(doc);
             seen.contains_key(doc) || !store.purged.contains(doc) && (is_revoked || !has_lost)
         };
         client.docs.retain(|doc, _| is_told(doc));
@@ -554,8 +558,8 @@ async fn followers_get_what_they_see() {
             left = rest;
             store.happen(at_once).await;
             let seen = store.seen();
-            // They keep what has changed behind the loss of its channel.
-            let is_told = |doc: &String| seen.contains_key(doc) || !store.is_of_later(doc);
+            // They keep that of which it is not known when it was in a channel that they lost.
+            let is_told = |doc: &String| seen.contains_key(doc) || !store.is_vague(doc);
             while docs.len() < seen.len() || docs.iter().any(|(doc, rev)| is_told(doc) && seen.get(doc) != Some(rev)) {
                 let followed = tokio::time::timeout(std::time::Duration::from_secs(20), changes.follow()).await;
                 let at = changes.last_seq();
@@ -579,7 +583,7 @@ async fn followers_get_what_they_see() {
         let rest =
             all(&mut store.feed(ChangesQuery { since, revocations: true, ..ChangesQuery::default() }, &alice())).await;
         rest.into_iter().for_each(|row| take(&mut docs, row));
-        docs.retain(|doc, _| store.seen().contains_key(doc) || !store.is_of_later(doc));
+        docs.retain(|doc, _| store.seen().contains_key(doc) || !store.is_vague(doc));
         assert_eq!(docs, store.seen(), "case {case}");
     }
     assert!(shared > 10 && pages > 5, "{shared} rows were shared, {pages} pages read");

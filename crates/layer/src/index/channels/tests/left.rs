@@ -2,30 +2,108 @@
 #![cfg(test)]
 
 use super::*;
+use crate::feed::query::{ChangesQuery, Since};
+use crate::feed::row::RowKind;
+
+async fn anna(server: &Database, channels: &[&str]) {
+    let write = crate::channels::PrincipalWrite {
+        kind: flatbed_channels::Kind::User,
+        name: "anna".to_owned(),
+        email: String::new(),
+        is_disabled: false,
+        admin_channels: channels.iter().map(|name| (*name).to_owned()).collect(),
+        admin_roles: BTreeSet::new(),
+        signs_in: Some(crate::channels::SignsIn::Password(b"{}".to_vec())),
+        is_new: false,
+    };
+    server.put_principal(&write).await.unwrap();
+}
+
+/// The documents of anna's feed behind a place, each with whether it is revoked or removed, and where the feed stands then.
+async fn told(server: &Database, since: Since) -> (Vec<(String, bool)>, Since) {
+    let reader = server.reader().asked_by(Asker::Principal("anna".into()));
+    let mut changes = reader.changes(ChangesQuery { since, revocations: true, ..ChangesQuery::default() });
+    let mut rows = Vec::new();
+    loop {
+        let page = changes.next_page().await.unwrap();
+        let found = page.rows.into_iter().filter(|row| row.kind != RowKind::User);
+        rows.extend(found.map(|row| (row.id, matches!(row.kind, RowKind::Revoked | RowKind::Lost))));
+        if page.at_end {
+            return (rows, Since::After(page.last_seq));
+        }
+    }
+}
+
+/// Who reads on behind the loss of a channel hears of all that they may have of it, wherever that has been since, and of nothing else.
+#[tokio::test]
+async fn who_lost_a_channel_hears_of_what_was_there() {
+    let ([server, db], _directory) = database(true).await;
+    anna(&server, &["A", "C"]).await;
+    let mut revs = BTreeMap::new();
+    for id in ["back", "gone", "moved", "stays", "twice"] {
+        revs.insert(id, put(&db, id, None, r#"{"channels":"A"}"#).await);
+    }
+    let before = put(&db, "before", None, r#"{"channels":"B"}"#).await;
+    let (rows, since) = told(&server, Since::Beginning).await;
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    anna(&server, &["C"]).await;
+    for (id, channels) in
+        [("back", "[]"), ("gone", "[]"), ("moved", r#""B""#), ("twice", "[]"), ("twice", r#""A""#), ("twice", "[]")]
+    {
+        let body = format!(r#"{{"channels":{channels}}}"#);
+        let rev = put(&db, id, revs.get(id), &body).await;
+        revs.insert(id, rev);
+    }
+    for id in ["back", "twice"] {
+        put(&db, id, revs.get(id), r#"{"channels":"A"}"#).await;
+    }
+    // These came when she had it no more, and one of them has gone since.
+    put(&db, "before", Some(&before), r#"{"channels":"A"}"#).await;
+    let new = put(&db, "new", None, r#"{"channels":"A"}"#).await;
+    put(&db, "new", Some(&new), r#"{"channels":[]}"#).await;
+    assert_clean(&db).await;
+    let mut lost: Vec<_> = ["back", "gone", "moved", "stays", "twice"].map(|id| (id.to_owned(), true)).into();
+    let sorted = |(mut rows, _): (Vec<_>, Since)| {
+        rows.sort();
+        rows
+    };
+    assert_eq!(sorted(told(&server, since).await), lost);
+    // Who is given it again is sent what is there, and hears of the others.
+    anna(&server, &["A", "C"]).await;
+    lost.iter_mut().for_each(|(id, is_gone)| *is_gone = ["gone", "moved"].contains(&&**id));
+    lost.insert(1, ("before".to_owned(), false));
+    assert_eq!(sorted(told(&server, since).await), lost);
+}
+
+/// The same of all documents, which need be in no channel.
+#[tokio::test]
+async fn who_lost_all_hears_of_what_there_was() {
+    let ([server, db], _directory) = database(true).await;
+    anna(&server, &["*"]).await;
+    let [edited, entered] = ["edited", "entered"];
+    let revs = [put(&db, edited, None, "{}").await, put(&db, entered, None, "{}").await];
+    let (rows, since) = told(&server, Since::Beginning).await;
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    anna(&server, &[]).await;
+    put(&db, edited, Some(&revs[0]), "{}").await;
+    put(&db, entered, Some(&revs[1]), r#"{"channels":"A"}"#).await;
+    put(&db, "new", None, "{}").await;
+    let (mut rows, _) = told(&server, since).await;
+    rows.sort();
+    assert_eq!(rows, [(edited.to_owned(), true), (entered.to_owned(), true)]);
+    assert_clean(&db).await;
+}
 
 /// Whoever was told that a document left, and asks for the revision with which it did, hears that: also who has been given the channel of that
 /// revision since, and would keep its body in the place of what they are to forget.
 #[tokio::test]
 async fn the_revision_with_which_a_document_left_says_so() {
     let ([server, db], _directory) = database(true).await;
-    let anna = async |channels: &[&str]| {
-        let write = crate::channels::PrincipalWrite {
-            kind: flatbed_channels::Kind::User,
-            name: "anna".to_owned(),
-            email: String::new(),
-            is_disabled: false,
-            admin_channels: channels.iter().map(|name| (*name).to_owned()).collect(),
-            admin_roles: BTreeSet::new(),
-            signs_in: Some(crate::channels::SignsIn::Password(b"{}".to_vec())),
-            is_new: false,
-        };
-        server.put_principal(&write).await.unwrap();
-    };
-    anna(&["A"]).await;
+    anna(&server, &["A"]).await;
     let first = put(&db, "d", None, r#"{"channels":"A"}"#).await;
     let gone = put(&db, "d", Some(&first), r#"{"channels":"B"}"#).await;
     let third = put(&db, "d", Some(&gone), r#"{"channels":"C"}"#).await;
-    anna(&["A", "B"]).await;
+    anna(&server, &["A", "B"]).await;
     let reader = server.reader().asked_by(Asker::Principal("anna".into()));
     let options = |rev: &RevId, latest| GetOptions { rev: Some(rev.clone()), latest, ..GetOptions::default() };
     let shown = async |rev: &RevId| {
