@@ -81,18 +81,12 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How much earlier or later a document ends than its second says: clocks, and that seconds are whole.
 const CLOCKS: Duration = Duration::from_secs(1);
 
-/// Whether nothing shows a document that has ended; else walks do until its tombstone is written (design/channels.md, "What is to be done").
-const ENDED_IS_HIDDEN: bool = false;
+/// For how long a feed may stay open whose reader is disabled, while nothing comes: where the storage fails, who reads it for all followers
+/// waits for a second.
+const FEEDS_END_WITHIN: Duration = Duration::from_secs(3);
 
-/// Whether `revocations=true` tells of documents that were edited behind the loss, too (the same).
-const LOSSES_ARE_TOLD: bool = false;
-
-/// Whether every document that somebody has kept must have left their channels with a row. Not held yet: once, beside servers that die
-/// (`FLATBED_TEST_SEED=660661015`), a follower kept one that had.
-const LEAVING_IS_HELD: bool = false;
-
-/// Whether the feed of an account ends whose user is disabled; else it stays open, and nothing comes (the same).
-const DISABLED_FEEDS_END: bool = false;
+/// A connection that was not used for so long is not used again: the server may be about to close it.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// A request that takes longer has been forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -228,7 +222,8 @@ impl World {
     fn sent(&self, user: usize, doc: usize, rev: &str, deleted: bool, span: Span, asked: impl Fn() -> String) {
         let body = lock(&self.model).revs.get(&(doc, rev.to_owned())).cloned();
         match body {
-            Some(body) => ask::judge(self, user, doc, &body, span, &asked()),
+            Some(body) if deleted => ask::judge(self, user, doc, &body, span, &asked()),
+            Some(body) => ask::judge_whole(self, user, doc, &body, span, &asked()),
             None => {
                 let mut deferred = lock(&self.deferred);
                 deferred.push(Deferred { user, doc, rev: rev.to_owned(), deleted, span, asked: asked() });
@@ -270,14 +265,16 @@ impl World {
 }
 
 fn judge_late(world: &World, one: &Deferred, body: &model::Body) {
-    ask::judge(world, one.user, one.doc, body, one.span, &one.asked);
+    let judge = if one.deleted { ask::judge } else { ask::judge_whole };
+    judge(world, one.user, one.doc, body, one.span, &one.asked);
 }
 
 /// Connections of a task, one to each server.
 pub(crate) struct Client {
     world: Arc<World>,
     random: Random,
-    connections: HashMap<SocketAddr, Connection>,
+    /// Each with when it was used last.
+    connections: HashMap<SocketAddr, (Connection, Instant)>,
 }
 
 impl Client {
@@ -300,16 +297,23 @@ impl Client {
         body: &str,
     ) -> Option<Answer> {
         let mut connection = match self.connections.remove(&server) {
-            Some(connection) => connection,
-            None => Connection::open(server).await.ok()?,
+            Some((connection, used)) if used.elapsed() < IDLE => connection,
+            _ => Connection::open(server).await.ok()?,
         };
+        let from = Instant::now();
         let called = timeout(PATIENCE, connection.call(method, path, headers, body)).await;
         let called = called.unwrap_or_else(|_| panic!("{method} {path}: no answer"));
         if called.is_ok() && !connection.is_last {
-            self.connections.insert(server, connection);
+            self.connections.insert(server, (connection, Instant::now()));
         }
         if called.is_err() {
-            assert!(self.world.may_break || !lock(&self.world.servers).contains(&server), "{method} {path} broke");
+            let may_break = self.world.may_break || !lock(&self.world.servers).contains(&server);
+            // A feed is cut off whose reader is disabled.
+            let reader = headers.iter().find_map(|(_, value)| self.world.cookies.iter().position(|of| of == value));
+            let span = Span { from, to: Instant::now() };
+            let is_kept_out = |user| !lock(&self.world.model).sure(user, span).is_enabled;
+            let is_cut = || path.contains("/_changes") && reader.is_some_and(is_kept_out);
+            assert!(may_break || is_cut(), "{method} {path} broke");
             self.world.count("broken");
         }
         called.ok()

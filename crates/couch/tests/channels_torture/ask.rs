@@ -82,7 +82,7 @@ pub fn shown(world: &World, user: usize, doc: usize, shown: &Value, span: Span, 
     };
     let body = lock(&world.model).bodies.get(&number).cloned();
     match body {
-        Some(body) => judge(world, user, doc, &body, span, &format!("{asked} shows {shown}")),
+        Some(body) => judge_whole(world, user, doc, &body, span, &format!("{asked} shows {shown}")),
         None => world.fail(&format!("{asked} shows {shown}, which nobody has written"), user, Some(doc)),
     }
     Some(number)
@@ -100,12 +100,25 @@ pub fn judge(world: &World, user: usize, doc: usize, body: &Body, span: Span, as
         world.fail(&format!("{asked}: {body:?} between {from:?} and {to:?} ago, with {rights:?}"), user, Some(doc));
     }
     world.count("revisions shown by right");
-    if super::ENDED_IS_HIDDEN && body.ends.is_some_and(|at| at + super::CLOCKS < span.from) {
+}
+
+/// The same of one that was shown as one that there is: with its body, or as no tombstone.
+pub fn judge_whole(world: &World, user: usize, doc: usize, body: &Body, span: Span, asked: &str) {
+    judge(world, user, doc, body, span, asked);
+    if body.ends.is_some_and(|at| at + super::CLOCKS < span.from) {
         world.fail(
             &format!("{asked}: {body:?}, which has ended {:?} ago", body.ends.map(|at| at.elapsed())),
             user,
             Some(doc),
         );
+    }
+}
+
+/// Judges that somebody is told of a document which is not there for them any more.
+pub fn was_had(world: &World, user: usize, doc: usize, asked: impl Fn() -> String) {
+    let was_had = lock(&world.model).may_have_had(user, doc);
+    if !was_had {
+        world.fail(&format!("{}: it was never theirs", asked()), user, Some(doc));
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::client::Connection;
 use super::model::{doc_of, user_name};
 use super::timeline::Span;
-use super::{Client, GRACE, Who, World, ask, lock, parsed};
+use super::{Client, FEEDS_END_WITHIN, GRACE, Who, World, ask, lock, parsed};
 
 /// How often a reader who has read nothing looks whether the feed should have ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,6 +28,19 @@ pub struct Followed {
     pub user: usize,
     pub told_of_losses: bool,
     pub documents: BTreeMap<usize, Known>,
+    pub told: Told,
+}
+
+/// What somebody was sent of each document, with when that was, for whoever has to find out what went wrong.
+pub type Told = BTreeMap<usize, Vec<(Instant, String)>>;
+
+/// One more, of which the last few are kept.
+pub fn told(told: &mut Told, doc: usize, asked: &str, row: &Value) {
+    let of = told.entry(doc).or_default();
+    of.push((Instant::now(), format!("{asked} sent {row}")));
+    if of.len() > 12 {
+        of.remove(0);
+    }
 }
 
 pub struct Follower {
@@ -35,6 +48,7 @@ pub struct Follower {
     user: usize,
     since: String,
     documents: BTreeMap<usize, Known>,
+    told: Told,
     has_end: bool,
 }
 
@@ -57,7 +71,7 @@ struct Open {
 impl Follower {
     pub fn new(world: &Arc<World>, user: usize) -> Follower {
         let client = Client::new(world, 0x10_000 + user as u64);
-        Follower { client, user, since: "0".into(), documents: BTreeMap::new(), has_end: false }
+        Follower { client, user, since: "0".into(), documents: BTreeMap::new(), told: Told::new(), has_end: false }
     }
 
     fn told_of_losses(&self) -> bool {
@@ -82,7 +96,8 @@ impl Follower {
             let pause = if world.is_closed() { 30 } else { 300 };
             sleep(Duration::from_millis(self.client.random.below(pause))).await;
         }
-        Followed { user: self.user, told_of_losses: self.told_of_losses(), documents: self.documents }
+        let told_of_losses = self.told_of_losses();
+        Followed { user: self.user, told_of_losses, documents: self.documents, told: self.told }
     }
 
     async fn follow(&mut self, feed: Feed) {
@@ -211,6 +226,7 @@ impl Follower {
         }
         let doc = doc_of(&id).unwrap_or_else(|| panic!("{row}"));
         let span = self.just_now(open);
+        told(&mut self.told, doc, &open.path, row);
         let rev = text(&row["changes"][0]["rev"]);
         let asked = || format!("{} sent {row}", open.path);
         let has_left = row["removed"].as_array().is_some_and(|removed| !removed.is_empty());
@@ -224,6 +240,7 @@ impl Follower {
                 world.sent(self.user, doc, &text(&leaf["rev"]), row["deleted"] == true, span, asked);
             }
         } else {
+            ask::was_had(&world, self.user, doc, asked);
             world.count("rows of what is gone");
         }
         if is_gone {
@@ -235,10 +252,10 @@ impl Follower {
         }
     }
 
-    /// The user was not disabled a second ago, and as much more as this machine is late.
+    /// The user was not disabled some seconds ago, and as much more as this machine is late.
     fn must_go_on(&self, open: &Open) {
-        let span = self.just_now(open);
-        if span.from <= open.came || !super::DISABLED_FEEDS_END {
+        let span = self.just_now(open).since(FEEDS_END_WITHIN - GRACE);
+        if span.from <= open.came {
             return;
         }
         let world = &self.client.world;

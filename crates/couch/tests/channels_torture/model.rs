@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::timeline::{Span, Timeline};
+use super::timeline::{KEPT, Span, Timeline};
 
 pub const USERS: usize = 40;
 pub const ROLES: usize = 10;
@@ -197,6 +197,8 @@ impl Rights {
 }
 
 pub struct Model {
+    /// Since when it remembers all.
+    began: Instant,
     pub users: Vec<Timeline<User>>,
     /// The channels that an administrator gave; `None`: there is no such role.
     pub roles: Vec<Timeline<Option<Mask>>>,
@@ -208,8 +210,6 @@ pub struct Model {
     pub revs: HashMap<(usize, String), Arc<Body>>,
     /// When each user may have lost something first.
     pub lost: Vec<Option<Instant>>,
-    /// When each document was written last.
-    pub written: Vec<Option<Instant>>,
 }
 
 /// What all documents may give, or surely give, to a user and to all roles.
@@ -222,6 +222,7 @@ struct Gives {
 impl Model {
     pub fn new() -> Model {
         Model {
+            began: Instant::now(),
             users: (0..USERS).map(|_| Timeline::new(User::default())).collect(),
             roles: (0..ROLES).map(|_| Timeline::new(None)).collect(),
             docs: (0..DOCS).map(|_| Timeline::new(Arc::default())).collect(),
@@ -229,7 +230,6 @@ impl Model {
             bodies: HashMap::new(),
             revs: HashMap::new(),
             lost: vec![None; USERS],
-            written: vec![None; DOCS],
         }
     }
 
@@ -316,6 +316,31 @@ impl Model {
         let is_leaf = states.iter().any(|state| state.leaves.iter().any(|leaf| leaf.body.number == body.number));
         let functions = if is_leaf { self.functions(span) } else { (0..=*self.functions.newest()).collect() };
         functions.into_iter().any(|function| rights.sees(body.channels_by(function)))
+    }
+
+    /// The same of any revision of a document that has a file.
+    pub fn may_show_a_file(&self, rights: Rights, doc: usize, span: Span) -> bool {
+        let mut with_file = self.revs.iter().filter(|((of, _), body)| *of == doc && body.has_file);
+        with_file.any(|(_, body)| self.may_show(rights, doc, body, span))
+    }
+
+    /// Whether a revision may be seen by somebody with such rights, by whatever function there was.
+    pub fn may_be_seen(&self, rights: Rights, body: &Body) -> bool {
+        (0..=*self.functions.newest()).any(|function| rights.sees(body.channels_by(function)))
+    }
+
+    /// Whether a document may ever have been in a channel while a user had that, disabled or not: else nothing may tell of its loss.
+    pub fn may_have_had(&self, user: usize, doc: usize) -> bool {
+        let was_had = |(state, span): (&Arc<Doc>, Span)| {
+            let (rights, functions) = (self.possible(user, span), self.functions(span));
+            let mut channels =
+                state.winners().into_iter().flat_map(|leaf| functions.iter().map(|by| leaf.body.channels_by(*by)));
+            // What is said of one who is disabled leaves out what they were given.
+            self.users[user].possible(span).iter().any(|user| user.is_disabled)
+                || rights.has_all && !state.leaves.is_empty()
+                || channels.any(|channels| channels & rights.channels != 0)
+        };
+        self.began.elapsed() >= KEPT || self.docs[doc].spans_of().any(was_had)
     }
 
     /// Whether a revision must have been shown to somebody who has surely such rights, wherever it may have been.

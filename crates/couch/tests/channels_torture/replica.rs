@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use super::follow::{Told, told};
 use super::model::{doc_id, doc_of};
 use super::timeline::Span;
 use super::{Client, PATIENCE, Who, World, ask, lock, parsed};
@@ -18,6 +19,7 @@ pub struct Replicated {
     pub all_leaves: bool,
     /// The revisions of each document that are not deleted, by the numbers of their bodies.
     pub documents: BTreeMap<usize, Vec<u64>>,
+    pub told: Told,
 }
 
 pub struct Replica {
@@ -26,6 +28,7 @@ pub struct Replica {
     all_leaves: bool,
     since: String,
     documents: BTreeMap<usize, BTreeMap<String, u64>>,
+    told: Told,
     has_end: bool,
 }
 
@@ -33,7 +36,7 @@ impl Replica {
     pub fn new(world: &Arc<World>, user: usize) -> Replica {
         let client = Client::new(world, 0x20_000 + user as u64);
         let (documents, all_leaves) = (BTreeMap::new(), user.is_multiple_of(2));
-        Replica { client, user, all_leaves, since: "0".into(), documents, has_end: false }
+        Replica { client, user, all_leaves, since: "0".into(), documents, told: Told::new(), has_end: false }
     }
 
     /// Replicates a few pages from time to time, and in the end all that is left.
@@ -57,7 +60,7 @@ impl Replica {
         }
         let documents = self.documents.into_iter().filter(|(_, leaves)| !leaves.is_empty());
         let documents = documents.map(|(doc, leaves)| (doc, leaves.into_values().collect())).collect();
-        Replicated { user: self.user, all_leaves: self.all_leaves, documents }
+        Replicated { user: self.user, all_leaves: self.all_leaves, documents, told: self.told }
     }
 
     async fn asked(&mut self, method: &str, path: &str, body: &str) -> Option<(Value, Span)> {
@@ -91,11 +94,16 @@ impl Replica {
                 continue;
             }
             let doc = doc_of(&id).unwrap_or_else(|| panic!("{row}"));
-            if row["revoked"] == true {
+            told(&mut self.told, doc, &path, row);
+            let is_revoked = row["revoked"] == true;
+            let has_left = row["removed"].as_array().is_some_and(|removed| !removed.is_empty());
+            if is_revoked || has_left {
+                ask::was_had(&world, self.user, doc, || format!("{path}: {row}"));
+            }
+            if is_revoked {
                 gone.push(doc);
                 continue;
             }
-            let has_left = row["removed"].as_array().is_some_and(|removed| !removed.is_empty());
             for leaf in row["changes"].as_array().expect("leaves") {
                 let rev = text(&leaf["rev"]);
                 if !has_left {
@@ -124,6 +132,7 @@ impl Replica {
             world.count("revoked in replicas");
         }
         for (doc, revision) in found {
+            told(&mut self.told, doc, "_bulk_get", &revision);
             self.take(doc, &revision);
         }
         self.since = text(&answer["last_seq"]);

@@ -249,7 +249,8 @@ async fn make(client: &mut Client, attempt: Attempt) {
     let server = client.server();
     let answer = client.call(server, "PUT", &path, &world.headers(who), &text).await;
     let span = Span { from, to: Instant::now() };
-    let judge = |answer: &Answer| accepted(&world, doc, who, &leaf.body, stub_of.as_deref(), span, version, answer);
+    let stub_of = stub_of.as_deref().map(|of| (of, new_edits));
+    let judge = |answer: &Answer| accepted(&world, doc, who, &leaf.body, stub_of, span, version, answer);
     let rev = match answer {
         Some(answer @ Answer { status: 200..=202, .. }) => {
             if is_conflict {
@@ -279,7 +280,6 @@ async fn make(client: &mut Client, attempt: Attempt) {
     let _ = leaf.rev.set(rev.clone());
     model.revs.insert((doc, rev), leaf.body.clone());
     model.docs[doc].acknowledge(version);
-    model.written[doc] = Some(Instant::now());
     if gives_things(doc) {
         // Something may have been taken away.
         for lost in &mut model.lost {
@@ -328,7 +328,7 @@ fn accepted(
     doc: usize,
     who: Who,
     body: &Body,
-    stub_of: Option<&Body>,
+    stub_of: Option<(&Body, bool)>,
     span: Span,
     version: u64,
     answer: &Answer,
@@ -345,7 +345,14 @@ fn accepted(
     let (possible, sure) = (model.possible(user, span), model.sure(user, span));
     let has = |rights: super::model::Rights| body.needs.is_none_or(|needs| rights.channels >> needs & 1 == 1);
     let (may_file, must_file) = match stub_of {
-        Some(of) => (model.may_show(possible, doc, of, span), model.must_show(sure, of, span)),
+        Some((of, new_edits)) => {
+            // In another replica's revision it may stand for the file of any that there is.
+            let may_file = match new_edits {
+                true => model.may_show(possible, doc, of, span),
+                false => model.may_show_a_file(possible, doc, span),
+            };
+            (may_file, model.must_show(sure, of, span))
+        }
         None => (true, true),
     };
     model.docs[doc].hide(None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Longer than anything lasts that is judged.
-const KEPT: Duration = Duration::from_secs(180);
+pub const KEPT: Duration = Duration::from_secs(180);
 
 /// A moment, or what lies between two: `from` is not after `to`.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +77,15 @@ impl<T> Timeline<T> {
     #[allow(dead_code, reason = "one of the tortures looks at it")]
     pub fn history_of(&self) -> impl Iterator<Item = (&T, Instant)> {
         self.versions.iter().map(|version| (&version.value, version.began))
+    }
+
+    /// The same, each with all the time in which it may have been so.
+    #[allow(dead_code, reason = "one of the tortures looks at it")]
+    pub fn spans_of(&self) -> impl Iterator<Item = (&T, Span)> {
+        self.versions.iter().enumerate().map(|(at, version)| {
+            let over = self.versions.iter().skip(at + 1).filter_map(|later| later.acknowledged).min();
+            (&version.value, Span { from: version.began, to: over.unwrap_or_else(Instant::now) })
+        })
     }
 
     /// As it was set last, made or not.
