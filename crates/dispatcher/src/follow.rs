@@ -39,7 +39,8 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>) {
     for job in &followed {
         job.status.stop();
     }
-    for job in followed {
+    let leaving: Vec<Arc<Followed>> = dispatcher.leaving().values().cloned().collect();
+    for job in followed.into_iter().chain(leaving) {
         job.status.ended().await;
     }
 }
@@ -175,7 +176,7 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
                     dispatcher.unfollow(&id);
                 }
                 let followed = Followed::new(dispatcher, description, listed.fingerprint, listed.orders);
-                dispatcher.follow(id, followed, before.cloned());
+                dispatcher.follow(id, followed);
             }
         }
     }

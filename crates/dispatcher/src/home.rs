@@ -86,11 +86,11 @@ impl Home {
         }
     }
 
-    /// Removes a lease of a job that is gone.
-    pub(crate) async fn forget(&self, id: &str) -> Result<(), LeaseError> {
+    /// Removes a lease of a job that is gone. False: the job is there, as it was made again, and its lease may be somebody's.
+    pub(crate) async fn forget(&self, id: &str) -> Result<bool, LeaseError> {
         match self {
             Home::Here { layer, actor } => {
-                let dropped = Home::database(layer, actor).drop_lease(id).await;
+                let dropped = Home::database(layer, actor).drop_document_lease(id).await;
                 dropped.map_err(|error| LeaseError::Storage(error.into()))
             }
             Home::There { store, time_max } => leases::forget(store, id, *time_max).await.map_err(not_asked),
@@ -105,10 +105,25 @@ fn not_asked(error: StoreError) -> LeaseError {
     }
 }
 
+/// In one transaction with the look whether there is such a job: of what is no job there would be leases that nobody removes.
+async fn take_here(
+    layer: &Layer,
+    actor: &ServerActor,
+    id: &str,
+    owner: &Owner,
+    stale: Option<&Lease>,
+) -> Result<TakenLease, LeaseError> {
+    match Home::database(layer, actor).take_document_lease(id, owner, stale).await {
+        Ok(Some(taken)) => Ok(taken),
+        Ok(None) | Err(flatbed_layer::Error::DatabaseNotFound) => Err(LeaseError::Gone),
+        Err(error) => Err(LeaseError::Storage(error.into())),
+    }
+}
+
 impl Leases for Home {
     async fn take(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease, LeaseError> {
         match self {
-            Home::Here { layer, actor } => match Home::database(layer, actor).take(id, owner, stale).await? {
+            Home::Here { layer, actor } => match take_here(layer, actor, id, owner, stale).await? {
                 TakenLease::Ours(lease) => {
                     let state = serde_json::to_vec(&Given::of(&lease.state));
                     let state = state.map_err(|error| LeaseError::Storage(error.into()))?;

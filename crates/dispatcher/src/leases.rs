@@ -85,12 +85,7 @@ impl Dispatcher {
             None | Some(Value::Null) => None,
             Some(stale) => Some(unseen(stale).ok_or_else(|| Refusal::Bad("`stale` is no lease".to_owned()))?),
         };
-        let id = format!("{JOB}{id}");
-        // Of what is no job there would be leases that nobody removes.
-        if self.store.get(&id).await?.is_none() {
-            return Err(Refusal::NoJob.into());
-        }
-        match self.home.take(&id, &owner, stale.as_ref()).await? {
+        match self.home.take(&format!("{JOB}{id}"), &owner, stale.as_ref()).await? {
             TakenLease::Ours(lease) => {
                 let given: Given = serde_json::from_slice(&lease.state).unwrap_or_default();
                 Ok(json!({"ours": true, "epoch": given.epoch, "told": given.told}))
@@ -120,11 +115,9 @@ impl Dispatcher {
     /// # Errors
     /// [`ApiError`].
     pub async fn forget_lease(&self, id: &str) -> Result<Value> {
-        let id = format!("{JOB}{id}");
-        if self.store.get(&id).await?.is_some() {
+        if !self.home.forget(&format!("{JOB}{id}")).await? {
             return Err(Refusal::Conflict("the job is still there").into());
         }
-        self.home.forget(&id).await?;
         Ok(json!({"ok": true}))
     }
 }
@@ -172,8 +165,12 @@ pub(crate) async fn page(
     rows.iter().map(row).collect::<Option<_>>().ok_or_else(|| nonsense("list of leases"))
 }
 
-pub(crate) async fn forget(store: &Store, id: &str, time_max: Duration) -> std::result::Result<(), StoreError> {
-    store.call_within(Method::DELETE, &path(id, ""), None, time_max).await.map(drop)
+/// False: the job is there.
+pub(crate) async fn forget(store: &Store, id: &str, time_max: Duration) -> std::result::Result<bool, StoreError> {
+    match store.call_within(Method::DELETE, &path(id, ""), None, time_max).await {
+        Err(error) if error.status() == Some(409) => Ok(false),
+        done => done.map(|_| true),
+    }
 }
 
 pub(crate) async fn take(

@@ -184,6 +184,8 @@ pub struct Dispatcher {
     store: Store,
     /// Jobs that are to run, by id, whichever process runs them.
     jobs: Mutex<HashMap<String, Arc<Followed>>>,
+    /// By id, the last of those that have been told to end and may not have done so: the next one waits for it.
+    leaving: Mutex<HashMap<String, Arc<Followed>>>,
     /// This process, for leases.
     owner: Owner,
     rooms: Arc<Semaphore>,
@@ -220,8 +222,8 @@ impl Dispatcher {
         let home = home(store.clone());
         let lease_ms = AtomicU64::new(u64::try_from(options.lease.as_millis()).unwrap_or(u64::MAX));
         let rooms = Arc::new(Semaphore::new(options.jobs_max.min(Semaphore::MAX_PERMITS)));
-        let (jobs, metrics, follower) = (Mutex::default(), Arc::default(), Status::new());
-        Ok(Arc::new(Dispatcher { home, options, lease_ms, store, jobs, owner, rooms, metrics, follower }))
+        let (jobs, leaving, metrics, follower) = (Mutex::default(), Mutex::default(), Arc::default(), Status::new());
+        Ok(Arc::new(Dispatcher { home, options, lease_ms, store, jobs, leaving, owner, rooms, metrics, follower }))
     }
 
     /// Begins to work off `_worker`. The task is for [`Dispatcher::stop`].
@@ -255,19 +257,38 @@ impl Dispatcher {
         self.map().values().cloned().collect()
     }
 
-    fn follow(self: &Arc<Self>, id: String, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
+    fn leaving(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job once the one that had its id before, in whatever way it went, has ended: both have the lease of this process.
+    fn follow(self: &Arc<Self>, id: String, followed: Arc<Followed>) {
+        let before = self.leaving().get(&id).cloned();
         self.map().insert(id, followed.clone());
         tokio::spawn(followed.run(self.clone(), before));
     }
 
     fn unfollow(&self, id: &str) {
         if let Some(followed) = self.map().remove(id) {
+            self.leaving().insert(id.to_owned(), followed.clone());
             followed.status.stop();
+            self.left(&followed);
             let (progress, metrics) = (&followed.progress, &self.metrics);
             metrics.worker_delivered.add(progress.delivered());
             metrics.worker_queued.add(progress.queued());
             metrics.worker_replayed.add(progress.replayed());
             metrics.worker_outages.add(progress.outages());
+        }
+    }
+
+    /// Nobody has to wait for a job that has ended.
+    pub(crate) fn left(&self, followed: &Arc<Followed>) {
+        if followed.status.has_ended() {
+            let mut leaving = self.leaving();
+            let id = &followed.description.id;
+            if leaving.get(id).is_some_and(|last| Arc::ptr_eq(last, followed)) {
+                leaving.remove(id);
+            }
         }
     }
 }

@@ -194,7 +194,7 @@ impl Followed {
         });
     }
 
-    /// Runs the job, after an older description of it, whenever it is this process's turn, until it is to end.
+    /// Runs the job, once an older description of it has ended, whenever it is this process's turn, until it is to end.
     pub(crate) async fn run(self: Arc<Self>, dispatcher: Arc<Dispatcher>, before: Option<Arc<Followed>>) {
         if let Some(before) = before {
             before.status.ended().await;
@@ -203,6 +203,7 @@ impl Followed {
         let backoff = dispatcher.options.backoff;
         let work = Arc::new(Work { followed: self, dispatcher });
         lead(&work, &work.followed.claim, &leases, &backoff).await;
+        work.dispatcher.left(&work.followed);
     }
 }
 

@@ -241,6 +241,8 @@ async fn nothing_is_written_while_a_renewal_goes_on() {
         db.take_lease("l", &owner, None).await.map(|_| ()),
         db.hold_lease("l", &owner, b"", false).await.map(|_| ()),
         db.drop_lease("l").await,
+        db.take_document_lease("a", &owner, None).await.map(|_| ()),
+        db.drop_document_lease("b").await.map(|_| ()),
         db.set_security(b"{}").await,
         db.set_purged_infos_limit(9).await,
         db.purge("a", &[]).await.map(|_| ()),

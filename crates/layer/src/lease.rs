@@ -6,8 +6,10 @@ use std::sync::Arc;
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 use prost::Message;
 
+use crate::document::tree;
 use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
+use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
 use crate::store::once::Once;
@@ -94,26 +96,48 @@ pub type MayFollow<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 enum Place<'a> {
     /// The database of this name.
     Database(&'a str),
+    /// A document of it, whose id is the lease's.
+    Document(&'a str),
     Root,
 }
 
 impl Place<'_> {
-    /// The key of a lease, in a transaction that writes it.
-    async fn key(self, trx: &Transaction, inner: &Inner, id: &str) -> Result<Vec<u8>> {
+    /// The key of a lease, in a transaction that writes it. `None`: what it belongs to is not there.
+    async fn key(self, trx: &Transaction, inner: &Inner, id: &str) -> Result<Option<Vec<u8>>> {
         match self {
-            Place::Database(name) => Ok(inner.resolve_for_write(trx, name).await?.keys.lease(id)),
-            Place::Root => epoch_for_write(trx, &inner.keys).await.map(|_| inner.keys.lease(id)),
+            Place::Database(name) => Ok(Some(inner.resolve_for_write(trx, name).await?.keys.lease(id))),
+            Place::Document(name) => {
+                let instance = inner.resolve_for_write(trx, name).await?;
+                Ok(is_there(trx, &instance, id).await?.then(|| instance.keys.lease(id)))
+            }
+            Place::Root => epoch_for_write(trx, &inner.keys).await.map(|_| Some(inner.keys.lease(id))),
         }
     }
 }
 
-async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
+/// `None`: it is a document's, and there is no such document.
+async fn try_take(
+    inner: &Inner,
+    place: Place<'_>,
+    id: &str,
+    owner: &Owner,
+    stale: Option<&Lease>,
+) -> Result<Option<TakenLease>> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
     // Always as long where it is written.
     let first_beat = u64::from_le_bytes(random) | 1 << 63;
     let mut take = Take { inner, place, id, owner, stale, first_beat };
     transaction::write(&inner.db, &inner.metrics, &mut take).await
+}
+
+async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
+    try_take(inner, place, id, owner, stale).await?.ok_or(Error::DatabaseNotFound)
+}
+
+/// Whether there is such a document, and stays there until the transaction is done.
+async fn is_there(trx: &Transaction, instance: &Instance, id: &str) -> Result<bool> {
+    Ok(tree::info(trx, &instance.keys.document(id), false).await?.is_some_and(|info| !info.deleted))
 }
 
 async fn hold(
@@ -145,6 +169,17 @@ impl Database {
         take(&self.inner, Place::Database(&self.name), id, owner, stale).await
     }
 
+    /// As [`Database::take_lease`], of what the document with this id stands for. `None`: there is no such document, and no lease is made of
+    /// it, which nobody would remove.
+    pub async fn take_document_lease(
+        &self,
+        id: &str,
+        owner: &Owner,
+        stale: Option<&Lease>,
+    ) -> Result<Option<TakenLease>> {
+        try_take(&self.inner, Place::Document(&self.name), id, owner, stale).await
+    }
+
     /// Says that `owner` is still there, and what it has to tell (at most [`LEASE_STATE_BYTES_MAX`] bytes). False: the
     /// lease is no longer its. With `release` the lease is given up, and its state stays.
     ///
@@ -173,6 +208,12 @@ impl Database {
     /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
         let mut drop = Remove::new(&self.inner, &self.name, id)?;
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await.map(|_| ())
+    }
+
+    /// As [`Database::drop_lease`], once the document with this id is gone. False: it is there, be it made again, and so is its lease.
+    pub async fn drop_document_lease(&self, id: &str) -> Result<bool> {
+        let mut drop = Remove { is_document: true, ..Remove::new(&self.inner, &self.name, id)? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
     }
 }
@@ -195,10 +236,10 @@ struct Take<'a> {
 }
 
 impl Operation for Take<'_> {
-    type Output = TakenLease;
+    type Output = Option<TakenLease>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<TakenLease> {
-        let key = self.place.key(trx, self.inner, self.id).await?;
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<TakenLease>> {
+        let Some(key) = self.place.key(trx, self.inner, self.id).await? else { return Ok(None) };
         let found = trx.get(&key, false).await?;
         let found = match found {
             Some(bytes) => decode(&bytes)?,
@@ -207,11 +248,11 @@ impl Operation for Take<'_> {
         // An own earlier attempt's commit is seen as ours.
         let is_free = !found.is_of_another(self.owner) || self.stale.is_some_and(|stale| stale.is_still(&found));
         if !is_free {
-            return Ok(TakenLease::Others(found));
+            return Ok(Some(TakenLease::Others(found)));
         }
         let (owner, beats) = (self.owner.to_vec(), found.beats.wrapping_add(1));
         trx.set(&key, &proto::Lease { owner, beats, state: found.state.clone() }.encode_to_vec());
-        Ok(TakenLease::Ours(found))
+        Ok(Some(TakenLease::Ours(found)))
     }
 }
 
@@ -231,7 +272,7 @@ impl Operation for Hold<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
-        let key = self.place.key(trx, self.inner, self.id).await?;
+        let Some(key) = self.place.key(trx, self.inner, self.id).await? else { return Ok(false) };
         let found = trx.get(&key, false).await?;
         let found = found.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
         if found.owner != self.owner {
@@ -256,27 +297,33 @@ pub(crate) struct Remove<'a> {
     inner: &'a Inner,
     name: &'a str,
     id: &'a str,
+    /// Only once there is no document of this id.
+    is_document: bool,
     once: Once,
 }
 
 impl<'a> Remove<'a> {
     pub(crate) fn new(inner: &'a Inner, name: &'a str, id: &'a str) -> Result<Remove<'a>> {
-        Ok(Remove { inner, name, id, once: inner.once()? })
+        Ok(Remove { inner, name, id, is_document: false, once: inner.once()? })
     }
 }
 
 impl Operation for Remove<'_> {
-    type Output = ();
+    /// Whether it is gone.
+    type Output = bool;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         // Another may have taken it since.
         if self.once.happened(trx, attempt).await?.is_some() {
-            return Ok(());
+            return Ok(true);
+        }
+        if self.is_document && is_there(trx, &instance, self.id).await? {
+            return Ok(false);
         }
         self.once.mark(trx);
         trx.clear(&instance.keys.lease(self.id));
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -321,7 +321,7 @@ fn folders_know_only_those_below_them() {
                 "record_change",
             ],
         ),
-        ("lease", &["error", "store", "layer", "handle"]),
+        ("lease", &["error", "store", "instance", "layer", "handle", "document"]),
         ("stored_settings", &["actor", "admission", "confirmed", "error", "store", "layer", "feed"]),
         ("sign_in", &["confirmed", "error", "store", "instance", "layer"]),
         ("builder", &["error", "index_builds", "store", "layer", "index"]),

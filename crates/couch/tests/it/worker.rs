@@ -20,6 +20,9 @@ struct Endpoint {
     /// Paths with these in them, and what is answered.
     refused: Arc<Mutex<Vec<(&'static str, u16)>>>,
     connections: Arc<Mutex<u32>>,
+    /// Whether nothing is answered; requests that wait for it, and how many did so at once.
+    is_held: Arc<Mutex<bool>>,
+    waiting: Arc<Mutex<(u32, u32)>>,
 }
 
 impl Endpoint {
@@ -58,6 +61,14 @@ impl Endpoint {
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await.ok()?;
+        {
+            let mut waiting = self.waiting.lock().unwrap();
+            *waiting = (waiting.0 + 1, waiting.1.max(waiting.0 + 1));
+        }
+        while *self.is_held.lock().unwrap() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.waiting.lock().unwrap().0 -= 1;
         let refused =
             self.refused.lock().unwrap().iter().find(|(part, _)| path.contains(part)).map(|(_, status)| *status);
         if refused.is_none() {
@@ -324,6 +335,30 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     let rev = server.ok("GET", "/_worker/job::s", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     server.ok("DELETE", &format!("/_worker/job::s?rev={rev}"), Value::Null).await;
     server.until("/_worker/_api/jobs", |answer| answer["jobs"] == json!([])).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_stopped_and_started_waits_for_itself() {
+    let (store, files, endpoint) = (Store::new(), tempfile::tempdir().unwrap(), Endpoint::default());
+    let url = endpoint.listen().await;
+    let server = store.serve(into(files.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/a", json!({"n": 1})).await;
+    *endpoint.is_held.lock().unwrap() = true;
+    put(&server, &into_http("h", &url)).await;
+    until(|| endpoint.waiting.lock().unwrap().0 == 1).await;
+    // It may end its batch, and is wanted again before that.
+    for order in ["stop", "start"] {
+        server.ok("POST", &format!("/_worker/_api/jobs/h/{order}"), Value::Null).await;
+        // What comes behind it is there: the order was seen.
+        put(&server, &into_sqlite(order)).await;
+        delivered(&server, order, 1).await;
+    }
+    *endpoint.is_held.lock().unwrap() = false;
+    server.ok("PUT", "/db/b", json!({"n": 2})).await;
+    until(|| endpoint.kept() == ["/in/a", "/in/b"]).await;
+    assert_eq!(endpoint.waiting.lock().unwrap().1, 1, "two runs of one job send at once");
     server.stop().await;
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Store, create, soon};
+use crate::support::{Store, create, delete, put, soon};
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 use flatbed_layer::{Database, Error, Refusal};
 use tokio::time::Instant;
@@ -75,6 +75,38 @@ async fn taken_held_released_and_dropped() {
         all.extend(page.into_iter().map(|(id, _)| id));
     }
     assert!(all.len() == 452 && all.is_sorted());
+}
+
+#[tokio::test]
+async fn a_documents_lease_is_there_with_its_document_alone() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
+    // Of what is no document nobody has one, and none is left behind.
+    assert!(db.take_document_lease("a", &one, None).await.unwrap().is_none());
+    assert!(db.leases(None).await.unwrap().is_empty());
+    let first = put(&db, "a", None, "{}").await.unwrap();
+    ours(db.take_document_lease("a", &one, None).await.unwrap().unwrap());
+    assert!(!db.drop_document_lease("a").await.unwrap());
+    assert!(db.hold_lease("a", &one, b"one", false).await.unwrap());
+    let gone = delete(&db, "a", &first).await.unwrap();
+    assert!(db.take_document_lease("a", &two, None).await.unwrap().is_none());
+    // Who has seen it go comes late, once it was made again and is somebody's.
+    put(&db, "a", Some(&gone), "{}").await.unwrap();
+    assert!(!db.drop_document_lease("a").await.unwrap());
+    others(db.take_document_lease("a", &two, None).await.unwrap().unwrap());
+    assert!(db.hold_lease("a", &one, b"one", false).await.unwrap());
+    // In time, it does go.
+    put(&db, "b", None, "{}").await.unwrap();
+    ours(db.take_document_lease("b", &one, None).await.unwrap().unwrap());
+    db.drop_lease("a").await.unwrap();
+    let rev = put(&db, "c", None, "{}").await.unwrap();
+    ours(db.take_document_lease("c", &one, None).await.unwrap().unwrap());
+    delete(&db, "c", &rev).await.unwrap();
+    assert!(db.drop_document_lease("c").await.unwrap());
+    let left: Vec<String> = db.leases(None).await.unwrap().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(left, ["b"]);
 }
 
 /// The test's time. While somebody waits for the storage it goes on by a number of steps only, however long that takes on
