@@ -313,8 +313,12 @@ impl CloudOutput {
             .unwrap_or_default()
             .parse()
             .map_err(|error: TemplateError| error.to_string())?;
-        let is_deleted = self.on_delete == OnObjectDelete::Delete;
-        let is_for = if self.format.is_batch() { Use::Batch } else { Use::Each { is_deleted } };
+        let is_for = match (self.format.is_batch(), self.on_delete) {
+            (true, _) => Use::Batch,
+            (false, OnObjectDelete::Delete) => Use::Each { is_deleted: true },
+            (false, OnObjectDelete::Ignore) => Use::Each { is_deleted: false },
+            (false, OnObjectDelete::Tombstone) => Use::Tombstones,
+        };
         template.check(is_for).map_err(|error| error.to_string())?;
         Ok(template)
     }

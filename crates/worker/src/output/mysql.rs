@@ -170,15 +170,16 @@ impl Session {
     async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
         let mut found = Found::default();
         let columns = "SELECT column_name, column_type, data_type, numeric_scale, collation_name,
-            is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%'
-            FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
+            is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%',
+            datetime_precision FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
         for row in self.query(columns, vec![of(table)]).await? {
-            let scale = number(&row, 3).and_then(|scale| usize::try_from(scale).ok());
+            let scale = number(&row, 3).and_then(|scale| i32::try_from(scale).ok());
+            let digits = number(&row, 6).and_then(|digits| u32::try_from(digits).ok());
             let collation = text(&row, 4).unwrap_or_default();
             found.columns.push(FoundColumn {
                 name: text(&row, 0)?,
                 kind: text(&row, 1)?,
-                family: family(&text(&row, 2)?, scale),
+                family: family(&text(&row, 2)?, scale, digits),
                 is_required: number(&row, 5) == Some(1),
                 // Others take texts for equal that differ in case, accents, or spaces at their ends.
                 is_folding: !(collation.is_empty()
@@ -205,6 +206,12 @@ impl Session {
                 column = format!("{column}({characters})");
             }
             found.keys.last_mut().map(|key| key.insert(column));
+        }
+        let engine =
+            "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e ON e.engine = t.engine
+            WHERE t.table_schema = DATABASE() AND t.table_name = ? AND COALESCE(e.transactions, 'NO') <> 'YES'";
+        if let Some(row) = self.query(engine, vec![of(table)]).await?.first() {
+            found.engine = Some(text(row, 0)?);
         }
         let references = "SELECT DISTINCT table_name FROM information_schema.key_column_usage
             WHERE referenced_table_schema = DATABASE() AND referenced_table_name = ?";

@@ -186,9 +186,12 @@ impl Session {
     async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
         let table = DIALECT.quoted(table);
         let mut found = Found::default();
-        let columns = "SELECT a.attname::text, format_type(a.atttypid, -1), t.typname::text, a.atttypmod,
+        // A domain takes what the type beneath it takes.
+        let columns = "SELECT a.attname::text, format_type(a.atttypid, -1), COALESCE(b.typname, t.typname)::text,
+            CASE WHEN b.oid IS NULL THEN a.atttypmod ELSE t.typtypmod END,
             a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', COALESCE(NOT c.collisdeterministic, false)
             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation
+            LEFT JOIN pg_type b ON t.typtype = 'd' AND b.oid = t.typbasetype
             WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
         for row in self.query(columns, &[&table]).await? {
             let (name, kind, modifier) = (row.try_get::<_, String>(2)?, row.try_get(1)?, row.try_get(3)?);

@@ -145,8 +145,15 @@ impl<D: Driver> Tables<D> {
         let dialect = self.driver.dialect();
         if is_beginning {
             for (name, statements) in [(CHECKPOINTS, dialect.checkpoints), (ROWS, dialect.rows)] {
-                if self.driver.look(name.to_owned()).await?.is_none() {
-                    self.driver.make(statements.iter().map(|&statement| statement.to_owned()).collect()).await?;
+                match self.driver.look(name.to_owned()).await? {
+                    None => {
+                        self.driver.make(statements.iter().map(|&statement| statement.to_owned()).collect()).await?
+                    }
+                    Some(Found { engine: Some(engine), .. }) => {
+                        let error = format!("the table {name}: its engine {engine} has no transactions");
+                        return Err(Refused::Unfit(error));
+                    }
+                    Some(_) => {}
                 }
             }
         }

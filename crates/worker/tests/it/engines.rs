@@ -1,5 +1,7 @@
 //! What holds of every target with tables, shown with each of them: SQLite, and the servers that the machine has.
 
+mod schema;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -285,6 +287,7 @@ async fn all(mut engine: Engine) {
     tables_are_made_or_looked_at(&mut Place::new(engine, "look")).await;
     large_batches(&mut Place::new(engine, "large")).await;
     if !matches!(engine, Engine::Sqlite(_)) {
+        schema::what_would_be_lost_is_said(&mut Place::new(engine, "lost")).await;
         the_targets_state_is_waited_for(&mut Place::new(engine, "outages")).await;
         who_is_stopped_in_a_transaction_holds_nobody_up(&mut Place::new(engine, "stopped")).await;
         a_server_that_is_gone_and_comes_back(&mut Place::new(engine, "gone")).await;

@@ -70,14 +70,15 @@ fn kind(kind: Option<Type>, texts: Option<usize>) -> String {
     }
 }
 
-pub(super) fn family(name: &str, scale: Option<usize>) -> Family {
+/// What a column takes, by the name of its type, its scale and the digits of its seconds.
+pub(super) fn family(name: &str, scale: Option<i32>, digits: Option<u32>) -> Family {
     match name.to_ascii_lowercase().as_str() {
         "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => Family::Text,
         "tinyint" | "smallint" | "mediumint" | "int" | "bigint" => Family::Integer,
         "decimal" => Family::Numeric(Some(scale.unwrap_or(0))),
         name @ ("float" | "double") => Family::Float { is_double: name == "double" },
         "date" => Family::Date,
-        "datetime" | "timestamp" => Family::Timestamp,
+        "datetime" | "timestamp" => Family::Timestamp(digits.unwrap_or(0)),
         "json" => Family::Json,
         "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => Family::Bytes,
         _ => Family::Other,
@@ -128,7 +129,7 @@ fn value(datum: &Datum, family: Family, declared: Option<Type>) -> Option<Value>
             return Decimal::parse(text).filter(Decimal::is_whole).map(|number| bytes(&number.truncated().to_string()));
         }
         // Of the server's form, without a zone: sessions are in UTC.
-        (Datum::Text(text), Family::Timestamp | Family::Date) if declared == Some(Type::Timestamp) => {
+        (Datum::Text(text), Family::Timestamp(_) | Family::Date) if declared == Some(Type::Timestamp) => {
             bytes(&text.replace('T', " ").replace('Z', ""))
         }
         (Datum::Number(text) | Datum::Text(text) | Datum::Json(text), _) => bytes(text),
@@ -209,7 +210,7 @@ mod tests {
         assert_eq!(number("1.0", Family::Integer), Some(Value::Bytes(b"1".to_vec())));
         assert_eq!(number("1.5", Family::Numeric(Some(2))), Some(Value::Bytes(b"1.5".to_vec())));
         let moment = Datum::Text("2026-02-28T23:30:00.25Z".to_owned());
-        let stored = value(&moment, Family::Timestamp, Some(Type::Timestamp));
+        let stored = value(&moment, Family::Timestamp(6), Some(Type::Timestamp));
         assert_eq!(stored, Some(Value::Bytes(b"2026-02-28 23:30:00.25".to_vec())));
     }
 

@@ -54,12 +54,12 @@ pub(super) fn family(name: &str, modifier: i32) -> Family {
         // The scale has eleven bits of the modifier, with a sign.
         "numeric" => Family::Numeric((modifier >= 4).then(|| {
             let scale = (modifier - 4) & 0x7ff;
-            usize::try_from(if scale < 0x400 { scale } else { 0 }).unwrap_or_default()
+            if scale < 0x400 { scale } else { scale - 0x800 }
         })),
         "float4" | "float8" => Family::Float { is_double: name == "float8" },
         "bool" => Family::Boolean,
         "date" => Family::Date,
-        "timestamp" | "timestamptz" => Family::Timestamp,
+        "timestamp" | "timestamptz" => Family::Timestamp(u32::try_from(modifier).unwrap_or(6)),
         "json" | "jsonb" => Family::Json,
         "bytea" => Family::Bytes,
         _ => Family::Other,

@@ -75,6 +75,11 @@ pub enum TemplateError {
         "an object can be deleted only if its key is made of {{id}} and {{job}} alone: else set `on_delete` to `ignore` or `tombstone`"
     )]
     Lost,
+    /// What says that a document is gone would have no place.
+    #[error(
+        "a document that is deleted has no members: its tombstone needs a key without them, of {{id}}, {{seq}} and the like; else set `on_delete` to `ignore`"
+    )]
+    Tombstone,
 }
 
 /// What a key is made for.
@@ -161,6 +166,8 @@ pub enum Use {
         /// See above.
         is_deleted: bool,
     },
+    /// One of each document, and one that says that it is gone.
+    Tombstones,
     /// Of many documents, each once.
     Batch,
     /// One of each attachment.
@@ -181,7 +188,7 @@ impl Template {
         let deletable =
             |part: &Part| matches!(part, Part::Text(_) | Part::Id | Part::Job | Part::Attachment | Part::Table);
         match is_for {
-            Use::Each { .. } | Use::Attachments { .. }
+            Use::Each { .. } | Use::Tombstones | Use::Attachments { .. }
                 if !has(|part| matches!(part, Part::Id | Part::Seq | Part::Member(_))) =>
             {
                 Err(TemplateError::Same)
@@ -196,6 +203,7 @@ impl Template {
             Use::Each { is_deleted: true } | Use::Attachments { is_deleted: true } if !self.0.iter().all(deletable) => {
                 Err(TemplateError::Lost)
             }
+            Use::Tombstones if has(|part| matches!(part, Part::Member(_))) => Err(TemplateError::Tombstone),
             Use::Batch if !has(|part| *part == Part::Seq) || self.0.iter().any(of_one) => Err(TemplateError::Batch),
             _ => Ok(()),
         }
@@ -379,6 +387,10 @@ mod tests {
             ("{id}/{seq}", deleted, Err(TemplateError::Lost)),
             ("{date}/{id}", deleted, Err(TemplateError::Lost)),
             ("{date}/{id}", kept, Ok(())),
+            ("{type}/{id}", kept, Ok(())),
+            ("{type}/{id}", Use::Tombstones, Err(TemplateError::Tombstone)),
+            ("{id}/{rev}", Use::Tombstones, Ok(())),
+            ("{date}", Use::Tombstones, Err(TemplateError::Same)),
             ("{seq}", kept, Ok(())),
             ("{date}", kept, Err(TemplateError::Same)),
             ("{date}/{seq}.jsonl", Use::Batch, Ok(())),

@@ -18,8 +18,8 @@ pub enum Family {
     Text,
     /// Whole numbers.
     Integer,
-    /// Decimals with so many digits behind the point; `None`: as many as there are.
-    Numeric(Option<usize>),
+    /// Decimals with so many digits behind the point, or so many zeros before it; `None`: as many as there are.
+    Numeric(Option<i32>),
     /// Floats, of 64 bits or less.
     Float {
         /// Whether it has 64.
@@ -29,8 +29,8 @@ pub enum Family {
     Boolean,
     /// Dates.
     Date,
-    /// Moments.
-    Timestamp,
+    /// Moments, with so many digits of a second.
+    Timestamp(u32),
     /// JSON.
     Json,
     /// Bytes.
@@ -63,6 +63,8 @@ pub struct Found {
     pub keys: Vec<BTreeSet<String>>,
     /// Tables with foreign keys to it.
     pub referenced_by: Vec<String>,
+    /// What keeps it, if that knows no transactions.
+    pub engine: Option<String>,
 }
 
 impl Found {
@@ -72,19 +74,25 @@ impl Found {
     }
 }
 
+/// Digits of a second that declared moments have.
+const SECOND_DIGITS: u32 = 6;
+
 /// Whether values of a declared type lose nothing there.
 fn takes(family: Family, declared: Type) -> bool {
     match (family, declared) {
         (Family::Any | Family::Text | Family::Other, _) => true,
         (Family::Integer, Type::Integer(_) | Type::Boolean) => true,
         (Family::Integer, Type::Numeric(Some((_, 0)))) => true,
-        (Family::Numeric(_), Type::Integer(_) | Type::Boolean) => true,
+        (Family::Numeric(scale), Type::Integer(_) | Type::Boolean) => scale.is_none_or(|scale| scale >= 0),
         (Family::Numeric(None), Type::Numeric(_) | Type::Float) => true,
-        (Family::Numeric(Some(scale)), Type::Numeric(Some((_, declared)))) => declared <= scale,
+        (Family::Numeric(Some(scale)), Type::Numeric(Some((_, declared)))) => {
+            i32::try_from(declared).is_ok_and(|declared| declared <= scale)
+        }
         (Family::Float { is_double }, Type::Float) => is_double,
         (Family::Boolean, Type::Boolean) => true,
         (Family::Date, Type::Date) => true,
-        (Family::Timestamp, Type::Timestamp | Type::Date) => true,
+        (Family::Timestamp(digits), Type::Timestamp) => digits >= SECOND_DIGITS,
+        (Family::Timestamp(_), Type::Date) => true,
         (Family::Json, Type::Json) => true,
         (Family::Bytes, Type::Bytes) => true,
         _ => false,
@@ -99,14 +107,25 @@ pub fn missing<'t>(table: &'t Table, found: &Found) -> Option<&'t str> {
 
 /// Why a mapping's rows cannot be written to a table that lacks no column. `None`: they can.
 pub fn misfit(table: &Table, found: &Found) -> Option<String> {
+    if let Some(engine) = &found.engine {
+        return Some(format!("its engine {engine} has no transactions"));
+    }
     for column in &table.columns {
         let Some(there) = found.column(&column.name) else { continue };
         if let Some(declared) = column.kind.filter(|declared| !takes(there.family, *declared)) {
-            return Some(format!("the column {} is {}, which does not hold {declared}", column.name, there.kind));
+            let rounding = match (there.family, declared) {
+                (Family::Timestamp(digits), Type::Timestamp) => format!(" with {digits} digits of a second"),
+                (Family::Numeric(Some(scale)), _) => format!(" with {scale} digits behind the point"),
+                _ => String::new(),
+            };
+            let kind = &there.kind;
+            return Some(format!("the column {} is {kind}{rounding}, which does not hold {declared}", column.name));
         }
     }
     if let Some(soft) = &table.soft_delete_column {
-        let unable = |there: &&FoundColumn| !takes(there.family, Type::Timestamp) || there.is_required;
+        // A moment of the worker's own, which may be rounded.
+        let is_moment = |family| matches!(family, Family::Timestamp(_)) || takes(family, Type::Timestamp);
+        let unable = |there: &&FoundColumn| !is_moment(there.family) || there.is_required;
         if let Some(there) = found.column(soft).filter(unable) {
             return Some(format!("the column {soft} is {}, which does not hold a time or null", there.kind));
         }
@@ -185,7 +204,7 @@ mod tests {
     fn tables_that_fit_and_others() {
         let mapping = mapping();
         let table = &mapping.tables()[0];
-        let at = Family::Timestamp;
+        let at = Family::Timestamp(0);
         let of = |columns: &[(&str, Family)], key: &[&str]| misfit(table, &found(columns, key));
         let whole = [("id", Family::Text), ("n", Family::Numeric(Some(2))), ("deleted_at", at)];
         assert_eq!(of(&whole, &["id"]), None);
@@ -194,13 +213,41 @@ mod tests {
         let lacking = |columns: &[(&str, Family)]| missing(table, &found(columns, &["id"])).map(str::to_owned);
         assert_eq!([lacking(&whole), lacking(&whole[..2])], [None, Some("deleted_at".to_owned())]);
         assert_eq!(lacking(&whole[1..]).unwrap(), "id");
-        for narrow in [Family::Numeric(Some(1)), Family::Integer, Family::Float { is_double: true }, Family::Json] {
+        for narrow in [
+            Family::Numeric(Some(1)),
+            Family::Numeric(Some(-2)),
+            Family::Integer,
+            Family::Float { is_double: true },
+            Family::Json,
+        ] {
             let reason = of(&[("id", Family::Other), ("n", narrow), ("deleted_at", at)], &["id"]).unwrap();
-            assert_eq!(reason, format!("the column n is {narrow:?}, which does not hold numeric(6,2)"));
+            assert!(reason.starts_with(&format!("the column n is {narrow:?}")), "{reason}");
+            assert!(reason.ends_with(", which does not hold numeric(6,2)"), "{reason}");
         }
         let mut further = found(&whole, &["id"]);
         further.columns.push(FoundColumn { is_required: true, ..column("x", Family::Text) });
         assert_eq!(misfit(table, &further).unwrap(), "the column x must have a value, and the mapping gives it none");
+    }
+
+    #[test]
+    fn what_would_be_rounded_does_not_fit() {
+        let whole = Type::Integer(64);
+        for (family, declared, fits) in [
+            (Family::Timestamp(6), Type::Timestamp, true),
+            (Family::Timestamp(3), Type::Timestamp, false),
+            (Family::Timestamp(0), Type::Timestamp, false),
+            (Family::Timestamp(0), Type::Date, true),
+            (Family::Numeric(Some(0)), whole, true),
+            (Family::Numeric(Some(-2)), whole, false),
+            (Family::Numeric(None), Type::Numeric(None), true),
+            (Family::Numeric(Some(9)), Type::Numeric(None), false),
+        ] {
+            assert_eq!(takes(family, declared), fits, "{family:?} {declared}");
+        }
+        let mapping = mapping();
+        let columns = [("id", Family::Text), ("n", Family::Numeric(None)), ("deleted_at", Family::Any)];
+        let table = Found { engine: Some("MyISAM".to_owned()), ..found(&columns, &["id"]) };
+        assert_eq!(misfit(&mapping.tables()[0], &table).unwrap(), "its engine MyISAM has no transactions");
     }
 
     #[test]
