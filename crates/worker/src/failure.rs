@@ -51,6 +51,8 @@ impl Failure {
             19 if code >> 8 == 12 => b"22000",
             // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_PRIMARYKEY.
             19 if matches!(code >> 8, 6 | 8) => b"23505",
+            // SQLITE_CONSTRAINT_FOREIGNKEY.
+            19 if code >> 8 == 3 => b"23503",
             19 => b"23000",
             // SQLITE_TOOBIG, SQLITE_MISMATCH, SQLITE_RANGE.
             18 | 20 | 25 => b"22000",
@@ -71,6 +73,8 @@ impl Failure {
         let state: [u8; 5] = match number {
             // A value that only one row may have.
             1062 | 1169 | 1586 => *b"23505",
+            // Rows that refer to one that goes, or one that is referred to and not there.
+            1216 | 1217 | 1451 | 1452 => *b"23503",
             // A CHECK, of MySQL and of MariaDB.
             3819 | 4025 => *b"23514",
             // A value that is not of its column's type, or too long for it.
@@ -253,7 +257,7 @@ mod tests {
         // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_FOREIGNKEY, SQLITE_CONSTRAINT_DATATYPE, SQLITE_TOOBIG, SQLITE_BUSY, SQLITE_FULL, SQLITE_ERROR, SQLITE_READONLY.
         for (code, state) in [
             (2067, b"23505"),
-            (787, b"23000"),
+            (787, b"23503"),
             (3091, b"22000"),
             (18, b"22000"),
             (5, b"40001"),
@@ -285,6 +289,7 @@ mod tests {
             assert_eq!(Failure::of_mysql(number, state).class(), class, "{number}");
         }
         assert_eq!(Failure::of_mysql(1062, "23000"), Failure::Sql(*b"23505"));
+        assert_eq!(Failure::of_mysql(1451, "23000"), Failure::Sql(*b"23503"));
     }
 
     #[test]

@@ -81,6 +81,16 @@ impl Refused {
     pub(crate) fn is_of_unique_values(&self) -> bool {
         matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23505")
     }
+
+    /// Whether a document is to blame.
+    pub(crate) fn is_poison(&self) -> bool {
+        matches!(self, Refused::Failed { failure, .. } if failure.class() == crate::failure::Class::Poison)
+    }
+
+    /// Whether rows refer to one that is to go.
+    pub(crate) fn is_of_foreign_keys(&self) -> bool {
+        matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23503")
+    }
 }
 
 /// Documents that are delivered together, also where they come one by one: whatever is reached first ends the wait.

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::mapping::Table;
 use dialect::{Dialect, definition};
 use fit::{Found, is_replaceable, misfit, missing};
-use steps::{Step, steps};
+use steps::{Step, steps, with_children};
 
 /// The table of the claims.
 pub const ROWS: &str = "flatbed_rows";
@@ -194,6 +194,7 @@ impl<D: Driver> Tables<D> {
         deliveries: &Arc<Vec<Delivery>>,
         checkpoint: Option<&Checkpoint>,
         replaced: &[bool],
+        is_with_children: bool,
     ) -> Result<(), Refused> {
         let opening = Opening {
             job: self.job.clone(),
@@ -206,7 +207,10 @@ impl<D: Driver> Tables<D> {
             self.driver.abandon().await;
             return Err(Refused::failed(Failure::TooLarge, "the documents of the batch have too many rows"));
         }
-        let steps = steps(&self.tables, deliveries, &before, replaced);
+        let mut steps = steps(&self.tables, deliveries, &before, replaced);
+        if is_with_children {
+            steps = with_children(&self.tables, steps);
+        }
         let (tables, found, deliveries) = (self.tables.clone(), found.clone(), deliveries.clone());
         let now = crate::time::now().to_string();
         self.driver.close(Arc::new(Batch { job: self.job.clone(), tables, found, deliveries, steps, now })).await
@@ -228,19 +232,25 @@ impl<D: Driver> Target for Tables<D> {
     async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
         let found = self.ready(false).await?;
         let deliveries = Arc::new(batch);
-        let refused = match self.attempt(&found, &deliveries, checkpoint.as_ref(), &[]).await {
-            Err(refused) if refused.is_of_unique_values() => refused,
+        let refused = match self.attempt(&found, &deliveries, checkpoint.as_ref(), &[], false).await {
+            Err(refused) if refused.is_of_unique_values() || refused.is_of_foreign_keys() => refused,
             done => return done,
         };
+        if refused.is_of_foreign_keys() {
+            return match self.attempt(&found, &deliveries, checkpoint.as_ref(), &[], true).await {
+                Err(again) if again.is_poison() => Err(refused),
+                done => done,
+            };
+        }
         // Documents may exchange a value that only one row may have: then rows must go before others come. Only rows of which
         // nothing is lost by that.
         let replaced = is_replaceable(&self.tables, &found);
         if !replaced.contains(&true) {
             return Err(refused);
         }
-        match self.attempt(&found, &deliveries, checkpoint.as_ref(), &replaced).await {
+        match self.attempt(&found, &deliveries, checkpoint.as_ref(), &replaced, false).await {
             // What the first said is what it is about.
-            Err(Refused::Failed { failure, .. }) if failure.class() == crate::failure::Class::Poison => Err(refused),
+            Err(again) if again.is_poison() => Err(refused),
             done => done,
         }
     }

@@ -1,5 +1,6 @@
 //! What holds of every target with tables, shown with each of them: SQLite, and the servers that the machine has.
 
+mod leftovers;
 mod schema;
 
 use std::collections::BTreeMap;
@@ -279,6 +280,7 @@ async fn all(mut engine: Engine) {
         claims_are_read_by_their_documents(&mut Place::new(engine, "claims")).await;
     }
     the_guilty_alone_are_queued(&mut Place::new(engine, "guilty")).await;
+    leftovers::what_the_guilty_left_keeps_nobody(&mut Place::new(engine, "leftovers")).await;
     kills_and_outages_lose_nothing(&mut Place::new(engine, "kills")).await;
     who_lost_the_job_writes_nothing(&mut Place::new(engine, "fence")).await;
     documents_exchange_what_only_one_may_have(&mut Place::new(engine, "exchange")).await;

@@ -121,6 +121,29 @@ pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim
     steps
 }
 
+/// The same steps, with all that refers to rows that go: what another document has left there, which had the row before and whose newer
+/// state the target has not taken.
+pub fn with_children(tables: &[Table], steps: Vec<Step>) -> Vec<Step> {
+    let mut all = Vec::with_capacity(steps.len());
+    for step in steps {
+        if let Step::Leave { table, is_soft: false, columns, keys } = &step {
+            for (child, of) in tables.iter().enumerate() {
+                let Some(foreign) = of.foreign_key.as_ref().filter(|foreign| foreign.parent == *table) else {
+                    continue;
+                };
+                let referred = tables.get(foreign.parent).and_then(|parent| parent.columns.get(foreign.references));
+                let at = referred.and_then(|referred| columns.iter().position(|column| *column == referred.name));
+                let (Some(at), Some(column)) = (at, of.columns.get(foreign.column)) else { continue };
+                let keys = keys.iter().filter_map(|key| key.get(at).cloned().map(|value| vec![value])).collect();
+                let columns = vec![column.name.clone()];
+                all.push(Step::Leave { table: child, is_soft: false, columns, keys });
+            }
+        }
+        all.push(step);
+    }
+    all
+}
+
 /// Parts of a list, each of at most so many items and, unless it is one item, so many bytes.
 pub fn parts<T>(items: &[T], count_max: usize, bytes_max: usize, bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let (mut parts, mut begin, mut total) = (Vec::new(), 0, 0_usize);
@@ -214,6 +237,12 @@ mod tests {
             format!("-1x1, -0x1, +0[0.0], +1[0.1], {claims}")
         );
         assert_eq!(shown(&steps(tables, &[of("z", Value::Null)], &[], &[])), "");
+        // What others left beneath a row goes with it.
+        let before = [claim("b", "orders", r#"{"k":2}"#)];
+        let steps = with_children(tables, steps(tables, &[of("b", Value::Null)], &before, &[]));
+        assert_eq!(shown(&steps), "-1x1, -0x1, release 1");
+        let Step::Leave { columns, .. } = &steps[0] else { panic!() };
+        assert_eq!(*columns, ["k"]);
     }
 
     #[test]

@@ -1,0 +1,23 @@
+//! Rows of a document's older state, of which the newest one is in the queue.
+
+use flatbed_worker::run::End;
+use serde_json::Value;
+
+use super::{Place, Rule};
+
+/// They are where another document comes and goes.
+pub(super) async fn what_the_guilty_left_keeps_nobody(place: &mut Place<'_>) {
+    let job = place.plain_job();
+    place.order("a", 5, 3);
+    assert_eq!(place.once(&job).await.0, End::Done);
+    place.rule(Rule::NoThirteen, true);
+    place.order("a", 13, 3);
+    place.order("b", 5, 1);
+    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.sql("SELECT id FROM orders"), ["b"]);
+    place.source.write("b", Value::Null);
+    let (end, counts) = place.once(&job).await;
+    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 1, 0));
+    assert_eq!(place.queue.documents().into_iter().collect::<Vec<_>>(), ["a"]);
+    assert_eq!((place.count("orders"), place.count("items")), (0, 0));
+}
