@@ -53,12 +53,15 @@ fuzz: need-rust ## parsers of what comes from outside, and whole requests, by pr
 	cargo test --package flatbed-couch --test it any_requests::
 
 # What `make test` does without, as most machines lack it.
-test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: PostgreSQL, MariaDB and an S3 server
+test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: PostgreSQL, MariaDB and an S3 server; DOCUMENTS=100000 and SECONDS_OF_TORTURE=600 make its torture long
 	missing=; for package in postgresql mariadb-server; do \
 	  dpkg -s "$$package" >/dev/null 2>&1 || missing="$$missing $$package"; done; \
 	if [ -n "$$missing" ]; then $$([ "$$(id -u)" = 0 ] || echo sudo) apt-get install --yes --no-install-recommends $$missing; fi
 	FLATBED_REQUIRE_SERVERS=1 FLATBED_MOTO_SERVER='$(abspath $(target))/worker/bin/moto_server' \
 	  cargo $(runner) --package flatbed-worker
+	FLATBED_REQUIRE_SERVERS=1 FLATBED_MOTO_SERVER='$(abspath $(target))/worker/bin/moto_server' \
+	FLATBED_TEST_SECONDS=$(or $(SECONDS_OF_TORTURE),60) FLATBED_TEST_DOCUMENTS=$(or $(DOCUMENTS),2000) \
+	  cargo $(runner) --package flatbed --test it worker_torture
 
 $(target)/worker/installed: tests/worker/requirements.txt | need-python
 	python3 -m venv $(target)/worker

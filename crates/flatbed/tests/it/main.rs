@@ -22,3 +22,4 @@ mod syncstorage;
 mod upgrade;
 mod worker;
 mod worker_process;
+mod worker_torture;

@@ -22,12 +22,12 @@ const PASSWORD: &str = "hunter2-of-root";
 const TOKEN: &str = "hunter2-of-the-target";
 
 /// What lies on the disk of one test.
-struct Place {
+pub struct Place {
     directory: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("files")).unwrap();
         fs::create_dir(directory.path().join("secrets")).unwrap();
@@ -36,7 +36,7 @@ impl Place {
         Place { directory }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -49,7 +49,7 @@ impl Place {
     }
 
     /// A server with an administrator, and leases of 3 s.
-    fn server(&self, more: &[&str]) -> Server {
+    pub fn server(&self, more: &[&str]) -> Server {
         let mut arguments = storage(&self.path("data"));
         arguments.extend(["--worker-lease-seconds", "3", "--log-level", "debug"].map(str::to_owned));
         arguments.extend(more.iter().map(|text| (*text).to_owned()));
@@ -60,12 +60,16 @@ impl Place {
         server
     }
 
-    /// A process that keeps its jobs there.
     fn worker(&self, server: &Server, name: &str) -> Worker {
+        self.worker_at(&server.url.authority(), name, "trace")
+    }
+
+    /// A process that keeps its jobs there.
+    pub fn worker_at(&self, authority: &str, name: &str, log_level: &str) -> Worker {
         let mut child = flatbed()
-            .args(["worker", "--url", &format!("http://{}", server.url.authority()), "--user", "root"])
+            .args(["worker", "--url", &format!("http://{authority}"), "--user", "root"])
             .args(["--password-file", &self.text("password"), "--worker-files", &self.text("files")])
-            .args(["--worker-secrets", &self.text("secrets"), "--worker-allow", "127.0.0.1", "--log-level", "trace"])
+            .args(["--worker-secrets", &self.text("secrets"), "--worker-allow", "127.0.0.1", "--log-level", log_level])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(self.log(name))
@@ -78,18 +82,18 @@ impl Place {
     }
 }
 
-struct Worker {
+pub struct Worker {
     child: Child,
     node: String,
 }
 
 impl Worker {
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }
 
     /// SIGTERM, and waits; true if it ended with status 0.
-    fn end(mut self) -> bool {
+    pub fn end(mut self) -> bool {
         self.signal("TERM");
         self.child.wait().unwrap().success()
     }

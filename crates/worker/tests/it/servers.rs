@@ -190,7 +190,16 @@ impl Server {
 
     /// Does something as the administrator; lines of values with bars between them.
     pub(crate) fn sql(&self, database: &str, statement: &str) -> Vec<String> {
-        run(&mut (self.client)(self, database, statement)).lines().map(str::to_owned).collect()
+        self.try_sql(database, statement).unwrap_or_else(|error| panic!("{statement}: {error}"))
+    }
+
+    /// As [`Server::sql`], or what the server says against it.
+    pub(crate) fn try_sql(&self, database: &str, statement: &str) -> Result<Vec<String>, String> {
+        let done = (self.client)(self, database, statement).output().unwrap();
+        if !done.status.success() {
+            return Err(String::from_utf8_lossy(&done.stderr).into_owned());
+        }
+        Ok(String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect())
     }
 }
 

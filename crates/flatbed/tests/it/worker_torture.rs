@@ -1,0 +1,360 @@
+//! Documents with updates, deletions, keys that move and arrays that shrink, brought by the changes worker into all kinds of targets at
+//! once, while all that takes part in it fails.
+//!
+//! Two processes work for one server. They are killed every few seconds, and stopped for three lease times; the server is killed, and
+//! ended, and comes back; each target suffers what its kind may suffer (`target.rs`), one thing after the other; the disk of the files
+//! is full. Some documents are poison: no target can map them (1 %), or those that judge refuse them (1 %).
+//!
+//! At the end each target has what the source has, but for documents whose newest state is poison, of which it may have rows of an older
+//! one; the queue has each of those and nothing that another thing than its document was to blame for. Once the documents and the
+//! targets are mended and the queue is replayed, it is empty, and each target has all.
+//!
+//! SQLite, HTTP and a file take part always; PostgreSQL, MariaDB and an S3 server (`FLATBED_MOTO_SERVER`), as far as they are
+//! there, where `FLATBED_TEST_SECONDS` says for how long there are changes and faults, or `FLATBED_REQUIRE_SERVERS=1` is set.
+//! `FLATBED_TEST_DOCUMENTS` says how many documents, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the same, and
+//! not what comes of it. A disk is filled where `FLATBED_TEST_SECONDS` is set and the test may mount one of its own.
+
+mod endpoint;
+mod gate;
+mod lines;
+mod model;
+mod processes;
+#[path = "../../../worker/tests/it/servers.rs"]
+mod servers;
+mod source;
+mod tables;
+mod target;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use hyper::Method;
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use crate::support::Server;
+use crate::worker_process::{Place, Worker};
+use endpoint::Endpoint;
+use lines::{LinesFile, Store};
+use model::{Documents, Random, Rows, add_rows, differences, is_heavy, is_unmappable};
+use processes::sleep;
+use source::Source;
+use tables::Tables;
+use target::{Fault, Target, job_of};
+
+/// A target loses a table, and is filled anew, so often at most: each document comes once more.
+const DROPPED_MAX: u32 = 2;
+
+/// Replays of a queue while all fails: ten that fail exhaust an entry.
+const REPLAYS_MAX: u32 = 5;
+
+/// Documents of a request.
+const AT_ONCE: usize = 500;
+
+/// Seconds of changes and faults, where nothing is said.
+const SHORT: f64 = 9.5;
+
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+/// A disk of its own for files, where this may be had.
+struct Disk(Option<PathBuf>);
+
+impl Disk {
+    fn at(directory: &Path, bytes: usize) -> Disk {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"]).arg(directory);
+        let is_mounted = mount.output().is_ok_and(|done| done.status.success());
+        if !is_mounted {
+            println!("skipped: no disk is filled, as none may be mounted");
+        }
+        Disk(is_mounted.then(|| directory.to_owned()))
+    }
+
+    /// Is full now and then.
+    fn suffers(&self, mut random: Random, is_over: &AtomicBool) {
+        let Some(directory) = &self.0 else { return };
+        let filler = directory.join("filler");
+        while !is_over.load(Ordering::Relaxed) {
+            sleep(random.seconds(2.0, 8.0), is_over);
+            let mut file = fs::File::create(&filler).unwrap();
+            for size in [1 << 20, 4 << 10, 1] {
+                let chunk = vec![0; size];
+                while file.write_all(&chunk).is_ok() {}
+            }
+            sleep(random.seconds(0.5, 3.0), is_over);
+            fs::remove_file(&filler).unwrap();
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.0 {
+            let _ = Command::new("umount").arg("--lazy").arg(directory).status();
+        }
+    }
+}
+
+/// What makes everything fail, on threads of its own. Dropped, it ends before what it makes fail.
+struct Chaos {
+    place: Arc<Place>,
+    is_over: Arc<AtomicBool>,
+    server: Option<JoinHandle<Server>>,
+    workers: Vec<JoinHandle<Worker>>,
+    others: Vec<JoinHandle<()>>,
+}
+
+impl Chaos {
+    fn new(place: Arc<Place>) -> Chaos {
+        let (is_over, server, workers, others) = Default::default();
+        Chaos { place, is_over, server, workers, others }
+    }
+
+    fn run<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Place, &AtomicBool) -> T + Send + 'static,
+    ) -> Option<JoinHandle<T>> {
+        let (place, is_over) = (self.place.clone(), self.is_over.clone());
+        Some(std::thread::spawn(move || what(&place, &is_over)))
+    }
+
+    /// What is left of it, each unharmed.
+    async fn end(mut self) -> (Server, Vec<Worker>) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let joined = move || {
+            for other in std::mem::take(&mut self.others) {
+                other.join().unwrap();
+            }
+            let server = self.server.take().unwrap().join().unwrap();
+            let workers = std::mem::take(&mut self.workers);
+            (server, workers.into_iter().map(|worker| worker.join().unwrap()).collect())
+        };
+        tokio::task::spawn_blocking(joined).await.unwrap()
+    }
+}
+
+impl Drop for Chaos {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // Each ends with its processes.
+        self.server.take().map(JoinHandle::join);
+        self.workers.drain(..).for_each(|worker| drop(worker.join()));
+    }
+}
+
+struct Torture {
+    source: Source,
+    targets: Vec<Arc<dyn Target>>,
+    /// Far beyond what anything here takes.
+    at_last: Duration,
+}
+
+/// One fault after the other.
+fn suffer(target: &dyn Target, source: &Source, mut random: Random, is_over: &AtomicBool, handle: &Handle) {
+    let mut dropped = 0;
+    while !target.faults().is_empty() {
+        sleep(random.seconds(0.3, 3.0), is_over);
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        let fault = *random.one(target.faults());
+        if fault == Fault::Dropped {
+            dropped += 1;
+            if dropped > DROPPED_MAX {
+                continue;
+            }
+        }
+        println!("{} suffers: {fault:?}", target.id());
+        target.suffers(fault, true);
+        sleep(random.seconds(0.3, 5.0), is_over);
+        target.suffers(fault, false);
+        if fault == Fault::Dropped {
+            handle.block_on(source.reset(target.id()));
+        }
+    }
+}
+
+impl Torture {
+    /// What is not as it should be now: of targets, and of their queues. `is_mended`: no document is poison.
+    async fn look(&self, is_mended: bool) -> Vec<String> {
+        let (documents, entries) = (self.source.documents().await, self.source.entries().await);
+        let mut wrong = Vec::new();
+        let keys: HashSet<i64> = documents.values().filter_map(|(_, document)| document["k"].as_i64()).collect();
+        assert_eq!(keys.len(), documents.len(), "two documents have one key: the test is wrong");
+        for target in &self.targets {
+            let id = target.id();
+            let is_poison = |document: &Value| is_unmappable(document) || target.judges() && is_heavy(document);
+            let (mut expected, mut poisoned) = (Rows::new(), HashSet::new());
+            for (id, (rev, document)) in &documents {
+                if !is_mended && is_poison(document) {
+                    poisoned.insert((id.clone(), rev.clone()));
+                } else {
+                    add_rows(id, document, &mut expected);
+                }
+            }
+            let mut queued = HashSet::new();
+            for entry in entries.iter().filter(|entry| entry.job == id) {
+                assert!(is_poison(&entry.document), "{id}: {} is in the queue: {}", entry.id, entry.why);
+                let is_newest = documents.get(&entry.id).is_some_and(|(rev, _)| *rev == entry.rev);
+                if is_newest && !entry.is_overtaken {
+                    queued.insert((entry.id.clone(), entry.rev.clone()));
+                } else if is_mended && !entry.is_overtaken {
+                    wrong.push(format!("{id}: an entry of {} waits", entry.id));
+                }
+            }
+            wrong.extend(poisoned.difference(&queued).map(|one| format!("{id}: {one:?} is not in the queue")).take(5));
+            wrong.extend(queued.difference(&poisoned).map(|one| format!("{id}: {one:?} is in the queue")).take(5));
+            let of = target.clone();
+            let read = move || {
+                let rows = of.rows();
+                let complaint = is_mended.then(|| of.complaint(rows.len())).flatten();
+                (rows, complaint)
+            };
+            let (found, complaint) = tokio::task::spawn_blocking(read).await.unwrap();
+            let excused = poisoned.into_iter().map(|(id, _)| id).collect();
+            let different = differences(&expected, &found, &excused);
+            wrong.extend(different.into_iter().map(|text| format!("{id}: {text}")));
+            wrong.extend(complaint.map(|text| format!("{id}: {text}")));
+        }
+        wrong
+    }
+
+    /// Waits until all is as it should be.
+    async fn settle(&self, is_mended: bool) {
+        let (begun, mut said) = (Instant::now(), Instant::now());
+        loop {
+            let looked = Instant::now();
+            let wrong = self.look(is_mended).await;
+            if wrong.is_empty() {
+                return;
+            }
+            if said.elapsed() > Duration::from_secs(20) {
+                println!("still: {}", wrong.join("\n"));
+                said = Instant::now();
+            }
+            if begun.elapsed() > self.at_last {
+                panic!("{}\n{:#}", wrong.join("\n"), self.source.jobs().await);
+            }
+            if is_mended {
+                for target in &self.targets {
+                    self.source.replay(target.id()).await;
+                }
+            }
+            tokio::time::sleep(looked.elapsed().max(Duration::from_millis(300))).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn targets_have_what_the_source_has() {
+    let seconds = number::<f64>("FLATBED_TEST_SECONDS");
+    let is_long = seconds.is_some();
+    let count = number("FLATBED_TEST_DOCUMENTS").unwrap_or(300);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = number("FLATBED_TEST_SEED").unwrap_or(now);
+    println!("FLATBED_TEST_SEED={seed}");
+    let random = |number: u64| Random::new(seed.wrapping_add(number.wrapping_mul(0x1234_5678_9abc_def1)));
+
+    let place = Arc::new(Place::new());
+    fs::write(place.path("secrets/sql"), servers::PASSWORD).unwrap();
+    let disk = is_long.then(|| Arc::new(Disk::at(&place.path("files"), (64 << 20) + count * 8_000)));
+    let mut targets: Vec<Arc<dyn Target>> = vec![
+        Arc::new(Tables::sqlite(place.path("files/torture.sqlite"))),
+        Arc::new(Endpoint::new().await),
+        Arc::new(LinesFile(place.path("files/torture.jsonl"))),
+    ];
+    if is_long || std::env::var("FLATBED_REQUIRE_SERVERS").is_ok_and(|value| value == "1") {
+        for tables in [Tables::postgres().await, Tables::mariadb().await].into_iter().flatten() {
+            targets.push(Arc::new(tables));
+        }
+        if let Some(store) = Store::new().await {
+            targets.push(Arc::new(store));
+        }
+    }
+    let server = place.server(&["--log-level", "warn"]);
+    let address = server.url.authority();
+    let source = Source { url: server.url.clone() };
+    let at_last = Duration::from_secs(300 + count as u64 / 20);
+    let torture = Torture { source: source.clone(), targets, at_last };
+
+    let mut documents = Documents::new(count, random(0));
+    source.ask(Method::PUT, "/db", Value::Null).await;
+    for from in (0..count).step_by(AT_ONCE) {
+        let batch = documents.first(from..count.min(from + AT_ONCE));
+        source.write(&mut documents, &batch).await;
+    }
+    let mut chaos = Chaos::new(place.clone());
+    for number in 0..2 {
+        let (address, random) = (address.clone(), random(10 + number as u64));
+        chaos
+            .workers
+            .extend(chaos.run(move |place, is_over| processes::worker(place, &address, number, random, is_over)));
+    }
+    source.until_there("/_worker").await;
+    for target in &torture.targets {
+        let path = format!("/_worker/job::{}", target.id());
+        source.ask(Method::PUT, &path, job_of(&**target, if is_long { 500 } else { 20 })).await;
+    }
+    let own = random(1);
+    chaos.server = chaos.run(move |place, is_over| processes::server(place, server, own, is_over));
+    for (at, target) in torture.targets.iter().enumerate() {
+        let (target, source, handle, random) =
+            (target.clone(), source.clone(), Handle::current(), random(20 + at as u64));
+        let faults = chaos.run(move |_, is_over| suffer(&*target, &source, random, is_over, &handle));
+        chaos.others.extend(faults);
+    }
+    let own = random(2);
+    if let Some(disk) = disk.clone() {
+        chaos.others.extend(chaos.run(move |_, is_over| disk.suffers(own, is_over)));
+    }
+
+    let mut own = random(3);
+    let until = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(SHORT));
+    let mut replays = 0;
+    while Instant::now() < until {
+        let count = 1 + own.below(50);
+        let batch = documents.change(count);
+        source.write(&mut documents, &batch).await;
+        tokio::time::sleep(own.seconds(0.0, 0.2)).await;
+        if own.below(50) == 0 && replays < REPLAYS_MAX {
+            replays += 1;
+            source.replay(own.one(&torture.targets).id()).await;
+        }
+    }
+    loop {
+        let batch = documents.cleared();
+        if batch.is_empty() {
+            break;
+        }
+        source.write(&mut documents, &batch).await;
+    }
+    let (server, workers) = chaos.end().await;
+    assert!(documents.are(&source.documents().await), "the source has something else than was acknowledged");
+    torture.settle(false).await;
+
+    for target in torture.targets.clone() {
+        tokio::task::spawn_blocking(move || target.relents()).await.unwrap();
+    }
+    for batch in documents.mended().chunks(AT_ONCE) {
+        source.write(&mut documents, batch).await;
+    }
+    torture.settle(true).await;
+    for target in &torture.targets {
+        source.clear_overtaken(target.id()).await;
+    }
+    assert!(source.entries().await.is_empty());
+    for worker in workers {
+        assert!(worker.end());
+    }
+    assert!(server.stop());
+}

@@ -1,0 +1,145 @@
+//! An HTTP endpoint. It may be sent a state twice, and an older one late by a process that was stopped: of what it took for a document
+//! it keeps what has the highest epoch and sequence, by the headers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::gate::{Gate, Mode};
+use super::model::{HEAVY, Rows, add_sent_rows};
+use super::target::{Fault, Target};
+
+#[derive(Default)]
+struct State {
+    /// By document: epoch, number of the sequence, what was sent.
+    taken: Mutex<HashMap<String, (u64, u64, Value)>>,
+    /// What is answered in the place of all else; 0: nothing is.
+    status: AtomicU16,
+    denies: AtomicBool,
+    relents: AtomicBool,
+}
+
+pub(super) struct Endpoint {
+    state: Arc<State>,
+    gate: Gate,
+}
+
+impl Endpoint {
+    pub(super) async fn new() -> Endpoint {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gate = Gate::to(listener.local_addr().unwrap().port()).await;
+        let state = Arc::<State>::default();
+        let served = state.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(BufReader::new(stream), served.clone()));
+            }
+        });
+        Endpoint { state, gate }
+    }
+}
+
+async fn serve(mut stream: BufReader<TcpStream>, state: Arc<State>) -> Option<()> {
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+        let path = line.split(' ').nth(1)?.to_owned();
+        let (mut epoch, mut seq, mut length) = (0, 0, 0);
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
+            let Some((name, value)) = line.trim().split_once(':') else { break };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.trim().parse().ok()?,
+                "flatbed-epoch" => epoch = value.trim().parse().ok()?,
+                "flatbed-seq" => seq = value.trim().split('-').next()?.parse().ok()?,
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        let status = state.take(path.strip_prefix("/in/")?, epoch, seq, &body);
+        let head = format!("HTTP/1.1 {status} X\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.ok()?;
+    }
+}
+
+impl State {
+    fn take(&self, id: &str, epoch: u64, seq: u64, body: &[u8]) -> u16 {
+        match self.status.load(Ordering::Relaxed) {
+            0 => {}
+            // Of what is to go that means that it is gone.
+            404 if body.is_empty() => return 500,
+            status => return status,
+        }
+        let sent = if body.is_empty() { Value::Null } else { serde_json::from_slice(body).unwrap() };
+        let is_heavy = sent["orders"][0]["weight"].as_i64().is_some_and(|weight| weight >= HEAVY);
+        if is_heavy && !self.relents.load(Ordering::Relaxed) {
+            return 422;
+        }
+        let mut taken = self.taken.lock().unwrap();
+        let before = taken.entry(id.to_owned()).or_default();
+        if (before.0, before.1) <= (epoch, seq) {
+            *before = (epoch, seq, sent);
+        }
+        if self.denies.load(Ordering::Relaxed) { 500 } else { 200 }
+    }
+}
+
+impl Target for Endpoint {
+    fn id(&self) -> &'static str {
+        "http"
+    }
+
+    fn output(&self) -> (&'static str, Value) {
+        let url = format!("http://127.0.0.1:{}/in/{{id}}", self.gate.port);
+        ("http", json!({"url": url, "timeout_seconds": 2}))
+    }
+
+    fn judges(&self) -> bool {
+        true
+    }
+
+    fn relents(&self) {
+        self.state.relents.store(true, Ordering::Relaxed);
+    }
+
+    fn rows(&self) -> Rows {
+        let mut rows = Rows::new();
+        for (_, _, sent) in self.state.taken.lock().unwrap().values() {
+            add_sent_rows(sent, &mut rows);
+        }
+        rows
+    }
+
+    fn faults(&self) -> &'static [Fault] {
+        const STATUSES: [Fault; 5] =
+            [Fault::Answers(500), Fault::Answers(503), Fault::Answers(429), Fault::Answers(401), Fault::Answers(404)];
+        const ALL: [Fault; 8] = [
+            Fault::Refuses,
+            Fault::Hangs,
+            Fault::Denies,
+            STATUSES[0],
+            STATUSES[1],
+            STATUSES[2],
+            STATUSES[3],
+            STATUSES[4],
+        ];
+        &ALL
+    }
+
+    fn suffers(&self, fault: Fault, is_on: bool) {
+        match fault {
+            Fault::Refuses if is_on => self.gate.set(Mode::Refuses),
+            Fault::Hangs if is_on => self.gate.set(Mode::Hangs),
+            Fault::Refuses | Fault::Hangs => self.gate.set(Mode::Passes),
+            Fault::Denies => self.state.denies.store(is_on, Ordering::Relaxed),
+            Fault::Answers(status) => self.state.status.store(if is_on { status } else { 0 }, Ordering::Relaxed),
+            _ => panic!("no tables"),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The processes: a server that is killed or ended and comes back, and workers that are killed, or stopped for three lease times.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::model::Random;
+use crate::support::Server;
+use crate::worker_process::{Place, Worker};
+
+/// Of the leases that [`Place`] has, three.
+const STOPPED: Duration = Duration::from_secs(9);
+
+/// Sleeps, but not beyond the end.
+pub(super) fn sleep(time: Duration, is_over: &AtomicBool) {
+    let until = Instant::now() + time;
+    while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub(super) fn start(place: &Place, address: &str) -> Server {
+    place.server(&["--listen", address, "--log-level", "warn"])
+}
+
+/// Until it is over; the server that is there then.
+pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_over: &AtomicBool) -> Server {
+    let address = server.url.authority();
+    loop {
+        sleep(random.seconds(4.0, 12.0), is_over);
+        if is_over.load(Ordering::Relaxed) {
+            return server;
+        }
+        if random.below(3) == 0 {
+            assert!(server.stop());
+        } else {
+            server.kill();
+        }
+        sleep(random.seconds(0.0, 4.0), is_over);
+        server = start(place, &address);
+    }
+}
+
+/// Until it is over; the process that is there then. The first is stopped before it is killed.
+pub(super) fn worker(place: &Place, address: &str, number: usize, mut random: Random, is_over: &AtomicBool) -> Worker {
+    let name = format!("worker{number}");
+    let mut process = place.worker_at(address, &name, "info");
+    for round in 0.. {
+        sleep(random.seconds(0.5, 4.0), is_over);
+        if is_over.load(Ordering::Relaxed) {
+            break;
+        }
+        if (round % 4 == 0 && number == 0) || random.below(4) == 0 {
+            process.signal("STOP");
+            sleep(STOPPED, is_over);
+            process.signal("CONT");
+        } else {
+            // Killed where it stands.
+            drop(process);
+            process = place.worker_at(address, &name, "info");
+        }
+    }
+    process
+}

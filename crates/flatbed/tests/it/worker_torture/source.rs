@@ -1,0 +1,158 @@
+//! The server that has the documents, the jobs and their queue, as a client sees it. It may be away for a while.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use flatbed_client::{Connection, Url};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::model::Documents;
+
+/// Documents of a page.
+const PAGE: usize = 1_000;
+
+/// A request that is tried again as long as nobody answers.
+const TRIES: u32 = 1_200;
+
+#[derive(Clone)]
+pub(super) struct Source {
+    pub(super) url: Url,
+}
+
+/// An entry of a queue.
+pub(super) struct Entry {
+    pub(super) job: String,
+    pub(super) id: String,
+    pub(super) rev: String,
+    pub(super) is_overtaken: bool,
+    /// The document that failed.
+    pub(super) document: Value,
+    pub(super) why: String,
+}
+
+impl Source {
+    /// Asks once. `None`: nobody answers, and what came of it is not known.
+    async fn try_ask(&self, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let asked = async {
+            let mut connection = Connection::open(&self.url).await.ok()?;
+            connection.call(method, path, body).await.ok()
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(60), asked).await.ok()??;
+        Some((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+    }
+
+    /// Asks until it is done: for what may be done twice.
+    pub(super) async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
+        let mut last = None;
+        for _ in 0..TRIES {
+            last = self.try_ask(method.clone(), path, &body).await;
+            match &last {
+                Some((status, answer)) if *status < 300 => return answer.clone(),
+                Some((status, answer)) if (400..500).contains(status) && ![408, 409, 429].contains(status) => {
+                    panic!("{path}: {status} {answer}")
+                }
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        panic!("{path}: {last:?}");
+    }
+
+    /// Waits until something is there.
+    pub(super) async fn until_there(&self, path: &str) {
+        for _ in 0..TRIES {
+            if self.try_ask(Method::GET, path, &Value::Null).await.is_some_and(|(status, _)| status == 200) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{path} does not come");
+    }
+
+    /// Writes documents, and notes what came of it.
+    pub(super) async fn write(&self, documents: &mut Documents, batch: &[Value]) {
+        if batch.is_empty() {
+            return;
+        }
+        let done = self.try_ask(Method::POST, "/db/_bulk_docs", &json!({"docs": batch})).await;
+        let rows = done.filter(|(status, _)| *status == 201).and_then(|(_, answer)| answer.as_array().cloned());
+        let rows = rows.unwrap_or_default();
+        let mut unclear = Vec::new();
+        for (at, document) in batch.iter().enumerate() {
+            match rows.get(at).filter(|row| row["ok"] == true).and_then(|row| row["rev"].as_str()) {
+                Some(rev) => documents.acknowledge(document, rev),
+                None => unclear.push(document["_id"].clone()),
+            }
+        }
+        if unclear.is_empty() {
+            return;
+        }
+        let found = self.ask(Method::POST, "/db/_all_docs?include_docs=true", json!({"keys": unclear})).await;
+        for (id, row) in unclear.iter().zip(found["rows"].as_array().unwrap()) {
+            let document = Some(&row["doc"]).filter(|document| document.is_object());
+            // Of one that is deleted a new edit needs no revision.
+            let rev = document.and_then(|document| document["_rev"].as_str());
+            documents.find(id.as_str().unwrap(), rev, document);
+        }
+    }
+
+    /// All documents, by id, with their revisions.
+    pub(super) async fn documents(&self) -> HashMap<String, (String, Value)> {
+        let mut all = HashMap::new();
+        for mut document in self.all("/db", "d", "e").await {
+            let members = document.as_object_mut().unwrap();
+            let text = |value: Option<Value>| value.unwrap().as_str().unwrap().to_owned();
+            let (id, rev) = (text(members.remove("_id")), text(members.remove("_rev")));
+            all.insert(id, (rev, document));
+        }
+        all
+    }
+
+    async fn all(&self, database: &str, from: &str, to: &str) -> Vec<Value> {
+        let mut all: Vec<Value> = Vec::new();
+        let (mut from, mut skip) = (from.to_owned(), 0);
+        loop {
+            let range = json!({"include_docs": true, "startkey": from, "endkey": to, "skip": skip, "limit": PAGE});
+            let page = self.ask(Method::POST, &format!("{database}/_all_docs"), range).await;
+            let rows = page["rows"].as_array().unwrap();
+            all.extend(rows.iter().map(|row| row["doc"].clone()));
+            if rows.len() < PAGE {
+                return all;
+            }
+            (from, skip) = (rows[PAGE - 1]["id"].as_str().unwrap().to_owned(), 1);
+        }
+    }
+
+    pub(super) async fn entries(&self) -> Vec<Entry> {
+        let of = |document: Value| {
+            let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
+            Entry {
+                job: text("job"),
+                id: text("doc_id_original"),
+                rev: text("rev"),
+                is_overtaken: document["state"] == "overtaken",
+                document: serde_json::from_str(&text("doc_data")).unwrap_or_default(),
+                why: format!("{} {} {}", text("method"), text("reason"), text("error")),
+            }
+        };
+        self.all("/_worker", "dlq:", "dlq:~").await.into_iter().map(of).collect()
+    }
+
+    pub(super) async fn jobs(&self) -> Value {
+        self.ask(Method::GET, "/_worker/_api/jobs", Value::Null).await
+    }
+
+    /// From the beginning.
+    pub(super) async fn reset(&self, job: &str) {
+        self.ask(Method::POST, &format!("/_worker/_api/jobs/{job}/reset"), json!({"to": "beginning"})).await;
+    }
+
+    pub(super) async fn replay(&self, job: &str) {
+        self.ask(Method::POST, "/_worker/_api/dlq/retry", json!({"job": job})).await;
+    }
+
+    pub(super) async fn clear_overtaken(&self, job: &str) {
+        self.ask(Method::DELETE, &format!("/_worker/_api/dlq?job={job}&state=overtaken"), Value::Null).await;
+    }
+}
