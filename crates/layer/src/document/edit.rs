@@ -237,6 +237,11 @@ impl From<bool> for Conflicts {
 }
 
 impl GetOptions {
+    /// The same of another revision, of that one alone.
+    pub(crate) fn of_revision(&self, rev: &RevId) -> GetOptions {
+        GetOptions { rev: Some(rev.clone()), latest: false, ..self.clone() }
+    }
+
     pub(crate) fn conflicts(&self) -> bool {
         self.conflicts || self.deleted_conflicts
     }

@@ -128,6 +128,11 @@ impl Leaves {
         self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?.ok_or_else(too_many)
     }
 
+    /// As [`Leaves::segments`]; `None` where they are more than one transaction reads.
+    pub(crate) async fn segments_if_read(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Option<Segments>> {
+        self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await
+    }
+
     /// `None` where they take more than about so many bytes.
     async fn segments_up_to(&self, trx: &Transaction, keys: &DocumentKeys, bytes_max: u64) -> Result<Option<Segments>> {
         if self.0.iter().all(|leaf| leaf.ancestry.sealed_count == 0) {
@@ -226,6 +231,13 @@ impl Segments {
             true
         });
         Branch { leaf: leaf.rev.clone(), deleted: leaf.deleted, ancestors }
+    }
+
+    /// A leaf and its ancestors, newest first, for as long as `each` says so.
+    pub(crate) fn along<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s RevId) -> bool) {
+        if std::iter::once(&leaf.rev).chain(&leaf.ancestry.recent).all(&mut each) {
+            self.walk(leaf, |sealed| sealed.revisions.iter().all(&mut each));
+        }
     }
 
     /// The segments of a leaf's line, newest first, for as long as `each` says so.

@@ -5,9 +5,10 @@ use futures_util::FutureExt;
 
 use crate::asker::Asker;
 use crate::document::attachments::AttachmentPlace;
+use crate::document::edit::GetOptions;
 use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
-use crate::read::over::is_over;
+use crate::read::over::ReadOnce;
 use crate::read::viewer::{Coming, check_id, is_judged};
 use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
@@ -69,8 +70,11 @@ impl Operation for OpenAttachment<'_> {
                 if record.has_ended(now) || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
                     return Err(missing().into());
                 }
-                if *rev != info.winner && Box::pin(is_over(trx, &instance, &keys, &info, rev, now)).await? {
-                    return Err(missing().into());
+                if *rev != info.winner {
+                    let once = ReadOnce::of([&GetOptions { rev: Some(rev.clone()), ..GetOptions::default() }], false);
+                    if Box::pin(once.is_over(trx, &instance, &keys, &info, rev, None)).await? {
+                        return Err(missing().into());
+                    }
                 }
                 rev.clone()
             }

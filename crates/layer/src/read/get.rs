@@ -1,6 +1,6 @@
 //! Reading single documents.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::Value;
@@ -16,10 +16,11 @@ use crate::document::tree::Leaves;
 use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::read::over::{is_over, over_in};
+use crate::read::over::{ReadOnce, ReadsOnce};
 use crate::read::seen;
+use crate::read::told::Records;
 use crate::read::viewer::{Viewer, is_judged};
-use crate::store::keys::{DocumentKeys, take_rev};
+use crate::store::keys::DocumentKeys;
 use crate::store::once::now_ms;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::seq::Seq;
@@ -148,7 +149,8 @@ pub(crate) async fn shown_to(
 ) -> Result<Document> {
     let (live, all) = (conflicts >= Conflicts::Live, conflicts == Conflicts::All);
     let options = GetOptions { tombstone: true, conflicts: live, deleted_conflicts: all, ..GetOptions::default() };
-    Get { inner, instance, trx, id, options: &options, tree: None, viewer }.answer(Some(found)).await
+    let once = ReadOnce::of([&options], viewer.is_some());
+    Get { inner, instance, trx, id, options: &options, tree: None, once: &once, viewer }.answer(Some(found)).await
 }
 
 /// A row of a walk or a feed that can show its document.
@@ -271,15 +273,16 @@ impl Operation for GetMany<'_> {
             return seen::get_many(self, trx, &instance).boxed().await;
         }
         let mut documents = Vec::with_capacity(self.requests.len());
-        let mut bytes = 0;
+        let (mut bytes, mut reads_once) = (0, ReadsOnce::of(self.requests, false));
         for requests in self.requests.chunks(READ_AHEAD) {
             let reads: Vec<_> = requests.iter().map(|(id, _)| begin_latest(trx, &instance, id)).collect();
             for ((id, options), read) in requests.iter().zip(reads) {
-                if bytes > READ_BYTES_MAX {
+                if bytes > READ_BYTES_MAX || !reads_once.has_room_for(id) {
                     return Ok(documents);
                 }
                 let found = read.finish(trx, &instance).await?;
-                let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None, viewer: None };
+                let (inner, instance, once) = (self.inner, &*instance, reads_once.of_document(id));
+                let get = Get { inner, instance, trx, id, options, tree: None, once, viewer: None };
                 let got = match get.one_leaf(found.as_ref()).await? {
                     false => Got::Several,
                     true => match get.answer(found.as_ref()).await {
@@ -290,6 +293,7 @@ impl Operation for GetMany<'_> {
                 if let Got::Document(document) = &got {
                     bytes += document.body.len();
                 }
+                reads_once.reckon(id);
                 let leaf_count = found.map_or(0, |(info, _)| info.leaf_count as usize);
                 bytes += if leaf_count > 1 { leaf_count * LEAF_COST_BYTES } else { 0 };
                 documents.push(got);
@@ -322,8 +326,8 @@ impl Operation for GetOne<'_> {
             // Boxed, as all that few reads need: the future of each has room for it.
             false => Box::pin(read.finish(trx, &instance)).await?,
         };
-        let (id, options) = (self.id, self.options);
-        let get = Get { inner: self.inner, instance: &instance, trx, id, options, tree: None, viewer: None };
+        let (inner, id, options, once) = (self.inner, self.id, self.options, ReadOnce::of([self.options], false));
+        let get = Get { inner, instance: &instance, trx, id, options, tree: None, once: &once, viewer: None };
         get.answer(found.as_ref()).await
     }
 }
@@ -372,13 +376,15 @@ impl Operation for GetOpenRevs<'_> {
         }
         let mut answers = Vec::new();
         let mut bytes = 0;
+        let oldest = wanted.iter().min().map(|rev| self.options.of_revision(rev));
+        let once = ReadOnce::of(&oldest, false);
         for &rev in wanted.iter().skip(self.from) {
             if bytes > READ_BYTES_MAX {
                 break;
             }
-            let options = GetOptions { rev: Some(rev.clone()), latest: false, ..self.options.clone() };
+            let options = self.options.of_revision(rev);
             let (inner, instance, id) = (self.inner, &*instance, self.id);
-            let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree), viewer: None };
+            let get = Get { inner, instance, trx, id, options: &options, tree: Some(&tree), once: &once, viewer: None };
             let answer = match get.answer(found.as_ref()).await {
                 Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
                 answer => Ok(answer?),
@@ -398,12 +404,11 @@ pub(super) struct Get<'a> {
     pub options: &'a GetOptions,
     /// Where it has been read already.
     pub tree: Option<&'a Tree>,
+    /// What is read once for this revision and for others that are asked for.
+    pub once: &'a ReadOnce,
     /// Who sees the revision that is asked for, and perhaps no others; `None`: all are seen.
     pub viewer: Option<&'a Viewer>,
 }
-
-/// What is known of a document's revisions.
-pub(crate) type Records = HashMap<RevId, RevisionRecord>;
 
 impl Get<'_> {
     /// Whether one leaf at most is meant, where no revision or the latest ones of a revision are asked for.
@@ -460,7 +465,7 @@ impl Get<'_> {
             (None, _) => &info.winner,
             // Of several leaves that have the revision below them the best.
             (Some(rev), Some(tree)) if options.latest => {
-                let over = tree.branches_over(rev).filter(|branch| self.sees(&branch.leaf, records.as_ref()));
+                let over = tree.branches_over(rev).filter(|branch| self.sees(&branch.leaf, records));
                 let over = over.max_by(|a, b| a.rank().cmp(&b.rank()));
                 over.map_or(rev, |branch| &branch.leaf)
             }
@@ -471,10 +476,12 @@ impl Get<'_> {
         let (rev, deleted, has_attachments, rows) = if *wanted == info.winner {
             (info.winner.clone(), info.deleted, info.has_attachments, rows)
         } else {
-            if Box::pin(is_over(self.trx, self.instance, &keys, info, wanted, now)).await? {
+            let is_over = self.once.is_over(self.trx, self.instance, &keys, info, wanted, self.viewer);
+            let (is_over, found) = Box::pin(futures_util::future::join(is_over, self.superseded(&keys, wanted))).await;
+            if is_over? {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
-            older = Box::pin(self.superseded(&keys, wanted)).await?;
+            older = found?;
             // One that has ended is no more than that, whatever was written upon it or beside it.
             is_gone = older.0.has_ended(now);
             (wanted.clone(), older.0.deleted || is_gone, older.0.has_attachments && !is_gone, &older.1)
@@ -502,8 +509,7 @@ impl Get<'_> {
 
     /// Whether a revision is seen; `records`: of the document's, for who does not see all of them.
     fn sees(&self, rev: &RevId, records: Option<&Records>) -> bool {
-        let Some(viewer) = self.viewer else { return true };
-        records.and_then(|records| records.get(rev)).is_some_and(|record| viewer.sees(record))
+        self.viewer.is_none() || records.and_then(|records| records.get(rev)).is_some_and(|record| record.is_given)
     }
 
     /// What of the tree is asked for.
@@ -512,20 +518,20 @@ impl Get<'_> {
         keys: &DocumentKeys,
         info: &Info,
         tree: &Tree,
-        mut records: Option<Records>,
+        records: Option<&Records>,
         document: &mut Document,
     ) -> Result<()> {
         let options = self.options;
         let mut line = tree.line(&document.rev).unwrap_or_else(|| vec![document.rev.clone()]);
         line.truncate(usize::try_from(self.instance.revs_limit()).unwrap_or(usize::MAX));
         if options.revs_info || options.born {
-            let records = match &mut records {
-                Some(records) => &*records,
-                records => records.insert(self.records(keys).await?),
+            let records = match records {
+                Some(records) => records,
+                None => self.records(keys).await?,
             };
-            let over = over_in(tree, records, now_ms());
+            let over = self.once.over(self.trx, keys, records).await?;
             let is_there =
-                |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped) && !over.contains(rev);
+                |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped) && !over.holds(rev);
             let told =
                 |rev: &RevId| (rev.clone(), (*rev == info.winner || is_there(rev)) && self.sees(rev, Some(records)));
             document.revs_info = options.revs_info.then(|| line.iter().map(told).collect());
@@ -534,7 +540,7 @@ impl Get<'_> {
         document.revisions = options.revs.then_some(line);
         let others = |deleted: bool| {
             let branches = tree.branches().into_iter().filter(|branch| branch.leaf != document.rev);
-            let branches = branches.filter(|branch| self.sees(&branch.leaf, records.as_ref()));
+            let branches = branches.filter(|branch| self.sees(&branch.leaf, records));
             branches.filter(|branch| branch.deleted == deleted).map(|branch| branch.leaf.clone()).collect()
         };
         document.conflicts = options.conflicts.then(|| others(false));
@@ -570,24 +576,10 @@ impl Get<'_> {
         Ok((record, rows))
     }
 
-    /// What is known of all revisions but the winner that were written here.
-    async fn records(&self, keys: &DocumentKeys) -> Result<Records> {
-        read_records(self.trx, keys).await
+    /// What is known of all revisions that were written here.
+    async fn records(&self, keys: &DocumentKeys) -> Result<&Records> {
+        self.once.records(self.trx, keys, self.viewer).await
     }
-}
-
-/// The records of all revisions of a document that were written here.
-pub(crate) async fn read_records(trx: &Transaction, keys: &DocumentKeys) -> Result<Records> {
-    let range = keys.revisions();
-    let prefix_bytes = range.begin.len();
-    let mut records = HashMap::new();
-    for page in body::begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await? {
-        for row in &page {
-            let rev = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0;
-            records.insert(rev, RevisionRecord::decode(row.value())?);
-        }
-    }
-    Ok(records)
 }
 
 /// See [`Document::born`]: of a revision and its ancestors.

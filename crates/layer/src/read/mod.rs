@@ -13,4 +13,5 @@ mod seen;
 pub(crate) mod seen_info;
 pub(crate) mod stored_keys;
 mod tests;
+pub(crate) mod told;
 pub(crate) mod viewer;

@@ -4,7 +4,7 @@
 //! What decides is asked for at once, and is the same for a document that is hidden and for one that never was; then follows
 //! what is shown, and for what is not seen one read more, which finds something or nothing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashSet};
 
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::FdbResult;
@@ -22,9 +22,10 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::{
     Get, GetMany, GetOne, GetOpenRevs, Got, LEAF_COST_BYTES, OpenRevs, READ_AHEAD, READ_BYTES_MAX, REVISION_COST_BYTES,
-    read_records,
 };
 use crate::read::missing::{LOOKS_MAX, MissingRevs, Named};
+use crate::read::over::{ReadOnce, ReadsOnce};
+use crate::read::told::{Asked, Records};
 use crate::read::viewer::{Coming, Removals, Viewer, check_id};
 use crate::store::keys::DocumentKeys;
 use crate::store::once::now_ms;
@@ -33,6 +34,9 @@ use crate::store::transaction::Transaction;
 
 /// Of a document of which more revisions are named, the records of all are read, and not of each.
 const NAMED_MAX: usize = 100;
+
+/// What a record takes, mostly: larger ones count as several looks.
+const RECORD_BYTES: usize = 160;
 
 fn missing() -> Error {
     Refusal::DocumentNotFound(NotFound::Missing).into()
@@ -59,6 +63,7 @@ struct Shown<'a> {
     viewer: &'a Viewer,
     id: &'a str,
     keys: &'a DocumentKeys,
+    once: &'a ReadOnce,
 }
 
 impl Shown<'_> {
@@ -73,8 +78,8 @@ impl Shown<'_> {
         // It is the newest change's, whichever revision is shown.
         options.local_seq = options.local_seq
             && (options.rev.is_none() || self.viewer.sees_winner(self.trx, self.keys, &found.0).await?);
-        let Shown { inner, instance, trx, id, .. } = *self;
-        Get { inner, instance, trx, id, options: &options, tree, viewer: Some(self.viewer) }
+        let Shown { inner, instance, trx, id, once, .. } = *self;
+        Get { inner, instance, trx, id, options: &options, tree, once, viewer: Some(self.viewer) }
             .answer(Some(found))
             .boxed()
             .await
@@ -129,7 +134,8 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     } else {
         (info, no_rows())
     };
-    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys };
+    let once = ReadOnce::of([options], true);
+    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
     let document = shown.answer(&found, options, None).await?;
     if options.rev.is_some() { shown.unless_left(document, &found.0).await } else { Ok(document) }
 }
@@ -161,7 +167,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
     let mut coming = Some(Coming::begin(inner, trx, instance, asker));
     let mut known: Option<Viewer> = None;
     let mut documents = Vec::with_capacity(requests.len());
-    let mut bytes = 0;
+    let (mut bytes, mut reads_once) = (0, ReadsOnce::of(requests, true));
     for requests in requests.chunks(READ_AHEAD) {
         if bytes > READ_BYTES_MAX {
             break;
@@ -221,7 +227,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
         let looked = try_join_all(looks).await?;
         let each = requests.iter().zip(all_keys.iter()).zip(then).zip(latest.into_iter().zip(looked));
         for ((((id, options), keys), then), (latest, looked)) in each {
-            if bytes > READ_BYTES_MAX {
+            if bytes > READ_BYTES_MAX || !reads_once.has_room_for(id) {
                 return Ok(documents);
             }
             let got = match (then, looked) {
@@ -231,7 +237,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
                         None => Some((info, no_rows())),
                     };
                     let found = found.ok_or_else(missing)?;
-                    let shown = Shown { inner, instance, trx, viewer, id, keys };
+                    let shown = Shown { inner, instance, trx, viewer, id, keys, once: reads_once.of_document(id) };
                     match shown.answer(&found, options, None).await {
                         Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
                         Ok(document) if options.rev.is_some() => {
@@ -252,6 +258,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
                 Got::Several => 2 * LEAF_COST_BYTES,
                 Got::Missing(_) => 0,
             };
+            reads_once.reckon(id);
             documents.push(got);
         }
     }
@@ -260,10 +267,12 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
 
 /// The leaves of a document that somebody sees. Where there is no document, it takes no less to find out.
 async fn seen_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
-    let leaves = Leaves::read(trx, keys);
-    let (leaves, records) = futures_util::future::try_join(leaves, read_records(trx, keys)).await?;
+    let (now_ms, sees) = (now_ms(), |record: &RevisionRecord| viewer.sees(record));
+    let (leaves, records) = (Leaves::read(trx, keys), Records::read(trx, keys, 0, now_ms, &sees));
+    let (leaves, mut records) = futures_util::future::try_join(leaves, records).await?;
+    records.complete(trx, keys, leaves.0.iter().map(|leaf| &leaf.rev), now_ms, &sees).await?;
     let revs = leaves.0.into_iter().map(|leaf| leaf.rev);
-    Ok(revs.filter(|rev| is_seen(viewer, records.get(rev))).collect())
+    Ok(revs.filter(|rev| records.get(rev).is_some_and(|record| record.is_given)).collect())
 }
 
 /// As [`GetOpenRevs`].
@@ -300,7 +309,8 @@ pub(super) async fn open_revs(
         None => None,
     };
     // The tree is read once, for all of them.
-    let wants_tree = !seen.is_empty() && (options.latest || options.revs);
+    let tells_tree = options.revs || options.revs_info || options.born || options.conflicts();
+    let wants_tree = !seen.is_empty() && (options.latest || tells_tree);
     let mut tree = None;
     let mut wanted: Vec<RevId> = match (&info, revs) {
         (Some(info), OpenRevs::All) if is_alone => vec![info.winner.clone()],
@@ -325,7 +335,7 @@ pub(super) async fn open_revs(
         let shown = |rev: RevId| removals.as_ref().and_then(|removals| removals.shown(id, &rev)).ok_or(rev);
         return Ok((wanted.into_iter().skip(from).map(shown).collect(), count));
     };
-    if tree.is_none() && options.revs && matches!(revs, OpenRevs::All) && !wanted.is_empty() {
+    if tree.is_none() && tells_tree && matches!(revs, OpenRevs::All) && !wanted.is_empty() {
         tree = Some(whole_tree(trx, &keys).await?);
     }
     let rest = wanted.get(from..).unwrap_or_default();
@@ -335,7 +345,9 @@ pub(super) async fn open_revs(
         false => None,
     };
     let found = latest.unwrap_or_else(|| (info, no_rows()));
-    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys };
+    let oldest = wanted.iter().min().map(|rev| options.of_revision(rev));
+    let once = ReadOnce::of(&oldest, true);
+    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
     let (mut answers, mut bytes) = (Vec::new(), 0);
     for rev in rest {
         if bytes > READ_BYTES_MAX {
@@ -344,7 +356,7 @@ pub(super) async fn open_revs(
         let answer = if is_unseen(rev) {
             removals.as_ref().and_then(|removals| removals.shown(id, rev)).ok_or_else(|| rev.clone())
         } else {
-            let options = GetOptions { rev: Some(rev.clone()), latest: false, ..options.clone() };
+            let options = options.of_revision(rev);
             match shown.answer(&found, &options, tree.as_ref()).await {
                 Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
                 Ok(document) if !named.is_empty() => Ok(shown.unless_left(document, &found.0).await?),
@@ -389,6 +401,14 @@ async fn seen_over(
     Ok(over.into_iter().flat_map(of_one).collect())
 }
 
+/// The records of many revisions that are named.
+async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], asked: Asked<'_>) -> Result<Records> {
+    let (now_ms, lowest) = (now_ms(), revs.iter().map(RevId::generation).min().unwrap_or_default());
+    let mut records = Records::read(trx, keys, lowest, now_ms, asked).await?;
+    records.complete(trx, keys, revs, now_ms, asked).await?;
+    Ok(records)
+}
+
 /// The records of the revisions that are named.
 enum NamedReads<F> {
     Each(Vec<F>),
@@ -428,28 +448,31 @@ pub(super) async fn missing_revs(
             Some(coming) => &*known.insert(coming.viewer().await?),
             None => known.as_ref().ok_or_else(|| Error::Corrupt("nobody reads".into()))?,
         };
+        let knows = |record: &RevisionRecord| viewer.sees(record) || viewer.wrote(record, asker);
         let mut found = Vec::with_capacity(reads.len());
         for ((_, revs), (keys, is_read, info, records)) in part.iter().zip(reads) {
-            let mut there: HashMap<RevId, RevisionRecord> = HashMap::new();
+            let mut known: HashSet<&RevId> = HashSet::new();
             match records {
                 NamedReads::Each(reads) => {
                     for (rev, read) in revs.iter().zip(reads) {
-                        if let Some(record) = record_of(read).await? {
-                            there.insert(rev.clone(), record);
+                        if record_of(read).await?.is_some_and(|record| knows(&record)) {
+                            known.insert(rev);
                         }
                     }
                 }
-                NamedReads::All if is_read => there = read_records(trx, &keys).await?,
+                NamedReads::All if is_read => {
+                    let records = read_named(trx, &keys, revs, &knows).await?;
+                    known.extend(revs.iter().filter(|rev| records.get(rev).is_some_and(|told| told.is_given)));
+                    looks += usize::try_from(records.bytes()).unwrap_or(usize::MAX) / RECORD_BYTES;
+                }
                 NamedReads::All => {}
             }
-            looks += revs.len() + there.len();
+            looks += revs.len();
             let info = match info {
                 Some(info) => info_of(info).await?,
                 None => None,
             };
-            let is_known =
-                |rev: &&RevId| there.get(*rev).is_some_and(|record| viewer.sees(record) || viewer.wrote(record, asker));
-            let missing: BTreeSet<&RevId> = revs.iter().filter(|rev| !is_known(rev)).collect();
+            let missing: BTreeSet<&RevId> = revs.iter().filter(|rev| !known.contains(rev)).collect();
             let missing: Vec<RevId> = missing.into_iter().cloned().collect();
             found.push((keys, is_read, info, missing));
         }

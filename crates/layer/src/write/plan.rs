@@ -12,8 +12,8 @@ use crate::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large}
 use crate::error::{Error, Refusal, Result};
 use crate::held::HeldAt;
 use crate::instance::Instance;
-use crate::read::get::read_records;
-use crate::read::over::over;
+use crate::read::over::Over;
+use crate::read::told::Records;
 use crate::read::viewer::is_seen;
 use crate::store::keys::DocumentKeys;
 use crate::store::once::now_ms;
@@ -258,10 +258,12 @@ impl Planner<'_, '_> {
             lists.extend(futures_util::future::try_join_all(reads).await?);
         }
         if self.judges_stubs() {
-            let records = read_records(self.trx, self.keys).await?;
-            let over = over(self.trx, self.keys, &records, now_ms()).await?;
-            let gives = |rev: &RevId| !over.contains(rev) && records.get(rev).is_some_and(|record| self.gives(record));
-            lists.retain(|(rev, _)| gives(rev));
+            let (now_ms, asked) = (now_ms(), |record: &RevisionRecord| self.gives(record));
+            let oldest = lists.iter().map(|(rev, _)| rev.generation()).min().unwrap_or(u64::MAX);
+            let mut records = Records::read(self.trx, self.keys, oldest, now_ms, &asked).await?;
+            records.complete(self.trx, self.keys, lists.iter().map(|(rev, _)| rev), now_ms, &asked).await?;
+            let over = Over::find(self.trx, self.keys, &records, oldest).await?;
+            lists.retain(|(rev, _)| !over.holds(rev) && records.get(rev).is_some_and(|record| record.is_given));
         }
         // Ancestors first, the nearest before all.
         lists.sort_by_key(|(rev, _)| path.iter().position(|ancestor| ancestor == rev).unwrap_or(usize::MAX));

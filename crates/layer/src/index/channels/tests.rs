@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod left;
+mod over;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -105,6 +105,13 @@ impl DocumentKeys {
         KeyRange { begin: with_int(&self.prefix, REVISIONS), end: with_int(&self.prefix, REVISION_BODIES) }
     }
 
+    /// Where the records of revisions of this generation begin; those of newer ones follow.
+    pub(crate) fn revisions_from(&self, generation: u64) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, REVISIONS);
+        put_int(&mut key, generation);
+        key
+    }
+
     /// Prefix of a superseded revision's rows; a row's path follows.
     pub(crate) fn revision_body(&self, rev: &RevId) -> Vec<u8> {
         let mut key = with_int(&self.prefix, REVISION_BODIES);
