@@ -1,5 +1,6 @@
 //! The keys under which a document lies, taken apart for people: what `design/data-model.md` says, of one document.
 
+use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -102,13 +103,16 @@ impl Reader {
         let mut operation = ReadKeys { inner: &self.inner, name: &self.name, id, after };
         let (instance, under, beside, has_more) = self.read(&mut operation).await?;
         let next = under.last().filter(|_| has_more).map(|(key, _)| key.clone());
-        let mut shown = taken_apart(&instance.keys, &instance.fields.view(), &under);
-        if shown.is_none() {
-            // Names that another process has given numbers since.
-            instance.reload_names(&self.inner).await?;
-            shown = taken_apart(&instance.keys, &instance.fields.view(), &under);
-        }
-        let mut keys = shown.unwrap_or_default();
+        let known = taken_apart(&instance.keys, &instance.fields.view(), &under);
+        let mut keys = match known {
+            Some(keys) => keys,
+            None => {
+                // Names that another process has given numbers since.
+                instance.reload_names(&self.inner).await?;
+                let names = instance.fields.view();
+                under.iter().map(|(key, bytes)| shown(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
+            }
+        };
         for (what, (key, value_bytes)) in beside {
             let form = match what {
                 "by_seq" => {
@@ -131,12 +135,43 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// `None`: a name is not known yet.
-fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[Found]) -> Option<Vec<StoredKey>> {
-    found.iter().map(|(key, value_bytes)| shown(keys, names, key, *value_bytes)).collect()
+/// What fields are called.
+trait Called {
+    /// What a field with this number is called.
+    fn called(&self, id: u64) -> String;
 }
 
-fn shown(keys: &Keys, names: &FieldsView<'_>, key: &[u8], value_bytes: usize) -> Option<StoredKey> {
+/// By their names; whether one was met that has none yet.
+struct Names<'n> {
+    names: &'n FieldsView<'n>,
+    is_any_unknown: Cell<bool>,
+}
+
+impl Called for Names<'_> {
+    fn called(&self, id: u64) -> String {
+        let name = self.names.name_of(id);
+        self.is_any_unknown.set(self.is_any_unknown.get() || name.is_none());
+        name.unwrap_or_default().to_owned()
+    }
+}
+
+/// By their names, and by their numbers where they have none: in a store that is damaged, or has been restored in part.
+struct OrNumbers<'n>(&'n FieldsView<'n>);
+
+impl Called for OrNumbers<'_> {
+    fn called(&self, id: u64) -> String {
+        self.0.name_of(id).map_or_else(|| format!("field {id}"), ToOwned::to_owned)
+    }
+}
+
+/// `None`: a name is not known yet.
+fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[Found]) -> Option<Vec<StoredKey>> {
+    let names = Names { names, is_any_unknown: Cell::new(false) };
+    let shown = found.iter().map(|(key, bytes)| shown(keys, &names, key, *bytes)).collect();
+    (!names.is_any_unknown.get()).then_some(shown)
+}
+
+fn shown(keys: &Keys, names: &impl Called, key: &[u8], value_bytes: usize) -> StoredKey {
     let (what, form) = match keys.split_document(key) {
         // The checker reports what lies there and is no key.
         Err(_) => ("unknown", format!("{{NS}} / {}", hexadecimal(key))),
@@ -150,36 +185,36 @@ fn shown(keys: &Keys, names: &FieldsView<'_>, key: &[u8], value_bytes: usize) ->
                 DocumentPart::Ancestors => ("ancestors", 5),
                 DocumentPart::Attachments => ("attachments", 6),
             };
-            (what, format!("{{NS}} / 2 / {id:?} / {number}{}", behind(part, rest, names)?))
+            (what, format!("{{NS}} / 2 / {id:?} / {number}{}", behind(part, rest, names)))
         }
     };
-    Some(StoredKey { key: key.to_vec(), form, what, value_bytes })
+    StoredKey { key: key.to_vec(), form, what, value_bytes }
 }
 
 /// What follows a part's number: a revision, a path, or both.
-fn behind(part: DocumentPart, rest: &[u8], names: &FieldsView<'_>) -> Option<String> {
+fn behind(part: DocumentPart, rest: &[u8], names: &impl Called) -> String {
     let revision = |rest| match take_rev(rest) {
         Ok((rev, rest)) => (format!(" / {rev}"), rest),
         Err(_) => (format!(" / {}", hexadecimal(rest)), &[][..]),
     };
     match part {
-        DocumentPart::Info => Some(String::new()),
+        DocumentPart::Info => String::new(),
         DocumentPart::Body => path(rest, names),
         DocumentPart::RevisionBody => {
             let (rev, rest) = revision(rest);
-            Some(rev + &path(rest, names)?)
+            rev + &path(rest, names)
         }
         DocumentPart::Leaf => {
             let deleted = matches!(take(rest), Some((Element::Int(0), _)));
             let rest = take(rest).and_then(|(_, used)| rest.get(used..)).unwrap_or_default();
-            Some(format!(" / {}{}", u8::from(!deleted), revision(rest).0))
+            format!(" / {}{}", u8::from(!deleted), revision(rest).0)
         }
-        DocumentPart::Revision | DocumentPart::Ancestors | DocumentPart::Attachments => Some(revision(rest).0),
+        DocumentPart::Revision | DocumentPart::Ancestors | DocumentPart::Attachments => revision(rest).0,
     }
 }
 
 /// A path with the names of fields: `/ customer / city`, `/ tags / [3]`.
-fn path(mut rest: &[u8], names: &FieldsView<'_>) -> Option<String> {
+fn path(mut rest: &[u8], names: &impl Called) -> String {
     let mut text = String::new();
     while let Some((element, used)) = take(rest) {
         rest = rest.get(used..).unwrap_or_default();
@@ -191,7 +226,7 @@ fn path(mut rest: &[u8], names: &FieldsView<'_>) -> Option<String> {
         // Writing into a String cannot fail.
         let _ = match element {
             Element::Literal(name) => write!(text, " / {name:?}"),
-            Element::Int(id) if id >= FIRST_FIELD_ID => write!(text, " / {}", names.name_of(id)?),
+            Element::Int(id) if id >= FIRST_FIELD_ID => write!(text, " / {}", names.called(id)),
             Element::Int(marker) => {
                 let at = number().unwrap_or_default();
                 match marker {
@@ -207,5 +242,5 @@ fn path(mut rest: &[u8], names: &FieldsView<'_>) -> Option<String> {
     if !rest.is_empty() {
         let _ = write!(text, " / {}", hexadecimal(rest));
     }
-    Some(text)
+    text
 }

@@ -14,7 +14,7 @@ use crate::fenced::layer;
 use crate::handle::Database;
 use crate::layer::CreateOptions;
 use crate::read::all_docs::AllDocsQuery;
-use crate::store::transaction::Transaction;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::batch::resolved;
 
 /// Ids of which some begin with others, or have bytes that keys write otherwise.
@@ -234,4 +234,34 @@ async fn histories_and_tombstones_are_passed_over_document_by_document() {
         let (read, all, is_small) = whole_range(db).await;
         assert!(read < all && is_small, "{read} of {all}");
     }
+}
+
+/// Writes a key.
+struct Put(Vec<u8>);
+
+impl Operation for Put {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> crate::Result<()> {
+        Quiet(trx).set(&self.0, b"x")
+    }
+}
+
+/// Fields that have no name, as in a store that was restored in part, are shown by their numbers, and all else of the document with them.
+#[tokio::test]
+async fn what_has_no_name_is_shown_by_its_number() {
+    let (layer, authority, _directory) = layer().await;
+    let db = layer.database("unnamed", authority.for_job("test"));
+    db.create(&CreateOptions { run_bytes: Some(0), ..CreateOptions::default() }).await.unwrap();
+    put(&db, "a", r#"{"customer":{"city":"Bern"}}"#, |edit| edit).await;
+    let keys = db.stored_keys("a", None).await.unwrap().keys;
+    assert_eq!(keys[1].form, r#"{NS} / 2 / "a" / 1 / customer / city"#);
+    // The last of its bytes is the number of `city`.
+    let mut unnamed = keys[1].key.clone();
+    *unnamed.last_mut().unwrap() = 0x7f;
+    transaction::write(&db.inner.db, &db.inner.metrics, &mut Put(unnamed.clone())).await.unwrap();
+    let shown = db.stored_keys("a", None).await.unwrap().keys;
+    assert_eq!(shown.len(), keys.len() + 1);
+    let form = r#"{NS} / 2 / "a" / 1 / customer / field 127"#.to_owned();
+    assert!(shown.contains(&crate::StoredKey { key: unnamed, form, what: "body", value_bytes: 1 }), "{shown:?}");
 }
