@@ -6,7 +6,7 @@ use flatbed_channels::{Given, Grant, Grantee};
 use flatbed_documents::{Part, Show};
 use flatbed_http::{Pages, Reply, ReplyBody, first_room};
 use flatbed_layer::json::Object;
-use flatbed_layer::{GetOptions, NotFound, OpenRevs, Refusal, RevId, Verdict};
+use flatbed_layer::{GetOptions, Hash, NotFound, OpenRevs, Refusal, RevId, Verdict};
 use flatbed_service::{Administer, json_out};
 use hyper::{Method, StatusCode, header};
 use sha1::{Digest, Sha1};
@@ -103,13 +103,23 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
     Ok(json(StatusCode::OK, text))
 }
 
-/// The same with hashes in the place of all names: of channels, users and roles. As Sync Gateway makes them: SHA-1 of the salt and the name, in
-/// hexadecimal digits.
+/// What stands in the place of what somebody has chosen. As Sync Gateway makes it: SHA-1 of the salt and the name, in hexadecimal digits.
+fn hash_of(name: &str, salt: &str) -> String {
+    let digest = Sha1::new().chain_update(salt).chain_update(name).finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A revision as it is shown: a replica may have chosen any text for what stands behind its generation.
+fn redacted_rev(rev: &RevId, salt: &str) -> String {
+    match rev.hash() {
+        Hash::Md5(_) => rev.to_string(),
+        Hash::Text(text) => format!("{}-{}", rev.generation(), hash_of(text, salt)),
+    }
+}
+
+/// What was said of a document, with hashes in the place of all names: of channels, users and roles.
 fn redacted(verdict: &Verdict, salt: &str) -> Verdict {
-    let hash = |name: &str| {
-        let digest = Sha1::new().chain_update(salt).chain_update(name).finalize();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-    };
+    let hash = |name: &str| hash_of(name, salt);
     let grant = |Grant { to, what }: &Grant| Grant {
         to: match to {
             Grantee::User(name) => Grantee::User(hash(name)),
@@ -176,7 +186,10 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
     }
     let mut text = if include_doc { Object::reopen(&mut out) } else { Object::new(&mut out) };
     let mut sync = text.object("_sync");
-    json_out::rev(&routing.rev, sync.place("rev"));
+    match &salt {
+        Some(salt) => drop(sync.string("rev", &redacted_rev(&routing.rev, salt))),
+        None => json_out::rev(&routing.rev, sync.place("rev")),
+    }
     json_out::seq(&routing.seq, sync.place("sequence"));
     sync.array("channels").strings(routing.verdict.channels.iter().map(String::as_str));
     write_access(&routing.verdict.grants, &mut sync);
@@ -227,5 +240,12 @@ mod tests {
         );
         assert_ne!(redacted(&verdict, "other"), found);
         assert_eq!(found.expires_at_ms, Some(1));
+    }
+
+    #[test]
+    fn revisions_of_replicas_are_hashed() {
+        let shown = |rev: &str| redacted_rev(&rev.parse().expect("a revision"), "salt");
+        assert_eq!(shown("3-anna"), "3-d0daa2e92be249c259a1b90be88df8cd961bdd5a");
+        assert_eq!(shown("3-28390acbb2afb09d34e8e35d2d2211ad"), "3-28390acbb2afb09d34e8e35d2d2211ad");
     }
 }
