@@ -152,8 +152,7 @@ pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Ve
             }
             world.count("documents compared");
         }
-        // Of what has ended the revision that left their channels is answered as missing (design/channels.md, "What is to be done").
-        let is_more = |doc: &usize| !seen.contains_key(doc) && !ends(*doc);
+        let is_more = |doc: &usize| !seen.contains_key(doc);
         let more: Vec<usize> = documents.keys().copied().filter(is_more).collect();
         // A replica of leaves keeps those whose successors are hidden from it: the protocol has no word for that.
         let more: Vec<usize> = more

@@ -87,14 +87,28 @@ impl Shown<'_> {
 }
 
 impl Shown<'_> {
+    /// What is answered to a request, by a revision's name or without one.
+    async fn asked(&self, found: &(Info, Rows), options: &GetOptions, tree: Option<&Tree>) -> Result<Document> {
+        let answer = self.answer(found, options, tree).await;
+        let Some(rev) = &options.rev else { return answer };
+        // With `latest` it may be another one.
+        let shown = answer.as_ref().map_or_else(|_| rev.clone(), |document| document.rev.clone());
+        self.unless_left(&shown, answer, &found.0).await
+    }
+
     /// A revision that was asked for by its name; or, where the feed tells that the document has left with it, that. Who sees it by its own
-    /// channels, since they were given these later, would keep it in the place of what they are to forget.
-    async fn unless_left(&self, document: Document, info: &Info) -> Result<Document> {
-        if document.rev == info.winner || self.viewer.sees_winner(self.trx, self.keys, info).await? {
-            return Ok(document);
+    /// channels, since they were given these later, would keep it in the place of what they are to forget; and where it is missing, as the
+    /// document has ended since, what they had before.
+    async fn unless_left(&self, rev: &RevId, found: Result<Document>, info: &Info) -> Result<Document> {
+        match &found {
+            Ok(_) | Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
+            Err(_) => return found,
+        }
+        if *rev == info.winner || self.viewer.sees_winner(self.trx, self.keys, info).await? {
+            return found;
         }
         let removals = self.viewer.removals(self.trx, self.instance, self.id).boxed().await?;
-        Ok(removals.shown(self.id, &document.rev).unwrap_or(document))
+        removals.shown(self.id, rev).map_or(found, Ok)
     }
 }
 
@@ -136,8 +150,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     };
     let once = ReadOnce::of([options], true);
     let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
-    let document = shown.answer(&found, options, None).await?;
-    if options.rev.is_some() { shown.unless_left(document, &found.0).await } else { Ok(document) }
+    shown.asked(&found, options, None).await
 }
 
 /// What follows once it is known whether a request's revision is seen.
@@ -238,11 +251,8 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
                     };
                     let found = found.ok_or_else(missing)?;
                     let shown = Shown { inner, instance, trx, viewer, id, keys, once: reads_once.of_document(id) };
-                    match shown.answer(&found, options, None).await {
+                    match shown.asked(&found, options, None).await {
                         Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
-                        Ok(document) if options.rev.is_some() => {
-                            Got::Document(Box::new(shown.unless_left(document, &found.0).await?))
-                        }
                         answer => Got::Document(Box::new(answer?)),
                     }
                 }
@@ -357,9 +367,12 @@ pub(super) async fn open_revs(
             removals.as_ref().and_then(|removals| removals.shown(id, rev)).ok_or_else(|| rev.clone())
         } else {
             let options = options.of_revision(rev);
-            match shown.answer(&found, &options, tree.as_ref()).await {
+            let answer = match named.is_empty() {
+                true => shown.answer(&found, &options, tree.as_ref()).await,
+                false => shown.asked(&found, &options, tree.as_ref()).await,
+            };
+            match answer {
                 Err(Error::Refused(Refusal::DocumentNotFound(_))) => Err(rev.clone()),
-                Ok(document) if !named.is_empty() => Ok(shown.unless_left(document, &found.0).await?),
                 answer => Ok(answer?),
             }
         };

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::channels::PrincipalWrite;
 use crate::waits::count;
 use crate::{Got, OpenRevs, Reader};
 
-/// Somebody who sees channel A, and an administrator.
-async fn readers(server: &Database) -> [Reader; 2] {
-    let write = crate::channels::PrincipalWrite {
+/// Who sees channel A.
+fn user() -> PrincipalWrite {
+    PrincipalWrite {
         kind: flatbed_channels::Kind::User,
         name: "anna".to_owned(),
         email: String::new(),
@@ -18,8 +19,12 @@ async fn readers(server: &Database) -> [Reader; 2] {
         admin_roles: BTreeSet::new(),
         signs_in: Some(crate::channels::SignsIn::Password(b"{}".to_vec())),
         is_new: false,
-    };
-    server.put_principal(&write).await.unwrap();
+    }
+}
+
+/// Somebody who sees channel A, and an administrator.
+async fn readers(server: &Database) -> [Reader; 2] {
+    server.put_principal(&user()).await.unwrap();
     let anna = server.reader().asked_by(Asker::Principal("anna".into()));
     [anna, server.reader().asked_by(Asker::All)]
 }
@@ -110,6 +115,25 @@ async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
         }
         assert_clean(&server).await;
     }
+}
+
+/// What the feed tells to have left is told, too, once the document has ended and whoever asks has been given what it left to.
+#[tokio::test]
+async fn what_has_left_before_the_end_has_left() {
+    let ([server, db], _directory) = database(true).await;
+    let [anna, _] = readers(&server).await;
+    let [one, two, three] = [1, 2, 3].map(|n| format!("{n}-{n:032x}"));
+    replicate(&db, "d", &[&one], r#"{"channels":"A"}"#).await;
+    replicate(&db, "d", &[&two, &one], r#"{"channels":"B"}"#).await;
+    replicate(&db, "d", &[&three, &two, &one], r#"{"channels":"C","ends":1}"#).await;
+    let write = PrincipalWrite { admin_channels: ["A".to_owned(), "B".to_owned()].into(), is_new: false, ..user() };
+    server.put_principal(&write).await.unwrap();
+    let revs: Vec<RevId> = [&two, &one].map(|rev| rev.parse().unwrap()).to_vec();
+    let expected =
+        Shown::from([(revs[0].clone(), Some((false, br#""_removed":true"#.to_vec()))), (revs[1].clone(), None)]);
+    assert_eq!(one_by_one(&anna, &revs).await, expected);
+    assert_eq!(in_bulk(&anna, &revs).await, expected);
+    assert_eq!(open(&anna, &OpenRevs::Some(revs)).await, expected);
 }
 
 /// A document of many revisions is gone through once for all of those that are asked for, and of a leaf not at all.
