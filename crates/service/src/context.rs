@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use flatbed_auth::security::Access;
 use flatbed_auth::{Credentials, Principal};
 use flatbed_javascript::Runner;
 use flatbed_layer::channels::SignsIn;
@@ -271,9 +272,9 @@ impl Context {
     pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
         let accounts = self.watching.accounts();
         let now = self.now().await?;
-        let database = now.database::<R>(&self.layer, accounts, name).await?;
-        self.judged.note(Some(name), R::NEEDS);
-        Ok(database)
+        let granted = now.grant(R::NEEDS, &self.layer, accounts, name).await?;
+        self.judged.note(Some(name), R::NEEDS, granted.access());
+        Ok(R::given(granted))
     }
 
     /// The rights of who asks as of less than a second ago.
@@ -391,7 +392,7 @@ impl Context {
     pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
         let rights = self.now().await?;
         Needs::Server.in_server(rights.principal())?;
-        self.judged.note(None, Needs::Server);
+        self.judged.note(None, Needs::Server, Access::Admin);
         let (layer, configuration) = (&self.layer, &self.configuration);
         Ok(ServerAdministration { layer, configuration, accounts: self.watching.accounts(), rights })
     }

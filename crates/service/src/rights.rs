@@ -75,21 +75,26 @@ impl Needs {
         }
     }
 
-    /// Whether somebody has what is asked, in a database with this `_security`.
-    pub(crate) fn in_database(self, principal: &Principal, name: &str, security: &SecurityOf) -> Result<(), Refused> {
-        self.are_met(principal, access(principal, name, &security.parsed(parsed)), security)
-    }
-
-    /// The same of whoever stands so, be they a user of this one database.
-    pub(crate) fn in_database_for(
+    /// Whether somebody who was this to a database has what is asked still, with this `_security`, be they a user of this one database. In
+    /// one with channels it says what they see: who was more has lost something, though they may read still.
+    pub(crate) fn in_database_as(
         self,
+        before: Access,
         standing: &Standing,
         principal: &Principal,
         name: &str,
         security: &SecurityOf,
     ) -> Result<(), Refused> {
         match standing.is_user_of(name, security.incarnation()) {
-            None => self.in_database(principal, name, security),
+            None => {
+                let now = access(principal, name, &security.parsed(parsed));
+                self.are_met(principal, now, security)?;
+                match security.has_channels() && now < before {
+                    true if before == Access::Admin => Err(security::not_an_admin()),
+                    true => Err(security::not_a_member(principal)),
+                    false => Ok(()),
+                }
+            }
             // Nobody in other databases, and in their own that alone, whatever its `_security` says.
             Some(is_here) if !is_here || !security.has_channels() => Err(security::not_a_member(principal)),
             Some(_) => self.are_met(principal, Access::Member, security),
@@ -175,16 +180,6 @@ impl Rights {
 
     pub(crate) fn principal(&self) -> &Principal {
         self.standing.principal()
-    }
-
-    /// A database, for who has the right to it.
-    pub(crate) async fn database<R: Right>(
-        &self,
-        layer: &Layer,
-        accounts: &Arc<Accounts>,
-        name: &str,
-    ) -> Result<R::Database, Denied> {
-        Ok(R::given(self.grant(R::NEEDS, layer, accounts, name).await?))
     }
 
     /// A right in a database, for who has it.
@@ -292,6 +287,11 @@ pub struct Granted<'g> {
 }
 
 impl Granted<'_> {
+    /// What they are to it.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
     /// What they see of it.
     pub(crate) fn reader(&self) -> Reader {
         let reader = self.layer.reader(self.name).asked_by(self.asker());

@@ -16,6 +16,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use flatbed_auth::Refused;
+use flatbed_auth::security::Access;
 use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -232,20 +233,32 @@ async fn look(weak: Weak<Watching>) {
     }
 }
 
+/// A right that a request was found to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    /// In the server, if it has none.
+    database: Option<Arc<str>>,
+    needs: Needs,
+    /// What they were to the database: in one with channels that says what they see.
+    access: Access,
+}
+
 /// What a request was found to have a right to.
 #[derive(Debug, Default)]
-pub(crate) struct Judged(Mutex<Vec<(Option<Arc<str>>, Needs)>>);
+pub(crate) struct Judged(Mutex<Vec<Found>>);
 
 impl Judged {
-    /// Notes a right to a database; to the server, if it has no name.
-    pub(crate) fn note(&self, name: Option<&str>, needs: Needs) {
+    /// Notes a right to a database, by what they are to it; to the server, if it has no name.
+    pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: Access) {
         let mut judged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !judged.iter().any(|(known, known_needs)| known.as_deref() == name && *known_needs == needs) {
-            judged.push((name.map(Arc::from), needs));
+        let is_known =
+            |known: &Found| known.database.as_deref() == name && known.needs == needs && known.access == access;
+        if !judged.iter().any(is_known) {
+            judged.push(Found { database: name.map(Arc::from), needs, access });
         }
     }
 
-    fn all(&self) -> Vec<(Option<Arc<str>>, Needs)> {
+    fn all(&self) -> Vec<Found> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -283,8 +296,8 @@ struct Following {
     user_known_at: Option<u64>,
     /// When the session ends that they brought, in milliseconds of Unix time, as far as is known.
     session_ends_at_ms: Option<u64>,
-    /// Each in a database, or in the server.
-    rights: Vec<(Option<FollowedDatabase>, Needs)>,
+    /// Each in a database, or in the server, with what they were there.
+    rights: Vec<(Option<FollowedDatabase>, Needs, Access)>,
     /// Nothing has changed since it was judged.
     is_judged: bool,
 }
@@ -361,12 +374,12 @@ fn until(second: u64) -> Duration {
 
 impl Following {
     fn new(watching: &Arc<Watching>, standing: &Standing, judged: &Judged) -> Following {
-        let follow = |(name, needs): (Option<Arc<str>>, Needs)| {
-            let database = name.map(|name| {
+        let follow = |Found { database, needs, access }: Found| {
+            let database = database.map(|name| {
                 let known = watching.follow(&name);
                 FollowedDatabase { name, known }
             });
-            (database, needs)
+            (database, needs, access)
         };
         let accounts = watching.accounts.changes();
         let user = match standing.rests_on() {
@@ -384,7 +397,7 @@ impl Following {
                 std::future::pending::<()>().await;
             }
         }
-        let databases = self.rights.iter_mut().filter_map(|(database, _)| database.as_mut());
+        let databases = self.rights.iter_mut().filter_map(|(database, ..)| database.as_mut());
         let mut waits: Vec<Wait<'_>> =
             databases.map(|database| Box::pin(of(&mut database.known)) as Wait<'_>).collect();
         waits.push(Box::pin(of(&mut self.accounts)));
@@ -441,7 +454,7 @@ impl Following {
                 Err(_) => sleep(FAILED_PAUSE).await,
             }
         };
-        for (database, needs) in &mut self.rights {
+        for (database, needs, access) in &mut self.rights {
             let Some(FollowedDatabase { name, known }) = database else {
                 if let Err(refused) = needs.in_server(&principal) {
                     return Some(refused);
@@ -449,7 +462,7 @@ impl Following {
                 continue;
             };
             // Before it is read what is known: that is as of then, or of later.
-            let mut is_known_now = watching.accounts.is_confirmed();
+            let (is_known_now, mut is_looked_at) = (watching.accounts.is_confirmed(), false);
             loop {
                 let found = known.borrow_and_update().clone();
                 let is_known = matches!(found, Known::Is(_));
@@ -463,13 +476,16 @@ impl Following {
                 };
                 // By that of the next database of this name, too: a feed ends by itself with the one that it began with. What is
                 // known of it here may be of before.
-                match needs.in_database_for(standing, &principal, name, &security) {
+                let judged = |before| needs.in_database_as(before, standing, &principal, name, &security);
+                match judged(*access) {
                     Ok(()) => break,
-                    Err(refused) if is_known_now || !is_known => return Some(refused),
+                    Err(refused) if is_looked_at || !is_known => return Some(refused),
+                    // Who is less than they were may have been made more since.
+                    Err(refused) if is_known_now && judged(Access::Nobody).is_err() => return Some(refused),
                     // A look is late, and what was known when the last one began may be of before the right was given, by
                     // which a request was let in since.
                     Err(_) => match watching.look_now().await {
-                        Ok(_) => is_known_now = true,
+                        Ok(_) => is_looked_at = true,
                         Err(_) => sleep(FAILED_PAUSE).await,
                     },
                 }

@@ -450,3 +450,42 @@ async fn a_feed_ends_with_its_readers_user() {
         }
     }
 }
+
+/// Who was an administrator or a member of the database saw by that what others do not: what they see as such ends with it, though who is
+/// nobody to a database with channels may read it, too.
+#[tokio::test]
+async fn a_feed_ends_with_what_its_reader_was_to_the_database() {
+    let store = Store::new();
+    let (layer, server, mut client) = served(&store).await;
+    layer.database("db").put_principal(&user_of("member", "A")).await.unwrap();
+    root(&mut client, "PUT", "/db/mine", &json!({"channels": ["A"]})).await;
+    root(&mut client, "PUT", "/db/others", &json!({"channels": ["B"]})).await;
+    let (nobody, member, admin) = (json!({}), json!({"names": ["member"]}), json!({"names": ["member"]}));
+    for (is_admin, before, after) in [
+        (true, json!({"admins": admin, "members": member}), json!({"admins": nobody, "members": member})),
+        (true, json!({"admins": admin}), json!({"admins": nobody, "members": {"names": ["else"]}})),
+        (false, json!({"members": member}), json!({"members": {"names": ["else"]}})),
+    ] {
+        root(&mut client, "PUT", "/db/_security", &before).await;
+        soon(async {
+            while ask(&mut client, "member", "GET", "/db/_changes", &[], "").await.body.contains("others") != is_admin {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        let mut follower = server.connect().await;
+        let authorization = basic("member");
+        let path = "/db/_changes?feed=continuous&heartbeat=1000";
+        follower.send("GET", path, &[("authorization", authorization.as_str())], b"").await;
+        let head = follower.head().await;
+        assert_eq!(head.status, 200, "{before} {head:?} {}", follower.rest().await);
+        let line = follower.feed_line(&mut String::new()).await.expect("a row");
+        assert!(line.contains("\"id\""), "{line}");
+        root(&mut client, "PUT", "/db/_security", &after).await;
+        soon(follower.rest()).await;
+        // They come back as what they are.
+        let rows = ask(&mut client, "member", "GET", "/db/_changes", &[], "").await.body;
+        assert!(rows.contains("mine") && !rows.contains("others"), "{rows}");
+    }
+    server.stop().await;
+}

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
     let judged = Arc::new(Judged::default());
-    judged.note(Some("db"), Needs::Member);
+    judged.note(Some("db"), Needs::Member, flatbed_auth::security::Access::Member);
     RightsWatch::new(Arc::clone(watching), Standing::new(principal, RestsOn::Nothing), judged).at_once()
 }
 
