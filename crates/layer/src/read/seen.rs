@@ -104,7 +104,8 @@ impl Shown<'_> {
             Ok(_) | Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
             Err(_) => return found,
         }
-        if *rev == info.winner || self.viewer.sees_winner(self.trx, self.keys, info).await? {
+        let sees_winner = self.viewer.sees_winner(self.trx, self.keys, info).await?;
+        if *rev == info.winner || (sees_winner && self.viewer.is_told_of(info)) {
             return found;
         }
         let removals = self.viewer.removals(self.trx, self.instance, self.id).boxed().await?;

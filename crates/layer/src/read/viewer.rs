@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use flatbed_channels::Left;
+use flatbed_channels::{ALL, Left, Stamp};
 use flatbed_revtree::{DocumentId, RevId};
 use futures_util::future::try_join_all;
 
@@ -22,6 +22,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::plain;
 use crate::store::keys::DocumentKeys;
+use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -103,6 +104,14 @@ impl Viewer {
             Some(names) if names.are_elsewhere => None,
             Some(names) => Some(self.held.sees(names.names.iter().map(String::as_str))),
         }
+    }
+
+    /// Whether the feed tells whoever sees a document's winner of it: what came with a channel has no tombstones.
+    pub(crate) fn is_told_of(&self, info: &Info) -> bool {
+        let named = info.routed.channels.iter().filter(|names| !names.are_elsewhere);
+        let mut channels = named.flat_map(|names| names.names.iter().map(String::as_str)).chain([ALL]);
+        let is_there = !info.deleted && !info.has_ended(now_ms());
+        is_there || channels.any(|channel| self.held.since(channel).is_some_and(|since| since <= Stamp(info.stamp)))
     }
 
     /// Whether they see a document's winner. Waits where it is in more channels than its info names.

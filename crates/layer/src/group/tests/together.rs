@@ -78,12 +78,17 @@ async fn build(faults: Option<u64>, is_killed: bool) {
         let asks = ask(&third);
         async move { drop(asks.await) }
     });
+    // It has its part before the others could do all.
+    let begun = async |documents: u64| {
+        let until = Instant::now() + Duration::from_secs(60);
+        while third.texts.mapped() < documents {
+            assert!(Instant::now() < until, "it does not begin");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    begun(1).await;
     let others = [tokio::spawn(ask(&one)), tokio::spawn(ask(&two))];
-    let until = Instant::now() + Duration::from_secs(30);
-    while third.texts.mapped() < 40 {
-        assert!(Instant::now() < until, "it does not begin");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    begun(40).await;
     if is_killed {
         runtime.shutdown_background();
     } else {
@@ -110,9 +115,14 @@ async fn build(faults: Option<u64>, is_killed: bool) {
 async fn leases_of(db: &Database) -> usize {
     let instance = standing(db).await.instance;
     let number = crate::index::groups::groups_of(&instance.record).next().unwrap().number;
-    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let all = instance.keys.view(number).leases();
-    trx.get_range(&crate::store::transaction::page_of(&all, 100, false), 1, true).await.unwrap().len()
+    loop {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        // Faults strike here, too.
+        if let Ok(found) = trx.get_range(&crate::store::transaction::page_of(&all, 100, false), 1, true).await {
+            return found.len();
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -117,23 +117,26 @@ async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
     }
 }
 
-/// What the feed tells to have left is told, too, once the document has ended and whoever asks has been given what it left to.
+/// What the feed tells to have left is told, too, once the document has ended, or is deleted, and whoever asks has been given what it left
+/// to: what came with that has no tombstones.
 #[tokio::test]
 async fn what_has_left_before_the_end_has_left() {
-    let ([server, db], _directory) = database(true).await;
-    let [anna, _] = readers(&server).await;
-    let [one, two, three] = [1, 2, 3].map(|n| format!("{n}-{n:032x}"));
-    replicate(&db, "d", &[&one], r#"{"channels":"A"}"#).await;
-    replicate(&db, "d", &[&two, &one], r#"{"channels":"B"}"#).await;
-    replicate(&db, "d", &[&three, &two, &one], r#"{"channels":"C","ends":1}"#).await;
-    let write = PrincipalWrite { admin_channels: ["A".to_owned(), "B".to_owned()].into(), is_new: false, ..user() };
-    server.put_principal(&write).await.unwrap();
-    let revs: Vec<RevId> = [&two, &one].map(|rev| rev.parse().unwrap()).to_vec();
-    let expected =
-        Shown::from([(revs[0].clone(), Some((false, br#""_removed":true"#.to_vec()))), (revs[1].clone(), None)]);
-    assert_eq!(one_by_one(&anna, &revs).await, expected);
-    assert_eq!(in_bulk(&anna, &revs).await, expected);
-    assert_eq!(open(&anna, &OpenRevs::Some(revs)).await, expected);
+    for last in [r#"{"channels":"C","ends":1}"#, r#"{"channels":"B","ends":1}"#, r#"{"channels":"B","_deleted":true}"#]
+    {
+        let ([server, db], _directory) = database(true).await;
+        let [anna, _] = readers(&server).await;
+        let [one, two, three] = [1, 2, 3].map(|n| format!("{n}-{n:032x}"));
+        replicate(&db, "d", &[&one], r#"{"channels":"A"}"#).await;
+        replicate(&db, "d", &[&two, &one], r#"{"channels":"B"}"#).await;
+        replicate(&db, "d", &[&three, &two, &one], last).await;
+        let write = PrincipalWrite { admin_channels: ["A".to_owned(), "B".to_owned()].into(), is_new: false, ..user() };
+        server.put_principal(&write).await.unwrap();
+        let two: RevId = two.parse().unwrap();
+        let expected = Shown::from([(two.clone(), Some((false, br#""_removed":true"#.to_vec())))]);
+        assert_eq!(one_by_one(&anna, std::slice::from_ref(&two)).await, expected, "{last}");
+        assert_eq!(in_bulk(&anna, std::slice::from_ref(&two)).await, expected, "{last}");
+        assert_eq!(open(&anna, &OpenRevs::Some(vec![two])).await, expected, "{last}");
+    }
 }
 
 /// A document of many revisions is gone through once for all of those that are asked for, and of a leaf not at all.
