@@ -114,7 +114,7 @@ pub fn judge_whole(world: &World, user: usize, doc: usize, body: &Body, span: Sp
     }
 }
 
-/// Judges that somebody is told of a document which is not there for them any more.
+/// Judges a row that tells somebody of a document which they cannot see any longer.
 pub fn was_had(world: &World, user: usize, doc: usize, asked: impl Fn() -> String) {
     let was_had = lock(&world.model).may_have_had(user, doc);
     if !was_had {

@@ -219,7 +219,7 @@ fn not_excused(world: &World, user: usize, more: &[usize], told_of_losses: bool)
     wrong
 }
 
-/// Somebody still has a document: what they were told of it, and what they are told who begin anew.
+/// Somebody still has a document: the rows of it that they were sent, and those that a feed sends from its beginning.
 async fn kept(world: &Arc<World>, client: &mut Client, user: usize, doc: usize, told: &Told, who: &str) {
     let headers = world.headers(Who::User(user));
     let mut now = String::new();

@@ -117,8 +117,8 @@ async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
     }
 }
 
-/// What the feed tells to have left is told, too, once the document has ended, or is deleted, and whoever asks has been given what it left
-/// to: what came with that has no tombstones.
+/// The revision that the feed names as the one that left is shown as that also once the document has ended, or is deleted, and whoever asks
+/// has been given the channel that it left to: what comes with a channel has no tombstones.
 #[tokio::test]
 async fn what_has_left_before_the_end_has_left() {
     for last in [r#"{"channels":"C","ends":1}"#, r#"{"channels":"B","ends":1}"#, r#"{"channels":"B","_deleted":true}"#]
