@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(checkpoint.check(&SourceIdentity::default(), &at("what")), Ok(()));
         assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
         assert_eq!(checkpoint.check(&identity("17"), &at("99-y")), Err(Strange::Behind));
-        // Made again within a second; or the moment is told in another way.
+        // Made again within a second; or the source gives the moment in another form.
         let of =
             |instance: &str, other: &str| SourceIdentity { incarnation: Some(other.to_owned()), ..identity(instance) };
         let checkpoint = Checkpoint { source: of("17", "ab"), ..checkpoint };

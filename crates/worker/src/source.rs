@@ -79,7 +79,7 @@ pub trait Source: Send + Sync + 'static {
     /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
     fn document(&self, id: &str, bytes_max: usize) -> impl Future<Output = Result<Option<String>, SourceError>> + Send;
 
-    /// An attachment of a document's revision; `None` where there is none such.
+    /// An attachment of a document's revision; `None` where it has no such attachment.
     ///
     /// # Errors
     /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
