@@ -14,6 +14,7 @@ use crate::support::{Server, call};
 use flatbed_client::{Connection, Url};
 use hyper::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 const WRITERS: usize = 8;
 
@@ -43,15 +44,18 @@ async fn acknowledged_writes_outlive_a_kill() {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| tokio::spawn(write(server.url.clone(), format!("{round}-{writer}"), documents.clone())))
             .collect();
-        // Some kills meet the first commits, some the hundredth.
+        // Some kills meet the first commits, some the hundredth; none comes before there was one.
         tokio::time::sleep(Duration::from_millis(60 + (round * 137) % 600)).await;
+        while acknowledged(&documents) == acknowledged_before && !writers.iter().all(JoinHandle::is_finished) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         server.kill();
         for writer in writers {
             writer.await.expect("a writer ends with its connection");
         }
         asker.await.expect("who asks ends with its connection");
         check(&data, round);
-        let acknowledged = documents.lock().unwrap().values().filter(|known| known.acknowledged.is_some()).count();
+        let acknowledged = acknowledged(&documents);
         eprintln!("kill {}: {acknowledged} documents acknowledged", round + 1);
         assert!(acknowledged > acknowledged_before, "the writers of round {round} got nothing done");
         acknowledged_before = acknowledged;
@@ -60,6 +64,10 @@ async fn acknowledged_writes_outlive_a_kill() {
     verify(&server, &documents, kills).await;
     must_equal(&server, kills).await;
     assert!(server.stop());
+}
+
+fn acknowledged(documents: &Documents) -> usize {
+    documents.lock().unwrap().values().filter(|known| known.acknowledged.is_some()).count()
 }
 
 /// Makes, edits and deletes documents, one of them large enough to be staged, until the connection breaks.

@@ -88,6 +88,8 @@ pub fn check(database: &str, data: &Path) -> Output {
 /// A server on a port of its own; killed when dropped.
 pub struct Server {
     pub url: Url,
+    /// Sync Gateway's API, for users and for administrators, as far as the arguments ask for it.
+    pub gateway: Vec<Url>,
     child: Child,
 }
 
@@ -121,16 +123,19 @@ impl Server {
             .spawn()
             .expect("the binary runs");
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        let url = output.lines().map_while(Result::ok).find_map(|line| {
+        let urls = output.lines().map_while(Result::ok).filter_map(|line| {
             line.split_whitespace()
                 .find(|word| word.starts_with("http://"))
                 .map(|word| Url::parse(word).expect("a URL"))
         });
-        let Some(url) = url else {
+        let is_gateway = |argument: &&&str| ["--gateway-listen", "--admin-listen"].contains(argument);
+        let gateways = arguments.iter().filter(is_gateway).count();
+        let mut urls = urls.take(1 + gateways);
+        let (Some(url), gateway) = (urls.next(), urls.collect()) else {
             let status = child.wait();
             panic!("the server did not start: {status:?}");
         };
-        Server { url, child }
+        Server { url, gateway, child }
     }
 
     pub fn pid(&self) -> u32 {
