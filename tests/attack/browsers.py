@@ -134,12 +134,12 @@ def handshake(path="/db/_changes?feed=websocket&since=now&timeout=3000", drop=()
         "Connection": "Upgrade",
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
-        **changed,
+        **{name.replace("_", "-"): value for name, value in changed.items() if name != "method"},
     }
     return request(
-        changed.pop("method", "GET"),
+        changed.get("method", "GET"),
         path,
-        headers=[(name.replace("_", "-"), value) for name, value in headers.items() if name not in drop],
+        headers=[(name, value) for name, value in headers.items() if name not in drop],
     )
 
 

@@ -132,7 +132,10 @@ async function open() {
       found = pageOf(parts);
       if (!found) throw new ApiError(404, 'not_found', 'The console has no such page.');
       const page = await import(`./pages/${found.module}.js`);
-      content = await page.default({ ...found.args, params, signal, session, reload: open });
+      // What one did there ends later, perhaps after one went elsewhere, and takes nobody away from where they are then.
+      const ifHere = (work) => { if (location.hash === asked) work(); };
+      const leave = (hash) => ifHere(() => { location.hash = hash; });
+      content = await page.default({ ...found.args, params, signal, session, reload: () => ifHere(open), leave });
     }
   } catch (error) {
     if (signal.aborted) return;

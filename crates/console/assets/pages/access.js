@@ -7,7 +7,7 @@ import { databaseHead } from './database.js';
 
 const KINDS = [['admins', 'Administrators', 'They set the database up: design documents, indexes, who is a member.'], ['members', 'Members', 'They read and write documents. Without any member everyone is one.']];
 
-export default async function access({ database, session, signal, reload }) {
+export default async function access({ database, session, signal, reload, leave }) {
   const security = await askExactly(path(database, '_security'), { signal });
   const lists = KINDS.flatMap(([kind]) => ['names', 'roles'].map((what) => [kind, what, security.get(kind)?.get?.(what)]));
   // One a line: what does not fit that is edited as JSON alone.
@@ -40,7 +40,7 @@ export default async function access({ database, session, signal, reload }) {
   }));
   const remove = session.isAdmin && button('Delete this database', async () => {
     const gone = await confirm('Delete a database', h('p', {}, 'It goes with all its documents. Nobody can bring it back.'), 'Delete', () => ask(path(database), { method: 'DELETE' }), { typed: database });
-    if (gone) location.hash = '#/';
+    if (gone) leave('#/');
   }, { kind: 'danger' });
   return [...databaseHead(database, 'access'), section('Who may do what', isPlain ? byLists() : asJson), isPlain && more('As JSON', h('div', { class: 'panel' }, asJson)),
     section('Upkeep', h('div', { class: 'buttons' }, compact, remove))];

@@ -75,7 +75,7 @@ async function meanwhile(database, id, editor, saved) {
 const drafts = new Map();
 const DRAFTS = 10;
 
-function editing({ database, id, found, reload }) {
+function editing({ database, id, found, reload, leave }) {
   const editor = new JsonEditor({ label: 'Document', value: print(found.body), wants: 'object', name: id, hint: 'Ctrl+S saves. Numbers stay as you write them.' });
   const fault = h('div', { role: 'alert', class: 'form-fault' });
   let isEdited = false;
@@ -123,7 +123,7 @@ function editing({ database, id, found, reload }) {
       : write(database, id, JSON.stringify({ _id: id, _rev: found.rev, _deleted: true }))));
     if (gone) {
       toast.say('Deleted ', shown(id, 60));
-      location.hash = to('db', database);
+      leave(to('db', database));
     }
   }, { kind: 'danger' });
   const copy = button('Save a copy…', () => dialog('Save a copy', (close) => {
@@ -135,7 +135,7 @@ function editing({ database, id, found, reload }) {
       for (const name of ['_rev', '_attachments']) body.delete(name);
       await write(database, other.input.value, print(body, 0));
       close();
-      location.hash = to('db', database, 'doc', other.input.value);
+      leave(to('db', database, 'doc', other.input.value));
     }, { more: button('Cancel', () => close()) });
   }));
   return [left, editor, fault, h('div', { class: 'buttons' }, save, copy, remove)];
@@ -151,7 +151,7 @@ async function missing({ database, id, found, signal }) {
 }
 const plainReason = (error) => (error?.reason && error.reason !== 'missing' ? error.reason : 'Nothing of this id was found in this database.');
 
-function creating({ database, params }) {
+function creating({ database, params, leave }) {
   const given = params.get('id') ?? '';
   const id = field('Id', input({ name: 'id', value: given }), 'Leave it empty, and the server makes one.');
   const editor = new JsonEditor({ label: 'Document', value: '{\n  \n}', wants: 'object', rows: 14 });
@@ -168,7 +168,7 @@ function creating({ database, params }) {
       throw error;
     }
     toast.say('Saved ', shown(chosen, 60));
-    location.hash = to('db', database, 'doc', chosen);
+    leave(to('db', database, 'doc', chosen));
   });
   editor.addEventListener('wanted', () => view.requestSubmit());
   return [headIn(database, 'New document'), h('div', { class: 'panel' }, view)];

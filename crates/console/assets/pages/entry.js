@@ -6,7 +6,7 @@ import { badge, button, confirm, count, empty, facts, h, head, message, plain, r
 import { API } from './jobs.js';
 import { LOOKS } from './queue.js';
 
-export default async function page({ id, signal }) {
+export default async function page({ id, signal, leave }) {
   const at = (...rest) => `${API}/${path('dlq', id, ...rest)}`;
   const trail = [['Dead letters', '#/queue']];
   let entry;
@@ -61,7 +61,7 @@ export default async function page({ id, signal }) {
     }, { fail }),
     button('Delete', async () => {
       const gone = await confirm('Delete an entry', h('p', {}, 'It is never delivered, unless the document changes.'), 'Delete', () => ask(at(), { method: 'DELETE' }));
-      if (gone) location.hash = '#/queue';
+      if (gone) leave('#/queue');
     }, { kind: 'danger' }));
   editor.addEventListener('wanted', () => actions.querySelector('button')?.click());
   return [

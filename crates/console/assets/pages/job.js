@@ -4,7 +4,7 @@ import { LineChart } from '../chart.js';
 import { JsonEditor, reader } from '../editor.js';
 import { JobFlow } from '../flow.js';
 import { print } from '../json.js';
-import { badge, button, confirm, count, dialog, duration, every, facts, field, form, h, head, message, more, plain, replace, section, select, shown, table, tell, to, toast, when } from '../parts.js';
+import { badge, button, bytes, confirm, count, dialog, duration, every, facts, field, form, h, head, message, more, plain, replace, section, select, shown, table, tell, to, toast, when } from '../parts.js';
 import { API, state } from './jobs.js';
 
 const EVERY_MS = 2000;
@@ -53,7 +53,7 @@ function trial(document) {
   return h('div', { class: 'panel' }, editor, h('div', { class: 'buttons' }, run), result);
 }
 
-export default async function page({ id, signal }) {
+export default async function page({ id, signal, leave }) {
   const at = (...rest) => `${API}/${path('jobs', id, ...rest)}`;
   const [first, document] = await Promise.all([ask(at(), { signal }), askExactly(documentPath('_worker', `job::${id}`), { signal }).catch(() => undefined)]);
   const flow = new JobFlow();
@@ -83,6 +83,7 @@ export default async function page({ id, signal }) {
     replace(figures, facts([['Delivered', count(job.delivered ?? NaN)], ['To the queue', h('a', { href: `#/queue?job=${encodeURIComponent(id)}` }, count(job.queued ?? NaN))], ['Replayed', count(job.replayed ?? NaN)],
       ['Outages', count(job.outages ?? NaN)], ['Runs on', job.node ? h('code', {}, shown(job.node, 40)) : 'no process'], ['Epoch', job.epoch === undefined ? '–' : h('code', {}, String(job.epoch))],
       ['Sequence', h('code', {}, shown(String(job.seq ?? '–').split('-')[0], 30))], ['As of', job.updated_at ? when(job.updated_at * 1000) : '–'],
+      job.attachments?.fetched > 0 && ['Attachments', `${count(job.attachments.fetched)}, ${bytes(job.attachments.bytes)}`],
       job.orders?.length > 0 && ['Orders', job.orders.map((one) => [badge(plain(one.do ?? one.what ?? 'order', 30)), ' '])]]));
     replace(trouble, job.halted && message('bad', h('strong', {}, 'Halted: '), plain(job.halted.reason ?? job.halted.kind, 500)), job.state === 'broken' && message('bad', plain(job.reason, 500)));
     replace(errors, job.errors?.length ? table('Last errors', [{ label: 'When' }, { label: 'Error', wide: true }], job.errors.slice(0, 20).map(({ at: moment, error }) => [when(moment * 1000), shown(error, 500)]))
@@ -100,7 +101,7 @@ export default async function page({ id, signal }) {
       const { _rev: rev } = await ask(documentPath('_worker', `job::${id}`));
       await ask(documentPath('_worker', `job::${id}`), { method: 'DELETE', query: { rev } });
     });
-    if (gone) location.hash = '#/jobs';
+    if (gone) leave('#/jobs');
   }, { kind: 'danger' });
   return [
     head([['Jobs', '#/jobs']], [shown(id), ' ', heading], steer), trouble, first.name && first.name !== id && h('p', { class: 'quiet' }, shown(first.name)),

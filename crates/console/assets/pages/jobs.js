@@ -17,7 +17,7 @@ const MODEL = `{
 }`;
 
 /** A new job, as the document that it is. */
-function create() {
+function create(leave) {
   const id = field('Id', input({ placeholder: 'orders' }), 'Letters, digits and _ . : -');
   const editor = new JsonEditor({ label: 'Job', value: MODEL, wants: 'object', rows: 12, name: 'job' });
   return dialog('New job', (close) => form([id, editor], 'Begin', async () => {
@@ -31,11 +31,11 @@ function create() {
       throw error;
     }
     close();
-    location.hash = to('jobs', id.input.value);
+    leave(to('jobs', id.input.value));
   }, { more: button('Cancel', () => close()) }));
 }
 
-export default async function jobs({ signal }) {
+export default async function jobs({ signal, leave }) {
   const columns = [{ label: 'Job', wide: true }, { label: 'State' }, { label: 'From' }, { label: 'To' }, { label: 'Behind', number: true }, { label: 'For', number: true }, { label: 'Documents/s', number: true }, { label: 'Delivered', number: true }, { label: 'To the queue', number: true }];
   const view = table('Jobs', columns, []);
   const frame = h('div', {});
@@ -59,5 +59,5 @@ export default async function jobs({ signal }) {
   };
   await refresh();
   every(3000, signal, refresh);
-  return [head([], 'Jobs', button('New job', create, { kind: 'main' })), frame];
+  return [head([], 'Jobs', button('New job', () => create(leave), { kind: 'main' })), frame];
 }

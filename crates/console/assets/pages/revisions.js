@@ -63,7 +63,7 @@ export async function revisionsPart({ database, id, found, signal }) {
 /** All other ends are deleted, so that the one that is kept wins. */
 const deleteOthers = (database, id, revs) => writeAll(database, revs.map((rev) => ({ _id: id, _rev: rev, _deleted: true })));
 
-export async function conflictsPart({ database, id, found, signal, reload }) {
+export async function conflictsPart({ database, id, found, signal, leave }) {
   const all = [found.rev, ...found.conflicts];
   if (all.length === 1) {
     return empty('No conflicts', h('p', {}, 'Two replicas that change one document without knowing of each other leave two revisions. One wins, the same everywhere; the others are kept until somebody decides.'));
@@ -88,7 +88,7 @@ export async function conflictsPart({ database, id, found, signal, reload }) {
       });
     if (!done) return;
     toast.say('Resolved ', shown(id, 60));
-    location.hash = to('db', database, 'doc', id);
+    leave(to('db', database, 'doc', id));
   });
   const show = (other) => {
     const both = compare(body(winner), body(other));
@@ -108,7 +108,7 @@ export async function conflictsPart({ database, id, found, signal, reload }) {
         const refused = await deleteOthers(database, id, all.slice(1));
         if (refused.length) throw new ApiError(409, 'conflict', `It is saved; ${refused.length} others were not deleted.`);
         toast.say('Resolved ', shown(id, 60));
-        location.hash = to('db', database, 'doc', id);
+        leave(to('db', database, 'doc', id));
       }, { kind: 'main', fail: (error) => tell(fault, error) });
       replace(merging, h('div', { class: 'panel' }, editor, fault, h('div', { class: 'buttons' }, merge, button('Cancel', () => show(other)))));
       editor.input.focus();
