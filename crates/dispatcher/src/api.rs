@@ -120,7 +120,7 @@ fn shown(id: &str, listed: &Listed, told: Option<&Told>) -> Value {
         "node": told.node, "epoch": told.epoch, "seq": told.seq,
         "lag": {"rows": told.lag_rows, "seconds": told.lag_seconds}, "throughput": told.throughput,
         "delivered": told.delivered, "queued": told.queued, "replayed": told.replayed, "outages": told.outages,
-        "errors": errors, "updated_at": told.at,
+        "attachments": told.attachments, "errors": errors, "updated_at": told.at,
     });
     if let (Some(row), Value::Object(figures)) = (row.as_object_mut(), figures) {
         row.extend(figures);

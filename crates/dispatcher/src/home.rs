@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flatbed_jobs::{Lease, LeaseError, Leases, Owner, TakenLease};
+use flatbed_jobs::{Hold, HoldMany, Lease, LeaseError, Leases, Owner, TakenLease};
 use flatbed_layer::{Database, Layer, ServerActor, WORKER};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -150,6 +150,30 @@ impl Leases for Home {
             Home::There { store, time_max } => {
                 leases::hold(store, id, owner, state, release, *time_max).await.map_err(not_asked)
             }
+        }
+    }
+}
+
+impl HoldMany for Home {
+    async fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> Result<Vec<bool>, LeaseError> {
+        match self {
+            Home::Here { layer, actor } => {
+                match Home::database(layer, actor).hold_leases_after(owner, holds, &may_follow).await {
+                    Err(flatbed_layer::Error::DatabaseNotFound) => Err(LeaseError::Gone),
+                    held => held.map_err(|error| LeaseError::Storage(error.into())),
+                }
+            }
+            Home::There { store, time_max } => match leases::hold_many(store, owner, holds, *time_max).await {
+                // A server that is older than this process.
+                Err(error) if error.status() == Some(405) => {
+                    let mut held = Vec::with_capacity(holds.len());
+                    for hold in holds {
+                        held.push(self.hold(&hold.id, owner, &hold.state, false).await?);
+                    }
+                    Ok(held)
+                }
+                held => held.map_err(not_asked),
+            },
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Leases of jobs over HTTP, `/_worker/_api/leases`: what a server answers, and what a process elsewhere asks it. Each call is one
-//! transaction at the server, and does nothing more when it is sent again: who has a lease takes it once more.
+//! transaction at the server, and does nothing more when it is sent again: who has a lease takes it once more. All that a process holds
+//! are held by one.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use flatbed_client::encode_segment;
-use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
+use flatbed_jobs::{
+    HOLDS_BYTES_MAX, HOLDS_MAX, Hold, HoldMany, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
+};
 use flatbed_worker::documents::JOB;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -110,6 +114,35 @@ impl Dispatcher {
         Ok(json!({"ours": is_ours}))
     }
 
+    /// As [`Dispatcher::hold_lease`] for several jobs of a process, in one transaction: `body` has `owner`, and `held` with `id` and `told` of
+    /// each.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn hold_leases(&self, body: &Value) -> Result<Value> {
+        let bad = || {
+            Refusal::Bad(format!(
+                "`held` must be at most {HOLDS_MAX} jobs, none twice, each with `id` and `told` as to hold one, of at most {HOLDS_BYTES_MAX} bytes"
+            ))
+        };
+        let (owner, held) = (owner_of(body)?, body.get("held").and_then(Value::as_array).ok_or_else(bad)?);
+        if held.len() > HOLDS_MAX {
+            return Err(bad().into());
+        }
+        let hold = |row: &Value| {
+            let (id, told) = (text_of(row, "id"), row.get("told")?.to_string());
+            let is_right = !id.is_empty() && epoch_of(told.as_bytes()) > 0 && told.len() <= LEASE_STATE_BYTES_MAX;
+            is_right.then(|| Hold { id: format!("{JOB}{id}"), state: told.into_bytes() })
+        };
+        let holds: Vec<Hold> = held.iter().map(hold).collect::<Option<_>>().ok_or_else(bad)?;
+        let ids: HashSet<&str> = holds.iter().map(|hold| hold.id.as_str()).collect();
+        let bytes: usize = holds.iter().map(Hold::bytes).sum();
+        if ids.len() < holds.len() || holds.len() > 1 && bytes > HOLDS_BYTES_MAX {
+            return Err(bad().into());
+        }
+        Ok(json!({"ours": self.home.hold_many(&owner, &holds).await?}))
+    }
+
     /// Removes the lease of a job that is no more.
     ///
     /// # Errors
@@ -207,6 +240,23 @@ pub(crate) async fn hold(
     let path = path(id, if release { "/release" } else { "/hold" });
     let answer = store.call_within(Method::POST, &path, Some(&body), time_max).await?;
     answer.get("ours").and_then(Value::as_bool).ok_or_else(|| nonsense("lease"))
+}
+
+/// As many answers as there are holds, or none.
+pub(crate) async fn hold_many(
+    store: &Store,
+    owner: &Owner,
+    holds: &[Hold],
+    time_max: Duration,
+) -> std::result::Result<Vec<bool>, StoreError> {
+    let row = |hold: &Hold| {
+        let told: Value = serde_json::from_slice(&hold.state).unwrap_or_default();
+        json!({"id": hold.id.strip_prefix(JOB).unwrap_or(&hold.id), "told": told})
+    };
+    let body = json!({"owner": hex(owner), "held": holds.iter().map(row).collect::<Vec<_>>()});
+    let answer = store.call_within(Method::POST, "/_api/leases", Some(&body), time_max).await?;
+    let ours = answer.get("ours").and_then(Value::as_array).filter(|ours| ours.len() == holds.len());
+    ours.and_then(|ours| ours.iter().map(Value::as_bool).collect()).ok_or_else(|| nonsense("list of leases"))
 }
 
 #[cfg(test)]

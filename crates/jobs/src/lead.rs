@@ -158,7 +158,7 @@ async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Ins
     let silence_max = claim.silence_max;
     let mut valid = claim.extend(begun);
     loop {
-        tokio::time::sleep((silence_max / 5).min(valid.saturating_duration_since(Instant::now()))).await;
+        tokio::time::sleep_until(leases.due_at(Instant::now(), silence_max / 5).min(valid)).await;
         let begun = Instant::now();
         if begun >= valid {
             return;

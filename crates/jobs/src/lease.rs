@@ -111,6 +111,11 @@ pub trait Leases: Send + Sync + 'static {
         state: &[u8],
         release: bool,
     ) -> impl Future<Output = Result<bool, LeaseError>> + Send;
+
+    /// When a lease that is ours at `now` is held next, where that is to be done every so often: then at the latest.
+    fn due_at(&self, now: Instant, every: Duration) -> Instant {
+        now + every
+    }
 }
 
 #[cfg(test)]

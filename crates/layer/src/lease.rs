@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
+use flatbed_jobs::{
+    HOLDS_BYTES_MAX, HOLDS_MAX, Hold as Held, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
+};
+use futures_util::future::try_join_all;
 use prost::Message;
 
 use crate::document::tree;
@@ -90,6 +93,9 @@ impl RootLeases {
 
 /// Whether a lease's state may be followed by another one. It is asked in a transaction, and again where that is run again.
 pub type MayFollow<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
+
+/// As [`MayFollow`], of one of several: what lies there, and what is to follow it.
+pub type MayFollowOne<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Send + Sync);
 
 /// What leases belong to.
 #[derive(Clone, Copy)]
@@ -205,6 +211,30 @@ impl Database {
         hold(&self.inner, Place::Database(&self.name), id, (owner, may_follow), state, release).await
     }
 
+    /// As [`Database::hold_lease_after`] for several leases of one owner, no two of which are the same, in one transaction: whether each is
+    /// still its, in their order. One that cannot be read is nobody's, and hinders no other.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidSetting`] for more than [`HOLDS_MAX`], for states that are longer than [`HOLDS_BYTES_MAX`] together, and for one that is
+    /// longer than [`LEASE_STATE_BYTES_MAX`].
+    pub async fn hold_leases_after(
+        &self,
+        owner: &Owner,
+        holds: &[Held],
+        may_follow: MayFollowOne<'_>,
+    ) -> Result<Vec<bool>> {
+        let bytes: usize = holds.iter().map(Held::bytes).sum();
+        let is_long = holds.iter().any(|hold| hold.state.len() > LEASE_STATE_BYTES_MAX);
+        if is_long || holds.len() > HOLDS_MAX || holds.len() > 1 && bytes > HOLDS_BYTES_MAX {
+            let reason = format!(
+                "at most {HOLDS_MAX} leases are held at once, with states of {LEASE_STATE_BYTES_MAX} bytes and {HOLDS_BYTES_MAX} together"
+            );
+            return Err(Refusal::InvalidSetting(reason).into());
+        }
+        let mut hold = HoldSome { inner: &self.inner, name: &self.name, owner, holds, may_follow };
+        transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
+    }
+
     /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
         let mut drop = Remove::new(&self.inner, &self.name, id)?;
@@ -293,6 +323,34 @@ impl Operation for Hold<'_> {
     }
 }
 
+struct HoldSome<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    owner: &'a Owner,
+    holds: &'a [Held],
+    may_follow: MayFollowOne<'a>,
+}
+
+impl Operation for HoldSome<'_> {
+    type Output = Vec<bool>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<bool>> {
+        let instance = self.inner.resolve_for_write(trx, self.name).await?;
+        let keys: Vec<Vec<u8>> = self.holds.iter().map(|hold| instance.keys.lease(&hold.id)).collect();
+        let found = try_join_all(keys.iter().map(|key| trx.get(key, false))).await?;
+        let each = self.holds.iter().zip(&keys).zip(found).map(|((hold, key), found)| {
+            let found = found.and_then(|bytes| decode(&bytes).ok()).unwrap_or_default();
+            if found.owner != self.owner || !(self.may_follow)(&found.state, &hold.state) {
+                return false;
+            }
+            let (owner, beats) = (self.owner.to_vec(), found.beats.wrapping_add(1));
+            trx.set(key, &proto::Lease { owner, beats, state: hold.state.clone() }.encode_to_vec());
+            true
+        });
+        Ok(each.collect())
+    }
+}
+
 pub(crate) struct Remove<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -353,6 +411,30 @@ impl Operation for List<'_> {
 mod tests {
     use super::*;
     use crate::fenced::database;
+
+    fn edit(parent: Option<crate::RevId>) -> crate::Edit<'static> {
+        let (deleted, body) = (parent.is_some(), flatbed_flatten::json::Value::Object(Vec::new()));
+        crate::Edit { expiry: None, id: "a".into(), parent, history: None, deleted, attachments: Vec::new(), body }
+    }
+
+    /// What is looked at when a lease is taken or removed must be so when that is committed.
+    #[tokio::test]
+    async fn a_document_that_goes_or_comes_meanwhile_is_noticed() {
+        let (db, _directory) = database().await;
+        let (inner, owner, begin) =
+            (&db.inner, [1; 16], || Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap());
+        let mut remove = Remove { is_document: true, ..Remove::new(inner, &db.name, "a").unwrap() };
+        let trx = begin();
+        assert!(remove.attempt(&trx, Attempt::default()).await.unwrap());
+        let rev = db.update(&edit(None)).await.unwrap().rev;
+        assert!(trx.commit().await.is_err(), "the lease of a document that was made again is removed");
+        let (place, stale) = (Place::Document(&db.name), None);
+        let mut take = Take { inner, place, id: "a", owner: &owner, stale, first_beat: 1 };
+        let trx = begin();
+        assert!(matches!(take.attempt(&trx, Attempt::default()).await.unwrap(), Some(TakenLease::Ours(_))));
+        db.update(&edit(Some(rev))).await.unwrap();
+        assert!(trx.commit().await.is_err(), "the lease of a document that is gone is taken");
+    }
 
     #[tokio::test]
     async fn what_nobody_does_for_the_root_has_no_key() {

@@ -62,6 +62,10 @@ pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi)
             let (body, _memory) = json_of(&mut request).await?;
             answer(dispatcher.reset_job(&id, &body).await?)
         }
+        WorkerApi::Leases if request.method == Method::POST => {
+            let (body, _memory) = json_of(&mut request).await?;
+            answer(dispatcher.hold_leases(&body).await?)
+        }
         WorkerApi::Leases => answer(dispatcher.list_leases(request.query.get("after")).await?),
         WorkerApi::Lease(id) => {
             request.skip_body().await;

@@ -13,7 +13,7 @@ pub(crate) enum WorkerApi {
     Stop(String),
     /// `jobs/{id}/reset`
     Reset(String),
-    /// `leases`
+    /// `leases`; with POST, all that a process holds.
     Leases,
     /// `leases/{job}`
     Lease(String),
@@ -76,7 +76,8 @@ impl WorkerApi {
     pub(crate) fn methods(&self) -> &'static str {
         match self {
             WorkerApi::Job(id) if id == "test" => "GET,HEAD,POST",
-            WorkerApi::Jobs | WorkerApi::Job(_) | WorkerApi::Leases => "GET,HEAD",
+            WorkerApi::Jobs | WorkerApi::Job(_) => "GET,HEAD",
+            WorkerApi::Leases => "GET,HEAD,POST",
             WorkerApi::Start(_) | WorkerApi::Stop(_) | WorkerApi::Reset(_) => "POST",
             WorkerApi::TakeLease(_) | WorkerApi::HoldLease(_) | WorkerApi::ReleaseLease(_) => "POST",
             WorkerApi::Lease(_) => "DELETE",

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{Store, create, delete, put, soon};
-use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
+use flatbed_jobs::{HOLDS_MAX, Hold, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 use flatbed_layer::{Database, Error, Refusal};
 use tokio::time::Instant;
 
@@ -107,6 +107,115 @@ async fn a_documents_lease_is_there_with_its_document_alone() {
     assert!(db.drop_document_lease("c").await.unwrap());
     let left: Vec<String> = db.leases(None).await.unwrap().into_iter().map(|(id, _)| id).collect();
     assert_eq!(left, ["b"]);
+}
+
+fn hold(id: &str, state: &[u8]) -> Hold {
+    Hold { id: id.to_owned(), state: state.to_vec() }
+}
+
+#[tokio::test]
+async fn several_are_held_at_once_and_each_is_somebodys() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
+    let beats = async || -> Vec<(String, u64, Vec<u8>)> {
+        let leases = db.leases(None).await.unwrap();
+        leases.into_iter().map(|(id, lease)| (id, lease.beats, lease.state)).collect()
+    };
+    for id in ["a", "b", "c", "d", "e"] {
+        ours(db.take_lease(id, &one, None).await.unwrap());
+    }
+    // One was taken over meanwhile, one is gone, and one says that it is not to be followed.
+    let seen = others(db.take_lease("b", &two, None).await.unwrap());
+    ours(db.take_lease("b", &two, Some(&seen)).await.unwrap());
+    db.drop_lease("d").await.unwrap();
+    assert!(db.hold_lease("e", &one, b"9", false).await.unwrap());
+    let before = beats().await;
+    let all = ["a", "b", "c", "d", "e"].map(|id| hold(id, b"5"));
+    let held = db.hold_leases_after(&one, &all, &|found, told| found <= told).await.unwrap();
+    assert_eq!(held, [true, false, true, false, false]);
+    let expected: Vec<_> = before
+        .into_iter()
+        .map(
+            |(id, beats, state)| {
+                if id == "a" || id == "c" { (id, beats + 1, b"5".to_vec()) } else { (id, beats, state) }
+            },
+        )
+        .collect();
+    assert_eq!(beats().await, expected);
+    assert!(db.hold_lease("b", &two, b"", false).await.unwrap(), "it is the other's as before");
+    let refused = |error: Result<Vec<bool>, Error>| matches!(error, Err(Error::Refused(Refusal::InvalidSetting(_))));
+    let many: Vec<Hold> = (0..=HOLDS_MAX).map(|at| hold(&at.to_string(), b"")).collect();
+    let long = |count: usize, bytes| (0..count).map(|at| hold(&at.to_string(), &vec![0; bytes])).collect::<Vec<_>>();
+    for holds in [many, long(11, LEASE_STATE_BYTES_MAX), long(1, LEASE_STATE_BYTES_MAX + 1)] {
+        assert!(refused(db.hold_leases_after(&one, &holds, &|_, _| true).await));
+    }
+    assert!(db.hold_leases_after(&one, &[], &|_, _| true).await.unwrap().is_empty());
+}
+
+/// Owners hold all that they have in one transaction each, while others take over what they see; the storage fails now and then. Nobody
+/// is told that a lease is its own which another has taken since, and none is lost for want of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
+    let Some(store) = Store::with_faults(0.1, 7) else { return };
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
+    let ids: Vec<String> = (0..20).map(|at| format!("j{at:02}")).collect();
+    for id in &ids {
+        while db.take_lease(id, &one, None).await.is_err() {}
+    }
+    let takes = async {
+        let mut taken = Vec::new();
+        for id in ids.iter().step_by(3) {
+            loop {
+                let stale = match db.take_lease(id, &two, None).await {
+                    Ok(TakenLease::Others(lease)) => lease,
+                    Ok(TakenLease::Ours(_)) => break,
+                    Err(_) => continue,
+                };
+                if matches!(db.take_lease(id, &two, Some(&stale)).await, Ok(TakenLease::Ours(_))) {
+                    break;
+                }
+            }
+            taken.push(id.clone());
+        }
+        taken
+    };
+    let holder = store.layer().await.database("db");
+    let done = AtomicU64::new(0);
+    let holds = async {
+        let mut lost = std::collections::BTreeSet::new();
+        loop {
+            let is_last = done.load(Ordering::SeqCst) == 1;
+            let mine: Vec<Hold> = ids.iter().filter(|id| !lost.contains(*id)).map(|id| hold(id, b"state")).collect();
+            let begun = Instant::now();
+            let held = holder.hold_leases_after(&one, &mine, &|_, _| true).await;
+            // Between two of them a lease can be seen, and taken.
+            tokio::time::sleep(2 * begun.elapsed()).await;
+            let Ok(held) = held else { continue };
+            lost.extend(mine.iter().zip(held).filter(|(_, held)| !held).map(|(hold, _)| hold.id.clone()));
+            if is_last {
+                return lost;
+            }
+        }
+    };
+    let takes = async {
+        let taken = takes.await;
+        done.store(1, Ordering::SeqCst);
+        taken
+    };
+    let (taken, lost) = soon(async { tokio::join!(takes, holds) }).await;
+    assert_eq!(taken, lost.into_iter().collect::<Vec<_>>());
+    let leases = loop {
+        if let Ok(leases) = db.leases(None).await {
+            break leases;
+        }
+    };
+    for (id, lease) in leases {
+        assert_eq!(lease.owner == two, taken.contains(&id), "{id}");
+    }
 }
 
 /// The test's time. While somebody waits for the storage it goes on by a number of steps only, however long that takes on

@@ -1,0 +1,367 @@
+//! Leases of one process that are renewed in one transaction. Each job goes on by what becomes of its own lease: one that is lost is lost
+//! for that job, and the others are held.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::lease::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
+
+/// Leases that are held in one transaction.
+pub const HOLDS_MAX: usize = 100;
+
+/// Bytes of their ids and states together: half of what a transaction should have. One of them has room in any case.
+pub const HOLDS_BYTES_MAX: usize = 500_000;
+
+/// For so long it is waited for others that are due at the same moment.
+const GATHERED_FOR: Duration = Duration::from_millis(20);
+
+/// A lease that is to be held, as [`Leases::hold`] has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// Its id.
+    pub id: String,
+    /// What its owner tells, at most [`LEASE_STATE_BYTES_MAX`] bytes.
+    pub state: Vec<u8>,
+}
+
+impl Hold {
+    /// What it counts of [`HOLDS_BYTES_MAX`].
+    pub fn bytes(&self) -> usize {
+        self.id.len() + self.state.len()
+    }
+}
+
+/// Where leases lie of which several can be held at once.
+pub trait HoldMany: Leases {
+    /// As [`Leases::hold`] without `release`, for leases of one owner, in one transaction: at most [`HOLDS_MAX`] of at most [`HOLDS_BYTES_MAX`],
+    /// none of them twice. Whether each still is the owner's, in their order.
+    ///
+    /// # Errors
+    /// [`LeaseError`]: nothing is known of any of them.
+    fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> impl Future<Output = Result<Vec<bool>, LeaseError>> + Send;
+}
+
+/// Somebody who waits for what becomes of a lease.
+struct Asked {
+    owner: Owner,
+    hold: Hold,
+    tell: oneshot::Sender<Result<bool, LeaseError>>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    asked: VecDeque<Asked>,
+    /// Somebody is going to ask for them.
+    is_due: bool,
+}
+
+struct Inner<L> {
+    leases: L,
+    gathered: Mutex<Gathered>,
+    /// Where the moments are counted from at which leases are renewed.
+    since: Instant,
+}
+
+/// Leases that are held together; to take and to release them is not put off.
+pub struct Together<L>(Arc<Inner<L>>);
+
+impl<L: HoldMany> Together<L> {
+    /// Of all jobs of a process.
+    pub fn new(leases: L) -> Together<L> {
+        Together(Arc::new(Inner { leases, gathered: Mutex::default(), since: Instant::now() }))
+    }
+}
+
+impl<L: HoldMany> Inner<L> {
+    fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As many of those that wait as one transaction takes. `None`: nobody waits.
+    fn next(&self) -> Option<Vec<Asked>> {
+        let mut gathered = self.gathered();
+        let (mut batch, mut later) = (Vec::<Asked>::new(), VecDeque::new());
+        let (mut ids, mut bytes) = (HashSet::new(), 0_usize);
+        while let Some(asked) = gathered.asked.pop_front() {
+            let is_of_owner = batch.first().is_none_or(|first| first.owner == asked.owner);
+            let has_room = batch.is_empty() || batch.len() < HOLDS_MAX && bytes + asked.hold.bytes() <= HOLDS_BYTES_MAX;
+            if is_of_owner && has_room && ids.insert(asked.hold.id.clone()) {
+                bytes += asked.hold.bytes();
+                batch.push(asked);
+            } else {
+                later.push_back(asked);
+            }
+        }
+        gathered.asked = later;
+        gathered.is_due = !batch.is_empty();
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    async fn ask(&self, batch: Vec<Asked>) {
+        let Some(owner) = batch.first().map(|asked| asked.owner) else { return };
+        let (holds, tells): (Vec<Hold>, Vec<_>) = batch.into_iter().map(|asked| (asked.hold, asked.tell)).unzip();
+        let answers: Result<Vec<_>, String> = match self.leases.hold_many(&owner, &holds).await {
+            Ok(held) if held.len() == holds.len() => Ok(held.into_iter().map(Ok).collect()),
+            Ok(_) => Err("what was answered is not of the leases that were asked for".to_owned()),
+            Err(LeaseError::Gone) => Ok(holds.iter().map(|_| Err(LeaseError::Gone)).collect()),
+            Err(LeaseError::Storage(error)) => Err(error.to_string()),
+        };
+        let answers = answers
+            .unwrap_or_else(|error| holds.iter().map(|_| Err(LeaseError::Storage(error.clone().into()))).collect());
+        for (tell, answer) in tells.into_iter().zip(answers) {
+            // Who does not wait any more has stopped by now.
+            let _ = tell.send(answer);
+        }
+    }
+}
+
+impl<L: HoldMany> Leases for Together<L> {
+    async fn take(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease, LeaseError> {
+        self.0.leases.take(id, owner, stale).await
+    }
+
+    async fn hold(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool, LeaseError> {
+        // One that cannot be told spoils it for itself alone.
+        if release || state.len() > LEASE_STATE_BYTES_MAX {
+            return self.0.leases.hold(id, owner, state, release).await;
+        }
+        let (tell, told) = oneshot::channel();
+        let hold = Hold { id: id.to_owned(), state: state.to_vec() };
+        let is_first = {
+            let mut gathered = self.0.gathered();
+            gathered.asked.push_back(Asked { owner: *owner, hold, tell });
+            !std::mem::replace(&mut gathered.is_due, true)
+        };
+        if is_first {
+            let inner = self.0.clone();
+            // On its own: whoever was first may give up.
+            tokio::spawn(async move {
+                tokio::time::sleep(GATHERED_FOR).await;
+                while let Some(batch) = inner.next() {
+                    let inner = inner.clone();
+                    // What does not answer holds up nobody who comes later.
+                    tokio::spawn(async move { inner.ask(batch).await });
+                }
+            });
+        }
+        told.await.unwrap_or_else(|_| Err(LeaseError::Storage("nobody asked for the lease".into())))
+    }
+
+    /// At moments that are the same for all of them.
+    fn due_at(&self, now: Instant, every: Duration) -> Instant {
+        let gone = now.saturating_duration_since(self.0.since).as_nanos();
+        let next = gone.checked_div(every.as_nanos()).map_or(0, |times| (times + 1) * every.as_nanos());
+        let next = u64::try_from(next).ok().and_then(|next| self.0.since.checked_add(Duration::from_nanos(next)));
+        next.unwrap_or(now + every)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+    use crate::backoff::Backoff;
+    use crate::job::{Failure, Job, Next, Run};
+    use crate::lead::{Claim, lead};
+    use crate::status::Status;
+
+    const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+    /// Leases in memory, which counts what it is asked.
+    #[derive(Default)]
+    struct Memory {
+        leases: Mutex<HashMap<String, Lease>>,
+        transactions: AtomicU32,
+        alone: AtomicU32,
+        fails: AtomicBool,
+        hangs: AtomicBool,
+        largest: AtomicU32,
+    }
+
+    impl Memory {
+        fn hold_now(&self, owner: &Owner, hold: &Hold) -> bool {
+            let mut leases = self.leases.lock().unwrap();
+            let lease = leases.entry(hold.id.clone()).or_default();
+            let is_ours = lease.owner == owner;
+            if is_ours {
+                *lease = Lease { beats: lease.beats + 1, state: hold.state.clone(), ..lease.clone() };
+            }
+            is_ours
+        }
+    }
+
+    impl Leases for Arc<Memory> {
+        async fn take(&self, id: &str, owner: &Owner, _: Option<&Lease>) -> Result<TakenLease, LeaseError> {
+            let mut leases = self.leases.lock().unwrap();
+            let lease = leases.entry(id.to_owned()).or_default();
+            if lease.is_of_another(owner) {
+                return Ok(TakenLease::Others(lease.clone()));
+            }
+            lease.owner = owner.to_vec();
+            Ok(TakenLease::Ours(lease.clone()))
+        }
+
+        async fn hold(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool, LeaseError> {
+            self.alone.fetch_add(1, Ordering::Relaxed);
+            let is_ours = self.hold_now(owner, &Hold { id: id.to_owned(), state: state.to_vec() });
+            if is_ours && release {
+                self.leases.lock().unwrap().entry(id.to_owned()).or_default().owner.clear();
+            }
+            Ok(is_ours)
+        }
+    }
+
+    impl HoldMany for Arc<Memory> {
+        async fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> Result<Vec<bool>, LeaseError> {
+            self.transactions.fetch_add(1, Ordering::Relaxed);
+            self.largest.fetch_max(holds.len() as u32, Ordering::Relaxed);
+            let ids: HashSet<&str> = holds.iter().map(|hold| hold.id.as_str()).collect();
+            assert!(ids.len() == holds.len() && holds.len() <= HOLDS_MAX);
+            assert!(holds.len() == 1 || holds.iter().map(Hold::bytes).sum::<usize>() <= HOLDS_BYTES_MAX);
+            if self.hangs.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(LeaseError::Storage("the storage is away".into()));
+            }
+            Ok(holds.iter().map(|hold| self.hold_now(owner, hold)).collect())
+        }
+    }
+
+    /// Works until its lease is lost.
+    struct Idle {
+        id: String,
+        status: Status,
+        claim: Claim,
+    }
+
+    impl Job for Idle {
+        fn kind(&self) -> &'static str {
+            "test"
+        }
+
+        fn id(&self) -> &str {
+            &self.id
+        }
+
+        fn status(&self) -> &Status {
+            &self.status
+        }
+
+        async fn run(&self, mut run: Run) -> Result<Next, Failure> {
+            self.status.begin();
+            let _ = run.stop.wait_for(|stop| *stop).await;
+            Ok(Next::Done)
+        }
+
+        fn state(&self) -> Vec<u8> {
+            self.id.clone().into_bytes()
+        }
+    }
+
+    /// So many jobs of a process, each led from a moment of its own.
+    async fn begin(leases: &Arc<Together<Arc<Memory>>>, count: usize) -> Vec<Arc<Idle>> {
+        let mut jobs = Vec::new();
+        for at in 0..count {
+            let claim = Claim::new([1; 16], SILENCE_MAX);
+            let job = Arc::new(Idle { id: format!("j{at}"), status: Status::new(), claim });
+            jobs.push(job.clone());
+            let leases = leases.clone();
+            let backoff = Backoff { first: SILENCE_MAX, max: SILENCE_MAX };
+            tokio::spawn(async move { lead(&job, &job.claim, &leases, &backoff).await });
+            tokio::time::sleep(Duration::from_millis(17)).await;
+        }
+        jobs
+    }
+
+    fn led(jobs: &[Arc<Idle>]) -> usize {
+        jobs.iter().filter(|job| job.claim.is_ours()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_that_began_one_by_one_are_renewed_together() {
+        let memory = Arc::<Memory>::default();
+        let leases = Arc::new(Together::new(memory.clone()));
+        let jobs = begin(&leases, 250).await;
+        tokio::time::sleep(SILENCE_MAX).await;
+        let before = memory.transactions.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        // Ten times 250, of which 100 have room in one.
+        assert_eq!((memory.transactions.load(Ordering::Relaxed) - before, led(&jobs)), (30, 250));
+        assert_eq!(memory.largest.load(Ordering::Relaxed) as usize, HOLDS_MAX);
+        let states = memory.leases.lock().unwrap().iter().all(|(id, lease)| lease.state == id.as_bytes());
+        assert!(states && memory.alone.load(Ordering::Relaxed) == 0);
+        // Given back, each by itself and at once.
+        for job in &jobs {
+            job.status.stop();
+            job.status.ended().await;
+        }
+        assert!(memory.leases.lock().unwrap().values().all(|lease| lease.owner.is_empty()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_lost_is_lost_for_its_job_alone() {
+        let memory = Arc::<Memory>::default();
+        let leases = Arc::new(Together::new(memory.clone()));
+        let jobs = begin(&leases, 20).await;
+        tokio::time::sleep(SILENCE_MAX).await;
+        memory.leases.lock().unwrap().get_mut("j7").unwrap().owner = vec![2; 16];
+        memory.leases.lock().unwrap().remove("j8");
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(!jobs[7].claim.is_ours() && !jobs[8].claim.is_ours() && led(&jobs) == 18);
+        assert!(!jobs[7].status.standing().is_running && jobs[9].status.standing().is_running);
+        tokio::time::sleep(10 * SILENCE_MAX).await;
+        assert_eq!(led(&jobs), 18);
+        assert_eq!(memory.leases.lock().unwrap()["j7"].owner, [2; 16]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_renewed_ends_in_time() {
+        for hangs in [false, true] {
+            let memory = Arc::<Memory>::default();
+            let leases = Arc::new(Together::new(memory.clone()));
+            let jobs = begin(&leases, 20).await;
+            tokio::time::sleep(SILENCE_MAX).await;
+            // A failure now and then is tried again.
+            memory.fails.store(true, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            memory.fails.store(false, Ordering::Relaxed);
+            tokio::time::sleep(SILENCE_MAX).await;
+            assert_eq!(led(&jobs), 20);
+            if hangs { &memory.hangs } else { &memory.fails }.store(true, Ordering::Relaxed);
+            tokio::time::sleep(SILENCE_MAX * 2 / 3 + Duration::from_millis(1)).await;
+            assert_eq!(led(&jobs), 0, "others may take them over before long");
+            assert!(jobs.iter().all(|job| !job.claim.is_valid(Instant::now()) && !job.status.standing().is_running));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_states_share_no_transaction_that_is_too_large() {
+        let memory = Arc::<Memory>::default();
+        let leases = Arc::new(Together::new(memory.clone()));
+        let state = vec![b'x'; LEASE_STATE_BYTES_MAX];
+        // Some are asked for twice at once, and the first by somebody who does not wait for it.
+        let mut asked = Vec::new();
+        for at in 0..40 {
+            let (leases, id, state) = (leases.clone(), format!("j{}", at % 30), state.clone());
+            leases.take(&id, &[1; 16], None).await.unwrap();
+            asked.push(tokio::spawn(async move { leases.hold(&id, &[1; 16], &state, false).await.unwrap() }));
+            tokio::task::yield_now().await;
+        }
+        asked.remove(0).abort();
+        let too_long = vec![b'x'; LEASE_STATE_BYTES_MAX + 1];
+        assert!(leases.hold("j0", &[1; 16], &too_long, false).await.unwrap());
+        assert_eq!(memory.alone.load(Ordering::Relaxed), 1);
+        for asked in asked {
+            assert!(asked.await.unwrap());
+        }
+        assert!(memory.largest.load(Ordering::Relaxed) == 9);
+        assert!(!leases.hold("j0", &[2; 16], &state, false).await.unwrap());
+    }
+}
