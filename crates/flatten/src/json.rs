@@ -13,7 +13,7 @@ pub use crate::json_name as name;
 pub use compose::{Array, Literal, Name, Object, write_number};
 pub(crate) use number::float_of;
 pub use parse::{
-    DEPTH_MAX, DEPTH_MAX_LIMIT, Limits, NUMBER_BYTES_MAX, ParseError, ParseErrorKind, parse, parse_unique,
+    DEPTH_MAX, DEPTH_MAX_LIMIT, Limits, NUMBER_BYTES_MAX, ParseError, ParseErrorKind, as_written, parse, parse_unique,
 };
 pub(crate) use scan::is_number;
 pub use size::tree_bytes;

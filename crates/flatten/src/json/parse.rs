@@ -93,14 +93,85 @@ pub fn parse_unique<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, P
     parse_with(bytes, limits, true)
 }
 
+/// The text, if it is what [`write()`](super::write()) makes of it: one value that [`parse()`] takes, without white space, with strings
+/// escaped as they are written and no name twice in an object. `None`: it is acceptable, and another one than would be written. No tree
+/// is made of it.
+///
+/// # Errors
+/// [`ParseError`], as of [`parse()`].
+pub fn as_written<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Option<&'a str>, ParseError> {
+    let mut parser = Parser::of(bytes, limits, false)?;
+    let Seen = parser.whole()?;
+    Ok(parser.is_as_written.then_some(parser.text))
+}
+
 fn parse_with<'a>(bytes: &'a [u8], limits: &Limits, is_unique: bool) -> Result<Value<'a>, ParseError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| ParseError { kind: ParseErrorKind::Utf8, offset: error.valid_up_to() })?;
-    let mut parser = Parser { text, bytes, at: 0, depth_left: limits.depth_max.min(DEPTH_MAX_LIMIT), is_unique };
-    parser.space();
-    let value = parser.value()?;
-    parser.space();
-    if parser.at < bytes.len() { Err(parser.error(ParseErrorKind::Trailing)) } else { Ok(value) }
+    Parser::of(bytes, limits, is_unique)?.whole()
+}
+
+/// What is made of a text.
+trait Made<'a>: Sized {
+    fn null() -> Self;
+    fn bool(value: bool) -> Self;
+    fn number(text: &'a str) -> Self;
+    fn string(text: Cow<'a, str>) -> Self;
+    fn array(items: Vec<Self>) -> Self;
+    fn object(members: Vec<(Cow<'a, str>, Self)>) -> Self;
+}
+
+impl<'a> Made<'a> for Value<'a> {
+    fn null() -> Self {
+        Value::Null
+    }
+
+    fn bool(value: bool) -> Self {
+        Value::Bool(value)
+    }
+
+    fn number(text: &'a str) -> Self {
+        Value::Number(Cow::Borrowed(text))
+    }
+
+    fn string(text: Cow<'a, str>) -> Self {
+        Value::String(text)
+    }
+
+    fn array(items: Vec<Self>) -> Self {
+        Value::Array(items)
+    }
+
+    fn object(members: Vec<(Cow<'a, str>, Self)>) -> Self {
+        Value::Object(members)
+    }
+}
+
+/// A value of which nothing is kept: a vector of them takes no room.
+struct Seen;
+
+impl<'a> Made<'a> for Seen {
+    fn null() -> Self {
+        Seen
+    }
+
+    fn bool(_: bool) -> Self {
+        Seen
+    }
+
+    fn number(_: &'a str) -> Self {
+        Seen
+    }
+
+    fn string(_: Cow<'a, str>) -> Self {
+        Seen
+    }
+
+    fn array(_: Vec<Self>) -> Self {
+        Seen
+    }
+
+    fn object(_: Vec<(Cow<'a, str>, Self)>) -> Self {
+        Seen
+    }
 }
 
 struct Parser<'a> {
@@ -109,9 +180,26 @@ struct Parser<'a> {
     at: usize,
     depth_left: usize,
     is_unique: bool,
+    /// Nothing was seen so far that would be written otherwise.
+    is_as_written: bool,
 }
 
 impl<'a> Parser<'a> {
+    fn of(bytes: &'a [u8], limits: &Limits, is_unique: bool) -> Result<Parser<'a>, ParseError> {
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| ParseError { kind: ParseErrorKind::Utf8, offset: error.valid_up_to() })?;
+        let depth_left = limits.depth_max.min(DEPTH_MAX_LIMIT);
+        Ok(Parser { text, bytes, at: 0, depth_left, is_unique, is_as_written: true })
+    }
+
+    /// The one value of the text.
+    fn whole<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
+        self.space();
+        let value = self.value()?;
+        self.space();
+        if self.at < self.bytes.len() { Err(self.error(ParseErrorKind::Trailing)) } else { Ok(value) }
+    }
+
     fn error(&self, kind: ParseErrorKind) -> ParseError {
         ParseError { kind, offset: self.at }
     }
@@ -128,26 +216,27 @@ impl<'a> Parser<'a> {
     fn space(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.bytes.get(self.at) {
             self.at += 1;
+            self.is_as_written = false;
         }
     }
 
-    fn value(&mut self) -> Result<Value<'a>, ParseError> {
+    fn value<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
         match self.peek()? {
             b'"' => {
                 self.at += 1;
-                Ok(Value::String(self.string()?))
+                Ok(V::string(self.string()?))
             }
             b'{' => self.nested(Self::object),
             b'[' => self.nested(Self::array),
-            b't' => self.word("true", Value::Bool(true)),
-            b'f' => self.word("false", Value::Bool(false)),
-            b'n' => self.word("null", Value::Null),
+            b't' => self.word("true", V::bool(true)),
+            b'f' => self.word("false", V::bool(false)),
+            b'n' => self.word("null", V::null()),
             b'-' | b'0'..=b'9' => self.number(),
             _ => Err(self.error(ParseErrorKind::Unexpected)),
         }
     }
 
-    fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, ParseError> {
+    fn word<V: Made<'a>>(&mut self, word: &str, value: V) -> Result<V, ParseError> {
         if !self.rest().starts_with(word.as_bytes()) {
             return Err(self.error(ParseErrorKind::Unexpected));
         }
@@ -155,7 +244,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn nested(&mut self, inside: fn(&mut Self) -> Result<Value<'a>, ParseError>) -> Result<Value<'a>, ParseError> {
+    fn nested<V: Made<'a>>(&mut self, inside: fn(&mut Self) -> Result<V, ParseError>) -> Result<V, ParseError> {
         self.depth_left = self.depth_left.checked_sub(1).ok_or_else(|| self.error(ParseErrorKind::Depth))?;
         self.at += 1;
         let value = inside(self)?;
@@ -163,12 +252,12 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn array(&mut self) -> Result<Value<'a>, ParseError> {
+    fn array<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
         let mut items = Vec::new();
         self.space();
         if self.peek()? == b']' {
             self.at += 1;
-            return Ok(Value::Array(items));
+            return Ok(V::array(items));
         }
         loop {
             self.space();
@@ -178,19 +267,19 @@ impl<'a> Parser<'a> {
                 b',' => self.at += 1,
                 b']' => {
                     self.at += 1;
-                    return Ok(Value::Array(items));
+                    return Ok(V::array(items));
                 }
                 _ => return Err(self.error(ParseErrorKind::Unexpected)),
             }
         }
     }
 
-    fn object(&mut self) -> Result<Value<'a>, ParseError> {
+    fn object<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
         let mut members = Vec::new();
         self.space();
         if self.peek()? == b'}' {
             self.at += 1;
-            return Ok(Value::Object(members));
+            return Ok(V::object(members));
         }
         loop {
             self.space();
@@ -205,10 +294,13 @@ impl<'a> Parser<'a> {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
-                    if drop_duplicates(&mut members) && self.is_unique {
-                        return Err(self.error(ParseErrorKind::Duplicate));
+                    if drop_duplicates(&mut members) {
+                        if self.is_unique {
+                            return Err(self.error(ParseErrorKind::Duplicate));
+                        }
+                        self.is_as_written = false;
                     }
-                    return Ok(Value::Object(members));
+                    return Ok(V::object(members));
                 }
                 _ => return Err(self.error(ParseErrorKind::Unexpected)),
             }
@@ -262,7 +354,10 @@ impl<'a> Parser<'a> {
         Ok(match code {
             b'"' => '"',
             b'\\' => '\\',
-            b'/' => '/',
+            b'/' => {
+                self.is_as_written = false;
+                '/'
+            }
             b'b' => '\u{8}',
             b'f' => '\u{c}',
             b'n' => '\n',
@@ -289,6 +384,10 @@ impl<'a> Parser<'a> {
             }
             other => other,
         };
+        // Control characters without a short form alone are written so, in small digits.
+        let is_written = code < 0x20 && !matches!(code, 0x8 | 0x9 | 0xa | 0xc | 0xd);
+        let has_capitals = self.bytes.get(self.at - 1).is_some_and(u8::is_ascii_uppercase);
+        self.is_as_written &= is_written && !has_capitals;
         char::from_u32(code).ok_or_else(|| self.error(ParseErrorKind::Escape))
     }
 
@@ -303,7 +402,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn number(&mut self) -> Result<Value<'a>, ParseError> {
+    fn number<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
         let start = self.at;
         let error = ParseError { kind: ParseErrorKind::Number, offset: start };
         let shape = number_shape(self.rest()).ok_or(error)?;
@@ -317,13 +416,13 @@ impl<'a> Parser<'a> {
             return Err(error);
         }
         self.at += shape.len;
-        Ok(Value::Number(Cow::Borrowed(text)))
+        Ok(V::number(text))
     }
 }
 
 /// Leaves the last member of each name, where it stands (as CouchDB does); whether there were others.
 #[expect(clippy::indexing_slicing, reason = "`keep` has a place for each member")]
-fn drop_duplicates(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) -> bool {
+fn drop_duplicates<V>(members: &mut Vec<(Cow<'_, str>, V)>) -> bool {
     let mut keep: Option<Vec<bool>> = None;
     if members.len() <= PAIRWISE_MAX {
         for (at, (name, _)) in members.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The parser against serde_json, and what it must refuse.
 
-use flatbed_flatten::json::{Limits, ParseErrorKind, Value, parse, parse_unique, write};
+use flatbed_flatten::json::{Limits, ParseErrorKind, Value, as_written, parse, parse_unique, write};
 use proptest::prelude::*;
 
 fn kind(text: &[u8]) -> Option<ParseErrorKind> {
@@ -120,7 +120,64 @@ fn names_that_stand_twice() {
     }
 }
 
+/// What it says of a text is what comes of parsing and writing it.
+fn check_as_written(text: &[u8]) {
+    let written = parse(text, &Limits::default()).map(|value| {
+        let mut out = Vec::new();
+        write(&value, &mut out);
+        out == text
+    });
+    let found = as_written(text, &Limits::default());
+    assert_eq!(found.map(|found| found.is_some()), written, "{}", String::from_utf8_lossy(text));
+    assert!(found.ok().flatten().is_none_or(|found| found.as_bytes() == text));
+}
+
+#[test]
+fn texts_that_are_as_they_would_be_written() {
+    for text in [
+        r#"{"a":[1.50,-0,{"b":null,"c":[true,false]}],"d":"\u0001\n\"\\é\u007f/"}"#,
+        r#"{"a":1 }"#,
+        r#" 1"#,
+        "[1,\n2]",
+        r#"{"a":1,"a":2}"#,
+        r#"{"a":{"b":1,"\u0062":2}}"#,
+        r#"["\/"]"#,
+        r#""\u0041""#,
+        r#""\u000a""#,
+        r#""\u001f""#,
+        r#""\u001F""#,
+        r#""\u0008\b""#,
+        r#""\ud83d\ude00""#,
+        r#""😀""#,
+        "{",
+        "1e999",
+        "",
+    ] {
+        check_as_written(text.as_bytes());
+    }
+    let is = |text: &str| as_written(text.as_bytes(), &Limits::default()).unwrap().is_some();
+    assert!(is(r#"{"a":"\u001f\t","b":[]}"#) && !is(r#"{"a":"\u001F"}"#) && !is(r#"{"a": 1}"#));
+    let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+    assert!(is(&deep) && as_written(format!("[{deep}]").as_bytes(), &Limits::default()).is_err());
+}
+
 proptest! {
+    #[test]
+    fn as_written_is_what_parse_and_write_say(
+        text in r#"[\[\]{},:"\\0-9aA-Fbnu/ ]{0,24}"#,
+        string in r#"(\\u00[01][0-9a-fA-F]|\\[/nbt"]|[a-c/é]){0,6}"#,
+        body in crate::support::any_body(),
+        damage in proptest::option::of((any::<prop::sample::Index>(), 0_usize..12)),
+    ) {
+        check_as_written(text.as_bytes());
+        check_as_written(format!("{{\"{string}\":\"{string}\"}}").as_bytes());
+        let mut text = crate::support::compact(&body).into_bytes();
+        if let Some((at, byte)) = damage {
+            text.insert(at.index(text.len()), b" ,:\"\\0.e[]{}"[byte]);
+        }
+        check_as_written(&text);
+    }
+
     #[test]
     fn agrees_with_serde_json(text in r#"[\[\]{},:"\\0-9eE.+\-truefalsn u]{0,24}"#) {
         let other = serde_json::from_str::<serde_json::Value>(&text);
