@@ -3,10 +3,11 @@
 //!     cargo run --release -p flatbed-javascript --example sync
 #![allow(clippy::expect_used)]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flatbed_channels::require::Writer;
-use flatbed_javascript::{Runner, RunnerOptions, SyncFunction, SyncWrite, writer_text};
+use flatbed_javascript::{Runner, RunnerOptions, SyncFunction, SyncWrite};
 
 const SOURCE: &str = "function (doc, old) {
     requireUser(doc.owner); requireRole('r'); requireAccess('A'); requireUser(['b', 'a']); requireAccess(['B', 'A']);
@@ -19,21 +20,17 @@ fn main() {
     runtime.block_on(async {
         let runner = Runner::new(RunnerOptions::default()).expect("threads");
         let channels = ["A".to_owned()].into();
-        let user = writer_text(&Writer {
-            name: "a".to_owned(),
-            channels,
-            roles: ["r".to_owned()].into(),
-            ..Writer::default()
-        });
+        let roles = ["r".to_owned()].into();
+        let writer = Writer { name: "a".to_owned(), channels, roles, ..Writer::default() };
         let text = "words of a document ".repeat(40);
         let document = format!(r#"{{"_id":"d","owner":"a","channels":["A","B"],"text":"{text}"}}"#);
-        let write =
-            SyncWrite { document: &document, old: "null", meta: "{}", user: &user, id_bytes: 1, now_s: 1_700_000_000 };
+        let writer = Some(Arc::new(writer));
+        let write = SyncWrite { document, writer, id_bytes: 1, now_s: 1_700_000_000, ..SyncWrite::default() };
         let took = async |calls: u32, database: fn(u32) -> String| -> Duration {
             let began = Instant::now();
             for call in 0..calls {
                 let function = SyncFunction::new(database(call), SOURCE);
-                runner.route(&function, &write).await.expect("an answer").expect("a routing");
+                runner.route(&function, write.clone()).await.expect("an answer").expect("a routing");
             }
             began.elapsed() / calls
         };

@@ -1,11 +1,14 @@
 //! What a machine is asked.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::list::Link;
 use crate::machine::{Clock, Machine, Part};
+use crate::pool::KEPT_BYTES_MAX;
 use crate::rows::Rows;
+use crate::sync::{Routed, SyncWrite};
 use crate::{cut, failure, whole};
 
 /// A call, with all that it needs.
@@ -20,8 +23,10 @@ pub(crate) enum Ask {
     Render { kind: &'static str, input: String },
     /// A list.
     List { input: String, link: Link },
-    /// What a sync function says of a write; without one, whether it is a function.
-    Route { input: Option<String> },
+    /// Whether a text is a sync function, or one of the worker.
+    Check,
+    /// What a sync function says of writes, one behind the other until the slice is over. Each may take the time of a step.
+    Route { writes: VecDeque<SyncWrite>, slice: Duration, step_max: Duration },
     /// What a function of the worker makes of a document.
     Transform { input: String },
 }
@@ -37,8 +42,17 @@ pub(crate) struct ReduceAsk {
 /// What is answered.
 pub(crate) enum Answer {
     Text(String),
+    Routed(RoutedPart),
     Mapped(MappedPart),
     Reduced(ReducedPart),
+}
+
+/// What came of a part of several writes.
+pub(crate) struct RoutedPart {
+    /// In their order; behind one that broke a bound there is no other.
+    pub(crate) routed: Vec<Result<Routed>>,
+    /// Those whose turn it was not.
+    pub(crate) rest: VecDeque<SyncWrite>,
 }
 
 /// What came of a part of a batch of reductions.
@@ -69,7 +83,7 @@ impl Ask {
             Ask::Reduce { .. } => Part::Reduces,
             Ask::Render { .. } => Part::Render,
             Ask::List { .. } => Part::List,
-            Ask::Route { .. } | Ask::Transform { .. } => Part::Sync,
+            Ask::Check | Ask::Route { .. } | Ask::Transform { .. } => Part::Sync,
         }
     }
 
@@ -93,14 +107,43 @@ impl Ask {
                 let (answer, is_whole) = machine.transform(&input, clock);
                 return (answer.map(Answer::Text), is_whole);
             }
-            Ask::Route { input } => {
-                let (answer, is_whole) = machine.route(input.as_deref(), clock);
-                return (answer.map(Answer::Text), is_whole);
+            // It was compiled.
+            Ask::Check => Ok(Answer::Text(String::new())),
+            Ask::Route { writes, slice, step_max } => {
+                let (part, is_whole) = route(machine, writes, slice, step_max, clock);
+                return (Ok(Answer::Routed(part)), is_whole);
             }
         };
         let is_whole = answer.is_ok();
         (answer, is_whole)
     }
+}
+
+/// At least one write is asked about.
+fn route(
+    machine: &Machine,
+    mut writes: VecDeque<SyncWrite>,
+    slice: Duration,
+    step_max: Duration,
+    clock: &Clock,
+) -> (RoutedPart, bool) {
+    // What it took to make the machine is of it: with the last write it takes no longer than a slice and a step.
+    let slice_end = clock.began() + slice;
+    let mut routed = Vec::with_capacity(writes.len());
+    let mut is_whole = true;
+    while is_whole && let Some(write) = writes.pop_front() {
+        let answer;
+        (answer, is_whole) = machine.route(&write, clock);
+        routed.push(answer);
+        // What one leaves behind is not the next one's: as behind a call.
+        is_whole &= machine.usage().used() <= KEPT_BYTES_MAX;
+        let now = Instant::now();
+        if now >= slice_end || clock.is_stopped() {
+            break;
+        }
+        clock.set(now + step_max);
+    }
+    (RoutedPart { routed, rest: writes }, is_whole)
 }
 
 fn map(

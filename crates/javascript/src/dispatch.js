@@ -3,7 +3,8 @@
 export const { dispatch, inner } = (() => {
   const { parse, stringify } = JSON;
   const { isArray } = Array;
-  const { defineProperty, getPrototypeOf } = Object;
+  const objectOf = Object;
+  const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const evaluate = globalThis.eval;
   const apply = Function.prototype.call.bind(Function.prototype.apply);
   const compiled = new Map();
@@ -90,7 +91,8 @@ export const { dispatch, inner } = (() => {
   }
   delete globalThis.Iterator;
 
-  // Built-in loops do not listen to the clock. Here they are kept to lengths that they are done with soon.
+  // Built-in loops do not listen to the clock. Here they are kept to lengths that they are done with soon. That must be the length that
+  // they find: what may say another one when it is asked again, a proxy or a getter, they do not take.
   const ITEMS_MAX = 5e6;
   const COMPARISONS_MAX = 1e9;
   const guard = (prototype, names, check) => {
@@ -106,18 +108,108 @@ export const { dispatch, inner } = (() => {
       defineProperty(prototype, name, { value: guarded[name], writable: true, configurable: true });
     }
   };
-  const short = (value) => {
-    if (value !== null && typeof value === 'object' && value.length > ITEMS_MAX) throw new RangeError('too many items');
+
+  const proxies = new WeakSet();
+  const isKnown = WeakSet.prototype.has.bind(proxies);
+  const know = WeakSet.prototype.add.bind(proxies);
+  let hasProxies = false;
+  const known = (proxy) => {
+    hasProxies = true;
+    know(proxy);
+    return proxy;
+  };
+  const Native = globalThis.Proxy;
+  const { revocable } = Native;
+  const Known = {
+    Proxy: function (target, handler) {
+      if (new.target === undefined) throw new TypeError("constructor Proxy requires 'new'");
+      return known(new Native(target, handler));
+    },
+    revocable(target, handler) {
+      const made = revocable(target, handler);
+      known(made.proxy);
+      return made;
+    },
+  };
+  Known.Proxy.prototype = undefined;
+  defineProperty(Known.Proxy, 'revocable', { value: Known.revocable, writable: true, configurable: true });
+  defineProperty(globalThis, 'Proxy', { value: Known.Proxy, writable: true, configurable: true });
+
+  const isPrimitive = (value) => value === null || (typeof value !== 'object' && typeof value !== 'function');
+  const typedLength = getOwnPropertyDescriptor(getPrototypeOf(Uint8Array.prototype), 'length').get;
+  const lengthOf = (value) => {
+    if (isArray(value) && !hasProxies) return value.length;
+    for (let at = objectOf(value); at !== null; at = getPrototypeOf(at)) {
+      if (hasProxies && isKnown(at)) throw new TypeError('a built-in loop takes no proxy');
+      const own = getOwnPropertyDescriptor(at, 'length');
+      if (own === undefined) continue;
+      if (ownKey(own, 'value') ? isPrimitive(own.value) : own.get === typedLength) return value.length;
+      throw new TypeError('a built-in loop takes no length that may change');
+    }
+    return 0;
   };
   guard(
     Array.prototype,
-    `at concat copyWithin fill flat includes indexOf join lastIndexOf pop push reverse shift slice sort splice toLocaleString
-     toReversed toSorted toSpliced toString unshift with`.split(/\s+/),
-    (value, given) => {
-      short(value);
-      for (let i = 0; i < given.length; i++) short(given[i]);
+    `at copyWithin fill includes indexOf join lastIndexOf pop push reverse shift slice sort splice toLocaleString toReversed toSorted
+     toSpliced toString unshift with`.split(/\s+/),
+    (value) => {
+      if (value !== undefined && value !== null && lengthOf(value) > ITEMS_MAX) throw new RangeError('too many items');
     },
   );
+  // These go through lengths that nobody has asked for before, behind code of others: loops of our own listen. They make arrays, of
+  // whatever class the first is.
+  const ofEach = (value) => {
+    if (value === undefined || value === null) throw new TypeError('cannot convert to object');
+    return objectOf(value);
+  };
+  const add = (all, value) => {
+    defineProperty(all, all.length, { __proto__: null, value, writable: true, enumerable: true, configurable: true });
+  };
+  const flatten = (all, from, depth) => {
+    const { length } = from;
+    for (let i = 0; i < length; i++) {
+      if (!(i in from)) continue;
+      const value = from[i];
+      if (depth >= 1 && isArray(value)) flatten(all, value, depth - 1);
+      else add(all, value);
+    }
+    return all;
+  };
+  const { isConcatSpreadable } = Symbol;
+  const { concat, flat, flatMap } = {
+    concat(...given) {
+      const all = [];
+      let end = 0;
+      const append = (value) => {
+        const spreads = isPrimitive(value) ? false : value[isConcatSpreadable];
+        if (spreads === undefined ? !isArray(value) : !spreads) {
+          all[end] = value;
+          end += 1;
+          return;
+        }
+        const { length } = value;
+        for (let i = 0; i < length; i++) if (i in value) all[end + i] = value[i];
+        end += length;
+      };
+      append(ofEach(this));
+      for (let i = 0; i < given.length; i++) append(given[i]);
+      all.length = end;
+      return all;
+    },
+    flat(depth) {
+      return flatten([], ofEach(this), depth === undefined ? 1 : +depth);
+    },
+    flatMap(each, that) {
+      const [from, all] = [ofEach(this), []];
+      if (typeof each !== 'function') throw new TypeError('not a function');
+      const { length } = from;
+      for (let i = 0; i < length; i++) if (i in from) flatten(all, [apply(each, that, [from[i], i, from])], 1);
+      return all;
+    },
+  };
+  for (const [name, value] of [['concat', concat], ['flat', flat], ['flatMap', flatMap]]) {
+    defineProperty(Array.prototype, name, { value, writable: true, configurable: true });
+  }
   guard(String.prototype, ['includes', 'indexOf', 'lastIndexOf', 'replace', 'replaceAll', 'split'], (value, [wanted]) => {
     if (value.length > 1e3 && typeof wanted === 'string' && value.length * wanted.length > COMPARISONS_MAX) {
       throw new RangeError('too much to search');

@@ -22,6 +22,7 @@ mod response;
 mod room;
 mod rows;
 mod runner;
+mod said;
 mod sync;
 mod thread;
 mod transform;
@@ -39,7 +40,7 @@ pub use response::{InvalidResponse, Response, ResponseBody, members};
 pub use room::Room;
 pub use rows::Rows;
 pub use runner::Runner;
-pub use sync::{Routed, SyncFunction, SyncRefusal, SyncWrite, writer_text};
+pub use sync::{Routed, SyncFunction, SyncRefusal, SyncWrite};
 pub use transform::TransformFunction;
 
 use ask::{Answer, Ask};

@@ -1,5 +1,6 @@
 //! One design document's functions for one caller, in a runtime of their own.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime};
 
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Counted, Usage};
+use crate::said::Hearing;
+use crate::sync::Compiled;
 
 /// Stack of the functions, below that of the thread they run on.
 const STACK_BYTES_MAX: usize = 512 * 1024;
@@ -68,7 +71,7 @@ impl Part {
             Part::Calls => &["dispatch"],
             Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
             Part::Render | Part::List => &["render"],
-            Part::Sync => &["compileSync", "route", "restore", "transform"],
+            Part::Sync => &["compileSync", "made", "restore", "thrown", "transform"],
         }
     }
 }
@@ -133,6 +136,10 @@ impl Clock {
         clock
     }
 
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     pub(crate) fn until(&self) -> Instant {
         self.began + Duration::from_micros(self.time.load(Ordering::Relaxed))
     }
@@ -170,6 +177,9 @@ impl Clock {
 pub(crate) struct Machine {
     // Dropped before the context that they live in.
     exports: Vec<Persistent<Function<'static>>>,
+    /// Of a sync function.
+    compiled: Option<Compiled>,
+    heard: Rc<Hearing>,
     part: Part,
     usage: Arc<Usage>,
     context: Context,
@@ -185,7 +195,11 @@ impl Machine {
         runtime.set_memory_limit(if part == Part::List { code.memory_max / 4 } else { code.memory_max });
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
+        let heard = Rc::<Hearing>::default();
         let exports = context.with(|ctx| {
+            if part == Part::Sync {
+                heard.give(&ctx)?;
+            }
             let collation = Arc::clone(&code.collation);
             let collate = move |a: String, b: String| {
                 collation.compare(&Value::String(a.into()), &Value::String(b.into())) as i32
@@ -202,13 +216,13 @@ impl Machine {
             found.collect::<rquickjs::Result<Vec<_>>>()
         });
         let exports = exports.map_err(|_| Error::OutOfResources)?;
-        let machine = Machine { exports, part, usage, context, runtime };
+        let mut machine = Machine { exports, compiled: None, heard, part, usage, context, runtime };
         match part {
             Part::Calls => drop(machine.call("load", "[]", text, clock)?),
             Part::Maps => machine.load(text, "map", clock)?,
             Part::Reduces => machine.load(text, "reduce", clock)?,
             Part::Render | Part::List => drop(machine.render("load", text, clock)?),
-            Part::Sync => machine.compile_sync(text, clock)?,
+            Part::Sync => machine.compiled = Some(machine.compile_sync(text, clock)?),
         }
         Ok(machine)
     }
@@ -263,6 +277,15 @@ impl Machine {
     /// What it has of memory, and whether others had too much.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    pub(crate) fn compiled(&self) -> Option<&Compiled> {
+        self.compiled.as_ref()
+    }
+
+    /// What its function says.
+    pub(crate) fn heard(&self) -> &Hearing {
+        &self.heard
     }
 
     /// One of [`Part::exports`].

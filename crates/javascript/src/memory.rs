@@ -48,16 +48,27 @@ impl Usage {
     }
 }
 
-/// Counts what it gives.
+/// All engines together count in such steps: what each takes and gives by the thousands a call is its own.
+const STEP_BYTES: usize = 64 << 10;
+
+/// Counts what it gives. One thread has it, which alone writes its [`Usage`].
 pub(crate) struct Counted {
     budget: Arc<Budget>,
     usage: Arc<Usage>,
+    /// What is counted of it among what all have.
+    counted: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.counted, Ordering::Relaxed);
+    }
 }
 
 impl Counted {
     pub(crate) fn new(budget: &Arc<Budget>) -> (Counted, Arc<Usage>) {
         let usage = Arc::<Usage>::default();
-        (Counted { budget: budget.clone(), usage: usage.clone() }, usage)
+        (Counted { budget: budget.clone(), usage: usage.clone(), counted: 0 }, usage)
     }
 
     /// Whether it may have so much more.
@@ -76,19 +87,30 @@ impl Counted {
     }
 
     /// It has this now, if it is something.
-    fn took(&self, taken: *mut u8) -> *mut u8 {
+    fn took(&mut self, taken: *mut u8) -> *mut u8 {
         if !taken.is_null() {
             // SAFETY: the same allocator has just given it.
             let bytes = unsafe { RustAllocator::usable_size(taken) };
-            self.usage.used.fetch_add(bytes, Ordering::Relaxed);
-            self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+            let used = self.usage.used() + bytes;
+            self.usage.used.store(used, Ordering::Relaxed);
+            if used > self.counted {
+                let steps = (used - self.counted).next_multiple_of(STEP_BYTES);
+                self.counted += steps;
+                self.budget.used.fetch_add(steps, Ordering::Relaxed);
+            }
         }
         taken
     }
 
-    fn gives(&self, bytes: usize) {
-        self.usage.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+    fn gives(&mut self, bytes: usize) {
+        let used = self.usage.used() - bytes;
+        self.usage.used.store(used, Ordering::Relaxed);
+        // A step stays, or each call would go up and down it.
+        if used + 2 * STEP_BYTES <= self.counted {
+            let steps = (self.counted - used - STEP_BYTES) / STEP_BYTES * STEP_BYTES;
+            self.counted -= steps;
+            self.budget.used.fetch_sub(steps, Ordering::Relaxed);
+        }
     }
 }
 
@@ -142,10 +164,12 @@ mod tests {
 
     #[test]
     fn a_share_is_always_there_and_more_as_long_as_there_is_some() {
-        let budget = Budget::new(SHARE_BYTES * 2);
+        // Steps beside it, as they are counted.
+        let budget = Budget::new(SHARE_BYTES * 2 + STEP_BYTES);
         let ((mut one, its), (mut other, others)) = (Counted::new(&budget), Counted::new(&budget));
         let large = one.alloc(SHARE_BYTES + SHARE_BYTES / 2);
         assert!(!large.is_null() && its.used() > SHARE_BYTES && budget.used() == its.used());
+        assert_eq!(budget.used() % STEP_BYTES, 0);
         assert!(one.alloc(SHARE_BYTES).is_null() && its.is_refused());
         let small = other.calloc(SHARE_BYTES / 8, 8);
         assert!(!small.is_null() && !others.is_refused() && others.used() == SHARE_BYTES);
@@ -153,13 +177,15 @@ mod tests {
         // SAFETY: they were given just now.
         unsafe {
             let smaller = one.realloc(large, 1024);
-            assert!(!smaller.is_null() && its.used() == 1024 && budget.used() == SHARE_BYTES + 1024);
+            assert!(!smaller.is_null() && its.used() == 1024 && budget.used() == SHARE_BYTES + STEP_BYTES);
             let larger = other.realloc(small, SHARE_BYTES + 64);
             assert!(!larger.is_null());
             one.dealloc(smaller);
             other.dealloc(larger);
         }
-        assert_eq!((its.used(), others.used(), budget.used()), (0, 0, 0));
+        assert_eq!((its.used(), others.used(), budget.used()), (0, 0, 2 * STEP_BYTES));
         assert!(one.alloc(usize::MAX).is_null() && one.calloc(usize::MAX, 2).is_null());
+        drop((one, other));
+        assert_eq!(budget.used(), 0);
     }
 }

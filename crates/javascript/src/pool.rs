@@ -6,7 +6,8 @@
 //! while ([`crate::queue`]).
 //!
 //! Some built-in functions do not listen while they are at it (a search in long strings, say): then the thread is given up in
-//! the same way, and nothing more runs of that design document for a while.
+//! the same way, and nothing more runs of that design document for a while, nor of a database of which two such calls have not ended. They have what
+//! nobody else wants of the processor.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,10 +25,10 @@ use crate::thread::Thread;
 use crate::{Caller, Design};
 
 /// An engine that has more memory after its call is dropped.
-const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
+pub(crate) const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
 
 /// After so long without a call all are dropped.
-const IDLE_MAX: Duration = Duration::from_secs(1);
+const IDLE_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
 
 /// Stack of a thread. Functions may use 512 kB of it, and QuickJS heeds that where it looks; the rest is for a way down on
 /// which it does not look, should there be one left. It is address space: what nobody has used takes no memory.
@@ -48,7 +49,10 @@ const IDLE_CALL: Duration = Duration::from_secs(1);
 /// For how long a design document is refused whose function a thread was given up for.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 
-/// How many of these are remembered.
+/// A database has so many threads that were given up, at most: of those that a pool may give up it is not to take all.
+const DEAF_OF_ONE_MAX: usize = 2;
+
+/// How many of these design documents are remembered.
 const REFUSED_MAX: usize = 64;
 
 /// How much less of the processor slow calls get than the others of their pool, as `nice` counts it.
@@ -113,7 +117,16 @@ pub(crate) struct Pool {
     come: [Condvar; 2],
     is_closed: AtomicBool,
     workers: Mutex<Workers>,
-    refused: Mutex<VecDeque<(Design, Instant)>>,
+    refused: Mutex<Refused>,
+}
+
+/// Whose calls do not run.
+#[derive(Default)]
+struct Refused {
+    /// Of which a thread was given up, and when.
+    designs: VecDeque<(Design, Instant)>,
+    /// Of calls that have not ended since: each has a thread of those that all share.
+    deaf: Vec<Arc<str>>,
 }
 
 #[derive(Default)]
@@ -148,7 +161,7 @@ struct Call {
     clock: Clock,
     /// What it had had of the processor when its time was first seen to be over.
     ran_in_time: Option<Duration>,
-    /// Nothing more runs of its design document.
+    /// It does not stop.
     is_deaf: bool,
 }
 
@@ -223,12 +236,18 @@ impl Pool {
     fn push(&self, database: &Arc<str>, job: Job, now: Instant) -> Result<u64> {
         let mut queue = lock(&self.queue);
         let id = queue.push(database, job).map_err(|Full| Error::Busy)?;
-        let lane = queue.lane(database, now);
-        self.come(lane).notify_one();
-        if lane == Lane::Slow && self.options.lends {
-            self.come(Lane::Usual).notify_one();
-        }
+        self.wake(&queue, now);
         Ok(id)
+    }
+
+    /// Wakes a thread of each kind that there is something for. It does the same when it has taken that, and whoever is at work looks
+    /// for itself: so a call that has to wait for its turn costs no thread a look.
+    fn wake(&self, queue: &Queue<Job>, now: Instant) {
+        for lane in [Lane::Usual, Lane::Slow] {
+            if queue.has(lane, now) {
+                self.come(lane).notify_one();
+            }
+        }
     }
 
     fn come(&self, lane: Lane) -> &Condvar {
@@ -265,12 +284,14 @@ impl Pool {
 
     fn work(&self, worker: &Worker, thread: &Thread) {
         let mut loaded = Loaded::default();
-        while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut loaded) {
+        // The database of the call before, which did not take long.
+        let mut finished = None;
+        while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut loaded, finished.take()) {
             let Task { design, caller, ask, step_max, .. } = task;
             let (part, database) = (ask.part(), design.database.clone());
             // It waited while another of its calls turned out not to stop.
             if self.refuses(&design) {
-                self.finished(&database, worker.lane, Duration::ZERO);
+                finished = Some(database);
                 let _ = answer.send(Err(Error::Refused));
                 continue;
             }
@@ -307,30 +328,54 @@ impl Pool {
                 Ok(Answer::Mapped(part)) if matches!(part.stopped, Some(Error::TimedOut(_))) => {
                     part.stopped = Some(because);
                 }
+                Ok(Answer::Routed(part)) => {
+                    if let Some(last @ Err(Error::TimedOut(_))) = part.routed.last_mut() {
+                        *last = Err(because);
+                    }
+                }
                 _ => {}
             }
             let mut at = lock(&worker.at);
-            at.call = None;
+            let was_deaf = at.call.take().is_some_and(|call| call.is_deaf);
             let is_aside = at.is_aside;
             drop(at);
-            if !is_aside {
-                self.finished(&database, worker.lane, thread.ran().saturating_sub(ran_before));
+            if was_deaf {
+                let mut refused = lock(&self.refused);
+                if let Some(place) = refused.deaf.iter().position(|known| *known == database) {
+                    refused.deaf.swap_remove(place);
+                }
             }
-            let _ = answer.send(result);
             if is_aside {
+                let _ = answer.send(result);
                 return;
             }
+            if began.elapsed() < LONG {
+                // It has not had the processor for longer. That it is over is said with the question for the next.
+                finished = Some(database);
+            } else {
+                // Whoever has the answer finds its database slow, if it is.
+                let ran = thread.ran().saturating_sub(ran_before);
+                lock(&self.queue).finished(&database, worker.lane, ran, Instant::now());
+            }
+            let _ = answer.send(result);
         }
     }
 
-    /// Waits for a call that somebody waits for; `None`: there will be none.
-    fn next(&self, lane: Lane, loaded: &mut Loaded) -> Option<Job> {
+    /// Waits for a call that somebody waits for; `None`: there will be none. `finished`: whose call is over that did not take long.
+    fn next(&self, lane: Lane, loaded: &mut Loaded, finished: Option<Arc<str>>) -> Option<Job> {
         let mut queue = lock(&self.queue);
+        if let Some(database) = finished {
+            queue.finished(&database, lane, Duration::ZERO, Instant::now());
+        }
         loop {
             if self.is_closed.load(Ordering::Relaxed) {
                 return None;
             }
-            if let Some(job) = queue.take(lane, Instant::now()) {
+            let now = Instant::now();
+            let job = queue.take(lane, now);
+            // What waited for its database's turn, or has become a slow one's, may run now on another thread.
+            self.wake(&queue, now);
+            if let Some(job) = job {
                 return Some(job);
             }
             let waited = self.come(lane).wait_timeout(queue, IDLE_MAX);
@@ -344,12 +389,6 @@ impl Pool {
         }
     }
 
-    fn finished(&self, database: &Arc<str>, lane: Lane, ran: Duration) {
-        lock(&self.queue).finished(database, lane, ran, Instant::now());
-        // What waited for its database's turn may run now, on whichever thread.
-        self.wake_all();
-    }
-
     /// Puts calls aside that keep others waiting, and gives threads up that do not stop.
     fn look_after(self: &Arc<Self>) {
         let now = Instant::now();
@@ -359,6 +398,11 @@ impl Pool {
             return;
         }
         workers.looked = Some(now);
+        {
+            // Which threads may run what waits has changed since, perhaps: a database has become slow in the last look, or is no more.
+            let queue = lock(&self.queue);
+            self.wake(&queue, now);
+        }
         let Workers { present, aside, .. } = &mut *workers;
         for worker in aside.iter() {
             let mut at = lock(&worker.at);
@@ -414,18 +458,23 @@ impl Pool {
         }
         if !std::mem::replace(&mut call.is_deaf, true) {
             let mut refused = lock(&self.refused);
-            refused.push_back((call.design.clone(), now));
-            if refused.len() > REFUSED_MAX {
-                refused.pop_front();
+            refused.deaf.push(call.design.database.clone());
+            refused.designs.push_back((call.design.clone(), now));
+            if refused.designs.len() > REFUSED_MAX {
+                refused.designs.pop_front();
+            }
+            if let Some(thread) = worker.thread.get() {
+                thread.starve();
             }
         }
         true
     }
 
     fn refuses(&self, design: &Design) -> bool {
-        let mut refused = lock(&self.refused);
-        refused.retain(|(_, since)| since.elapsed() < REFUSED_FOR);
-        refused.iter().any(|(known, _)| known == design)
+        let Refused { designs, deaf } = &mut *lock(&self.refused);
+        designs.retain(|(_, since)| since.elapsed() < REFUSED_FOR);
+        let of_one = deaf.iter().filter(|known| **known == design.database).count();
+        of_one >= DEAF_OF_ONE_MAX || designs.iter().any(|(known, _)| known == design)
     }
 }
 
@@ -506,3 +555,6 @@ impl Loaded {
         self.shared.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,13 +84,23 @@ impl<J> Queue<J> {
         }
     }
 
-    /// The next call that may run, which then does until [`Queue::finished`].
-    pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
+    /// Whose call is the next that such a thread may run.
+    fn next(&self, lane: Lane, now: Instant) -> Option<usize> {
         let place = |lane| self.turns.iter().position(|database| self.may_run(database, lane, now));
-        let place = match place(lane) {
+        match place(lane) {
             None if lane == Lane::Usual && self.running.len() < self.lent_max => place(Lane::Slow),
             place => place,
-        }?;
+        }
+    }
+
+    /// Whether [`Queue::take`] would give something.
+    pub(crate) fn has(&self, lane: Lane, now: Instant) -> bool {
+        self.next(lane, now).is_some()
+    }
+
+    /// The next call that may run, which then does until [`Queue::finished`].
+    pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
+        let place = self.next(lane, now)?;
         let database = self.turns.remove(place)?;
         let jobs = self.waiting.get_mut(&database)?;
         let (_, job) = jobs.pop_front()?;
@@ -138,6 +148,12 @@ impl<J> Queue<J> {
     pub(crate) fn slow_down(&mut self, database: &Arc<str>, now: Instant) {
         self.slow.retain(|_, until| now < *until);
         self.slow.insert(database.clone(), now + SLOW_FOR);
+    }
+
+    /// All have been long enough.
+    #[cfg(test)]
+    pub(crate) fn forget_slow(&mut self) {
+        self.slow.clear();
     }
 }
 
@@ -193,8 +209,10 @@ mod tests {
         queue.finished(&b, Lane::Slow, Duration::ZERO, now);
         // Where they are lent threads, three of four here, one is left.
         queue.lent_max = 3;
+        assert!(!queue.has(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), None);
         queue.finished(&c, Lane::Usual, Duration::ZERO, now);
+        assert!(queue.has(Lane::Usual, now));
         assert_eq!(usual(&mut queue), Some(3));
         queue.push(&b, 12).unwrap();
         assert_eq!(usual(&mut queue), None);

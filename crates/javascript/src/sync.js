@@ -1,7 +1,7 @@
 // A database's sync function: says of each document in which channels it is, whom it lets in where, and whether it may be written. Nothing
 // that a call does is seen by the next: the function is made anew for each, of a source that is compiled once, and what all calls share
 // is frozen, so that an engine serves all writers of a database.
-const { compileSync, restore, route, transform } = (() => {
+const { compileSync, made, restore, thrown, transform } = (() => {
   const { Failure, apply, cut, evaluate, told, trimEnd } = inner;
   const { stringify } = JSON;
   const { isArray } = Array;
@@ -9,88 +9,29 @@ const { compileSync, restore, route, transform } = (() => {
   const { ownKeys, deleteProperty, defineProperty: tryDefine } = Reflect;
   const { trunc } = Math;
   const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
-  const startsWith = String.prototype.startsWith.call.bind(String.prototype.startsWith);
   const global = globalThis;
   const promise = Promise;
   const number = Number;
   const text = String;
 
-  // Of one call.
-  let who = null;
-  let channels = [];
-  let grants = [];
-  let roles = [];
-  let known = create(null);
-  let counts = [0, 0];
-  let rejected = null;
-  let expires;
-
-  // More than a revision may have is counted no further.
-  const SAID_MAX = 10000;
-  const say = (list, key, value) => {
-    if (ownKey(known, key)) return;
-    const of = list === channels ? 0 : 1;
-    counts[of] += 1;
-    if (counts[of] > SAID_MAX) return;
-    known[key] = true;
-    list[list.length] = value;
-  };
-  // No two pairs have the same.
-  const pair = (kind, to, what) => kind + to.length + ':' + to + what;
-  const texts = (value) => {
-    if (typeof value === 'string') return [value];
-    const found = [];
-    if (!isArray(value)) return found;
-    for (let i = 0; i < value.length; i++) if (typeof value[i] === 'string') found[found.length] = value[i];
-    return found;
-  };
   const makeArray = (value) => (isArray(value) ? value : [value]);
   const inArray = (value, values) => {
     if (!isArray(values)) return value === values;
     for (let i = 0; i < values.length; i++) if (values[i] === value) return true;
     return false;
   };
-  const requires = (has, reason) => {
-    if (who !== null && !has) throw { forbidden: reason };
-  };
-  const any = (names, has) => {
-    if (!isArray(names)) return has(names);
-    for (let i = 0; i < names.length; i++) if (has(names[i])) return true;
-    return false;
-  };
+  // What says what is collected outside of the engine, where no function reaches it.
+  const { isRejected, refuse, expire } = global;
   const reject = (status, message) => {
     const code = trunc(number(status));
-    if (rejected !== null || !(code >= 400)) return;
-    rejected = [code, message === undefined ? '' : cut(text(message))];
+    if (isRejected() || !(code >= 400)) return;
+    refuse(code, message === undefined ? '' : cut(text(message)));
   };
   const helpers = {
-    channel(...given) {
-      for (let i = 0; i < given.length; i++) {
-        const names = texts(given[i]);
-        for (let n = 0; n < names.length; n++) say(channels, 'c' + names[n], names[n]);
-      }
-    },
-    access(users, given) {
-      const [to, what] = [texts(users), texts(given)];
-      for (let i = 0; i < to.length; i++) {
-        for (let n = 0; n < what.length; n++) {
-          if (what[n] !== '*') say(grants, pair('a', to[i], what[n]), [to[i], what[n]]);
-        }
-      }
-    },
-    role(users, given) {
-      const [to, what] = [texts(users), texts(given)];
-      for (let i = 0; i < to.length; i++) {
-        for (let n = 0; n < what.length; n++) say(roles, pair('r', to[i], what[n]), [to[i], what[n]]);
-      }
-    },
-    requireUser: (names) => requires(any(names, (name) => name === who?.name), 'sg wrong user'),
-    requireRole: (names) => requires(any(names, (name) => typeof name === 'string' && who !== null && ownKey(who.roles, name)), 'sg missing role'),
-    requireAccess: (names) => requires(any(names, (name) => inArray(name, who?.channels ?? [])), 'sg missing channel access'),
-    requireAdmin: () => requires(false, 'sg admin required'),
     reject: (status, message) => reject(status, message),
     expiry(value) {
-      if (typeof value === 'number' || typeof value === 'string') expires = value;
+      if (typeof value === 'number') expire(stringify(value), true);
+      else if (typeof value === 'string') expire(value, false);
     },
     makeArray,
     inArray,
@@ -192,7 +133,7 @@ const { compileSync, restore, route, transform } = (() => {
     isUndefined: (of) => of === undefined,
   };
 
-  for (const name of ['emit', 'require', 'sum', 'toJSON', 'isArray', 'collate']) deleteProperty(global, name);
+  for (const name of ['emit', 'require', 'sum', 'toJSON', 'isArray', 'collate', 'isRejected', 'refuse', 'expire']) deleteProperty(global, name);
   for (const name of ownKeys(helpers)) defineProperty(global, name, { value: helpers[name], configurable: true });
   defineProperty(global, '_', { value: underscore, configurable: true });
 
@@ -263,11 +204,17 @@ const { compileSync, restore, route, transform } = (() => {
     reachAll(queue[i]);
     freeze(queue[i]);
   }
+  // They stand in what the global object inherits from: what a call leaves in it is among few names then, which are soon counted.
+  const names = create(prototypeOf(global));
   for (const key of ownKeys(global)) {
-    const { configurable, writable, get } = getOwnPropertyDescriptor(global, key);
+    const { configurable, writable, get, value, enumerable } = getOwnPropertyDescriptor(global, key);
     if (get !== undefined) throw new TypeError('a name that is no value');
-    if (configurable || writable) defineProperty(global, key, { writable: false, configurable: false });
+    defineProperty(names, key, { value, enumerable });
+    if (configurable) deleteProperty(global, key);
+    else if (writable) defineProperty(global, key, { writable: false });
   }
+  freeze(names);
+  setPrototypeOf(global, names);
   const own = create(null);
   for (const key of ownKeys(global)) own[key] = true;
   const many = ownKeys(global).length;
@@ -330,35 +277,7 @@ const { compileSync, restore, route, transform } = (() => {
     }
   };
 
-  // Of who writes: what is theirs is copied, as a function may do with it as it likes.
-  const contextOf = (user) => {
-    if (user === null) return {};
-    const [channels, roles] = [[], {}];
-    for (let i = 0; i < user.channels.length; i++) channels[i] = user.channels[i];
-    for (const name of ownKeys(user.roles)) roles[name] = user.roles[name];
-    return { name: user.name, channels, roles };
-  };
-
-  // `[how, names, {...}]`: nothing is left by the call if the global object has so many names. To count them is cheaper from
-  // outside than here, where each becomes a value.
-  const route = ({ doc, old, meta, user }) => {
-    who = user;
-    channels = [];
-    grants = [];
-    roles = [];
-    known = create(null);
-    counts = [0, 0];
-    rejected = null;
-    expires = undefined;
-    let how = 'ok';
-    try {
-      apply(make(contextOf(user)), undefined, [doc, old, meta]);
-    } catch (error) {
-      how = thrown(error);
-    }
-    const said = { channels, grants, roles, counts, rejected, expires };
-    return stringify([how, prototypeOf(global) === parent ? many : -1, said]);
-  };
+  const made = () => make;
 
   // What a function of the changes worker makes of a document: `[how, is_clean, text]`.
   const transform = (doc) => {
@@ -373,6 +292,6 @@ const { compileSync, restore, route, transform } = (() => {
     }
     return stringify([how, restore(), made]);
   };
-  return { compileSync, restore, route, transform };
+  return { compileSync, made, restore, thrown, transform };
 })();
-export { compileSync, restore, route, transform };
+export { compileSync, made, restore, thrown, transform };

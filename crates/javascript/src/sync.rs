@@ -2,20 +2,24 @@
 //!
 //! What it may call, and what comes of it, is Sync Gateway's: `tests/sync-gateway/` has its answers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_channels::require::Writer;
 use flatbed_channels::{
-    Expiry, Given, Grant, Grantee, ROLE_PREFIX, ROUTING_ENTRIES_MAX, Routing, TooMuch, check_channel, is_principal,
+    Given, Grant, Grantee, ROLE_PREFIX, ROUTING_ENTRIES_MAX, Routing, TooMuch, check_channel, is_principal,
 };
-use flatbed_flatten::json::{self, Limits, Object, Value};
+use flatbed_flatten::json;
 use rquickjs::object::Filter;
-use rquickjs::{Atom, Ctx};
+use rquickjs::{Atom, Ctx, Function, Object, Persistent, Value, qjs};
 
 use crate::ask::{Answer, Ask};
 use crate::error::{Error, Result};
 use crate::machine::{Clock, Machine};
-use crate::{Caller, Design, Runner, whole};
+use crate::pool::Task;
+use crate::said::Said;
+use crate::{Caller, Design, Runner};
 
 /// All writers share what a function is compiled to: nothing of a call is seen by another.
 const ANYBODY: Caller = Caller(u64::MAX);
@@ -25,6 +29,9 @@ const EXCEPTION: &str = "Exception in JS sync function";
 
 /// The same, where it gives somebody something who can have no such name.
 const ERROR: &str = "Error in JS sync function";
+
+/// For how long writes that come together are asked about before others have their turn.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// The last status that HTTP has.
 const STATUS_MAX: u16 = 599;
@@ -41,17 +48,17 @@ impl SyncFunction {
     }
 }
 
-/// A write that is to be judged; all are JSON texts.
-#[derive(Debug, Clone, Copy)]
-pub struct SyncWrite<'a> {
+/// A write that is to be judged; documents are JSON texts.
+#[derive(Debug, Clone, Default)]
+pub struct SyncWrite {
     /// The document as it would be, with `_id`, `_rev` and `_deleted`, without attachments and `_exp`.
-    pub document: &'a str,
-    /// The one that it replaces, without `_rev`, or `null`.
-    pub old: &'a str,
-    /// What is known of it besides.
-    pub meta: &'a str,
-    /// Who writes ([`writer_text`]), or `null`: an administrator, who meets all requirements.
-    pub user: &'a str,
+    pub document: String,
+    /// The one that it replaces, without `_rev`, if it does.
+    pub old: Option<String>,
+    /// What is known of it besides; `None`: nothing, an empty object.
+    pub meta: Option<String>,
+    /// Who writes; `None`: an administrator, who meets all requirements.
+    pub writer: Option<Arc<Writer>>,
     /// The bytes of the document's id, by which its rows are counted.
     pub id_bytes: usize,
     /// The present, in seconds of Unix time.
@@ -92,16 +99,15 @@ impl SyncRefusal {
 }
 
 /// Who writes, as a function sees it.
-pub fn writer_text(writer: &Writer) -> String {
-    let text = Object::text(|object| {
+fn writer_text(writer: &Writer) -> Vec<u8> {
+    json::Object::text(|object| {
         object.string("name", &writer.name);
         object.array("channels").strings(writer.channels.iter().map(String::as_str));
         let mut roles = object.object("roles");
         for role in &writer.roles {
             roles.object(role.as_str());
         }
-    });
-    String::from_utf8(text).unwrap_or_default()
+    })
 }
 
 impl Runner {
@@ -110,150 +116,229 @@ impl Runner {
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
     pub async fn check_sync(&self, function: &SyncFunction) -> Result<()> {
-        self.sync(function, None).await.map(drop)
+        self.run(&function.0, ANYBODY, Ask::Check, self.options.validation_max).await.map(drop)
     }
 
     /// Asks a sync function about a write.
     ///
     /// # Errors
     /// Those of [`Runner::check_sync`]. What the function itself refuses is an answer.
-    pub async fn route(&self, function: &SyncFunction, write: &SyncWrite<'_>) -> Result<Routed> {
-        let SyncWrite { document, old, meta, user, .. } = write;
-        let input = format!("{{\"doc\":{document},\"old\":{old},\"meta\":{meta},\"user\":{user}}}");
-        let said = self.sync(function, Some(input)).await?;
-        let said = json::parse(said.as_bytes(), &Limits::default()).map_err(|_| Error::OutOfResources)?;
-        Ok(routed(&said, write))
+    pub async fn route(&self, function: &SyncFunction, write: SyncWrite) -> Result<Routed> {
+        self.route_all(function, vec![write]).await.pop().unwrap_or(Err(Error::OutOfResources))
     }
 
-    async fn sync(&self, function: &SyncFunction, input: Option<String>) -> Result<String> {
-        match self.run(&function.0, ANYBODY, Ask::Route { input }, self.options.validation_max).await? {
-            Answer::Text(text) => Ok(text),
-            _ => Err(Error::OutOfResources),
+    /// Asks a sync function about several writes, in their order; an answer each, with the errors of [`Runner::route`]. Each may take as
+    /// long as one alone, breaks its bounds for itself, and finds nothing of the others; databases have their turn between them. But
+    /// where a thread has to be given up, those have no answer that were asked with the one that did not stop. They wait together: how
+    /// much their texts take is the caller's to bound ([`Runner::try_room`]).
+    pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<Routed>> {
+        let (count, step_max) = (writes.len(), self.options.validation_max);
+        let mut routed = Vec::with_capacity(count);
+        let mut writes = VecDeque::from(writes);
+        while !writes.is_empty() {
+            let ask = Ask::Route { writes, slice: SLICE, step_max };
+            let task = Task { design: function.0.clone(), caller: ANYBODY, ask, time_max: step_max + SLICE, step_max };
+            match self.pool(&task.ask).run(task).await {
+                Ok(Answer::Routed(part)) if !part.routed.is_empty() => {
+                    routed.extend(part.routed);
+                    writes = part.rest;
+                }
+                Err(Error::TimedOut(_)) => {
+                    routed.resize(count, Err(Error::TimedOut(step_max)));
+                    break;
+                }
+                // It holds for all that were to come.
+                Err(error) => {
+                    routed.resize(count, Err(error));
+                    break;
+                }
+                Ok(_) => break,
+            }
         }
+        // What has no answer may not be written.
+        routed.resize(count, Err(Error::OutOfResources));
+        routed
     }
+}
+
+/// A sync function in an engine.
+pub(crate) struct Compiled {
+    /// Makes it, of who writes.
+    make: Persistent<Function<'static>>,
+    /// Whether who writes may be looked at.
+    names_writer: bool,
+    /// How many names the global object has between two calls, and its prototype.
+    names: usize,
+    parent: Persistent<Object<'static>>,
+}
+
+/// Whether a source may name a parameter of what makes it its function: a name stands there as it is, or with escapes, or is put together
+/// for `eval`, or all are taken as `arguments`.
+fn may_name_writer(source: &str) -> bool {
+    ["realUserCtx", "eval", "arguments", "\\u"].iter().any(|part| source.contains(part))
+}
+
+/// How many names the global object has.
+fn names(ctx: &Ctx<'_>) -> usize {
+    ctx.globals().own_keys::<Atom<'_>>(Filter::new().string().symbol()).len()
+}
+
+fn parent<'js>(ctx: &Ctx<'js>) -> Option<Object<'js>> {
+    ctx.globals().get_prototype()
+}
+
+/// How a call ended.
+enum Ended {
+    /// With an answer, or a refusal.
+    Told,
+    /// By an exception.
+    Thrown,
+    /// For want of something.
+    Exhausted,
 }
 
 impl Machine {
-    /// What the function says, and whether the machine may be used again. Without an input nothing is asked.
-    pub(crate) fn route(&self, input: Option<&str>, clock: &Clock) -> (Result<String>, bool) {
-        let Some(input) = input else { return (Ok(String::new()), true) };
-        let names = |ctx: &Ctx<'_>| ctx.globals().own_keys::<Atom<'_>>(Filter::new().string().symbol()).len();
-        let answer: Result<(String, bool)> = self.within(clock, |ctx| {
-            let input = ctx.json_parse(input)?;
-            let text: String = self.export(ctx, "route")?.call((input,))?;
-            let is_clean = match names_before(&text) {
-                Some(before) if before == names(ctx) => true,
-                Some(_) => self.export(ctx, "restore")?.call(())?,
-                None => false,
+    /// What the function says, and whether the machine may be used again.
+    pub(crate) fn route(&self, write: &SyncWrite, clock: &Clock) -> (Result<Routed>, bool) {
+        let Some(compiled) = self.compiled() else { return (Err(Error::OutOfResources), false) };
+        let heard = self.heard();
+        heard.begin(write.writer.clone(), write.now_s, clock);
+        let ended = self.within(clock, |ctx| {
+            let ended = self.ask(ctx, compiled, write)?;
+            let is_same = || {
+                let before = compiled.parent.clone().restore(ctx)?;
+                Ok::<_, rquickjs::Error>(names(ctx) == compiled.names && parent(ctx) == Some(before))
             };
-            Ok((text, is_clean))
+            let is_clean = match ended {
+                Ended::Exhausted => false,
+                Ended::Told | Ended::Thrown => is_same()? || self.export(ctx, "restore")?.call(())?,
+            };
+            Ok((ended, is_clean))
         });
-        match answer {
-            Ok((text, _)) if text.starts_with("[\"exhausted\"") => (Err(Error::OutOfResources), false),
-            Ok((text, is_clean)) => (Ok(whole(text)), is_clean),
-            Err(error) => (Err(error), false),
+        let said = heard.take();
+        match (ended, said) {
+            (Ok((Ended::Told, is_clean)), Some(said)) => (Ok(routed(said, write)), is_clean),
+            (Ok((Ended::Thrown, is_clean)), Some(_)) => (Ok(Err(SyncRefusal::Failed(EXCEPTION))), is_clean),
+            (Ok((Ended::Exhausted, _)), Some(_)) => (Err(Error::OutOfResources), false),
+            // Not all was heard. After what time is said by who gave it.
+            (Ok(_), None) => (Err(Error::TimedOut(Duration::ZERO)), false),
+            (Err(error), _) => (Err(error), false),
         }
     }
 
-    pub(crate) fn compile_sync(&self, source: &str, clock: &Clock) -> Result<()> {
-        let answer: String = self.within(clock, |ctx| self.export(ctx, "compileSync")?.call((source,)))?;
-        if answer.is_empty() { Ok(()) } else { Err(crate::failure(&answer)) }
+    fn ask(&self, ctx: &Ctx<'_>, compiled: &Compiled, write: &SyncWrite) -> rquickjs::Result<Ended> {
+        let document = ctx.json_parse(write.document.as_str())?;
+        let old = write.old.as_deref().map(|old| ctx.json_parse(old));
+        let old = old.unwrap_or_else(|| Ok(Value::new_null(ctx.clone())))?;
+        let meta = write.meta.as_deref().map(|meta| ctx.json_parse(meta));
+        let meta = meta.unwrap_or_else(|| Object::new(ctx.clone()).map(Object::into_value))?;
+        // What is theirs is made anew: a function may do with it as it likes.
+        let writer = match &write.writer {
+            _ if !compiled.names_writer => Value::new_undefined(ctx.clone()),
+            Some(writer) => ctx.json_parse(writer_text(writer))?,
+            None => Object::new(ctx.clone())?.into_value(),
+        };
+        let made = compiled.make.clone().restore(ctx)?.call::<_, Value<'_>>((writer,));
+        let called = made.and_then(|made| match made.as_function() {
+            Some(function) => function.call::<_, Value<'_>>((document, old, meta)).map(|_| true),
+            None => Ok(false),
+        });
+        match called {
+            Ok(true) => Ok(Ended::Told),
+            Ok(false) => Ok(Ended::Thrown),
+            Err(rquickjs::Error::Exception) => {
+                let thrown = ctx.catch();
+                // SAFETY: it is a value of the engine that runs.
+                if unsafe { qjs::JS_IsUncatchableError(thrown.as_raw()) } {
+                    return Err(ctx.throw(thrown));
+                }
+                let ended: String = self.export(ctx, "thrown")?.call((thrown,))?;
+                Ok(match ended.as_str() {
+                    "ok" => Ended::Told,
+                    "exhausted" => Ended::Exhausted,
+                    _ => Ended::Thrown,
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn compile_sync(&self, source: &str, clock: &Clock) -> Result<Compiled> {
+        self.heard().begin(None, 0, clock);
+        let (answer, compiled) = self.within(clock, |ctx| {
+            let answer: String = self.export(ctx, "compileSync")?.call((source,))?;
+            if !answer.is_empty() {
+                return Ok((answer, None));
+            }
+            let make: Function<'_> = self.export(ctx, "made")?.call(())?;
+            let parent = parent(ctx).ok_or(rquickjs::Error::Unknown)?;
+            let compiled = Compiled {
+                make: Persistent::save(ctx, make),
+                names_writer: may_name_writer(source),
+                names: names(ctx),
+                parent: Persistent::save(ctx, parent),
+            };
+            Ok((answer, Some(compiled)))
+        })?;
+        self.heard().take();
+        compiled.ok_or_else(|| crate::failure(&answer))
     }
 }
 
-/// How many names the global object had before the call, by what `route` of the program gives; one that took up all there is
-/// has none. A prototype that is another one now counts as no number of names.
-fn names_before(answer: &str) -> Option<usize> {
-    let rest = answer.strip_prefix("[\"ok\",").or_else(|| answer.strip_prefix("[\"exception\","))?;
-    let (names, _) = rest.split_once(',')?;
-    Some(names.parse().unwrap_or(usize::MAX))
-}
-
-/// Takes apart what `route` of the program gives: `[how, names, {...}]`. As in Sync Gateway: what was thrown, or means nothing,
-/// before what was rejected, before names that nobody has.
-fn routed(answer: &Value<'_>, write: &SyncWrite<'_>) -> Routed {
+/// What comes of what was said. As in Sync Gateway: what means nothing, before what was rejected, before names that nobody has.
+fn routed(said: Said, write: &SyncWrite) -> Routed {
     let failed = |reason| Err(SyncRefusal::Failed(reason));
-    let Value::Array(parts) = answer else { return failed(EXCEPTION) };
-    let [Value::String(how), _, said] = &parts[..] else { return failed(EXCEPTION) };
-    if how != "ok" {
+    let mut routing = Routing { channels: said.channels, expires_at: said.expires_at, ..Routing::default() };
+    if routing.channels.iter().any(|channel| check_channel(channel).is_err()) {
         return failed(EXCEPTION);
-    }
-    let mut routing = Routing::default();
-    let mut has_names = true;
-    for channel in items(said, "channels").iter().filter_map(Value::as_str) {
-        if check_channel(channel).is_err() {
-            return failed(EXCEPTION);
-        }
-        routing.channels.insert(channel.to_owned());
     }
     // As recorded: who is let in by it sees all, and nothing else of the document's channels matters.
     if routing.channels.contains(flatbed_channels::ALL) {
         routing.channels.retain(|channel| channel == flatbed_channels::ALL);
     }
-    for (to, channel) in items(said, "grants").iter().filter_map(pair) {
-        if check_channel(channel).is_err() {
+    let mut has_names = true;
+    for (to, channel) in said.grants {
+        if check_channel(&channel).is_err() {
             return failed(EXCEPTION);
         }
-        let (to, name) = match to.strip_prefix(ROLE_PREFIX) {
-            Some(role) => (Grantee::Role(role.to_owned()), role),
-            None => (Grantee::User(to.to_owned()), to),
+        let to = match to.strip_prefix(ROLE_PREFIX) {
+            Some(role) => Grantee::Role(role.to_owned()),
+            None => Grantee::User(to),
         };
+        let (Grantee::Role(name) | Grantee::User(name)) = &to;
         has_names &= is_principal(name);
-        routing.grants.insert(Grant { to, what: Given::Channel(channel.to_owned()) });
+        routing.grants.insert(Grant { to, what: Given::Channel(channel) });
     }
-    for (to, role) in items(said, "roles").iter().filter_map(pair) {
+    for (to, role) in said.roles {
         let Some(role) = role.strip_prefix(ROLE_PREFIX).filter(|role| check_channel(role).is_ok()) else {
             return failed(EXCEPTION);
         };
-        has_names &= is_principal(to.strip_prefix(ROLE_PREFIX).unwrap_or(to)) && is_principal(role);
+        has_names &= is_principal(to.strip_prefix(ROLE_PREFIX).unwrap_or(&to)) && is_principal(role);
         // Roles are in no roles.
         if !to.starts_with(ROLE_PREFIX) {
-            routing.grants.insert(Grant { to: Grantee::User(to.to_owned()), what: Given::Role(role.to_owned()) });
+            routing.grants.insert(Grant { to: Grantee::User(to), what: Given::Role(role.to_owned()) });
         }
     }
-    if let Some(Value::Array(rejected)) = said.get("rejected") {
-        let [Value::Number(status), Value::String(reason)] = &rejected[..] else { return failed(EXCEPTION) };
-        return match status.parse() {
-            Ok(status @ ..=STATUS_MAX) => Err(SyncRefusal::Rejected { status, reason: crate::cut(reason) }),
-            _ => failed(EXCEPTION),
-        };
+    if let Some((status, reason)) = said.rejected {
+        if status > f64::from(STATUS_MAX) {
+            return failed(EXCEPTION);
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is a whole number from 400 to 599"
+        )]
+        let status = status as u16;
+        return Err(SyncRefusal::Rejected { status, reason: crate::cut(&reason) });
     }
     if !has_names {
         return failed(ERROR);
     }
-    let [channels, grants] = counts(said).ok_or(SyncRefusal::Failed(EXCEPTION))?;
+    let [channels, grants] = said.counts;
     if channels > ROUTING_ENTRIES_MAX || grants > ROUTING_ENTRIES_MAX {
         // Of what is so much more, not all was told.
         return Err(TooMuch { channels, grants, rows_bytes: routing.rows_bytes(write.id_bytes) }.into());
     }
-    // What is no time is as if it was not said.
-    let expiry = said.get("expires").map(|expires| Expiry::parse(expires, write.now_s));
-    routing.expires_at = expiry.and_then(std::result::Result::ok).and_then(Option::from);
     routing.check(write.id_bytes)?;
     Ok(routing)
-}
-
-fn items<'a>(of: &'a Value<'a>, member: &str) -> &'a [Value<'a>] {
-    match of.get(member) {
-        Some(Value::Array(items)) => items,
-        _ => &[],
-    }
-}
-
-/// How many channels, and how many grants and roles, it has said.
-fn counts(said: &Value<'_>) -> Option<[usize; 2]> {
-    match items(said, "counts") {
-        [Value::Number(channels), Value::Number(grants)] => Some([channels.parse().ok()?, grants.parse().ok()?]),
-        _ => None,
-    }
-}
-
-fn pair<'a>(of: &'a Value<'a>) -> Option<(&'a str, &'a str)> {
-    match of {
-        Value::Array(parts) => match &parts[..] {
-            [Value::String(to), Value::String(what)] => Some((to, what)),
-            _ => None,
-        },
-        _ => None,
-    }
 }

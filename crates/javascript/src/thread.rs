@@ -46,6 +46,13 @@ impl Thread {
             unsafe { libc::setpriority(libc::PRIO_PROCESS, id, libc::getpriority(libc::PRIO_PROCESS, id) + steps) };
         }
     }
+
+    /// Leaves it what nobody else wants of the processor, for as long as it runs.
+    pub(crate) fn starve(&self) {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: it reads a number that lives through the call.
+        unsafe { libc::sched_setscheduler(self.id, libc::SCHED_IDLE, &parameters) };
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -60,4 +67,6 @@ impl Thread {
     }
 
     pub(crate) fn lower(&self, _steps: i32) {}
+
+    pub(crate) fn starve(&self) {}
 }

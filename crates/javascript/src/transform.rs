@@ -34,7 +34,7 @@ impl Runner {
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
     pub async fn check_transform(&self, function: &TransformFunction) -> Result<()> {
-        self.ask(function, Ask::Route { input: None }).await.map(drop)
+        self.ask(function, Ask::Check).await.map(drop)
     }
 
     /// What a function makes of a document: JSON text of at most 64 MB, `null` where it gives nothing. Any JSON: what is a document is
@@ -70,10 +70,13 @@ impl Runner {
 impl Machine {
     /// What the function makes, and whether the machine may be used again.
     pub(crate) fn transform(&self, input: &str, clock: &Clock) -> (Result<String>, bool) {
+        // What it says to sync functions' functions means nothing here.
+        self.heard().begin(None, 0, clock);
         let answer: Result<String> = self.within(clock, |ctx| {
             let input = ctx.json_parse(input)?;
             self.export(ctx, "transform")?.call((input,))
         });
+        self.heard().take();
         match answer.map(whole) {
             Ok(text) if text.starts_with("[\"exhausted\"") => (Err(Error::OutOfResources), false),
             Ok(text) => {

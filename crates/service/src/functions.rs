@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use flatbed_javascript::{Caller, Design, Error, Runner, SyncFunction, SyncWrite, Validation, writer_text};
+use flatbed_javascript::{Caller, Design, Error, Routed, Runner, SyncFunction, SyncRefusal, SyncWrite, Validation};
 use flatbed_layer::json::{self, Object};
 use flatbed_layer::{
     Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
@@ -126,22 +126,34 @@ struct Router {
 
 impl Rule for Router {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+        Box::pin(async move { judged(self.runner.route(&self.function, asked(&write)).await) })
+    }
+
+    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
         Box::pin(async move {
-            let document = routed(write.edit);
-            let old = write.old.map_or_else(|| "null".to_owned(), replaced);
-            let user = write.writer.map_or_else(|| "null".to_owned(), writer_text);
-            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            let (document, old, meta, user) = (&*document, &*old, NOTHING_BESIDES, &*user);
-            let write = SyncWrite { document, old, meta, user, id_bytes: write.edit.id.len(), now_s };
-            let said = self.runner.route(&self.function, &write).await.map_err(failed)?;
-            said.map(Verdict::from)
-                .map_err(|refusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() })
+            let said = self.runner.route_all(&self.function, writes.iter().map(asked).collect()).await;
+            said.into_iter().map(judged).collect()
         })
     }
 }
 
-/// What a sync function is given as its third argument.
-const NOTHING_BESIDES: &str = "{}";
+/// What a sync function is asked about a write.
+fn asked(write: &Writing<'_>) -> SyncWrite {
+    SyncWrite {
+        document: routed(write.edit),
+        old: write.old.map(replaced),
+        meta: None,
+        writer: write.writer.cloned(),
+        id_bytes: write.edit.id.len(),
+        now_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    }
+}
+
+/// What it means to the write.
+fn judged(said: flatbed_javascript::Result<Routed>) -> Judgement {
+    let refused = |refusal: SyncRefusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() };
+    said.map_err(failed)?.map(Verdict::from).map_err(refused)
+}
 
 /// An edit as a sync function is given it: without attachments, revisions and the time at which it ends. `_rev` as of [`edited`].
 fn routed(edit: &Edit<'_>) -> String {

@@ -132,19 +132,106 @@ async fn a_thread_that_does_not_stop_is_replaced() {
     // A built-in function that goes on for minutes and is not interrupted, by a way around the guards.
     let stuck = "function (doc) { Object.defineProperty(Array.prototype, 'x', {get: function () { return 1; }}); var s = 'a'.repeat(20000000); return new String(s + 'b').indexOf({toString: function () { return s.slice(10000000) + 'c'; }}); }";
     let design = |source: &str| Design::new("db/1", format!("{{\"filters\":{{\"f\":\"{source}\"}}}}"));
-    for attempt in 0..2 {
-        let begun = Instant::now();
-        let answer = runner.filter(&design(stuck), runner.caller(), "f", &[b"{}"], "{}").await;
-        // What does not run at all does not run into its time.
-        assert!(matches!((attempt, &answer), (0, Err(Error::TimedOut(_))) | (1, Err(Error::Refused))), "{answer:?}");
-        // Its thread is given up once it has had the processor, which others may have.
-        assert!(begun.elapsed() < Duration::from_millis(4_000), "{:?}", begun.elapsed());
+    let harmless = "{\"filters\":{\"f\":\"function (doc) { return true; }\"}}";
+    // One thread alone runs here, and it is another one each time; a third is for other databases.
+    for (source, after) in [(stuck.to_owned(), Ok(vec![true])), (format!("{stuck};"), Err(Error::Refused))] {
+        for attempt in 0..2 {
+            let begun = Instant::now();
+            let answer = runner.filter(&design(&source), runner.caller(), "f", &[b"{}"], "{}").await;
+            // What does not run at all does not run into its time.
+            assert!(
+                matches!((attempt, &answer), (0, Err(Error::TimedOut(_))) | (1, Err(Error::Refused))),
+                "{answer:?}"
+            );
+            // Its thread is given up once it has had the processor, which others may have.
+            assert!(begun.elapsed() < Duration::from_millis(4_000), "{:?}", begun.elapsed());
+        }
+        for (database, expected) in [("db/1", after), ("db/2", Ok(vec![true]))] {
+            let design = Design::new(database, harmless);
+            assert_eq!(runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}").await, expected, "{database}");
+        }
     }
-    // One thread alone runs here, and it is another one now.
-    assert_eq!(
-        runner.filter(&design("function (doc) { return true; }"), runner.caller(), "f", &[b"{}"], "{}").await,
-        Ok(vec![true])
-    );
+}
+
+/// Each would go on for hours without a look at the clock.
+#[tokio::test]
+async fn lengths_that_change_do_not_keep_a_call_from_being_stopped() {
+    let runner = runner();
+    let filter = async |body: &str| {
+        let body = body.replace('\n', " ");
+        let design = Design::new("db/1", format!("{{\"filters\":{{\"f\":\"function (doc) {{ {body} }}\"}}}}"));
+        runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}").await
+    };
+    let second = "(function () { var n = 0; return {get length() { return n++ ? 9e15 : 0; }}; })()";
+    let read = "{get: function (o, key) { return key === 'length' && n++ ? 9e15 : 0; }, has: Math.abs}";
+    let hostile = [
+        format!("[].reverse.call({second})"),
+        format!("[].reverse.call(Object.create({second}))"),
+        format!("[].lastIndexOf.call({second}, 1)"),
+        format!("[].fill.call({second}, 1)"),
+        format!("[].toString.call(Object.assign(Object.create({second}), {{join: [].reverse}}))"),
+        format!("var n = 0; [].reverse.call(new Proxy({{}}, {read}))"),
+        format!("var n = 0; [].reverse.call(Proxy.revocable([], {read}).proxy)"),
+        format!("var n = 0; [].reverse.call(Object.create(new Proxy({{}}, {read})))"),
+        format!("var n = 0; Number.prototype.__proto__ = new Proxy({{}}, {read}); [].reverse.call(7)"),
+        "var n = 0; [].reverse.call({length: {valueOf: function () { return n++ ? 9e15 : 0; }}})".to_owned(),
+        "[].reverse.call(Object.defineProperty(function () {}, 'length', {value: 9e15}))".to_owned(),
+        "Number.prototype.length = 9e15; [].reverse.call(7)".to_owned(),
+        "Object.prototype.get = 1; [].reverse.call({length: 9e15})".to_owned(),
+        "[new Array(4294967295)].flat()".to_owned(),
+        "[1].flatMap(function () { return new Array(4294967295); })".to_owned(),
+        "var a = []; a.constructor = {get [Symbol.species]() { o.length = 9e15; }}; var o = {length: 0, [Symbol.isConcatSpreadable]: true};
+         a.concat({get [Symbol.isConcatSpreadable]() { o.length = 9e15; return false; }}, o)"
+            .to_owned(),
+    ];
+    for body in hostile {
+        // What could not be stopped would be refused.
+        for _ in 0..2 {
+            let answer = filter(&body).await;
+            assert!(matches!(answer, Err(Error::Thrown { .. } | Error::TimedOut(_))), "{body}: {answer:?}");
+        }
+    }
+}
+
+/// What is done by loops of our own is what the language has.
+#[tokio::test]
+async fn arrays_are_put_together_as_ever() {
+    for (body, expected) in [
+        ("[1,,2].concat(3, [4, [5]], 'six')", "[1,null,2,3,4,[5],\"six\"]"),
+        ("1 in [1,,2].concat([])", "false"),
+        ("[].concat([1,,]).length", "2"),
+        (
+            "[].concat({length: 1, 0: 'a', [Symbol.isConcatSpreadable]: true}, {length: 1, 0: 'b'})",
+            "[\"a\",{\"0\":\"b\",\"length\":1}]",
+        ),
+        ("[0].concat(Object.assign([1, 2], {[Symbol.isConcatSpreadable]: false})).length", "2"),
+        ("[].concat.call('ab', 1).length", "2"),
+        ("[].concat(new Proxy([1, 2], {}))", "[1,2]"),
+        ("[].concat.apply([], [[1], [2, 3], []])", "[1,2,3]"),
+        ("[1, [2, [3, [4]]], , 5].flat()", "[1,2,[3,[4]],5]"),
+        ("[1, [2, [3, [4]]]].flat(Infinity)", "[1,2,3,4]"),
+        ("[1, [2, [3]]].flat(0)", "[1,[2,[3]]]"),
+        ("[1, [2, [3]]].flat('2')", "[1,2,3]"),
+        ("[1, [2]].flat(NaN)", "[1,[2]]"),
+        ("[].flat.call({length: 2, 0: [1], 1: 2})", "[1,2]"),
+        (
+            "[1, 2, , 3].flatMap(function (n, i, all) { return [n, [i + this.x + all.length]]; }, {x: 1})",
+            "[1,[5],2,[6],3,[8]]",
+        ),
+        ("['a b', 'c'].flatMap(function (text) { return text.split(' '); })", "[\"a\",\"b\",\"c\"]"),
+        ("[].slice.call((function () { return arguments; })(1, 2), 1)", "[2]"),
+        ("[].indexOf.call('abc', 'b')", "1"),
+        ("[].join.call(new Uint8Array([1, 2]))", "\"1,2\""),
+        ("[].join.call({})", "\"\""),
+        (
+            "typeof new Proxy({}, {}) + Proxy.length + Proxy.name + ('prototype' in Proxy && Proxy.prototype)",
+            "\"object2Proxyundefined\"",
+        ),
+        ("new Proxy({}, {get: function (o, key) { return key; }}).x", "\"x\""),
+    ] {
+        let told = filter(&format!("function (doc) {{ throw {{forbidden: JSON.stringify({body})}}; }}"), &["{}"]).await;
+        assert_eq!(told, Err(Error::Forbidden(expected.into())), "{body}");
+    }
 }
 
 #[tokio::test]

@@ -71,8 +71,8 @@
     look('weak', function () { return realm.weak.deref().leak; }, function (s) { realm.kept = { leak: s }; realm.weak = new WeakRef(realm.kept); });
     look('finalized', function () { return realm.finalized; }, function (s) { new FinalizationRegistry(function () { realm.finalized = s; }).register({}, s); });
     look('promise', function () { return realm.promised; }, function (s) { Promise.resolve().then(function () { realm.promised = s; }); (async function () { await null; realm.promised = s; })(); });
-    look('realm prototype', function () { return realm.leak8; }, function (s) { Object.setPrototypeOf(realm, { leak8: s }); });
-    look('realm proxy', function () { return realm.nothing; }, function (s) { Object.setPrototypeOf(realm, new Proxy({}, { get: function () { return s; } })); });
+    look('realm prototype', function () { return realm.leak8; }, function (s) { var of = Object.create(Object.getPrototypeOf(realm)); of.leak8 = s; Object.setPrototypeOf(realm, of); });
+    look('realm proxy', function () { return realm.nothing; }, function (s) { Object.setPrototypeOf(realm, new Proxy(Object.getPrototypeOf(realm), { get: function (of, name) { return name === 'nothing' ? s : of[name]; } })); });
     look('buffer', function () { return realm.buffer.leak; }, function (s) { realm.buffer = new SharedArrayBuffer(8); realm.buffer.leak = s; });
     puts.forEach(function (put) { try { put(secret); } catch (e) {} });
     if (found.length) throw { forbidden: found.join(', ') };

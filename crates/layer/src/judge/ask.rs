@@ -10,31 +10,27 @@ use std::sync::Arc;
 use flatbed_channels::require::Writer;
 use flatbed_flatten::json::{self, Limits, Value};
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
-use futures_util::future::{BoxFuture, try_join};
-use futures_util::stream::StreamExt;
+use futures_util::future::try_join;
 use prost::Message;
 
 use crate::actor::User;
 use crate::asker::Asker;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Invalid, NotJudged, Refusal, Result};
+use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::held::HeldAt;
 use crate::instance::Instance;
-use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writing};
 use crate::judge::rights;
 use crate::judge::routes::Routes;
+use crate::judge::several::Judging;
 use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
 
 /// The member of a design document that judges.
 const MEMBER: &str = "validate_doc_update";
-
-/// Edits of a batch that are judged at once.
-const JUDGED_AT_ONCE: usize = 8;
 
 /// How many ancestors of a replicated revision are looked at for a body.
 const ANCESTORS_MAX: usize = 16;
@@ -129,7 +125,7 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
 }
 
 /// A refusal with as much of its reason as there is room for where so many edits may be refused.
-fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
+pub(super) fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     if let Refusal::Forbidden(reason)
     | Refusal::Unauthorized(reason)
     | Refusal::Rejected { reason, .. }
@@ -187,75 +183,30 @@ pub(crate) async fn judge(
     let rules = if has_rules { instance.rules(database).await? } else { Rules::default() };
     let own = database.inner.judge.as_deref().and_then(|judge| judge.of_database(&instance.name));
     let validators: Vec<&dyn Rule> = own.iter().chain(rules.validators.iter()).map(|rule| &**rule).collect();
-    let is_judged = !validators.is_empty() || rules.routes.is_some();
+    let routes = rules.routes.as_ref();
+    let is_judged = !validators.is_empty() || routes.is_some();
     if !is_judged && !asked.iter().any(is_design) && asked.iter().all(|asked| asked.edit.expiry.is_none()) {
         return Ok(all_may());
     }
-    let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
-    let judge = database.inner.judge.as_deref();
-    let (caller, named) = (judge.map_or(0, Judge::caller), &named(instance));
-    let routes = rules.routes.as_ref();
     let held = if routes.is_some() { rights::held(database, instance, database.asker(), is_anew).await? } else { None };
     let writer = held.as_ref().map(|held| rights::writer(database.asker(), held)).transpose();
-    let writer = writer.as_ref().map(Option::as_ref);
-    let upons: Vec<Option<RevId>> = asked.iter().map(|asked| asked.upon.cloned()).collect();
-    let asked = asked.iter().map(|Asked { edit, upon }| {
-        let validators = &validators;
-        async move {
-            let judged = |verdict| Judged { judgement: Ok(verdict), ..Judged::may() };
-            // As in CouchDB: a broken function must not keep anybody from mending it.
-            if DocumentId::of(&edit.id).is_design() {
-                if !edit.deleted {
-                    let functions = database.inner.views.functions();
-                    design::check(&edit.body, named, functions, instance.record.partitioned)
-                        .await
-                        .map_err(|refusal| cut(refusal, of))?;
-                }
-                return Ok(judged(Verdict::default()));
-            }
-            if routes.is_none() && edit.expiry.is_some() {
-                return Err(Refusal::invalid(Invalid::Member, "Bad special document member: _exp").into());
-            }
-            if !is_judged {
-                return Ok(judged(Verdict::default()));
-            }
-            let writer = writer.map_err(Refusal::clone)?;
-            let upon = upon.filter(|_| routes.is_some());
-            // Who may not see all is answered about what they do not see as where it were not there: by the function.
-            let eyes = writer.map(|_| database.asker());
-            let Some((mut old, _room)) = with_room(database, edit, (upon, eyes), judge, named).await? else {
-                return Ok(Judged { was_there: true, ..judged(Verdict::default()) });
-            };
-            if let (Some(old), true) = (&mut old, upon.is_some()) {
-                // One that has ended is a tombstone, whether that is written or not.
-                old.deleted = true;
-                old.body.clear();
-            }
-            let write = Writing { edit, old: old.as_ref(), user, database: &instance.name, caller, security, writer };
-            let mut verdict = Verdict::default();
-            if let Some(routes) = routes {
-                verdict = routes.route(write).await.map_err(|refusal| cut(refusal, of))?;
-            }
-            // As in CouchDB there is nothing below a document that is made again.
-            let old = old.as_ref().filter(|_| upon.is_none());
-            for rule in validators {
-                let said = rule.judge(Writing { old, ..write }).await.map_err(|refusal| cut(refusal, of))?;
-                verdict = verdict.and(said);
-            }
-            Ok(judged(verdict.check()?))
-        }
-    });
-    let asked: Vec<BoxFuture<'_, Result<Judged>>> = asked.map(|asked| Box::pin(asked) as _).collect();
-    let mut asked = futures_util::stream::iter(asked).buffered(JUDGED_AT_ONCE);
-    let mut judged = Vec::with_capacity(upons.len());
-    for upon in upons {
-        let Some(said) = asked.next().await else { break };
-        let said = match said {
-            // Of this edit alone.
-            Err(Error::Refused(refusal)) => Judged { judgement: Err(refusal), ..Judged::may() },
-            said => said?,
-        };
-        judged.push(Judged { upon, held: held.clone(), ..said });
+    let judge = database.inner.judge.as_deref();
+    let judging = Judging {
+        database,
+        instance,
+        user,
+        judge,
+        validators,
+        routes,
+        writer: writer.as_ref().map(Option::as_ref),
+        named: named(instance),
+        caller: judge.map_or(0, Judge::caller),
+        of,
+    };
+    let mut judged = judging.all(asked).await?;
+    for (judged, asked) in judged.iter_mut().zip(asked) {
+        judged.upon = asked.upon.cloned();
+        judged.held = held.clone();
     }
     Ok(judged)
 }
@@ -269,7 +220,7 @@ pub(crate) async fn routed(
     instance: &Instance,
     edit: &Edit<'_>,
     old: Option<&Document>,
-    writer: Option<&Writer>,
+    writer: Option<&Arc<Writer>>,
 ) -> Result<Judgement> {
     let rules = instance.rules(database).await?;
     let Some(routes) = &rules.routes else {
@@ -281,15 +232,25 @@ pub(crate) async fn routed(
     Ok(routes.route(write).await)
 }
 
+/// What an edit is judged with.
+pub(super) struct WithRoom {
+    /// What it replaces.
+    pub(super) old: Option<Document>,
+    pub(super) room: Option<Room>,
+    /// About how much its texts take, in bytes.
+    pub(super) bytes: usize,
+}
+
 /// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
-/// once, small ones of large documents among them. What finds no room is not held while it waits for some.
-async fn with_room(
+/// once, small ones of large documents among them. What finds no room is not held while it waits for some. `None`: the edit's
+/// revision is there already.
+pub(super) async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
     (upon, eyes): (Option<&RevId>, Option<&Asker>),
     judge: Option<&dyn Judge>,
     named: &str,
-) -> Result<Option<(Option<Document>, Option<Room>)>> {
+) -> Result<Option<WithRoom>> {
     let mut room = None;
     loop {
         let reading = match (edit.parent.as_ref().or(upon), &edit.history) {
@@ -303,10 +264,10 @@ async fn with_room(
             Replaced::Revision(old) => Some(*old),
         };
         drop(reading);
-        let Some(judge) = judge else { return Ok(Some((old, None))) };
         let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
+        let Some(judge) = judge else { return Ok(Some(WithRoom { old, room, bytes })) };
         match room.take().or_else(|| judge.try_room(named, bytes)) {
-            Some(room) => return Ok(Some((old, Some(room)))),
+            Some(room) => return Ok(Some(WithRoom { old, room: Some(room), bytes })),
             None => drop(old),
         }
         // What was read then is what is read again: revisions do not change.
@@ -394,6 +355,7 @@ pub(crate) async fn replaced(
 mod tests {
     use super::*;
     use flatbed_channels::{Given, Grant, Grantee};
+    use futures_util::future::BoxFuture;
 
     #[test]
     fn reasons_of_many_edits_are_short() {

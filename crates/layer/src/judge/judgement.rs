@@ -7,7 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 
 use crate::actor::User;
 use crate::document::edit::{Document, Edit};
@@ -74,6 +74,11 @@ pub trait Rule: Send + Sync {
     /// # Errors
     /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::Rejected`], [`Refusal::NotJudged`].
     fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement>;
+
+    /// The same of several of one request, which are small: as many answers, in their order, each as if it were judged alone.
+    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
+        Box::pin(join_all(writes.into_iter().map(|write| self.judge(write))))
+    }
 }
 
 /// What is to be written.
@@ -92,7 +97,7 @@ pub struct Writing<'a> {
     /// The database's `_security`, if it was set.
     pub security: Option<&'a [u8]>,
     /// In a database that has channels: who writes, with what they have. `None`: who meets whatever is required.
-    pub writer: Option<&'a Writer>,
+    pub writer: Option<&'a Arc<Writer>>,
 }
 
 /// What a rule says of an edit, or all of them together: why it may not be made, or what it means if it is.

@@ -5,3 +5,4 @@ mod design;
 pub(crate) mod judgement;
 pub(crate) mod rights;
 pub(crate) mod routes;
+mod several;

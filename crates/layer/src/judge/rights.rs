@@ -48,14 +48,14 @@ pub(crate) async fn held(
 /// # Errors
 /// They are nobody here: the guest whom no administrator lets in, a user who is gone or disabled, an account that is neither a user nor a
 /// member.
-pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Writer, Refusal> {
+pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Arc<Writer>, Refusal> {
     asker.admitted(held)?;
     let name = match asker {
         Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => name.to_string(),
         Asker::Account { name, .. } => format!(":{name}"),
         Asker::Principal(_) | Asker::Guest | Asker::All => String::new(),
     };
-    Ok(Writer { mark: asker.writer(held), ..Writer::new(name, held) })
+    Ok(held.as_writer(name, asker.writer(held)))
 }
 
 /// Whether somebody may bring what no function sees, as far as is remembered of them: data for documents that are yet to be judged.

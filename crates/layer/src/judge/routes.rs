@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_channels::{Expiry, Routing};
+use futures_util::future::join_all;
 use prost::Message;
 
 use crate::document::verdict::Verdict;
@@ -41,27 +42,39 @@ impl Routes {
 
     /// What becomes of an edit; without a `writer` all requirements are met.
     pub(super) async fn route(&self, write: Writing<'_>) -> Judgement {
-        let (edit, writer) = (write.edit, write.writer);
-        let mut verdict: Verdict = match self {
-            Routes::Function(function) => function.judge(write).await?,
+        match self {
+            Routes::Function(function) => completed(&write, function.judge(write).await?),
             Routes::Members => {
-                let rejected = |status, reason| Refusal::Rejected { status, reason };
+                let (edit, rejected) = (write.edit, |status, reason| Refusal::Rejected { status, reason });
                 let routing =
                     Routing::without_function(&edit.body).map_err(|error| rejected(400, error.to_string()))?;
                 routing.check(edit.id.len()).map_err(|much| rejected(403, much.to_string()))?;
-                routing.into()
+                completed(&write, routing.into())
             }
-        };
-        verdict.writer = writer.map(|writer| writer.mark.clone()).filter(|mark| !mark.is_empty());
-        if let (None, Some(Expiry::At(second))) = (verdict.expires_at_ms, edit.expiry) {
-            verdict.expires_at_ms = Some(second.saturating_mul(1_000));
         }
-        if edit.deleted {
-            // What is gone does not end.
-            verdict.expires_at_ms = None;
-        }
-        verdict.check()
     }
+
+    /// The same of several, in their order.
+    pub(super) async fn route_all(&self, writes: Vec<Writing<'_>>) -> Vec<Judgement> {
+        let Routes::Function(function) = self else {
+            return join_all(writes.into_iter().map(|write| self.route(write))).await;
+        };
+        let said = function.judge_all(writes.clone()).await;
+        writes.iter().zip(said).map(|(write, said)| completed(write, said?)).collect()
+    }
+}
+
+/// What was said of an edit, with what the edit itself says.
+fn completed(write: &Writing<'_>, mut verdict: Verdict) -> Judgement {
+    verdict.writer = write.writer.map(|writer| writer.mark.clone()).filter(|mark| !mark.is_empty());
+    if let (None, Some(Expiry::At(second))) = (verdict.expires_at_ms, write.edit.expiry) {
+        verdict.expires_at_ms = Some(second.saturating_mul(1_000));
+    }
+    if write.edit.deleted {
+        // What is gone does not end.
+        verdict.expires_at_ms = None;
+    }
+    verdict.check()
 }
 
 /// The sync function that is stored. A later one than the instance's record knows has another record, by which no write
