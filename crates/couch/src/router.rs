@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, OnBehalf, Origin, Refused, Reply, Surface, spawn};
+use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, spawn};
 use flatbed_layer::Error as LayerError;
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
-    Administer, Claims, Context, Denied, Identified, Maintain, Read, ReadWhole, RightsWatch, SignInError, Standing,
+    Administer, Claims, Context, Denied, Identified, Maintain, PartsWatch, Read, ReadWhole, RightsWatch, SignInError,
+    Standing,
 };
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
+use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
@@ -101,7 +103,8 @@ impl Surface for State {
             // Boxed: what is handed on would be copied at each level.
             let request = Box::new(Request::new(request, query, context));
             let reply = run(self, request, target).await?;
-            Ok(reply.until(cut(watch)))
+            let parts = watch.parts().map(rechecked);
+            Ok(reply.while_checked(cut(watch), parts))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if reply.status == StatusCode::UNAUTHORIZED && !signs_in {
@@ -163,6 +166,12 @@ pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSett
 
 /// For feeds that say why they end.
 const CUT_AFTER: Duration = Duration::from_millis(250);
+
+/// What is asked before a piece of an answer is sent, and since when it can tell.
+fn rechecked(parts: PartsWatch) -> (Recheck, Instant) {
+    let since = parts.since();
+    (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
+}
 
 /// Resolves when an answer may not go on.
 async fn cut(mut watch: RightsWatch) {

@@ -1,6 +1,7 @@
 //! The CouchDB surface: what its handlers share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_dispatcher::Dispatcher;
 use flatbed_http::{Cors, Limits, Shell};
@@ -28,6 +29,8 @@ pub struct CouchOptions {
     pub figures: FiguresElsewhere,
     /// Whether `/_utils/` has the console.
     pub has_console: bool,
+    /// For the body of a sign-in to come: anybody may send one.
+    pub session_body_max: Duration,
 }
 
 impl Default for CouchOptions {
@@ -37,6 +40,7 @@ impl Default for CouchOptions {
             health: StorageHealth::default(),
             figures: FiguresElsewhere::default(),
             has_console: true,
+            session_body_max: Duration::from_secs(30),
         }
     }
 }
@@ -52,6 +56,7 @@ pub struct State {
     pub(crate) health: StorageHealth,
     pub(crate) figures: FiguresElsewhere,
     pub(crate) has_console: bool,
+    pub(crate) session_body_max: Duration,
     pub(crate) replicator: Arc<Replicator>,
     /// The jobs of the worker.
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
@@ -101,6 +106,7 @@ impl State {
             health: options.health,
             figures: options.figures,
             has_console: options.has_console,
+            session_body_max: options.session_body_max,
             replicator,
             dispatcher: None,
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),

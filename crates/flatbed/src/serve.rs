@@ -208,6 +208,7 @@ pub(crate) async fn serve(
         health: storage.health(),
         figures,
         has_console: settings.has_console,
+        ..CouchOptions::default()
     };
     let dispatcher = |connect| settings.worker.options(variables, tls, connect).with_functions(functions);
     let listen = (&listen[..], listening, connections_max);

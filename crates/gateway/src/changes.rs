@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use flatbed_http::{
     CHUNK_BYTES, FREE_BYTES, Following, Handshake, Heartbeat, Memory, PagePermit, Pages, Reply, Sender, first_room,
-    shrink, spawn,
+    message_room, shrink, spawn,
 };
 use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{ChangeRow, ChangesPage, Documents, RevId, RowKind, Scope, Since};
@@ -23,7 +23,7 @@ use crate::request::Request;
 use crate::session::name_of;
 use crate::state::Gateway;
 
-/// What a client may say over a WebSocket before it is sent anything; nothing more of memory is reckoned.
+/// What a client may say over a WebSocket before it is sent anything.
 const OPTIONS_BYTES_MAX: usize = FREE_BYTES;
 
 /// For it to do so.
@@ -77,6 +77,8 @@ async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Re
     let handshake = Handshake::of(&state.shell.cors(), &mut request)?;
     request.context.database(name, Read).await?.exists().await?;
     let following = state.shell.follow(request.peer, has_name(&request))?;
+    // For as long as the message comes, and is read.
+    let memory = request.body.room_for(message_room(OPTIONS_BYTES_MAX))?;
     let (reply, opening) = handshake.open();
     let name = name.to_owned();
     spawn(async move {
@@ -94,7 +96,7 @@ async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Re
         };
         match Box::pin(begun).await {
             Ok(begun) => {
-                drop((request, message));
+                drop((request, message, memory));
                 let (lines, sender) = reply::stream();
                 let sending = spawn(async move { begun.write(sender, following).await });
                 socket.send(lines, Heartbeat::Message).await;
@@ -288,6 +290,7 @@ impl Writer {
                 next = &mut next => return next,
                 () = sender.closed() => return Err(Interrupted),
             }
+            sender.says_nothing();
             sender.buffer.push(b'\n');
             sender.flush().await?;
             heartbeats.sent();
@@ -313,12 +316,15 @@ impl Writer {
                 // As at the end of its time: its client asks again, and may be refused then.
                 () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
             }
+            self.sender.says_nothing();
             self.sender.buffer.push(b'\n');
             self.sender.flush().await?;
         }
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
+        let (at, by) = self.feed.judged();
+        self.sender.judged(at, by).await?;
         // A message of a WebSocket is an array of rows, of as much as is sent at once.
         let mut is_open = false;
         for row in rows {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_channels::Kind;
-use flatbed_http::{Answer, Client, Origin, Refused, Reply, Surface, spawn};
+use flatbed_http::{Answer, Client, Origin, Recheck, Refused, Reply, Surface, spawn};
 use flatbed_layer::DatabaseKind;
-use flatbed_service::{RightsWatch, Standing};
+use flatbed_service::{PartsWatch, RightsWatch, Standing};
 use hyper::{Method, StatusCode, header};
+use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
 use crate::path::{Administration, Of, Path, Target};
@@ -126,7 +127,8 @@ impl Gateway {
         let watch = context.rights_watch();
         let request = Box::new(Request::new(request, query, context));
         let reply = run(self, request, target).await.unwrap_or_else(|failure| failed(&failure));
-        let mut reply = reply.until(cut(watch));
+        let parts = watch.parts().map(rechecked);
+        let mut reply = reply.while_checked(cut(watch), parts);
         if let Some(cookie) = set_cookie
             && !reply.headers.contains_key(header::SET_COOKIE)
         {
@@ -155,6 +157,12 @@ impl Gateway {
 
 /// For feeds that say why they end.
 const CUT_AFTER: Duration = Duration::from_millis(250);
+
+/// What is asked before a piece of an answer is sent, and since when it can tell.
+fn rechecked(parts: PartsWatch) -> (Recheck, Instant) {
+    let since = parts.since();
+    (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
+}
 
 /// Resolves when an answer may not go on.
 async fn cut(mut watch: RightsWatch) {

@@ -153,9 +153,8 @@ async fn answer_within<S: Surface>(
         }
     };
     if is_head {
-        if let ReplyBody::Full(Some(body)) = &reply.body {
-            let length = body.len().to_string();
-            reply.header(header::CONTENT_LENGTH, &length);
+        if let Some(length) = reply.body.whole_bytes() {
+            reply.header(header::CONTENT_LENGTH, &length.to_string());
         }
         reply.body = ReplyBody::Full(None);
     }

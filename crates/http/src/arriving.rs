@@ -63,6 +63,14 @@ impl Arriving {
         self.all_max = self.all_max.min(all_max);
     }
 
+    /// Room for something else that the request's client is going to send, of at most so many bytes.
+    ///
+    /// # Errors
+    /// 503 where there is none; 429 where the client's address has its share.
+    pub fn room_for(&self, bytes: usize) -> Result<Memory> {
+        self.memory.room_for(self.coming.sender(), bytes)
+    }
+
     /// What was read of it comes again, or something else in its place.
     pub(crate) fn put_back(&mut self, body: Body) {
         self.instead = Some(body);

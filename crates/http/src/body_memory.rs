@@ -162,12 +162,28 @@ impl BodyMemory {
         Ok(())
     }
 
+    /// Takes room for a text that is going to come beside a request's body, where it is there at once.
+    pub(crate) fn room_for(&self, sender: Option<&Sender>, bytes: usize) -> Result<Memory> {
+        let mut held = Memory::default();
+        if let Some(sender) = sender {
+            self.0.shares.grow(&mut held.share, sender, bytes, self.most_of(sender))?;
+        }
+        match self.0.texts.try_take(bytes) {
+            Some(taken) => held.add_text(taken),
+            None => merge(&mut held.small_text, self.0.small_texts.try_take(bytes).ok_or_else(busy)?),
+        }
+        Ok(held)
+    }
+
+    /// What one sender may take of texts: the largest body has room, whatever the part.
+    fn most_of(&self, sender: &Sender) -> usize {
+        (self.0.texts.limit / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES)
+    }
+
     /// Takes room for more of a text that comes and has some already.
     pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<Coming>) -> Result<()> {
         if let Some(sender) = &coming.sender {
-            // The largest body has room, whatever the part.
-            let most = (self.0.texts.limit / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES);
-            self.0.shares.grow(&mut held.share, sender, STEP_BYTES, most)?;
+            self.0.shares.grow(&mut held.share, sender, STEP_BYTES, self.most_of(sender))?;
         }
         coming.has_text.store(true, Ordering::Relaxed);
         self.register(coming);
@@ -253,6 +269,10 @@ pub(crate) struct Coming {
 }
 
 impl Coming {
+    pub(crate) fn sender(&self) -> Option<&Sender> {
+        self.sender.as_ref()
+    }
+
     /// Waits for more of it; `None` where it is to end, since others need what it holds.
     pub(crate) async fn more<T>(&self, more: impl Future<Output = T>, bytes: impl Fn(&T) -> usize) -> Option<T> {
         let now = self.of.now();
@@ -407,6 +427,23 @@ mod tests {
             Value::String(text) | Value::Number(text) => text.len(),
             Value::Null | Value::Bool(_) => 0,
         }
+    }
+
+    #[test]
+    fn what_comes_beside_bodies_takes_room() {
+        let memory = BodyMemory::new(3_000_000, 100_000);
+        let used = || memory.usage()[0].used;
+        let one = memory.room_for(None, 40_000).unwrap();
+        assert_eq!(used(), 40 * PERMIT_BYTES);
+        let mut held = vec![one];
+        while let Ok(more) = memory.room_for(None, 40_000) {
+            held.push(more);
+        }
+        let [texts, ..] = memory.usage();
+        assert!(texts.limit - used() < 2 * 40 * PERMIT_BYTES, "{texts:?}");
+        assert_eq!(memory.room_for(None, 40_000).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        drop(held);
+        assert_eq!(used(), 0);
     }
 
     #[test]

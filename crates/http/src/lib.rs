@@ -15,7 +15,9 @@ mod budget;
 mod connection;
 mod cors;
 mod doorway;
+mod exactly;
 mod following;
+mod gate;
 mod host;
 mod inside;
 mod limits;
@@ -48,6 +50,7 @@ pub use body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, UploadRoom};
 pub use cors::Cors;
 pub use flatbed_network::{Blocks, InvalidBlock, Rate};
 pub use following::Following;
+pub use gate::{Gate, JudgedBy, Mark, Recheck};
 pub use inside::{Inside, OnBehalf, inside};
 pub use limits::{LimitError, Limits};
 pub use listen::Listen;
@@ -57,12 +60,12 @@ pub use outlet::{LITTLE_MAX, Outgoing, Room};
 pub use proxied::Proxies;
 pub use refused::{Refused, Result};
 pub use reply::{
-    BrokenOff, CHUNK_BYTES, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Until, Watch, Whole, first_room,
-    shrink,
+    BrokenOff, CHUNK_BYTES, Checked, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Until, Watch, Whole,
+    first_room, shrink,
 };
 pub use request::Request;
 pub use server::{BindError, Server, Shell, ShellOptions};
 pub use surface::{Answer, Origin, Surface};
 pub use tls::{Tls, TlsError};
 pub use tracked::{ContinueTrace, REQUEST_TARGET, TRACE_TARGET, spawn};
-pub use websocket::{Handshake, Heartbeat, Opened, Opening};
+pub use websocket::{Handshake, Heartbeat, Opened, Opening, message_room};

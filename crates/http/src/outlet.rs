@@ -579,9 +579,14 @@ impl Drop for Outgoing {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::budget::PATIENCE;
+
+    /// One with room for a few megabytes.
+    pub(crate) fn any() -> Arc<Outlet> {
+        Outlets::new(300_000_000, 8_000_000).connect(true).begin().expect("it is the first")
+    }
 
     fn answer(outlets: &Arc<Outlets>, n: u8) -> Arc<Outlet> {
         let answer = outlets.connect(true).begin().expect("it is the first");

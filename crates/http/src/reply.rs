@@ -10,7 +10,9 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
+use crate::gate::{Gate, JudgedBy, Mark, Recheck};
 use crate::metrics::Counts;
 use crate::outlet::{Outgoing, Outlet, PageKind, Room};
 use crate::refused::Refused;
@@ -108,10 +110,12 @@ pub enum ReplyBody {
     Stream(mpsc::Receiver<Piece>),
     /// The same, for as long as may be.
     Until(Box<Until>),
+    /// All of it, for as long as may be.
+    Checked(Box<Checked>),
     /// A stream that has ended as it should.
     Ended,
-    /// None: the connection speaks another protocol from here on, and what it is given there is cut when what is sent here resolves.
-    Switched(oneshot::Sender<End>),
+    /// None: the connection speaks another protocol from here on, and what it is given there is cut as what is sent here says.
+    Switched(oneshot::Sender<(End, Option<Gate>)>),
 }
 
 /// When an answer may not go on.
@@ -129,6 +133,14 @@ pub struct Whole {
     rest: Bytes,
     outlet: Arc<Outlet>,
     room: Arc<Room>,
+    gate: Option<Gate>,
+}
+
+/// See [`ReplyBody::Checked`].
+#[derive(Debug)]
+pub struct Checked {
+    bytes: Bytes,
+    gate: Gate,
 }
 
 /// See [`ReplyBody::Until`].
@@ -137,13 +149,16 @@ pub struct Until {
     pieces: mpsc::Receiver<Piece>,
     /// The stream is cut when this resolves.
     end: End,
+    gate: Option<Gate>,
+    /// A piece that waits at the gate.
+    next: Option<Piece>,
 }
 
 /// What the task of a streamed answer sends.
 #[derive(Debug)]
 pub enum Piece {
-    /// More of the text.
-    Data(Outgoing),
+    /// More of the text; and when all that is in it was judged, if that was later than when its request came.
+    Data(Outgoing, Option<Mark>),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
     End,
     /// The same, and a WebSocket says why.
@@ -168,7 +183,20 @@ impl Body for ReplyBody {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(Outgoing::new(bytes, None, None)))))
             }
             ReplyBody::Whole(Whole { rest, .. }) if rest.is_empty() => Poll::Ready(None),
-            ReplyBody::Whole(Whole { rest, outlet, room }) => {
+            ReplyBody::Checked(checked) => {
+                if !std::task::ready!(checked.gate.poll_pass(context, None)) {
+                    return Poll::Ready(Some(Err(BrokenOff)));
+                }
+                let bytes = std::mem::take(&mut checked.bytes);
+                *self = ReplyBody::Ended;
+                Poll::Ready(Some(Ok(Frame::data(Outgoing::new(bytes, None, None)))))
+            }
+            ReplyBody::Whole(Whole { rest, outlet, room, gate }) => {
+                if let Some(gate) = gate
+                    && !std::task::ready!(gate.poll_pass(context, None))
+                {
+                    return Poll::Ready(Some(Err(BrokenOff)));
+                }
                 // In pieces: what is sent of it shows that its client reads.
                 let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
                 Poll::Ready(Some(Ok(Frame::data(Outgoing::new(piece, Some(outlet.clone()), Some(room.clone()))))))
@@ -184,7 +212,23 @@ impl Body for ReplyBody {
                     until.pieces.close();
                     return Poll::Ready(Some(Err(BrokenOff)));
                 }
-                let piece = std::task::ready!(until.pieces.poll_recv(context));
+                let piece = match until.next.take() {
+                    Some(piece) => Some(piece),
+                    None => std::task::ready!(until.pieces.poll_recv(context)),
+                };
+                if let (Some(gate), Some(Piece::Data(_, judged))) = (&mut until.gate, &piece) {
+                    match gate.poll_pass(context, judged.as_ref()) {
+                        Poll::Ready(true) => {}
+                        Poll::Ready(false) => {
+                            until.pieces.close();
+                            return Poll::Ready(Some(Err(BrokenOff)));
+                        }
+                        Poll::Pending => {
+                            until.next = piece;
+                            return Poll::Pending;
+                        }
+                    }
+                }
                 self.frame(piece)
             }
         }
@@ -194,7 +238,7 @@ impl Body for ReplyBody {
         match self {
             ReplyBody::Full(None) | ReplyBody::Ended | ReplyBody::Switched(_) => true,
             ReplyBody::Whole(whole) => whole.rest.is_empty(),
-            ReplyBody::Full(Some(_)) | ReplyBody::Stream(_) | ReplyBody::Until(_) => false,
+            ReplyBody::Full(Some(_)) | ReplyBody::Checked(_) | ReplyBody::Stream(_) | ReplyBody::Until(_) => false,
         }
     }
 
@@ -202,6 +246,7 @@ impl Body for ReplyBody {
         match self {
             ReplyBody::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             ReplyBody::Whole(whole) => SizeHint::with_exact(whole.rest.len() as u64),
+            ReplyBody::Checked(checked) => SizeHint::with_exact(checked.bytes.len() as u64),
             ReplyBody::Ended | ReplyBody::Switched(_) => SizeHint::with_exact(0),
             ReplyBody::Stream(_) | ReplyBody::Until(_) => SizeHint::default(),
         }
@@ -209,10 +254,19 @@ impl Body for ReplyBody {
 }
 
 impl ReplyBody {
+    /// How long it is, if it is one that is whole and has not been begun.
+    pub(crate) fn whole_bytes(&self) -> Option<usize> {
+        match self {
+            ReplyBody::Full(Some(bytes)) => Some(bytes.len()),
+            ReplyBody::Checked(checked) => Some(checked.bytes.len()),
+            _ => None,
+        }
+    }
+
     /// What a piece of a stream is to its reader.
     fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
         match piece {
-            Some(Piece::Data(bytes)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Some(Piece::Data(bytes, _)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             Some(Piece::End) => {
                 *self = ReplyBody::Ended;
                 Poll::Ready(None)
@@ -231,6 +285,8 @@ pub struct Sender {
     follower: Option<Box<dyn Counts>>,
     /// Where its pieces have room.
     outlet: Option<Arc<Outlet>>,
+    /// See [`Sender::judged`].
+    judged: Option<Mark>,
 }
 
 /// The client is gone or does not read: the task ends.
@@ -261,6 +317,32 @@ impl Sender {
             self.send_if_full().await?;
         }
         Ok(())
+    }
+
+    /// What is written from here on was judged at this moment or later, by this if there is anything that its reader could lose; what was
+    /// written before this was said for the first time tells nothing, or was judged when the request came. What they may have lost since is
+    /// looked at before it is sent.
+    ///
+    /// # Errors
+    /// [`Gone`]: what is in the buffer, and was judged by something else, is sent before.
+    pub async fn judged(&mut self, at: Instant, by: Option<JudgedBy>) -> Result<(), Gone> {
+        let mut mark = Mark { at, by };
+        if let Some(before) = &self.judged {
+            match mark.is_by(before) {
+                false => self.flush().await?,
+                true if !self.buffer.is_empty() => mark.at = mark.at.min(before.at),
+                true => {}
+            }
+        }
+        self.judged = Some(mark);
+        Ok(())
+    }
+
+    /// What is written next tells nothing that its reader could lose: a sign of life.
+    pub fn says_nothing(&mut self) {
+        if let Some(judged) = self.judged.as_mut().filter(|_| self.buffer.is_empty()) {
+            judged.at = Instant::now();
+        }
     }
 
     /// Sends what is in the buffer, which takes no memory then: a feed may wait long for its next row.
@@ -364,7 +446,7 @@ impl Sender {
             },
             None => None,
         };
-        place.send(Piece::Data(Outgoing::new(data, self.outlet.clone(), room)));
+        place.send(Piece::Data(Outgoing::new(data, self.outlet.clone(), room), self.judged.clone()));
         Ok(())
     }
 
@@ -440,7 +522,7 @@ impl Reply {
         let mut reply =
             Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces), held: None };
         reply.json_headers();
-        (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None, outlet: tracked::outlet() })
+        (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None, outlet: tracked::outlet(), judged: None })
     }
 
     /// Finds room for a whole body.
@@ -449,7 +531,14 @@ impl Reply {
     /// 503 after a long wait without any.
     pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) -> Result<(), Refused> {
         let held = self.held.take();
-        let ReplyBody::Full(Some(bytes)) = &self.body else { return Ok(()) };
+        let (bytes, gate) = match std::mem::replace(&mut self.body, ReplyBody::Full(None)) {
+            ReplyBody::Full(Some(bytes)) => (bytes, None),
+            ReplyBody::Checked(checked) => (checked.bytes, Some(checked.gate)),
+            body => {
+                self.body = body;
+                return Ok(());
+            }
+        };
         let room = match held {
             Some(mut room) => {
                 room.shrink(bytes.len() + CHUNK_BYTES);
@@ -461,7 +550,7 @@ impl Reply {
             },
         };
         let room = room.map_err(|_| busy())?;
-        self.body = ReplyBody::Whole(Whole { rest: bytes.clone(), outlet: outlet.clone(), room: Arc::new(room) });
+        self.body = ReplyBody::Whole(Whole { rest: bytes, outlet: outlet.clone(), room: Arc::new(room), gate });
         Ok(())
     }
 
@@ -472,15 +561,32 @@ impl Reply {
 
     /// Cuts the answer when this resolves, if it is a stream that goes on then.
     #[must_use]
-    pub fn until(mut self, end: impl Future<Output = ()> + Send + 'static) -> Reply {
+    pub fn until(self, end: impl Future<Output = ()> + Send + 'static) -> Reply {
+        self.while_checked(end, None)
+    }
+
+    /// The same; and before what was judged a while ago is sent, this says whether it may be, if there is one; also of what is no stream.
+    /// Since the moment that stands beside it all in the answer was judged.
+    #[must_use]
+    pub fn while_checked(
+        mut self,
+        end: impl Future<Output = ()> + Send + 'static,
+        recheck: Option<(Recheck, Instant)>,
+    ) -> Reply {
         let end = End(Box::pin(end));
+        let gate = recheck.map(|(recheck, since)| Gate::new(recheck, since));
         self.body = match self.body {
-            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end })),
+            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end, gate, next: None })),
             ReplyBody::Switched(switched) => {
                 // Who has gone already is sent nothing.
-                let _ = switched.send(end);
+                let _ = switched.send((end, gate));
                 ReplyBody::Full(None)
             }
+            // Smaller ones are sent in one piece.
+            ReplyBody::Full(Some(bytes)) if bytes.len() > CHUNK_BYTES => match gate {
+                Some(gate) => ReplyBody::Checked(Box::new(Checked { bytes, gate })),
+                None => ReplyBody::Full(Some(bytes)),
+            },
             body => body,
         };
         self
@@ -528,7 +634,7 @@ mod tests {
         };
         let (cut, is_cut) = oneshot::channel::<()>();
         assert!(reply.until(async { drop(is_cut.await) }).body.is_end_stream());
-        let mut end = end.await.unwrap().0;
+        let mut end = end.await.unwrap().0.0;
         assert!(end.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())).is_pending());
         drop(cut);
         end.await;

@@ -15,7 +15,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Method, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use sha1::{Digest, Sha1};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -25,6 +25,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::cors::{Cors, Page};
+use crate::exactly::Exactly;
+use crate::gate::Gate;
 use crate::refused::{Refused, Result};
 use crate::reply::{End, Piece, Reply, ReplyBody};
 use crate::request::Request;
@@ -47,10 +49,15 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// The longest reason that a close can give (RFC 6455, 5.5).
 const REASON_BYTES_MAX: usize = 123;
 
+/// What who may read no longer is told.
+const LOST: &str = "This may be read no longer.";
+
 /// For the client's answer to a close.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Stream = TokioIo<Upgraded>;
+
+type Socket = WebSocketStream<Stream>;
 
 /// What a feed's empty line becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +112,7 @@ impl Handshake {
         let ReplyBody::Stream(pieces) = body else { return reply };
         let (reply, opening) = self.open();
         crate::tracked::spawn(async move {
-            if let Some(opened) = opening.upgraded(INCOMING_BYTES_MAX).await {
+            if let Some(opened) = opening.opened().await {
                 opened.serve(pieces, Heartbeat::Ping).await;
             }
         });
@@ -132,13 +139,12 @@ impl Handshake {
 #[derive(Debug)]
 pub struct Opening {
     upgraded: OnUpgrade,
-    end: oneshot::Receiver<End>,
+    end: oneshot::Receiver<(End, Option<Gate>)>,
 }
 
 impl Opening {
-    /// Waits until the connection has changed its protocol; `None`: it has not. The client's messages have so many bytes at most, of
-    /// which nothing is reckoned.
-    async fn upgraded(self, incoming_bytes_max: usize) -> Option<Opened> {
+    /// Waits until the connection has changed its protocol; `None`: it has not.
+    async fn upgraded(self) -> Option<(Stream, Ends)> {
         let Opening { upgraded, end } = self;
         let upgraded = match timeout(HANDSHAKE_MAX, upgraded).await {
             Ok(Ok(upgraded)) => upgraded,
@@ -151,44 +157,27 @@ impl Opening {
                 return None;
             }
         };
-        let config = WebSocketConfig::default()
-            .read_buffer_size(READ_BUFFER_BYTES)
-            .write_buffer_size(WRITE_BUFFER_BYTES)
-            .max_message_size(Some(incoming_bytes_max))
-            .max_frame_size(Some(incoming_bytes_max));
-        let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
-        let end = End(Box::pin(async {
-            match end.await {
-                Ok(End(end)) => end.await,
-                Err(_) => std::future::pending().await,
-            }
-        }));
-        Some(Opened { socket, end })
+        // It was said before the answer was sent with which the protocol has changed.
+        let (end, gate) = end.await.unwrap_or_else(|_| (End(Box::pin(std::future::pending())), None));
+        Some((TokioIo::new(upgraded), Ends { end, gate }))
+    }
+
+    /// Of a client that has nothing to say.
+    async fn opened(self) -> Option<Opened> {
+        let (stream, ends) = self.upgraded().await?;
+        Some(Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends })
     }
 
     /// Waits for the one message that a client says, text or bytes. `None`: none came within that time, or one of more than
-    /// `bytes_max`, of which nothing is reckoned.
+    /// `bytes_max`. While it comes it may take [`message_room`]; behind it nothing of it is left but what is given here.
     pub async fn first_message(self, bytes_max: usize, within: Duration) -> Option<(Bytes, Opened)> {
-        let mut opened = self.upgraded(bytes_max).await?;
-        let Opened { socket, end } = &mut opened;
-        let said = async {
-            loop {
-                match socket.next().await {
-                    Some(Ok(Message::Text(text))) => return Ok(text.into()),
-                    Some(Ok(Message::Binary(bytes))) => return Ok(bytes),
-                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
-                    Some(Ok(Message::Close(_))) => return Err(Ending::new(CloseCode::Normal, "")),
-                    Some(Err(_)) => return Err(Ending::new(CloseCode::Policy, "This message is too long, or none.")),
-                    None => return Err(Ending::GONE),
-                }
-            }
+        let (stream, mut ends) = self.upgraded().await?;
+        let (said, stream) = tokio::select! {
+            said = first_of(stream, bytes_max, within) => said,
+            () = &mut ends.end.0 => return None,
         };
-        let said = tokio::select! {
-            said = timeout(within, said) => {
-                said.unwrap_or_else(|_| Err(Ending::new(CloseCode::Policy, "Nothing was said in time.")))
-            }
-            () = &mut end.0 => return None,
-        };
+        // From here on the client has nothing to say, and no room to say it in.
+        let opened = Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends };
         match said {
             Ok(message) => Some((message, opened)),
             Err(ending) => {
@@ -199,11 +188,56 @@ impl Opening {
     }
 }
 
+/// The first message of a stream of frames, and the stream behind it, of which nothing else has been read.
+async fn first_of<S>(stream: S, bytes_max: usize, within: Duration) -> (std::result::Result<Bytes, Ending>, S)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut first = socket(Exactly::new(stream), bytes_max).await;
+    let said = async {
+        let said = loop {
+            match first.next().await {
+                Some(Ok(Message::Text(text))) => break Ok(text.into()),
+                Some(Ok(Message::Binary(bytes))) => break Ok(bytes),
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Err(_)) => break Err(Ending::new(CloseCode::Policy, "This message is too long, or none.")),
+                Some(Ok(Message::Close(_))) | None => break Err(Ending::GONE),
+            }
+        };
+        // What pings and a close were answered with.
+        let _ = first.flush().await;
+        said
+    };
+    let said = timeout(within, said).await;
+    let said = said.unwrap_or_else(|_| Err(Ending::new(CloseCode::Policy, "Nothing was said in time.")));
+    (said, first.into_inner().into_inner())
+}
+
+/// What a message of so many bytes may take while it comes: a frame of it, and what has come before.
+pub const fn message_room(bytes_max: usize) -> usize {
+    2 * bytes_max + READ_BUFFER_BYTES
+}
+
+/// A WebSocket whose client's messages have so many bytes at most.
+async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max: usize) -> WebSocketStream<S> {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .write_buffer_size(WRITE_BUFFER_BYTES)
+        .max_message_size(Some(incoming_bytes_max))
+        .max_frame_size(Some(incoming_bytes_max));
+    WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await
+}
+
+/// When it may not go on.
+struct Ends {
+    end: End,
+    gate: Option<Gate>,
+}
+
 /// A WebSocket.
 pub struct Opened {
     socket: Socket,
-    /// When it may not go on.
-    end: End,
+    ends: Ends,
 }
 
 impl std::fmt::Debug for Opened {
@@ -245,8 +279,8 @@ impl Opened {
     async fn serve(mut self, mut pieces: mpsc::Receiver<Piece>, heartbeat: Heartbeat) {
         let mut lines = Lines::new(heartbeat);
         let ending = tokio::select! {
-            ending = feed(&mut self.socket, &mut lines, &mut pieces) => ending,
-            () = &mut self.end.0 => Ending::new(CloseCode::Policy, "This may be read no longer."),
+            ending = feed(&mut self.socket, &mut self.ends.gate, &mut lines, &mut pieces) => ending,
+            () = &mut self.ends.end.0 => Ending::new(CloseCode::Policy, LOST),
         };
         if lines.is_sending {
             // Who does not read is not sent, either, what they have lost the right to.
@@ -283,11 +317,21 @@ impl Opened {
 }
 
 /// Sends what comes until nothing more does, or the client ends it.
-async fn feed(socket: &mut Socket, lines: &mut Lines, pieces: &mut mpsc::Receiver<Piece>) -> Ending {
+async fn feed(
+    socket: &mut Socket,
+    gate: &mut Option<Gate>,
+    lines: &mut Lines,
+    pieces: &mut mpsc::Receiver<Piece>,
+) -> Ending {
     loop {
         tokio::select! {
             piece = pieces.recv() => match piece {
-                Some(Piece::Data(piece)) => {
+                Some(Piece::Data(piece, judged)) => {
+                    if let Some(gate) = gate
+                        && !gate.passes(judged.as_ref()).await
+                    {
+                        return Ending::new(CloseCode::Policy, LOST);
+                    }
                     // It has its room until the socket has taken it.
                     lines.is_sending = true;
                     if send(socket, lines, piece.bytes().clone()).await.is_err() {
@@ -371,6 +415,35 @@ mod tests {
         let Some(Message::Frame(frame)) = one(Heartbeat::Message) else { panic!("no frame") };
         assert_eq!(frame.header().opcode, OpCode::Data(Data::Text));
         assert!(frame.header().is_final && frame.payload().is_empty());
+    }
+
+    /// However much is said at once: what stands behind the first message is another reader's, who has little room.
+    #[tokio::test]
+    async fn nothing_is_read_behind_the_first_message() {
+        const WITHIN: Duration = Duration::from_secs(60);
+        let client = async |end| WebSocketStream::from_raw_socket(end, Role::Client, None).await;
+        let (ours, theirs) = tokio::io::duplex(100_000);
+        let mut theirs = client(theirs).await;
+        let long = "x".repeat(16_000);
+        for message in [Message::Ping("1".into()), long.clone().into(), Message::Ping("2".into()), "more".into()] {
+            theirs.feed(message).await.unwrap();
+        }
+        theirs.flush().await.unwrap();
+        let (said, ours) = first_of(ours, 16_384, WITHIN).await;
+        assert_eq!(said.unwrap(), long.as_bytes());
+        let mut ours = socket(ours, INCOMING_BYTES_MAX).await;
+        assert_eq!(ours.next().await.unwrap().unwrap(), Message::Ping("2".into()));
+        assert_eq!(ours.next().await.unwrap().unwrap(), "more".into());
+        assert_eq!(theirs.next().await.unwrap().unwrap(), Message::Pong("1".into()));
+        theirs.send(long.into()).await.unwrap();
+        assert!(ours.next().await.unwrap().is_err(), "it has no room for that any more");
+        // One that is too long, and one that does not come.
+        let (ours, theirs) = tokio::io::duplex(100_000);
+        let mut theirs = client(theirs).await;
+        theirs.send("x".repeat(16_385).into()).await.unwrap();
+        assert_eq!(first_of(ours, 16_384, WITHIN).await.0.unwrap_err().code, CloseCode::Policy);
+        let (ours, _theirs) = tokio::io::duplex(100_000);
+        assert_eq!(first_of(ours, 16_384, Duration::ZERO).await.0.unwrap_err().reason, "Nothing was said in time.");
     }
 
     proptest! {

@@ -8,6 +8,7 @@
 mod changed;
 pub(crate) mod grants;
 pub(crate) mod holding;
+mod losses;
 mod principals;
 mod sessions;
 pub(crate) mod sweep;

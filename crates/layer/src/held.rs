@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
+use flatbed_channels::require::Writer;
 use flatbed_channels::{ALL, Held, Kind, Stamp};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
@@ -43,6 +45,8 @@ pub struct HeldAt {
     pub(crate) person: u64,
     /// The keys of [`HeldAt::versions`], in their order.
     pub(crate) keys: Vec<Vec<u8>>,
+    /// What functions are told of them, by the name that they wrote as last.
+    pub(crate) writer: OnceLock<Arc<Writer>>,
 }
 
 impl HeldAt {
@@ -61,6 +65,31 @@ impl HeldAt {
         self.versions == other.versions && self.is_there == other.is_there && self.held == other.held
     }
 
+    /// What functions are told of them: `name`, and the `mark` by which it is noted that they wrote.
+    pub(crate) fn as_writer(&self, name: String, mark: String) -> Arc<Writer> {
+        let make = || Arc::new(Writer { mark: mark.clone(), ..Writer::new(name.clone(), self) });
+        let writer = self.writer.get_or_init(make);
+        if writer.name == name && writer.mark == mark { Arc::clone(writer) } else { make() }
+    }
+
+    /// Whether something that they had then, as is said here, is gone now.
+    pub fn has_lost(&self, now: &HeldAt) -> bool {
+        let is_gone = |(name, _): (&str, Stamp)| now.held.since(name).is_none();
+        (self.is_there && !now.is_there) || self.held.channels().any(is_gone)
+    }
+
+    /// Whether it was found at the same versions.
+    fn has_versions_of(&self, other: &HeldAt) -> bool {
+        self.versions == other.versions && self.is_there == other.is_there
+    }
+
+    /// Nothing of what they have, but by which versions it would be known.
+    fn versions_alone(&self) -> HeldAt {
+        let HeldAt { versions, keys, user_at, is_there, person, .. } = self;
+        let (versions, keys) = (versions.clone(), keys.clone());
+        HeldAt { versions, user_at: *user_at, is_there: *is_there, person: *person, keys, ..HeldAt::default() }
+    }
+
     /// Asks for the versions anew, as snapshots: of who has been judged by them and writes now.
     pub(crate) fn begin_fence(&self, trx: &Transaction) -> Fencing {
         let known = self.versions.iter().map(|(_, _, stamp)| *stamp);
@@ -75,7 +104,9 @@ impl HeldAt {
     /// About what it takes in memory.
     fn bytes(&self) -> usize {
         let lost = self.held.lost().iter().map(|lost| lost.channel.len() + size_of_val(lost.had.all()));
-        let names = self.held.channels().chain(self.held.own()).chain(self.held.roles()).map(|(name, _)| name.len());
+        let told = || self.held.channels().chain(self.held.roles());
+        // What functions are told has them once more.
+        let names = told().chain(told()).chain(self.held.own()).map(|(name, _)| name.len());
         let versions = self.versions.iter().zip(&self.keys).map(|((_, name, _), key)| name.len() + key.len());
         ENTRY_BYTES + lost.chain(names).chain(versions).map(|bytes| bytes + NAME_BYTES).sum::<usize>()
     }
@@ -132,13 +163,30 @@ struct Kept {
     bytes: usize,
     /// Counts each use.
     clock: u64,
+    /// When somebody was forgotten last.
+    forgot: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Entry {
     held: Arc<HeldAt>,
+    /// It is too large to be kept: of what they have nothing is, only the versions of that.
+    is_versions: bool,
     bytes: usize,
     used: u64,
+    /// Up to here at least all was so: the beginning of the last transaction that found it.
+    found: Instant,
+    /// Up to here at least somebody may have been shown what they had by this, or by what was found before it.
+    shown: Instant,
+    /// Up to here at least they had, or may have had before they were forgotten, something that was gone later.
+    had_until: Option<Instant>,
+}
+
+impl Entry {
+    /// Whether of what they had by then, or by this, something is gone.
+    fn has_lost(&self, by: &HeldAt) -> bool {
+        if self.is_versions { !by.has_versions_of(&self.held) } else { by.has_lost(&self.held) }
+    }
 }
 
 impl Default for HeldCache {
@@ -159,19 +207,63 @@ impl HeldCache {
         let now = kept.clock;
         let entry = kept.all.get_mut(by)?;
         entry.used = now;
-        Some(Arc::clone(&entry.held))
+        (!entry.is_versions).then(|| Arc::clone(&entry.held))
     }
 
-    /// Remembers what was found; what was not asked for the longest goes, where there is too much.
-    pub(crate) fn insert(&self, by: HeldBy, held: &Arc<HeldAt>) {
-        let bytes = held.bytes();
-        // One that would take the place of most others is read each time.
-        if bytes > self.bytes_max / PART_THAT_GOES {
-            return;
+    /// It was found to be so by a transaction that began then.
+    pub(crate) fn confirm(&self, by: &HeldBy, held: &Arc<HeldAt>, began: Instant) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = kept.all.get_mut(by) else { return };
+        entry.shown = entry.shown.max(began);
+        if Arc::ptr_eq(&entry.held, held) {
+            entry.found = entry.found.max(began);
+        } else if entry.has_lost(held) {
+            // Another transaction has found later things meanwhile, and did not know of this one.
+            entry.had_until = entry.had_until.max(Some(began));
         }
+    }
+
+    /// What somebody has, as far as it is kept, and whether they have lost anything of what this says, or else of what they had at that
+    /// moment and since: `true` also where that is not known. `None`: they were not looked at within this time.
+    pub(crate) fn lost(
+        &self,
+        by: &HeldBy,
+        (since, judged_by): (Instant, Option<&HeldAt>),
+        within: Duration,
+    ) -> Option<(Arc<HeldAt>, bool)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = kept.all.get(by).filter(|entry| entry.found.elapsed() <= within)?;
+        let has_lost = match judged_by {
+            Some(judged_by) => entry.has_lost(judged_by),
+            None => entry.had_until.is_some_and(|until| until >= since),
+        };
+        Some((Arc::clone(&entry.held), has_lost))
+    }
+
+    /// Remembers what a transaction found that began then; what was not asked for the longest goes, where there is too much.
+    pub(crate) fn insert(&self, by: HeldBy, held: &Arc<HeldAt>, began: Instant) {
+        let mut held = Arc::clone(held);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
-        let entry = Entry { held: Arc::clone(held), bytes, used: kept.clock };
+        // One that would take the place of most others is read each time.
+        let is_versions = held.bytes() > self.bytes_max / PART_THAT_GOES;
+        if is_versions {
+            held = Arc::new(held.versions_alone());
+        }
+        let (bytes, used) = (held.bytes(), kept.clock);
+        // Who is not here may have been forgotten, and has perhaps lost since what they had then. What others are forgotten later, and
+        // what was forgotten before a request began, says nothing of them.
+        let had_until = kept.forgot;
+        let mut entry = Entry { held, is_versions, bytes, used, found: began, shown: began, had_until };
+        if let Some(before) = kept.all.get(&by) {
+            let has_lost = match before.is_versions {
+                true => !entry.held.has_versions_of(&before.held),
+                false => entry.has_lost(&before.held),
+            };
+            entry.had_until = before.had_until.max(has_lost.then_some(before.shown));
+            // This one may have begun before the others, and read what was before.
+            entry.shown = began.max(before.shown);
+        }
         let before = kept.all.insert(by, entry).map_or(0, |before| before.bytes);
         kept.bytes = kept.bytes + bytes - before;
         if kept.all.len() > self.principals_max || kept.bytes > self.bytes_max {
@@ -200,6 +292,7 @@ impl Kept {
         });
         let oldest = stays.last().map_or(u64::MAX, |(used, _)| *used);
         self.all.retain(|_, entry| entry.used >= oldest);
+        self.forgot = Some(Instant::now());
         self.bytes = self.all.values().map(|entry| entry.bytes).sum();
     }
 }
@@ -223,18 +316,127 @@ mod tests {
     #[test]
     fn what_was_asked_for_lately_stays() {
         let cache = HeldCache::new(16, usize::MAX);
-        (0..16).for_each(|name| cache.insert(by(name), &held(0)));
+        (0..16).for_each(|name| cache.insert(by(name), &held(0), Instant::now()));
         assert!(cache.get(&by(0)).is_some() && cache.get(&by(1)).is_some());
-        cache.insert(by(16), &held(0));
+        cache.insert(by(16), &held(0), Instant::now());
         assert_eq!(cache.size().0, 14);
         let is_there = |name: usize| cache.get(&by(name)).is_some();
         assert!([0, 1, 5, 15, 16].into_iter().all(is_there) && ![2, 3, 4].into_iter().any(is_there));
         // The same one anew.
-        cache.insert(by(16), &held(1));
+        cache.insert(by(16), &held(1), Instant::now());
         assert_eq!(cache.size().0, 14);
         assert!(cache.get(&by(16)).is_some_and(|held| held.since("00000000000000000000").is_some()));
         let other = (by(16).0, by(16).1, As::Account { is_member: true });
         assert!(cache.get(&other).is_none());
+    }
+
+    #[test]
+    fn what_was_lost_is_known() {
+        let (cache, ever) = (HeldCache::new(16, 100_000), Duration::MAX);
+        let began = Instant::now();
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        let insert = |name, channels, began| cache.insert(by(name), &held(channels), at(began));
+        let lost = |name, since| cache.lost(&by(name), (at(since), None), ever).map(|(_, lost)| lost);
+        assert_eq!(lost(0, 0), None);
+        insert(0, 3, 1);
+        // What is gained is no loss.
+        insert(0, 5, 2);
+        assert_eq!(lost(0, 0), Some(false));
+        // They were found to have it at 3, so who asked until then may have been shown it; who asked later was not.
+        let known = cache.get(&by(0)).unwrap();
+        cache.confirm(&by(0), &known, at(3));
+        insert(0, 4, 6);
+        assert_eq!([0, 2, 3, 4, 6].map(|since| lost(0, since)), [true, true, true, false, false].map(Some));
+        // What they have again they had lost, unless it is said by what somebody was judged.
+        insert(0, 5, 7);
+        assert_eq!(lost(0, 3), Some(true));
+        let by_this = |judged: &HeldAt| cache.lost(&by(0), (at(0), Some(judged)), ever).map(|(_, lost)| lost);
+        assert_eq!([held(3), held(5), held(6)].map(|held| by_this(&held)), [false, false, true].map(Some));
+        // Of one that is too large each change counts.
+        let large = |stamp| {
+            let held = Held::since_ever(["x".repeat(20_000).as_str()]);
+            let versions = vec![(Kind::User, "0".into(), Some(Stamp::of(stamp)))];
+            Arc::new(HeldAt { held, versions, ..HeldAt::default() })
+        };
+        cache.insert(by(1), &large(1), at(8));
+        cache.insert(by(1), &large(1), at(9));
+        assert_eq!((lost(1, 0), cache.get(&by(1)).is_none()), (Some(false), true));
+        cache.insert(by(1), &large(2), at(10));
+        assert_eq!([9, 10].map(|since| lost(1, since)), [true, false].map(Some));
+    }
+
+    /// A moment behind all that has been.
+    fn later() -> Instant {
+        let before = Instant::now();
+        std::iter::repeat_with(Instant::now).find(|now| *now > before).unwrap()
+    }
+
+    #[test]
+    fn who_was_forgotten_meanwhile_may_have_lost_anything() {
+        let (cache, ever) = (HeldCache::new(16, 100_000), Duration::MAX);
+        let lost = |since| cache.lost(&by(0), (since, None), ever).map(|(_, lost)| lost);
+        let came = |name| cache.insert(by(name), &held(3), later());
+        let early = later();
+        came(0);
+        (1..40).for_each(came);
+        assert_eq!(lost(early), None);
+        let asked = later();
+        came(0);
+        assert_eq!((lost(early), lost(asked)), (Some(true), Some(false)));
+        // That others are forgotten says nothing of them.
+        let is_there = |name| cache.get(&by(name)).is_some();
+        (40..80).for_each(|name| {
+            assert!(
+                is_there(0) && {
+                    came(name);
+                    is_there(0)
+                }
+            )
+        });
+        assert!(!is_there(40));
+        assert_eq!((lost(early), lost(asked)), (Some(true), Some(false)));
+        // Nor does what they had lost before somebody asked, whenever it is found.
+        let asked_again = later();
+        cache.insert(by(0), &held(2), later());
+        assert_eq!((lost(asked), lost(asked_again)), (Some(true), Some(false)));
+        // One who was forgotten, and is found anew by a transaction that began before the request.
+        let began = later();
+        let asked = later();
+        (80..120).for_each(came);
+        assert_eq!(lost(asked), None);
+        cache.insert(by(0), &held(2), began);
+        assert_eq!(lost(asked), Some(true));
+        later();
+        assert!(cache.lost(&by(0), (asked, None), Duration::ZERO).is_none(), "that was longer ago");
+    }
+
+    #[test]
+    fn what_is_found_in_another_order_is_not_lost_unseen() {
+        let ever = Duration::MAX;
+        let began = Instant::now();
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        let lost = |cache: &HeldCache, since| cache.lost(&by(0), (at(since), None), ever).map(|(_, lost)| lost);
+        // Who was shown something is heard of when others have found already that it is gone.
+        let cache = HeldCache::new(16, 100_000);
+        let known = held(5);
+        cache.insert(by(0), &known, at(1));
+        cache.insert(by(0), &held(3), at(4));
+        assert_eq!(lost(&cache, 3), Some(false));
+        cache.confirm(&by(0), &known, at(3));
+        assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
+        // Likewise where the same was found once more, and is gone behind that.
+        let cache = HeldCache::new(16, 100_000);
+        cache.insert(by(0), &known, at(1));
+        cache.insert(by(0), &held(5), at(2));
+        cache.confirm(&by(0), &known, at(3));
+        cache.insert(by(0), &held(3), at(4));
+        assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
+        // What a slow transaction has read takes the place of what began later.
+        let cache = HeldCache::new(16, 100_000);
+        cache.insert(by(0), &known, at(3));
+        cache.insert(by(0), &held(5), at(1));
+        cache.insert(by(0), &held(3), at(4));
+        assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
     }
 
     #[test]
@@ -243,14 +445,14 @@ mod tests {
         assert!((10 * 2 * 20..5_000).contains(&one), "{one}");
         let cache = HeldCache::new(1_000, 16 * one);
         for name in 0..100 {
-            cache.insert(by(name), &held(10));
+            cache.insert(by(name), &held(10), Instant::now());
             assert!(cache.size().1 <= 16 * one);
         }
         assert_eq!(cache.size(), (16, 16 * one).min(cache.size()));
         assert!(cache.get(&by(99)).is_some());
-        // Too large to be kept, and nothing goes for it.
-        let before = cache.size();
-        cache.insert(by(100), &held(100));
-        assert_eq!(cache.size(), before);
+        // Too large to be kept: its versions are.
+        cache.insert(by(100), &held(100), Instant::now());
+        assert!(cache.get(&by(100)).is_none() && cache.get(&by(99)).is_some());
+        assert!(cache.size().1 <= 16 * one);
     }
 }

@@ -274,6 +274,10 @@ impl Context {
         let now = self.now().await?;
         let granted = now.grant(R::NEEDS, &self.layer, accounts, name).await?;
         self.judged.note(Some(name), R::NEEDS, granted.access());
+        let reader = self.layer.reader(name).asked_by(granted.asker());
+        if !reader.sees_all() {
+            self.judged.note_part(reader);
+        }
         Ok(R::given(granted))
     }
 

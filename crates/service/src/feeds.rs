@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use flatbed_auth::Refused;
 use flatbed_javascript::{Error as FunctionError, Runner};
+use flatbed_layer::channels::HeldAt;
 use flatbed_layer::{
     ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Place, Reader,
     Refusal, Scope, Since, TailRow,
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use crate::designs::{DesignError, Designs};
 use crate::rights::Rights;
 use crate::selecting::{Selecting, SelectorError, Selectors};
-use crate::watching::RightsWatch;
+use crate::watching::{Basis, RightsWatch};
 use function::{Filters, Function};
 
 pub use function::{FilterFunction, FilterKind};
@@ -185,6 +186,7 @@ impl Feeds {
             left: limit.unwrap_or(u64::MAX),
             filtering: None,
             before: None,
+            taken: (Instant::now(), None),
             follow: if descending { Follow::No } else { follow },
             timeout,
             deadline: None,
@@ -295,6 +297,12 @@ impl Feed {
         }
     }
 
+    /// When and by what the rows were judged that [`Feed::next_page`] or [`Feed::wait`] gave last.
+    pub fn judged(&self) -> (Instant, Option<Basis>) {
+        let (at, by) = &self.rows.taken;
+        (*at, by.clone().map(|by| by as Basis))
+    }
+
     /// What a limit has left unread; without one all is read.
     ///
     /// # Errors
@@ -330,6 +338,8 @@ struct Rows {
     filtering: Option<JoinHandle<Result<Passed>>>,
     /// Where the feed stood before that.
     before: Option<Place>,
+    /// When what was given last was judged, and by what.
+    taken: (Instant, Option<Arc<HeldAt>>),
     follow: Follow,
     timeout: Duration,
     /// Until when it waits for the first row.
@@ -348,7 +358,9 @@ impl Drop for Rows {
 
 impl Rows {
     async fn next_page(&mut self) -> Result<ChangesPage> {
+        let began = Instant::now();
         let mut page = self.changes.next_page().await?;
+        self.taken = (began, self.changes.judged_by());
         match &self.filter {
             Passing::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
             Passing::Function(function) => {
@@ -451,6 +463,7 @@ impl Rows {
                 Followed::ReadOn => return Ok(Waited::ReadOn),
                 Followed::Rows(rows) => rows,
             };
+            self.taken = (Instant::now(), self.changes.judged_by());
             match &self.filter {
                 Passing::All => {
                     self.left = self.left.saturating_sub(rows.len() as u64);

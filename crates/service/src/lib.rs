@@ -50,5 +50,5 @@ pub use sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInErro
 pub use sign_in::{CheckOptions, SessionBegun};
 pub use standing::{Claims, Identified, RestsOn, SignInError, Standing};
 pub use uploads::Uploads;
-pub use watching::RightsWatch;
+pub use watching::{Basis, PartsWatch, RightsWatch};
 pub use worker_documents::DocumentCheck;

@@ -309,7 +309,7 @@ impl Granted<'_> {
     }
 
     /// On whose behalf it is read and written to. Whether that matters, since it has channels, is looked at by whatever does so.
-    fn asker(&self) -> Asker {
+    pub(crate) fn asker(&self) -> Asker {
         if let RestsOn::Principal { name, .. } = self.rights.standing.rests_on() {
             return if name.is_empty() { Asker::Guest } else { Asker::Principal(Arc::clone(name)) };
         }

@@ -7,6 +7,7 @@
 
 mod users;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -17,7 +18,8 @@ use std::time::{Duration, SystemTime};
 
 use flatbed_auth::Refused;
 use flatbed_auth::security::Access;
-use flatbed_layer::{Error as LayerError, Layer, RecordState, SecurityOf};
+use flatbed_layer::channels::HeldAt;
+use flatbed_layer::{Error as LayerError, Layer, Reader, RecordState, SecurityOf};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -245,21 +247,91 @@ struct Found {
 
 /// What a request was found to have a right to.
 #[derive(Debug, Default)]
-pub(crate) struct Judged(Mutex<Vec<Found>>);
+pub(crate) struct Judged {
+    rights: Mutex<Vec<Found>>,
+    /// Databases with channels that it was let read a part of.
+    seen: Mutex<Vec<Arc<SeenPart>>>,
+}
 
 impl Judged {
-    /// Notes a right to a database, by what they are to it; to the server, if it has no name.
+    /// Notes a right to a database; to the server, if it has no name.
     pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: Access) {
-        let mut judged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known =
             |known: &Found| known.database.as_deref() == name && known.needs == needs && known.access == access;
-        if !judged.iter().any(is_known) {
-            judged.push(Found { database: name.map(Arc::from), needs, access });
+        if !rights.iter().any(is_known) {
+            rights.push(Found { database: name.map(Arc::from), needs, access });
+        }
+    }
+
+    /// Notes that a part of a database was given to be read, before anything is.
+    pub(crate) fn note_part(&self, reader: Reader) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.iter().any(|known| known.reader.name() == reader.name() && known.reader.asker() == reader.asker()) {
+            seen.push(Arc::new(SeenPart { reader, since: Instant::now() }));
         }
     }
 
     fn all(&self) -> Vec<Found> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rights.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn parts(&self) -> Vec<Arc<SeenPart>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A database that somebody sees a part of.
+struct SeenPart {
+    reader: Reader,
+    /// When they were let read.
+    since: Instant,
+}
+
+impl fmt::Debug for SeenPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SeenPart").field(&self.reader.name()).field(self.reader.asker()).finish()
+    }
+}
+
+impl SeenPart {
+    /// Whether they have lost nothing since, or nothing of what this says. Nobody knows where the storage does not say it.
+    async fn is_whole(&self, judged_by: Option<&HeldAt>) -> bool {
+        matches!(self.reader.has_lost(self.since.into_std(), judged_by).await, Ok(false))
+    }
+}
+
+/// By what something was judged, as who hands it on need not know it.
+pub type Basis = Arc<dyn Any + Send + Sync>;
+
+/// Tells whether somebody who sees parts of databases sees all of these still.
+#[derive(Debug, Clone)]
+pub struct PartsWatch {
+    parts: Vec<Arc<SeenPart>>,
+    since: Instant,
+}
+
+impl PartsWatch {
+    /// Since when it can tell: what was shown to them is of later.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Whether nothing has been taken from them since then, or nothing by which something was judged, as of now or of a moment ago; not
+    /// where the storage does not say. What they were given counts for nothing.
+    pub fn is_whole(&self, judged_by: Option<Basis>) -> impl Future<Output = bool> + Send + use<> {
+        let parts = self.parts.clone();
+        let judged_by = judged_by.and_then(|by| by.downcast::<HeldAt>().ok());
+        async move {
+            for part in &parts {
+                // Who reads several does not say of which something is.
+                let judged_by = judged_by.as_deref().filter(|_| parts.len() == 1);
+                if !part.is_whole(judged_by).await {
+                    return false;
+                }
+            }
+            true
+        }
     }
 }
 
@@ -339,6 +411,13 @@ impl RightsWatch {
     /// Whether it is so.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.following.is_none() || self.watching.is_confirmed(self.is_user())
+    }
+
+    /// What tells whether they still see what they were shown, of databases of which they see a part; `None`: there are none.
+    pub fn parts(&self) -> Option<PartsWatch> {
+        let parts = self.judged.parts();
+        let since = parts.iter().map(|part| part.since).min()?;
+        Some(PartsWatch { parts, since })
     }
 
     /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would

@@ -373,6 +373,7 @@ impl Writer {
                 // What a filter is at, it is at for the client.
                 () = sender.closed() => return Err(Interrupted),
             }
+            sender.says_nothing();
             sender.buffer.extend_from_slice(shown.feed.heartbeat());
             sender.flush().await?;
             heartbeats.sent();
@@ -380,6 +381,7 @@ impl Writer {
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
+        self.judged().await?;
         for row in rows {
             self.rows += 1;
             self.sender.count_row();
@@ -395,6 +397,7 @@ impl Writer {
 
     /// Rows that many followers are sent.
     async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> Written {
+        self.judged().await?;
         let is_single = rows.len() == 1;
         for row in rows {
             self.rows += 1;
@@ -427,6 +430,12 @@ impl Writer {
             self.sender.flush().await?;
         }
         Ok(())
+    }
+
+    /// Says of the rows that follow when they were judged, and by what.
+    async fn judged(&mut self) -> Written {
+        let (at, by) = self.changes.judged();
+        Ok(self.sender.judged(at, by).await?)
     }
 
     /// What stands before a row.
@@ -475,6 +484,7 @@ impl Writer {
                 // As at the end of its time: its client asks again, and may be refused then.
                 () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
             }
+            self.sender.says_nothing();
             self.sender.buffer.extend_from_slice(self.shown.feed.heartbeat());
             self.sender.flush().await?;
         }

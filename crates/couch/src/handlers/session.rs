@@ -1,7 +1,5 @@
 //! `/_session`: who somebody is, and sessions by cookie.
 
-use std::time::Duration;
-
 use flatbed_auth::session::{of_form, of_json};
 use flatbed_auth::{Credentials, Kind};
 use flatbed_layer::json::{self, Limits, Object};
@@ -17,9 +15,6 @@ use crate::state::State;
 
 /// More is no name and password.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-
-/// For it to come: anybody may send one.
-const BODY_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply> {
     match request.method {
@@ -62,7 +57,7 @@ fn show(state: &State, request: &Request) -> Result<Reply> {
 
 /// A name and a password for a cookie.
 async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
-    let credentials = credentials(request).await?;
+    let credentials = credentials(state, request).await?;
     if state.service.is_open() {
         // Whoever asks is an administrator, with any name and password or none, as by Basic: there is nothing to be signed.
         // A replicator that finds no cookie goes on with what it has.
@@ -95,7 +90,7 @@ async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
 }
 
 /// What is sent, as JSON or as a form.
-async fn credentials(request: &mut Request) -> Result<Credentials> {
+async fn credentials(state: &State, request: &mut Request) -> Result<Credentials> {
     let kind = request.header(header::CONTENT_TYPE).unwrap_or_default().to_owned();
     let (is_form, is_json) =
         (kind.starts_with("application/x-www-form-urlencoded"), kind.starts_with("application/json"));
@@ -104,7 +99,7 @@ async fn credentials(request: &mut Request) -> Result<Credentials> {
         let reason = "Content-Type must be 'application/x-www-form-urlencoded' or 'application/json'";
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
     }
-    let body = request.read_small_body(BODY_BYTES_MAX, BODY_MAX).await?;
+    let body = request.read_small_body(BODY_BYTES_MAX, state.session_body_max).await?;
     if is_json {
         let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
         return Ok(of_json(&value)?);

@@ -46,6 +46,7 @@ mod slow_followers;
 mod stuck_index;
 mod support;
 mod sync_functions;
+mod taken_away;
 mod tokens;
 mod two_servers;
 mod under_faults;

@@ -228,7 +228,8 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     });
     let figures = dispatcher.clone();
     let figures = CouchOptions::default().figures.and(move || figures.families());
-    let options_of_couch = CouchOptions { figures, ..CouchOptions::default() };
+    let session_body_max = options.session_body_max;
+    let options_of_couch = CouchOptions { figures, session_body_max, ..CouchOptions::default() };
     let couch = Couch::new(options_of_couch, service, shell.clone(), replicator.clone());
     let couch = couch.with_worker(dispatcher.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
@@ -297,6 +298,7 @@ pub struct ServerOptions {
     pub proxies: Proxies,
     pub stall_max: Duration,
     pub checks: CheckOptions,
+    pub session_body_max: Duration,
     /// What stands in the configuration file besides: section, key, value.
     pub settings: Vec<(String, String, String)>,
     /// Whether what is done in the background is.
@@ -320,6 +322,7 @@ impl Default for ServerOptions {
             proxies,
             stall_max,
             checks: CheckOptions::default(),
+            session_body_max: CouchOptions::default().session_body_max,
             settings: Vec::new(),
             runs_background: true,
         }

@@ -111,6 +111,9 @@ impl<'a> Holding<'a> {
             State::Found(held) => return Ok(held),
             State::Remembered(by, held, versions) => {
                 if versions.holds().await? {
+                    if !trx.is_pinned() {
+                        inner.held.confirm(&by, &held, trx.began());
+                    }
                     return Ok(held);
                 }
                 let user = UserReading::begin(trx, &instance.keys, &by.1);
@@ -121,7 +124,7 @@ impl<'a> Holding<'a> {
         let held = Arc::new(read(trx, &instance.keys, &by, user).await?);
         // What reads the past would be asked for in vain.
         if !trx.is_pinned() {
-            inner.held.insert(by, &held);
+            inner.held.insert(by, &held, trx.began());
         }
         Ok(held)
     }

@@ -1,0 +1,64 @@
+//! Whether somebody sees still what they were shown: for answers that go on after what is in them was judged.
+
+use std::time::{Duration, Instant};
+
+use crate::asker::Asker;
+use crate::channels::holding::Holding;
+use crate::error::Result;
+use crate::handle::Reader;
+use crate::held::{HeldAt, HeldBy};
+use crate::layer::Inner;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// What was found less than this ago is not looked for again: answers to one user share a look.
+const FOUND_WITHIN: Duration = Duration::from_millis(200);
+
+impl Reader {
+    /// Whether who reads sees all, as far as that is known without a read.
+    pub fn sees_all(&self) -> bool {
+        *self.asker() == Asker::All
+            || self.inner.databases.get(self.name()).is_some_and(|it| it.instance.channels() == 0)
+    }
+
+    /// Whether who reads has lost, as of now or of a moment ago, something of what they had when they were `judged_by` this; where that is
+    /// not said, of what they had at a moment and since. What they have been given counts for nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::DatabaseNotFound`]; [`crate::Refusal`] where they may read nothing any more.
+    pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldAt>) -> Result<bool> {
+        let judged = (since, judged_by);
+        let known = self.known_by().and_then(|by| self.inner.held.lost(&by, judged, FOUND_WITHIN));
+        if let Some((_, has_lost)) = known.filter(|(held, _)| self.asker().admitted(held).is_ok()) {
+            return Ok(has_lost);
+        }
+        let find = &mut FindHeld { inner: &self.inner, name: self.name(), asker: self.asker() };
+        let Some(by) = self.read_about(find).await? else { return Ok(false) };
+        // Nothing is known of who has been forgotten since.
+        Ok(self.inner.held.lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost))
+    }
+
+    fn known_by(&self) -> Option<HeldBy> {
+        let (name, found_as) = self.asker().principal()?;
+        Some((self.inner.databases.get(self.name())?.instance.id(), name, found_as))
+    }
+}
+
+struct FindHeld<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    asker: &'a Asker,
+}
+
+impl Operation for FindHeld<'_> {
+    /// As whom they are remembered; `None`: they have nothing that they could lose.
+    type Output = Option<HeldBy>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let FindHeld { inner, name, asker } = *self;
+        let instance = inner.resolve(trx, name).await?;
+        let held = Holding::begin(inner, trx, &instance, asker).held().await?;
+        asker.admitted(&held)?;
+        let by = asker.principal().filter(|_| instance.channels() > 0);
+        Ok(by.map(|(name, found_as)| (instance.id(), name, found_as)))
+    }
+}
