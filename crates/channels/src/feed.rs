@@ -10,7 +10,7 @@ mod merge;
 
 pub use merge::{Asked, Merge, Source, Step, Want};
 
-use crate::change::DocumentState;
+use crate::change::{DocumentState, Left};
 use crate::held::{Held, Periods};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
@@ -61,8 +61,8 @@ pub struct Lost {
 pub struct FeedScope {
     /// What the user has, as far as the feed is about it.
     pub held: Held,
-    /// What they have lost, where they want to hear of it; each channel once.
-    pub lost: Vec<Lost>,
+    /// Whether they want to hear of what they have lost ([`Held::lost`]).
+    pub revocations: bool,
     /// The change of the user's own record, where that is a row.
     pub user: Option<Stamp>,
     /// Without deletions, and without documents that are seen no more.
@@ -70,6 +70,16 @@ pub struct FeedScope {
 }
 
 impl FeedScope {
+    /// What the user has lost, where they want to hear of it.
+    pub fn lost(&self) -> &[Lost] {
+        if self.revocations { self.held.lost() } else { &[] }
+    }
+
+    /// The same of one channel.
+    fn lost_channel(&self, channel: &str) -> Option<&Lost> {
+        self.held.lost_channel(channel).filter(|_| self.revocations)
+    }
+
     /// Whether a row is left out.
     fn passes(&self, row: &FeedRow) -> bool {
         !self.active_only || !matches!(row.kind, RowKind::Changed | RowKind::Removed) || is_active(row)
@@ -98,13 +108,15 @@ impl FeedScope {
 
     /// Since when the user has a channel again that was lost.
     fn given_again(&self, channel: &str) -> Option<Stamp> {
-        let lost = self.lost.iter().find(|lost| lost.channel == channel)?;
+        let lost = self.lost_channel(channel)?;
         self.held.since(channel).filter(|since| *since > lost.at)
     }
 
     /// The row of a document that is not seen, because of a channel that was lost.
     fn revoked(&self, doc: &str, state: &DocumentState, rows: Of) -> Option<FeedRow> {
-        let places = self.lost.iter().filter_map(|lost| {
+        // Somebody may have lost thousands, and a document is in few.
+        let names = state.channels.iter().chain(state.left.keys()).map(String::as_str).chain([ALL]);
+        let places = names.filter_map(|name| self.lost_channel(name)).filter_map(|lost| {
             let is_in = lost.channel == ALL || state.channels.contains(&lost.channel);
             let left = if is_in { None } else { Some(state.left.get(&lost.channel)?) };
             let of = left.map_or(state.seq, |left| left.seq);
@@ -189,8 +201,7 @@ impl Held {
             let (rev, deleted) = (state.rev.clone(), state.deleted);
             return Some(FeedRow { position, kind: RowKind::Changed, doc, rev, deleted, removed });
         }
-        let left = self.named().filter_map(|(channel, since)| state.left.get(channel).filter(|left| left.seq > since));
-        let left = left.max_by_key(|left| left.seq)?;
+        let left = self.left_since(state).map(|(_, left)| left).max_by_key(|left| left.seq)?;
         Some(FeedRow {
             position: Position::at(left.seq),
             kind: RowKind::Removed,
@@ -202,14 +213,12 @@ impl Held {
     }
 
     fn left_at(&self, state: &DocumentState, seq: Stamp) -> Vec<String> {
-        let left = |(channel, since): &(&str, Stamp)| {
-            state.left.get(*channel).is_some_and(|left| left.seq == seq && seq > *since)
-        };
-        self.named().filter(left).map(|(channel, _)| channel.to_owned()).collect()
+        self.left_since(state).filter(|(_, left)| left.seq == seq).map(|(channel, _)| channel.to_owned()).collect()
     }
 
-    /// Channels that documents leave: nothing leaves all documents.
-    fn named(&self) -> impl Iterator<Item = (&str, Stamp)> {
-        self.channels().filter(|(channel, _)| *channel != ALL)
+    /// What a document has left since that was given, by name: nothing leaves all documents.
+    fn left_since<'a>(&self, state: &'a DocumentState) -> impl Iterator<Item = (&'a str, &'a Left)> {
+        let left = state.left.iter().map(|(channel, left)| (&**channel, left)).filter(|(channel, _)| *channel != ALL);
+        left.filter(|(channel, left)| self.since(channel).is_some_and(|since| left.seq > since))
     }
 }

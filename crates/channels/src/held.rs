@@ -162,6 +162,7 @@ pub struct Held {
     channels: BTreeMap<String, Stamp>,
     own: BTreeMap<String, Stamp>,
     roles: BTreeMap<String, Stamp>,
+    /// By name, each once.
     lost: Vec<Lost>,
     cut: usize,
 }
@@ -229,9 +230,15 @@ impl Held {
         self.roles.iter().map(|(name, since)| (&**name, *since))
     }
 
-    /// Channels that were lost, as far as that is remembered; some of them may be had again.
+    /// Channels that were lost, as far as that is remembered, by name and each once; some of them may be had again.
     pub fn lost(&self) -> &[Lost] {
         &self.lost
+    }
+
+    /// The same of one channel.
+    pub(crate) fn lost_channel(&self, channel: &str) -> Option<&Lost> {
+        // They are in the order of their names.
+        self.lost.binary_search_by(|lost| (*lost.channel).cmp(channel)).ok().and_then(|at| self.lost.get(at))
     }
 
     /// Since when a channel of this name is held; not that all documents are seen.
@@ -252,25 +259,26 @@ impl Held {
     /// What is left of these for who asks for some channels by name: `*` means all that they have.
     #[must_use]
     pub fn only<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> Held {
-        let (mut found, mut asked) = (BTreeMap::new(), BTreeSet::new());
-        for name in channels {
-            if name == ALL {
-                return self.clone();
-            }
-            asked.insert(name);
-            // Who has all has each.
-            if let Some(since) = self.since(name).or_else(|| self.since(ALL)) {
-                found.insert(name.to_owned(), since);
-            }
+        let (mut found, mut lost) = (BTreeMap::new(), Vec::new());
+        let asked: BTreeSet<&str> = channels.into_iter().collect();
+        if asked.contains(ALL) {
+            return self.clone();
         }
-        let lost = asked.into_iter().filter_map(|name| {
-            // What was had by name or as one of all.
-            let of = self.lost.iter().filter(|lost| [name, ALL].contains(&&*lost.channel));
-            let (had, at) = of.map(|lost| (lost.had.clone(), lost.at)).reduce(|a, b| (a.0.or(b.0), a.1.max(b.1)))?;
-            Some(Lost { channel: name.to_owned(), had, at })
-        });
-        let lost = lost.collect();
+        let of_all = self.periods(ALL);
+        for name in asked {
+            // Who has all has each: so it is had without a break where either begins before the other has ended.
+            let periods = self.periods(name).or(of_all.clone());
+            found.extend(periods.open().map(|since| (name.to_owned(), since)));
+            let was_lost = |at| Lost { channel: name.to_owned(), had: periods.ended(), at };
+            lost.extend(periods.lost().map(was_lost));
+        }
         Held { channels: found.clone(), own: found, lost, ..self.clone() }
+    }
+
+    /// When a channel of this name was had, and since when it is, as far as that is remembered.
+    fn periods(&self, channel: &str) -> Periods {
+        let ended = self.lost_channel(channel).map(|lost| lost.had.clone()).unwrap_or_default();
+        ended.or(self.since(channel).map(Periods::since).unwrap_or_default())
     }
 }
 

@@ -101,7 +101,7 @@ pub use index_builds::IndexBuild;
 pub use index_waits::IndexWait;
 pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, REVS_LIMIT};
-pub use lease::MayFollow;
+pub use lease::{MayFollow, MayFollowOne};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};

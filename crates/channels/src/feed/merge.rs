@@ -68,6 +68,8 @@ pub struct Asked {
     /// The document's id.
     pub doc: String,
     position: Position,
+    /// Whether it was in a channel just before that was lost there.
+    was_there: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,29 +123,29 @@ impl Merge {
         let mut streams = Vec::new();
         // Within what came with a grant, what has the grant's sequence itself is still to come.
         let usual_after = if since.of.is_some() { since.at.before() } else { since.at };
-        let mut add = |source: &Source, phase, after: Stamp, until: Stamp| {
+        let mut add = |source: &Source, (phase, is_again), after: Stamp, until: Stamp| {
             if after < until {
-                let (rows, is_read, is_again) = (VecDeque::new(), false, false);
+                let (rows, is_read) = (VecDeque::new(), false);
                 streams.push(Stream { source: source.clone(), phase, is_again, after, until, is_read, rows });
             }
         };
         for (channel, held_since) in scope.held.channels() {
             let source = if channel == ALL { Source::All } else { Source::Channel(channel.to_owned()) };
-            add(&source, Phase::Usual(held_since), usual_after.max(held_since.before()), until);
+            add(&source, (Phase::Usual(held_since), false), usual_after.max(held_since.before()), until);
             if let Some(after) = within(since, held_since).filter(|_| held_since <= until) {
-                add(&source, Phase::Given(held_since), after, held_since.before());
+                // What leaves a channel with the change that gives it again has gone since it was lost, too.
+                let again = scope.given_again(channel);
+                let last = again.unwrap_or_else(|| held_since.before());
+                add(&source, (Phase::Given(held_since), again.is_some()), after, last);
             }
         }
-        let gone = scope.lost.iter().filter(|lost| scope.held.since(&lost.channel).is_none());
+        let gone = scope.lost().iter().filter(|lost| scope.held.since(&lost.channel).is_none());
         for lost in gone {
             let source = if lost.channel == ALL { Source::All } else { Source::Channel(lost.channel.clone()) };
             if let Some(after) = within(since, lost.at).filter(|_| lost.at <= until) {
                 // What changes while it is read moves ahead of it, and no other stream tells of it.
-                add(&source, Phase::Lost(lost.at), after, Stamp::MAX);
+                add(&source, (Phase::Lost(lost.at), false), after, Stamp::MAX);
             }
-        }
-        for stream in streams.iter_mut().filter(|stream| matches!(stream.phase, Phase::Given(_))) {
-            stream.is_again = scope.given_again(stream.channel()).is_some();
         }
         let queue = streams.iter().enumerate().filter_map(|(number, stream)| Some(Reverse((stream.place()?, number))));
         let queue = queue.collect();
@@ -185,6 +187,8 @@ impl Merge {
             let is_told = match stream.phase {
                 // What leaves with the change that gives the channel, the user had not.
                 Phase::Usual(since) => !entry.removed || stamp > since,
+                // What is there with the change that gives the channel comes as usual.
+                Phase::Given(since) if stamp == since => entry.removed,
                 // What was there when the channel was given: neither tombstones nor what was gone then.
                 Phase::Given(_) => stream.is_again || !(entry.deleted || entry.removed),
                 Phase::Lost(_) => true,
@@ -287,8 +291,14 @@ impl Merge {
 
     /// What the entries at a place come to: all are of one document, as no two have one sequence.
     fn judge(&mut self, position: Position) -> Option<Step> {
-        let asked = |doc: &str| Some(Step::Ask(Asked { doc: doc.to_owned(), position }));
         let phase = |number: usize| self.streams.get(number).map(|stream| stream.phase);
+        // What is in a channel with the change that loses it may have come with that change.
+        let was_there = |(stream, stamp, entry): &(usize, Stamp, Entry)| match phase(*stream) {
+            Some(Phase::Lost(at)) => *stamp < at || *stamp == at && entry.removed,
+            _ => false,
+        };
+        let was_there = self.found.iter().any(was_there);
+        let asked = |doc: &str| Some(Step::Ask(Asked { doc: doc.to_owned(), position, was_there }));
         let is_lost = |number: usize| matches!(phase(number), Some(Phase::Lost(_)));
         let is_current = |(stream, _, entry): &(usize, Stamp, Entry)| match phase(*stream) {
             Some(Phase::Usual(_)) => !entry.removed,
@@ -341,9 +351,7 @@ impl Merge {
             place.at == known.at && known.of.is_some() && place > known && place.of.is_some_and(|of| of > self.until)
         };
         let told = told.filter(|row| row.kind == RowKind::Revoked && has_moved(row));
-        // Where it stood it was when the channel was lost.
-        let was_there = known.of.is_some_and(|of| of <= known.at);
-        let other = || self.scope.lost_row_of(&asked.doc, state).filter(|row| was_there && has_moved(row));
+        let other = || self.scope.lost_row_of(&asked.doc, state).filter(|row| asked.was_there && has_moved(row));
         Some(FeedRow { position: known, ..told.or_else(other)? })
     }
 }

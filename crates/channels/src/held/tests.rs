@@ -119,6 +119,9 @@ fn a_feed_may_be_of_some_channels() {
     let all = Held::of([channel("A", 1), channel("*", 2)], |_| None);
     assert!(all.has_all() && !all.only(["A", "X"]).has_all());
     assert_eq!(shown(all.only(["A", "X"]).channels()), [("A", 1), ("X", 2)]);
+    // Who is given one by name of which they had all has it no later for that.
+    let all_first = Held::of([channel("A", 2), channel("*", 1)], |_| None);
+    assert_eq!(shown(all_first.only(["A", "X"]).channels()), [("A", 1), ("X", 1)]);
     assert_eq!(shown(Held::since_ever(["B", "A"]).channels()), [("A", 0), ("B", 0)]);
 }
 
@@ -140,6 +143,23 @@ fn some_periods() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 proptest! {
+    /// It is had by name, and as one of all, since the last moment at which it was had in neither way.
+    #[test]
+    fn a_feed_of_a_channel_begins_where_it_was_had_in_any_way(one in some_periods(), two in some_periods()) {
+        let row = |name: &str, of: &[(u64, u64)]| OwnRow { what: Given::Channel(name.into()), periods: periods(of) };
+        let within = |all: &[(u64, u64)], at: u64| all.iter().any(|(from, to)| *from <= at && (at < *to || *to == 0));
+        let has = |at: u64| within(&one, at) || within(&two, at);
+        let only = Held::of([row("A", &one), row("*", &two)], |_| None).only(["A"]);
+        let since = has(9).then(|| (0..9).rev().find(|at| !has(*at)).map_or(0, |at| at + 1));
+        prop_assert_eq!(only.since("A").map(number), since);
+        let lost = (1..10).rev().find(|at| has(at - 1) && !has(*at));
+        prop_assert_eq!(only.lost().first().map(|lost| number(lost.at)), lost);
+        for lost in only.lost() {
+            let had = |at| lost.had.overlap(Stamp::of(at), Some(Stamp::of(at + 1)));
+            prop_assert!((0..9).all(|at| had(at) == (has(at) && since.is_none_or(|since| at < since))));
+        }
+    }
+
     /// At each moment it is had that either, or both, were had.
     #[test]
     fn periods_are_sets_of_moments(one in some_periods(), two in some_periods()) {

@@ -117,7 +117,7 @@ impl Database {
             None => (self.held(name), self.users.get(name)),
         };
         let active_only = asked.get("active_only") == Some(&Value::Bool(true));
-        let scope = FeedScope { held, lost: Vec::new(), user: user.copied(), active_only };
+        let scope = FeedScope { held, revocations: false, user: user.copied(), active_only };
         let mut rows: Vec<_> = self.docs.iter().filter_map(|(doc, state)| scope.row_of(doc, state)).collect();
         rows.extend(scope.user.map(|at| FeedRow {
             position: Position::at(at),

@@ -1,6 +1,10 @@
 //! The merge gives the rows that documents are one by one.
 
-use flatbed_channels::{FeedRow, FeedScope, Held, Position, RowKind, Stamp};
+use std::collections::BTreeSet;
+
+use flatbed_channels::{
+    DocumentState, FeedRow, FeedScope, Given, HELD_MAX, Held, Merge, OwnRow, Periods, Position, RowKind, Stamp,
+};
 use proptest::prelude::*;
 
 use crate::model::{Database, Event, event, read};
@@ -229,6 +233,43 @@ fn what_comes_behind_a_loss_is_not_told() {
     assert_eq!(rows.collect::<Vec<_>>(), ["3", "2"]);
 }
 
+/// A document that leaves a channel with the very change that gives it again to who had lost it.
+#[test]
+fn what_leaves_with_the_change_that_gives_again_is_told() {
+    let mut database = Database::default();
+    let give = |channel: &str| Event::Give { channel: channel.into(), by: 0 };
+    for event in [
+        give("A"),
+        give("B"),
+        written(1, &["A", "B"]),
+        Event::Take { channel: "B".into(), by: 0 },
+        written(1, &["B"]),
+        Event::Write { doc: 1, channels: [].into(), deleted: false, gives: Some("B".to_owned()) },
+    ] {
+        database.happens(&event);
+    }
+    for at in 3..6 {
+        let scope = database.scope(true);
+        let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(at)), 99, true, |_| {});
+        assert_eq!(shown(&rows), [row("6:6", "1", "")], "behind {at}");
+        assert_eq!(rows[0].kind, RowKind::Revoked);
+    }
+}
+
+/// A document that comes into a channel with the very change that takes it from the user, and leaves it while the feed is read: they
+/// have never seen it.
+#[test]
+fn what_comes_with_the_change_that_loses_is_not_told() {
+    let mut database = Database::default();
+    let gives = Event::Write { doc: 1, channels: [].into(), deleted: false, gives: Some("A".to_owned()) };
+    [gives, written(1, &["A"])].iter().for_each(|event| database.happens(event));
+    let scope = database.scope(true);
+    let mut meanwhile = vec![written(1, &[])];
+    let happens = |database: &mut Database| meanwhile.drain(..).for_each(|event| database.happens(&event));
+    let (rows, _) = read(&mut database, scope, Position::default(), 99, true, happens);
+    assert_eq!(rows, []);
+}
+
 /// The user's own record is told up to where the feed is read, and not beyond.
 #[test]
 fn the_users_record_is_a_row_of_its_time() {
@@ -257,4 +298,24 @@ fn a_tombstone_that_came_before_its_channel() {
     let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(2)), 99, true, |_| {});
     assert_eq!(shown(&rows), [row("5:3", "1", "")]);
     assert!(rows[0].kind == RowKind::Revoked && rows[0].deleted);
+}
+
+/// Somebody may have lost very many channels, and have them again: a merge begins, and a document is judged, without looking at each of
+/// them for each of them.
+#[test]
+fn very_many_channels_that_were_lost() {
+    let periods = Periods::since(Stamp::of(1)).taken(Stamp::of(2)).given(Stamp::of(4));
+    let names = (1..HELD_MAX).map(|n| Given::Channel(format!("c{n}")));
+    let held = Held::of(names.map(|what| OwnRow { what, periods: periods.clone() }), |_| None);
+    assert_eq!((held.cut(), held.lost().len()), (0, HELD_MAX - 1));
+    let scope = FeedScope { revocations: true, held, ..FeedScope::default() };
+    for n in 1..1_000 {
+        let channels: BTreeSet<String> = [format!("c{n}")].into();
+        let (before, _) = DocumentState::changed(None, Stamp::of(1), "1-a".to_owned(), false, channels);
+        let (state, _) = DocumentState::changed(Some(&before), Stamp::of(3), "2-a".to_owned(), false, BTreeSet::new());
+        let row = scope.row_of("doc", &state).unwrap();
+        assert_eq!((row.kind, row.position), (RowKind::Revoked, Position::within(Stamp::of(4), Stamp::of(3))));
+    }
+    // What each had when it was given again, what has come since, and that for everybody.
+    assert_eq!(Merge::new(scope, Position::BEGIN, Stamp::of(9)).streams(), 2 * (HELD_MAX - 1) + 1);
 }

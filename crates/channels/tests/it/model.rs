@@ -32,7 +32,7 @@ pub(crate) enum Event {
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let channel = || "[A-D!*]";
     prop_oneof![
-        8 => (0..6_usize, prop::collection::btree_set("[A-D!*]", 0..4), prop::bool::weighted(0.2), prop::option::weighted(0.1, channel()))
+        8 => (0..6_usize, prop::collection::btree_set("[A-D!*]", 0..4), prop::bool::weighted(0.2), prop::option::weighted(0.2, channel()))
             .prop_map(|(doc, channels, deleted, gives)| Event::Write { doc, channels, deleted, gives }),
         1 => (0..6_usize).prop_map(|doc| Event::Again { doc }),
         1 => (0..6_usize).prop_map(|doc| Event::Purge { doc }),
@@ -76,9 +76,7 @@ impl Database {
     }
 
     pub(crate) fn scope(&self, with_lost: bool) -> FeedScope {
-        let held = self.held();
-        let lost = if with_lost { held.lost().to_vec() } else { Vec::new() };
-        FeedScope { held, lost, user: None, active_only: false }
+        FeedScope { held: self.held(), revocations: with_lost, user: None, active_only: false }
     }
 
     /// What the user sees, deletions apart: documents by their revisions.

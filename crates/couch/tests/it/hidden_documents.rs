@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Layer, Running, ServerOptions, Store, soon};
 
-fn basic(name: &str) -> String {
+pub(super) fn basic(name: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:test")))
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
 }
 
 /// An account that is a user of a database, with a channel.
-fn user_of(name: &str, channel: &str) -> PrincipalWrite {
+pub(super) fn user_of(name: &str, channel: &str) -> PrincipalWrite {
     PrincipalWrite {
         kind: Kind::User,
         name: name.to_owned(),

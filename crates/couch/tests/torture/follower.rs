@@ -145,6 +145,11 @@ impl Follower {
         let open = Feed::open(server, &path, id.as_deref(), &body, receive_bytes);
         let Some(opened) = within(how.until, open).await else { return Ok(false) };
         let (status, mut feed) = opened?;
+        if status == 503 {
+            // The storage has not answered in time: said before the answer began, and asked again.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            return Ok(false);
+        }
         assert_eq!(status, 200, "{path}");
         let (mut rows, mut last) = (0, self.since.clone());
         loop {

@@ -1,22 +1,36 @@
 //! Following a database's changes in the order of commits.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatbed_metrics::Held;
 use tokio::sync::watch;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::feed::hub::{Following, Taken};
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
-use crate::feed::source::channels::Live;
-use crate::feed::source::{AnySource, Page, Seen, Source};
+use crate::feed::source::channels::{Counting, Live};
+use crate::feed::source::{AnySource, Behind, Page, Seen, Source};
 use crate::feed::tail::{Part, TailRow};
 use crate::handle::Reader;
+use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
+
+/// Transactions that one page of a feed of very many channels is read by, at most.
+const PARTS_MAX: usize = 16;
+
+/// For how long others follow once there is something to show.
+const PARTS_TIME: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
+
+/// Whether another transaction may follow so many, which have taken so long: where nothing has come of them yet there would be nothing to
+/// show.
+fn has_time(parts: usize, has_come: bool, taken: Duration) -> bool {
+    parts < PARTS_MAX && (!has_come || taken < PARTS_TIME)
+}
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,28 +95,64 @@ impl Changes {
         self.ended_as_of
     }
 
-    /// What is there after the cursor, one bounded page of it, of one read version.
+    /// What is there after the cursor, one bounded page of it: of one read version, but where its reader has very many channels, which are
+    /// read by several transactions.
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
         if self.cursor.is_none()
             && let Some(page) = self.first_shared_page().await
         {
             return Ok(page);
         }
-        let extras = self.carried();
-        let Changes { database, query, source, cursor, limit, .. } = self;
-        let (since, descending) = (query.since, query.descending);
-        let page = Page { inner: &database.inner, since, descending, extras, cursor: *cursor, limit: *limit };
-        let mut read = Read { name: &database.name, source, page, asks_version: self.asks_version };
-        // Boxed: a follower that waits would keep room for the read's state, which is large.
-        let (instance, mut page, version) = Box::pin(database.read_judged(&mut read)).await?;
+        let (extras, limit) = (self.carried(), self.limit);
+        let (began, mut parts) = (Instant::now(), 1);
+        let (instance, mut page, version) = self.read_part(self.cursor, limit, 0).await?;
         self.ended_as_of = version.filter(|_| page.at_end);
-        if extras != query.extras {
-            page.rows.iter_mut().for_each(|row| query.extras.leave_in(row));
+        while !page.at_end
+            && self.source.goes_on(&page.rows, extras)
+            && has_time(parts, !page.rows.is_empty(), began.elapsed())
+        {
+            parts += 1;
+            let before = page.rows.len();
+            let more = match self.read_part(Some(page.last_seq), limit.saturating_sub(before as u64), before).await {
+                Ok((_, more, _)) => more,
+                // What has come is told: whoever asks for the next page hears of it.
+                Err(_) if before > 0 => break,
+                Err(error) => return Err(error),
+            };
+            page.rows.extend(more.rows);
+            (page.at_end, page.last_seq) = (more.at_end, more.last_seq);
         }
-        self.limit = self.limit.saturating_sub(page.rows.len() as u64);
+        self.source.rest(&page.rows);
+        if extras != self.query.extras {
+            page.rows.iter_mut().for_each(|row| self.query.extras.leave_in(row));
+        }
+        // Not before: whoever drops this has nothing of it.
+        self.limit = limit.saturating_sub(page.rows.len() as u64);
         self.cursor = Some(page.last_seq);
         self.instance = Some(instance);
         Ok(page)
+    }
+
+    /// A page behind this place, or what comes behind the first so many rows of one, in a transaction.
+    pub(in crate::feed) async fn read_part(
+        &mut self,
+        cursor: Option<Place>,
+        limit: u64,
+        before: usize,
+    ) -> Result<(Arc<Instance>, ChangesPage, Option<i64>)> {
+        let extras = self.carried();
+        let Changes { database, query, source, .. } = self;
+        let (since, descending) = (query.since, query.descending);
+        let page = Page { inner: &database.inner, since, descending, extras, cursor, limit, before };
+        let mut read = Read { name: &database.name, source, page, asks_version: self.asks_version };
+        // Boxed: a follower that waits would keep room for the read's state, which is large.
+        Box::pin(database.read_judged(&mut read)).await
+    }
+
+    /// By what the rows were judged that [`Changes::next_page`] or [`Changes::follow`] gave last; `None`: by nothing that its reader could
+    /// lose.
+    pub fn judged_by(&self) -> Option<Arc<HeldAt>> {
+        self.source.judged_by()
     }
 
     /// What rows carry, for who reads the feed and for its source.
@@ -335,12 +385,28 @@ impl Changes {
         }
     }
 
-    /// How many rows lie after the cursor: exact up to 500 (0 means none), beyond it an estimate that is never less.
+    /// How many rows lie after the cursor: exact up to 500 (0 means none), beyond it an estimate that is never less. Of a feed of channels it
+    /// is an estimate, too, where 16 transactions find nothing but what it leaves out, or it takes too long to count them.
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let Reader { inner, name, .. } = &self.database;
-        let mut pending = Pending { inner, name, source: &self.source, cursor };
-        Box::pin(self.database.read_judged(&mut pending)).await
+        let (began, mut parts) = (Instant::now(), 0);
+        let mut behind = Behind { cursor, counting: None, is_last: false };
+        loop {
+            parts += 1;
+            let known = behind.counting.as_ref().and_then(Counting::known);
+            behind.is_last = !has_time(parts, known.is_some(), began.elapsed());
+            let mut pending = Pending { inner, name, source: &self.source, behind: &mut behind };
+            match Box::pin(self.database.read_judged(&mut pending)).await {
+                Ok(Some(pending)) => return Ok(pending),
+                Ok(None) => {}
+                // That there is something was counted.
+                Err(error) => match behind.counting.as_ref().and_then(Counting::known) {
+                    Some(known) if matches!(error, Error::Storage(_)) => return Ok(known),
+                    _ => return Err(error),
+                },
+            }
+        }
     }
 
     /// Goes back to a row of what came last: what stood behind it has not been taken.
@@ -397,14 +463,26 @@ struct Pending<'a> {
     inner: &'a Inner,
     name: &'a str,
     source: &'a AnySource,
-    cursor: Place,
+    behind: &'a mut Behind,
 }
 
 impl Operation for Pending<'_> {
-    type Output = u64;
+    type Output = Option<u64>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
         let instance = self.inner.resolve(trx, self.name).await?;
-        self.source.pending(trx, self.inner, &instance, self.cursor).await
+        self.source.pending(trx, self.inner, &instance, self.behind).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_transactions_follow_for_as_long_as_a_reader_can_wait() {
+        let late = PARTS_TIME;
+        assert!(has_time(1, true, late / 2) && has_time(PARTS_MAX - 1, false, 3 * late));
+        assert!(!has_time(1, true, late) && !has_time(PARTS_MAX, false, Duration::ZERO));
     }
 }

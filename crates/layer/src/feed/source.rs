@@ -23,9 +23,10 @@ use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::channels::Channels;
+use crate::feed::source::channels::{Channels, Counting};
 use crate::feed::source::selected::Selected;
 use crate::feed::tail::TailRow;
+use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX};
@@ -58,14 +59,14 @@ pub(super) trait Source {
     /// asked of rows that carry what the source needs.
     fn sees(&self, row: &TailRow) -> Seen;
 
-    /// How many rows lie behind a place: exact as far as that is cheap, beyond it an estimate.
+    /// How many rows lie behind a place: exact as far as that is cheap, beyond it an estimate; `None`: another transaction is to go on.
     fn pending(
         &self,
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        cursor: Place,
-    ) -> impl Future<Output = Result<u64>> + Send;
+        behind: &mut Behind,
+    ) -> impl Future<Output = Result<Option<u64>>> + Send;
 }
 
 /// What a row of by-seq is in a feed.
@@ -116,6 +117,27 @@ impl AnySource {
     /// Whether a feed may begin with what followers share: that of before an index was defined says nothing of it.
     pub(super) fn begins_with_shared(&self) -> bool {
         !self.is_of_index()
+    }
+
+    /// By what the rows of the last page were judged, and those that come behind the end of what was read; `None`: by nothing that somebody
+    /// could lose.
+    pub(super) fn judged_by(&self) -> Option<Arc<HeldAt>> {
+        match self {
+            AnySource::Channels(source) => source.judged_by(),
+            _ => None,
+        }
+    }
+
+    /// Whether what was read has cost so much that more is to be read behind these rows of a page before its reader has it.
+    pub(super) fn goes_on(&self, rows: &[ChangeRow], extras: Extras) -> bool {
+        matches!(self, AnySource::Channels(source) if source.goes_on(rows, extras))
+    }
+
+    /// The reader takes a page of these rows: what is large is not held meanwhile.
+    pub(super) fn rest(&mut self, rows: &[ChangeRow]) {
+        if let AnySource::Channels(source) = self {
+            source.rest(rows);
+        }
     }
 
     /// Whether it is of a selector index.
@@ -184,9 +206,24 @@ impl Source for AnySource {
         of_any!(self, source => source.sees(row))
     }
 
-    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
-        of_any!(self, source => source.pending(trx, inner, instance, cursor).await)
+    async fn pending(
+        &self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
+        of_any!(self, source => source.pending(trx, inner, instance, behind).await)
     }
+}
+
+/// What is left behind a place, being counted.
+pub(super) struct Behind {
+    pub(super) cursor: Place,
+    /// What earlier transactions have counted.
+    pub(super) counting: Option<Counting>,
+    /// No other transaction goes on.
+    pub(super) is_last: bool,
 }
 
 /// What is to be read of a feed.
@@ -201,12 +238,19 @@ pub(super) struct Page<'a> {
     pub(super) cursor: Option<Place>,
     /// How many rows at most; reached, the page is the last one.
     pub(super) limit: u64,
+    /// So many rows of the same page have come: what follows is of who they were judged by, or there is nothing.
+    pub(super) before: usize,
+}
+
+/// How many rows that carry this are read at once.
+fn rows_max(extras: Extras) -> usize {
+    if extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
 }
 
 impl Page<'_> {
     /// How many rows are read at once.
     fn rows_max(&self) -> usize {
-        if self.extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
+        rows_max(self.extras)
     }
 
     /// Up to where all changes have been read; `None` at first.

@@ -23,7 +23,7 @@ use crate::store::keys::DocumentKeys;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::since::{ChannelsSince, since_of};
+use crate::store::since::{ChannelsSince, since_each};
 use crate::store::transaction::{Quiet, Transaction};
 
 pub(crate) use check::{LeftOf, check_document, check_entry, check_principal};
@@ -159,10 +159,9 @@ impl Before {
         new.routed = match &said {
             None => Routed::default(),
             Some(said) => {
-                let named = names(said.channels.iter());
-                let since = ChannelsSince::behind(old, was_in, &said.channels, &named);
+                let since = ChannelsSince::behind(old, was_in, &said.channels);
                 Routed {
-                    channels: Some(named),
+                    channels: Some(names(said.channels.iter())),
                     expires_at_ms: said.expires_at_ms.filter(|_| !new.deleted),
                     left: u32::try_from(left).unwrap_or(u32::MAX),
                     gives: !said.grants.is_empty(),
@@ -170,8 +169,9 @@ impl Before {
                 }
             }
         };
-        let since = |channel: &String| Some((channel.clone(), since_of(old?, channel)?));
-        let was_since = moves.left.iter().filter_map(since).collect();
+        let was_since = old.into_iter().flat_map(|old| since_each(old, was_in));
+        let was_since = was_since.filter(|(channel, _)| !after.contains(*channel));
+        let was_since = was_since.filter_map(|(channel, since)| Some((channel.to_owned(), since?))).collect();
         Ok(Rerouted { old: self.said, new: said, moves, forgotten, was_since, stays })
     }
 

@@ -207,7 +207,7 @@ pub struct DocumentInfo {
     /// the winner gives channels or roles
     #[prost(bool, tag = "13")]
     pub gives: bool,
-    /// Since when the winner is in each of its channels without a break, in their order; where they are elsewhere, one for all:
+    /// Since when the winner is in each of its channels without a break, in their order, wherever that stands (once one for all elsewhere):
     /// 0 since this change, 1 not known, n + 2 since the stamp n of those that follow. Behind them since when there is the document.
     #[prost(uint32, repeated, tag = "14")]
     pub since_of: ::prost::alloc::vec::Vec<u32>,

@@ -1,15 +1,14 @@
 //! Since when a document's winner is in its channels, and since when there is the document: kept in its info, so that no write and no
-//! reader reads anything for it.
+//! reader reads anything for it but the names of the channels, which stand with the revision where they are too many.
 //!
-//! Of each channel it is the change with which the document entered it, and has not left it since. Where an info does not name the
-//! channels, being too many, it is one for all of them: the change since which they are the same. Documents that were written before
-//! this was kept are in channels of which nobody knows since when.
+//! Of each channel it is the change with which the document entered it, and has not left it since. Infos that do not name the channels
+//! had one for all of them once: the change since which they were the same. Documents that were written before any of this was kept
+//! are in channels of which nobody knows since when.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::Stamp;
 
-use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::seq::STAMP_BYTES;
 
@@ -22,8 +21,8 @@ enum At {
     Before(Stamp),
 }
 
-/// One for each channel that the info names, in their order, or one for all; and one behind them of the document itself, which infos
-/// that were written before that was kept do not have.
+/// One for each channel that the winner is in, in the order of their names; and one behind them of the document itself, which infos that
+/// were written before that was kept do not have. A revision's rows are bounded, so these are some 600 of 14 bytes at most.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ChannelsSince(Box<[At]>);
 
@@ -31,6 +30,9 @@ pub(crate) struct ChannelsSince(Box<[At]>);
 const OWN: u32 = 0;
 const UNKNOWN: u32 = 1;
 const FIRST: u32 = 2;
+
+/// Where there is one for all channels, there are no more than this: it, and the document's.
+const ONE_FOR_ALL_MAX: usize = 2;
 
 impl ChannelsSince {
     /// As it stands in an info; what cannot be read is not known.
@@ -48,8 +50,9 @@ impl ChannelsSince {
     }
 
     /// Stamps, each once, in order.
-    fn distinct(&self) -> BTreeSet<Stamp> {
-        self.0.iter().filter_map(|at| if let At::Before(stamp) = at { Some(*stamp) } else { None }).collect()
+    fn distinct(&self) -> Vec<Stamp> {
+        let stamps = self.0.iter().filter_map(|at| if let At::Before(stamp) = at { Some(*stamp) } else { None });
+        stamps.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// As [`ChannelsSince::decode`] reads it, with [`ChannelsSince::stamps`].
@@ -58,7 +61,10 @@ impl ChannelsSince {
         let place = |at: &At| match at {
             At::Own => OWN,
             At::Unknown => UNKNOWN,
-            At::Before(stamp) => u32::try_from(distinct.range(..stamp).count()).map_or(UNKNOWN, |at| FIRST + at),
+            At::Before(stamp) => {
+                let number = distinct.binary_search(stamp).ok().and_then(|number| u32::try_from(number).ok());
+                number.map_or(UNKNOWN, |number| FIRST + number)
+            }
         };
         self.0.iter().map(place).collect()
     }
@@ -79,32 +85,24 @@ impl ChannelsSince {
     }
 
     /// Behind a change of a document from what `old` says, with which it is in these channels: `was_in` and `is_in` are all before it and
-    /// behind it, `named` what the info says of the latter.
-    pub(crate) fn behind(
-        old: Option<&Info>,
-        was_in: &BTreeSet<String>,
-        is_in: &BTreeSet<String>,
-        named: &proto::ChannelNames,
-    ) -> ChannelsSince {
-        let known = |channel: &str| old.and_then(|old| since_of(old, channel)).map_or(At::Unknown, At::Before);
+    /// behind it.
+    pub(crate) fn behind(old: Option<&Info>, was_in: &BTreeSet<String>, is_in: &BTreeSet<String>) -> ChannelsSince {
+        let known = |at: Option<Stamp>| at.map_or(At::Unknown, At::Before);
+        let was = old.into_iter().flat_map(|old| since_each(old, was_in));
+        let was: BTreeMap<&str, At> = was.map(|(channel, at)| (channel, known(at))).collect();
         // One that is entered now was seen by nobody before.
         let entered = old.filter(|old| old.routed.channels.is_some());
-        let born = entered.map_or(At::Own, |old| born(old).map_or(At::Unknown, At::Before));
-        if !named.are_elsewhere {
-            let at = |channel: &String| if was_in.contains(channel) { known(channel) } else { At::Own };
-            return ChannelsSince(is_in.iter().map(at).chain([born]).collect());
-        }
-        // Whether those of before were named follows from what they are.
-        let is_same = !is_in.is_empty() && is_in == was_in;
-        let first = is_in.first().filter(|_| is_same);
-        ChannelsSince(Box::new([first.map_or(At::Own, |first| known(first)), born]))
+        let born = entered.map_or(At::Own, |old| known(born(old)));
+        let at = |channel: &String| was.get(channel.as_str()).copied().unwrap_or(At::Own);
+        ChannelsSince(is_in.iter().map(at).chain([born]).collect())
     }
 
-    /// Whether it is one that an info of these channels and of this sequence may have.
-    pub(crate) fn is_sound(&self, named: &proto::ChannelNames, seq: Stamp) -> bool {
-        let count = if named.are_elsewhere { 1 } else { named.names.len() };
+    /// Whether it is one that an info of so many channels and of this sequence may have.
+    pub(crate) fn is_sound(&self, channels: usize, are_elsewhere: bool, seq: Stamp) -> bool {
         let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
-        (self.0.is_empty() || [count, count + 1].contains(&self.0.len())) && self.0.iter().all(is_before)
+        let has_each = [channels, channels + 1].contains(&self.0.len());
+        (self.0.is_empty() || has_each || are_elsewhere && self.0.len() <= ONE_FOR_ALL_MAX)
+            && self.0.iter().all(is_before)
     }
 
     fn at(&self, place: usize, own: [u8; STAMP_BYTES]) -> Option<Stamp> {
@@ -118,18 +116,24 @@ impl ChannelsSince {
 
 /// Since when there is a document, as far as it is entered in channels and that is known.
 pub(crate) fn born(info: &Info) -> Option<Stamp> {
-    let named = info.routed.channels.as_ref()?;
-    info.routed.since.at(if named.are_elsewhere { 1 } else { named.names.len() }, info.stamp)
+    let (named, since) = (info.routed.channels.as_ref()?, &info.routed.since);
+    match named.are_elsewhere {
+        false => since.at(named.names.len(), info.stamp),
+        // They are at least one, and stand before it.
+        true => since.0.len().checked_sub(1).filter(|last| *last > 0).and_then(|last| since.at(last, info.stamp)),
+    }
 }
 
-/// Since when the winner is in one of its channels, if that is known.
-pub(crate) fn since_of(info: &Info, channel: &str) -> Option<Stamp> {
-    let named = info.routed.channels.as_ref()?;
-    let place = match named.are_elsewhere {
-        true => 0,
-        false => named.names.binary_search_by(|name| name.as_str().cmp(channel)).ok()?,
-    };
-    info.routed.since.at(place, info.stamp)
+/// Since when the winner is in each of its channels, where that is known. `channels`: all of them, be they named in the info or not.
+pub(crate) fn since_each<'i, 'c>(
+    info: &'i Info,
+    channels: &'c BTreeSet<String>,
+) -> impl Iterator<Item = (&'c str, Option<Stamp>)> + use<'i, 'c> {
+    let (since, own) = (&info.routed.since, info.stamp);
+    let are_elsewhere = info.routed.channels.as_ref().is_some_and(|named| named.are_elsewhere);
+    let is_one_for_all = are_elsewhere && channels.len() >= ONE_FOR_ALL_MAX && since.0.len() <= ONE_FOR_ALL_MAX;
+    let at = move |place| since.at(if is_one_for_all { 0 } else { place }, own);
+    channels.iter().enumerate().map(move |(place, channel)| (channel.as_str(), at(place)))
 }
 
 #[cfg(test)]

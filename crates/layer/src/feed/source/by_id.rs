@@ -12,11 +12,10 @@ use futures_util::future::try_join;
 
 use crate::document::edit::check_document_id;
 use crate::error::Result;
-use crate::feed::place::Place;
 use crate::feed::query::Since;
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::{Page, Seen, Source, of_incarnation};
+use crate::feed::source::{Behind, Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -172,8 +171,14 @@ impl Source for ByIds {
         self.walk.sees(row)
     }
 
-    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
-        self.walk.pending(trx, inner, instance, cursor).await
+    async fn pending(
+        &self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
+        self.walk.pending(trx, inner, instance, behind).await
     }
 }
 

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::error::{Error, Result};
-use crate::feed::place::Place;
 use crate::feed::query::Scope;
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
-use crate::feed::source::{Page, Seen, Source, of_incarnation};
+use crate::feed::source::{Behind, Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -104,11 +103,17 @@ impl Source for BySeq {
         if self.has(&row.row) { Seen::Changed } else { Seen::Other }
     }
 
-    async fn pending(&self, trx: &Transaction, _: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+    async fn pending(
+        &self,
+        trx: &Transaction,
+        _: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
         // Of another incarnation all is left.
-        let cursor = of_incarnation(instance.incarnation(), cursor.seq());
+        let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
-        pending_in(trx, instance, &ranges).await
+        pending_in(trx, instance, &ranges).await.map(Some)
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! In a database without channels it is the same as for everybody.
 
+mod counting;
 mod reading;
 mod showing;
 #[cfg(test)]
@@ -24,23 +25,25 @@ use crate::error::{NotFound, Refusal, Result};
 use crate::feed::hub::Interest;
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use crate::feed::row::ChangesPage;
-use crate::feed::source::{Page, Plain, Seen, Source};
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::{Behind, Page, Plain, Seen, Source, rows_max};
 use crate::feed::tail::{TailRow, Untold};
 use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::PAGE_ROWS_MAX;
+use crate::read::get::READ_BYTES_MAX;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
+pub(in crate::feed) use counting::Counting;
 pub(in crate::feed) use reading::channels_of_revision;
 
 /// Rows of a page at most.
 const ROWS_MAX: usize = if cfg!(test) { 5 } else { PAGE_ROWS_MAX };
 
-/// How often a page asks for what a merge wants, beside what it takes to ask for each of its streams once: behind it comes the next page,
-/// be this one empty.
+/// How often a transaction asks for what a merge wants, beside what it takes to ask for each of its streams once: behind it comes the next
+/// page, be this one empty. For one that is not kept this is all, as there is no time for more where the storage is slow: 4,096 ranges.
 const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 16 };
 
 /// How many streams a page looks at before others have their turn.
@@ -52,14 +55,12 @@ const KEPT_MAX: usize = if cfg!(test) { 3 } else { 500 };
 /// And rows that have come of it.
 const LEFT_MAX: usize = 1_000;
 
-/// One that reads more streams is not kept while its reader takes a page: they take memory, too.
-const KEPT_STREAMS_MAX: usize = 500;
+/// One that reads more streams is not kept while its reader takes a page: they take memory, too. So its pages are read by several
+/// transactions.
+const KEPT_STREAMS_MAX: usize = if cfg!(test) { 10 } else { 500 };
 
 /// A page of a list of ids looks at so many documents at once, and longer lists are looked for in what comes.
 const IDS_MAX: usize = 10_000;
-
-/// Up to here `pending` counts rows.
-const PENDING_EXACT_MAX: usize = if cfg!(test) { 7 } else { 500 };
 
 /// See the module.
 pub(crate) struct Channels {
@@ -70,6 +71,8 @@ pub(crate) struct Channels {
     under_way: Option<UnderWay>,
     reached: Option<Reached>,
     live: Option<Following>,
+    /// By what the last page was judged.
+    judged: Option<Arc<HeldAt>>,
 }
 
 /// What a change of by-seq is for who follows at the end.
@@ -126,6 +129,7 @@ struct UnderWay {
 }
 
 /// What comes of a merge, or of a list of ids.
+#[derive(Clone)]
 enum Slot {
     Row(FeedRow),
     /// A row if the document is still there where it was.
@@ -143,8 +147,8 @@ impl Channels {
         let wanted =
             Wanted { scope: query.scope.clone(), active_only: query.active_only, revocations: query.revocations };
         let plain = Plain::of(query);
-        let (under_way, reached, live) = Default::default();
-        Some(Channels { asker: asker.clone(), query: wanted, plain, under_way, reached, live })
+        let (under_way, reached, live, judged) = Default::default();
+        Some(Channels { asker: asker.clone(), query: wanted, plain, under_way, reached, live, judged })
     }
 
     /// Whether a database with this number of its function is read by channels.
@@ -167,6 +171,24 @@ impl Channels {
         // That its index goes says a row of a design document, which is in no channel.
         let live = self.live.as_ref().filter(|_| !self.is_of_index())?;
         Some(Interest { found: &live.held, held: live.only.as_ref().unwrap_or(&live.held.held) })
+    }
+
+    /// By what the last page was judged, and what comes behind the end is.
+    pub(super) fn judged_by(&self) -> Option<Arc<HeldAt>> {
+        self.judged.clone()
+    }
+
+    /// See [`crate::feed::source::AnySource::goes_on`].
+    pub(super) fn goes_on(&self, rows: &[ChangeRow], extras: Extras) -> bool {
+        let bytes =
+            || rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum::<usize>();
+        let is_large = self.under_way.as_ref().is_some_and(UnderWay::is_large);
+        is_large && rows.len() < rows_max(extras).min(ROWS_MAX) && bytes() < READ_BYTES_MAX / 2
+    }
+
+    /// See [`crate::feed::source::AnySource::rest`]. Where no row has come none would, if the next page began anew.
+    pub(super) fn rest(&mut self, rows: &[ChangeRow]) {
+        self.under_way.take_if(|under_way| under_way.is_large() && !rows.is_empty());
     }
 
     /// Whether nothing that is had has changed where these users and roles have.
@@ -241,10 +263,9 @@ impl Channels {
             Scope::Channels(channels) => held.held.only(channels.iter().map(String::as_str)),
             Scope::All | Scope::Designs | Scope::Ids(_) | Scope::Selected(_) => held.held.clone(),
         };
-        let lost = if self.query.revocations { of.lost().to_vec() } else { Vec::new() };
         let has_row = !matches!(self.query.scope, Scope::Designs | Scope::Ids(_)) && self.name().is_some();
         let active_only = self.query.active_only && !matches!(self.query.scope, Scope::Ids(_));
-        FeedScope { held: of, lost, user: held.user_at.filter(|_| has_row), active_only }
+        FeedScope { held: of, revocations: self.query.revocations, user: held.user_at.filter(|_| has_row), active_only }
     }
 
     /// By which name the user's own row goes.
@@ -311,8 +332,15 @@ impl Channels {
             of.incarnation == incarnation && goes_on
         };
         let under_way = self.under_way.take().filter(is_on);
+        if page.before > 0 && under_way.is_none() {
+            return Ok(nothing(page));
+        }
         let holding = Holding::begin(page.inner, trx, instance, &self.asker);
-        let most = page.rows_max().min(ROWS_MAX).min(usize::try_from(page.limit).unwrap_or(usize::MAX));
+        let most = page
+            .rows_max()
+            .min(ROWS_MAX)
+            .saturating_sub(page.before)
+            .min(usize::try_from(page.limit).unwrap_or(usize::MAX));
         let last_seq = || instance.buckets.begin_last_seq(trx, incarnation);
         let (held, under_way, until) = match under_way {
             Some(mut under_way) => {
@@ -320,6 +348,10 @@ impl Channels {
                 let reads = under_way.begin_reads(trx, page.inner, instance);
                 let (held, read) = try_join(holding.held(), reads).await?;
                 let is_same = held.is_as(&under_way.held);
+                if page.before > 0 && !is_same {
+                    // What has come was judged by what they had.
+                    return Ok(nothing(page));
+                }
                 under_way.give(read);
                 (held, Some(under_way).filter(|_| is_same), None)
             }
@@ -330,6 +362,7 @@ impl Channels {
         };
         // A feed under way, too, is one of somebody who is let in: it ends here where its reader is kept out, and stands where it stood.
         self.asker.admitted(&held)?;
+        self.judged = Some(Arc::clone(&held));
         let (shown, stands) = match begin {
             Some(begin) => begin,
             None => {
@@ -351,7 +384,8 @@ impl Channels {
                 self.set_out(trx, instance, &held, (stands, until), most, index).await?
             }
         };
-        let is_end = self.collect(trx, page.inner, instance, &mut under_way, most).await?;
+        let mut rounds = under_way.rounds_max();
+        let is_end = self.collect(trx, page.inner, instance, &mut under_way, most, &mut rounds).await?;
         let slots: Vec<Slot> = under_way.left.drain(..most.min(under_way.left.len())).collect();
         let found = reading::answered(trx, instance, &under_way, slots).await?;
         let passed = found.last().map(|row| row.position);
@@ -375,8 +409,11 @@ impl Channels {
         self.live = until.map(|_| self.following(&held));
         self.reached = Some(Reached { incarnation, shown: last_seq, stands, until });
         // Where nothing has come nothing would, if the next page began with the same.
-        if !at_end && (under_way.is_kept() || rows.is_empty()) {
-            under_way.merge.forget_beyond(KEPT_MAX);
+        if !at_end && (under_way.is_large() || under_way.is_kept() || rows.is_empty()) {
+            // One that is large has not read all of its streams, perhaps, and would come no further.
+            if !under_way.is_large() {
+                under_way.merge.forget_beyond(KEPT_MAX);
+            }
             self.under_way = Some(under_way);
         }
         Ok(ChangesPage { rows, at_end, last_seq })
@@ -409,7 +446,8 @@ impl Channels {
         Ok(UnderWay { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope), index })
     }
 
-    /// Takes from the merge until there is a page, and says whether it has come to its end.
+    /// Takes from the merge until there is a page, or it has asked as often as is left to the transaction, and says whether it has come to
+    /// its end.
     async fn collect(
         &self,
         trx: &Transaction,
@@ -417,9 +455,9 @@ impl Channels {
         instance: &Instance,
         under_way: &mut UnderWay,
         most: usize,
+        rounds: &mut usize,
     ) -> Result<bool> {
-        let rounds_max = ROUNDS_MAX + under_way.merge.streams().div_ceil(reading::AT_ONCE);
-        let (mut rounds, mut looks) = (0, 0);
+        let mut looks = 0;
         while under_way.left.len() < most {
             // A step looks at each stream.
             looks += under_way.merge.streams();
@@ -433,9 +471,9 @@ impl Channels {
                 }
                 Step::Ask(asked) if self.is_about(&asked.doc) => under_way.left.push_back(Slot::Asked(asked)),
                 Step::Row(_) | Step::Ask(_) => {}
-                Step::Read if rounds == rounds_max => return Ok(false),
+                Step::Read if *rounds == 0 => return Ok(false),
                 Step::Read => {
-                    rounds += 1;
+                    *rounds -= 1;
                     let read = under_way.begin_reads(trx, inner, instance).await?;
                     under_way.give(read);
                 }
@@ -444,46 +482,12 @@ impl Channels {
         }
         Ok(false)
     }
+}
 
-    async fn pending_judged(
-        &self,
-        trx: &Transaction,
-        inner: &Inner,
-        instance: &Instance,
-        cursor: Place,
-    ) -> Result<u64> {
-        let incarnation = instance.incarnation();
-        let held = Holding::begin(inner, trx, instance, &self.asker).held();
-        let (held, until) = try_join(held, instance.buckets.begin_last_seq(trx, incarnation)).await?;
-        self.asker.admitted(&held)?;
-        let most = PENDING_EXACT_MAX + 1;
-        let index = match &self.plain {
-            Plain::Selected(index) => index.known(),
-            Plain::BySeq(_) | Plain::ByIds(_) => None,
-        };
-        let behind = (cursor.position(incarnation), until);
-        let mut under_way = self.set_out(trx, instance, &held, behind, most, index).await?;
-        if under_way.of_ids.is_some() {
-            return Ok(under_way.left.len() as u64);
-        }
-        let sizes = under_way.begin_sizes(trx, instance);
-        let (mut counted, mut rounds) = (0, 0);
-        loop {
-            let is_end = self.collect(trx, inner, instance, &mut under_way, most).await?;
-            let slots: Vec<Slot> = under_way.left.drain(..).collect();
-            let found = reading::answered(trx, instance, &under_way, slots).await?;
-            counted += reading::selected(trx, &inner.metrics, instance, index, found).await?.len();
-            rounds += 1;
-            if is_end {
-                return Ok(counted as u64);
-            }
-            if counted > PENDING_EXACT_MAX || rounds == ROUNDS_MAX {
-                let size: i64 = sizes.await?.into_iter().sum();
-                let estimate = size.max(0) as u64 / reading::ENTRY_BYTES;
-                return Ok(estimate.max(counted as u64).max(most as u64));
-            }
-        }
-    }
+/// What comes behind rows of a page where it cannot go on.
+fn nothing(page: &Page<'_>) -> ChangesPage {
+    let last_seq = page.cursor.unwrap_or_else(|| Place::new(0, Position::BEGIN));
+    ChangesPage { rows: Vec::new(), at_end: false, last_seq }
 }
 
 impl Source for Channels {
@@ -491,7 +495,10 @@ impl Source for Channels {
         if self.judges(instance.channels()) {
             return self.read_judged(trx, instance, page).await;
         }
-        (self.under_way, self.reached) = (None, None);
+        if page.before > 0 {
+            return Ok(nothing(page));
+        }
+        (self.under_way, self.reached, self.judged) = (None, None, None);
         match &mut self.plain {
             Plain::BySeq(source) => source.read(trx, instance, page).await,
             Plain::ByIds(source) => source.read(trx, instance, page).await,
@@ -507,14 +514,20 @@ impl Source for Channels {
         }
     }
 
-    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+    async fn pending(
+        &self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
         if self.judges(instance.channels()) {
-            return self.pending_judged(trx, inner, instance, cursor).await;
+            return self.count(trx, inner, instance, behind).await;
         }
         match &self.plain {
-            Plain::BySeq(source) => source.pending(trx, inner, instance, cursor).await,
-            Plain::ByIds(source) => source.pending(trx, inner, instance, cursor).await,
-            Plain::Selected(source) => source.pending(trx, inner, instance, cursor).await,
+            Plain::BySeq(source) => source.pending(trx, inner, instance, behind).await,
+            Plain::ByIds(source) => source.pending(trx, inner, instance, behind).await,
+            Plain::Selected(source) => source.pending(trx, inner, instance, behind).await,
         }
     }
 }
@@ -525,9 +538,19 @@ impl UnderWay {
         self.of_ids.as_ref().unwrap_or(self.merge.scope())
     }
 
+    /// Whether it takes much memory, whatever it holds.
+    fn is_large(&self) -> bool {
+        self.merge.streams() > KEPT_STREAMS_MAX
+    }
+
+    /// How often a transaction asks for what the merge wants.
+    fn rounds_max(&self) -> usize {
+        ROUNDS_MAX + if self.is_large() { 0 } else { self.merge.streams().div_ceil(reading::AT_ONCE) }
+    }
+
     /// Whether it is small enough to lie while its reader takes a page.
     fn is_kept(&self) -> bool {
-        self.merge.streams() <= KEPT_STREAMS_MAX && (self.of_ids.is_some() || self.left.len() <= LEFT_MAX)
+        !self.is_large() && (self.of_ids.is_some() || self.left.len() <= LEFT_MAX)
     }
 
     /// Up to where all has been read, at the end.

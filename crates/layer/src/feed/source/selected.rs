@@ -8,10 +8,9 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Refusal, Result};
-use crate::feed::place::Place;
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::feed::source::by_seq::pending_in;
-use crate::feed::source::{Page, Seen, Source, of_incarnation};
+use crate::feed::source::{Behind, Page, Seen, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::index::selector::definition::IndexName;
 use crate::instance::Instance;
@@ -119,9 +118,15 @@ impl Source for Selected {
         if is_taken && self.has(&row.row) { Seen::Changed } else { Seen::Other }
     }
 
-    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
+    async fn pending(
+        &self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
         let number = self.name.find(&instance.record, inner.collation)?.number;
-        let cursor = of_incarnation(instance.incarnation(), cursor.seq());
-        pending_in(trx, instance, &[instance.keys.index_changes_after(number, &cursor)]).await
+        let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());
+        pending_in(trx, instance, &[instance.keys.index_changes_after(number, &cursor)]).await.map(Some)
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use crate::document::edit::Document;
 use crate::error::Result;
-use crate::feed::place::Place;
 use crate::feed::query::{Extras, Scope};
 use crate::feed::row::ChangesPage;
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::{AnySource, Page, Seen, Source};
+use crate::feed::source::{AnySource, Behind, Page, Seen, Source};
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -69,8 +68,14 @@ impl Source for Words {
         of(Some(document))
     }
 
-    async fn pending(&self, trx: &Transaction, inner: &Inner, instance: &Instance, cursor: Place) -> Result<u64> {
-        self.walk.pending(trx, inner, instance, cursor).await
+    async fn pending(
+        &self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
+        self.walk.pending(trx, inner, instance, behind).await
     }
 }
 

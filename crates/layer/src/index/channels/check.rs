@@ -15,7 +15,7 @@ use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
 use crate::store::proto;
 use crate::store::records::{Info, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::since::since_of;
+use crate::store::since::since_each;
 use crate::store::transaction::{Transaction, page_of};
 
 /// Keys that are read at once.
@@ -90,7 +90,7 @@ pub(crate) async fn check_document(
     {
         return Ok(Some("its info says of channels what its winner's record does not".to_owned()));
     }
-    if !routed.since.is_sound(named, Stamp(info.stamp)) {
+    if !routed.since.is_sound(said.channels.len(), named.are_elsewhere, Stamp(info.stamp)) {
         return Ok(Some("its info says since when it is in channels, and that cannot be".to_owned()));
     }
     if left.len() as u64 != u64::from(routed.left) {
@@ -238,9 +238,10 @@ pub(crate) async fn check_entry(
         // What was before the stay that goes on, or was the last one.
         ChannelPart::Stays { channel, .. } => {
             let Ok(stays) = decode_stays(value) else { return bad(false) };
-            let since = match channels.contains(channel) {
-                true => Some(since_of(&info, channel)),
-                false => {
+            let is_in = since_each(&info, channels).find(|(name, _)| name == channel);
+            let since = match is_in {
+                Some((_, since)) => Some(since),
+                None => {
                     let left = trx.get(&instance.keys.left(&id, channel), true).await?;
                     left.and_then(|left| Left::decode(&left).ok()).map(|left| left.since)
                 }

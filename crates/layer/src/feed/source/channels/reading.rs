@@ -6,7 +6,7 @@ use flatbed_channels::{
     ALL, DocumentState, Entry, FeedRow, FeedScope, Left, Position, RowKind, Source as Of, Stamp, Want,
 };
 use flatbed_revtree::RevId;
-use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::future::{BoxFuture, try_join, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
@@ -26,7 +26,7 @@ use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, is_over, revision};
 use crate::store::seq::Seq;
-use crate::store::since::{born, since_of};
+use crate::store::since::{born, since_each};
 use crate::store::transaction::{Transaction, page_of};
 
 /// Ranges, or documents, that are read at once.
@@ -97,7 +97,7 @@ impl UnderWay {
 
     /// The index in which all documents lie that the feed may show: not those whose loss it tells of.
     fn index_of_all(&self) -> Option<u64> {
-        self.index.filter(|_| self.merge.scope().lost.is_empty())
+        self.index.filter(|_| self.merge.scope().lost().is_empty())
     }
 
     /// Hands over what was read.
@@ -107,16 +107,28 @@ impl UnderWay {
         }
     }
 
-    /// Asks for what the first of its streams take in the storage.
-    pub(super) fn begin_sizes(
+    /// Asks how many bytes there are that its streams have not read, about: of many channels some tell of the others.
+    pub(super) fn begin_size(
         &self,
         trx: &Transaction,
         instance: &Instance,
-    ) -> impl Future<Output = foundationdb::FdbResult<Vec<i64>>> + Send + use<> {
+    ) -> impl Future<Output = Result<u64>> + Send + use<> {
         let index = self.index_of_all();
-        let ranges = self.merge.wants(|_| 0).into_iter().take(AT_ONCE).flat_map(|want| ranges(instance, &want, index));
+        let (whole, channels): (Vec<_>, Vec<_>) =
+            self.merge.wants(|_| usize::MAX).into_iter().partition(|want| *want.source == Of::All);
+        let each = channels.len().div_ceil(AT_ONCE).max(1);
         let size = |range: KeyRange| trx.get_estimated_range_size_bytes(&range.begin, &range.end);
-        try_join_all(ranges.map(size).collect::<Vec<_>>())
+        let sizes_of = |wants: &mut dyn Iterator<Item = Want<'_>>| {
+            try_join_all(wants.flat_map(|want| ranges(instance, &want, index)).map(size).collect::<Vec<_>>())
+        };
+        let sizes = [sizes_of(&mut whole.into_iter()), sizes_of(&mut channels.into_iter().step_by(each))];
+        async move {
+            let sum =
+                |sizes: Vec<i64>| sizes.into_iter().fold(0_u64, |sum, size| sum.saturating_add(size.max(0) as u64));
+            let [whole, channels] = sizes;
+            let (whole, channels) = try_join(whole, channels).await?;
+            Ok(sum(whole).saturating_add(sum(channels).saturating_mul(each as u64)))
+        }
     }
 }
 
@@ -172,7 +184,9 @@ fn begin_entries(
             Ok((read.rows, read.is_all))
         });
     }
-    let pages: Vec<_> = ranges.iter().map(|range| trx.get_range(&page_of(range, limit, false), 1, true)).collect();
+    // One more than is kept: so it is known of a channel that has no more that it has no more.
+    let pages = ranges.iter().map(|range| trx.get_range(&page_of(range, limit + 1, false), 1, true));
+    let pages: Vec<_> = pages.collect();
     let reads = if is_all { &inner.metrics.selector_index_reads } else { &inner.metrics.channel_reads };
     reads.add(pages.len() as u64);
     let (keys, metrics) = (instance.keys.clone(), inner.metrics.clone());
@@ -180,16 +194,16 @@ fn begin_entries(
         let (mut rows, mut is_whole) = (Vec::new(), true);
         for page in pages {
             let page = page.await?;
-            is_whole &= !page.more() && page.len() < limit;
+            is_whole &= !page.more() && page.len() <= limit;
             if is_all {
                 metrics.selector_index_rows.add(page.len() as u64);
-                for row in &page {
+                for row in page.iter().take(limit) {
                     rows.push(entry(keys.index_change_seq(row.key())?, row.value())?);
                 }
                 continue;
             }
             metrics.channel_rows.add(page.len() as u64);
-            for row in &page {
+            for row in page.iter().take(limit) {
                 let mut entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
                 entry.deleted |= entry.ends_at_ms.is_some_and(is_over);
                 rows.push((Stamp(*keys.channel_entry_seq(row.key())?.stamp()), entry));
@@ -240,7 +254,7 @@ fn entry(seq: Seq, value: &[u8]) -> Result<(Stamp, Entry)> {
 
 /// A place that no row of a feed is behind, and that says nothing of what is none.
 pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedScope) -> Result<Position> {
-    let lost = scope.lost.iter().map(|lost| lost.at);
+    let lost = scope.lost().iter().map(|lost| lost.at);
     let given = scope.held.channels().map(|(_, since)| since);
     let mut newest = lost.chain(given).chain(scope.user).max().unwrap_or(Stamp::ZERO);
     if scope.held.since(ALL).is_some() {
@@ -278,7 +292,7 @@ pub(super) async fn look(
     // Close to one another in the store, too.
     ids.sort_unstable();
     let mut found = Vec::new();
-    let with_stays = !scope.lost.is_empty();
+    let with_stays = !scope.lost().is_empty();
     let mut states = stream::iter(ids).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE);
     while let Some((id, state)) = states.try_next().await? {
         let row = state.and_then(|state| scope.row_of(&id, &state)).filter(|row| row.position > since);
@@ -301,7 +315,7 @@ pub(super) async fn answered(
         Slot::Id(_, id) => Some(id.clone()),
     });
     let asked: Vec<String> = asked.collect();
-    let with_stays = !under_way.scope().lost.is_empty();
+    let with_stays = !under_way.scope().lost().is_empty();
     let mut states = stream::iter(asked).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE);
     let mut rows = Vec::with_capacity(slots.len());
     for slot in slots {
@@ -343,7 +357,7 @@ async fn state(
             all.insert(instance.keys.left_channel(row.key())?, left);
         }
     }
-    let since = channels.iter().filter_map(|channel| Some((channel.clone(), since_of(&info, channel)?))).collect();
+    let since = since_each(&info, &channels).filter_map(|(channel, at)| Some((channel.to_owned(), at?))).collect();
     let mut earlier = BTreeMap::new();
     if let Some(stays) = stays {
         for row in stays.finish(trx, LEFT_BYTES_MAX).await?.iter().flat_map(|page| page.iter()) {

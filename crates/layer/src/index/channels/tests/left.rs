@@ -75,6 +75,46 @@ async fn who_lost_a_channel_hears_of_what_was_there() {
     assert_eq!(sorted(told(&server, since).await), lost);
 }
 
+/// The same of documents in more channels than their infos name: since when they are in one of them says no change of the others.
+#[tokio::test]
+async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
+    let ([server, db], _directory) = database(true).await;
+    anna(&server, &["A", "C"]).await;
+    let body = |from: usize, named: &[&str]| {
+        let many: Vec<_> =
+            (from..from + 20).map(|n| format!("many{n}")).chain(named.iter().map(|name| (*name).to_owned())).collect();
+        format!(r#"{{"channels":{many:?}}}"#)
+    };
+    let mut revs = BTreeMap::new();
+    for id in ["fewer", "gone", "more", "other"] {
+        revs.insert(id, put(&db, id, None, &body(0, &["A"])).await);
+    }
+    let came = put(&db, "came", None, &body(0, &[])).await;
+    let (rows, since) = told(&server, Since::Beginning).await;
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    anna(&server, &["C"]).await;
+    // None of these changes says that a document was not in the channel before.
+    for (id, body) in [
+        ("fewer", r#"{"channels":["A","B"]}"#.to_owned()),
+        ("gone", body(1, &["A"])),
+        ("gone", body(1, &["B"])),
+        ("more", body(1, &["A"])),
+        ("more", body(2, &["A"])),
+        ("other", r#"{"channels":["A"]}"#.to_owned()),
+        ("other", body(3, &["A", "B"])),
+    ] {
+        let rev = put(&db, id, revs.get(id), &body).await;
+        revs.insert(id, rev);
+    }
+    // This one came when she had it no more.
+    let came = put(&db, "came", Some(&came), &body(0, &["A"])).await;
+    put(&db, "came", Some(&came), &body(1, &["A"])).await;
+    assert_clean(&db).await;
+    let (mut rows, _) = told(&server, since).await;
+    rows.sort();
+    assert_eq!(rows, ["fewer", "gone", "more", "other"].map(|id| (id.to_owned(), true)));
+}
+
 /// The same of all documents, which need be in no channel.
 #[tokio::test]
 async fn who_lost_all_hears_of_what_there_was() {

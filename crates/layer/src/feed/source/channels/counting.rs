@@ -1,0 +1,94 @@
+//! How many rows of a feed of channels are left behind a place: counted by as many transactions as that takes, of which none reads more
+//! than it has time for.
+
+use futures_util::future::try_join;
+
+use crate::channels::holding::Holding;
+use crate::error::Result;
+use crate::feed::source::channels::{Channels, ROUNDS_MAX, Slot, UnderWay, reading};
+use crate::feed::source::{Behind, Plain};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::transaction::Transaction;
+
+/// Up to here rows are counted.
+pub(super) const EXACT_MAX: usize = if cfg!(test) { 7 } else { 500 };
+
+/// How often a transaction looks at what has come of the merge, so many rows at once.
+const LOOKS_MAX: usize = ROUNDS_MAX;
+
+/// Rows that are counted, as far as that has come.
+pub(in crate::feed) struct Counting {
+    under_way: UnderWay,
+    /// Those that were found: what is left in the merge is not among them.
+    counted: usize,
+}
+
+impl Counting {
+    /// What is said if it comes no further; `None`: it is not known yet whether there is anything.
+    pub(in crate::feed) fn known(&self) -> Option<u64> {
+        (self.counted > 0).then_some(EXACT_MAX as u64 + 1)
+    }
+}
+
+impl Channels {
+    /// See [`crate::feed::source::Source::pending`]. What was counted is kept if this fails or is dropped: the next attempt goes on behind
+    /// it.
+    pub(super) async fn count(
+        &self,
+        trx: &Transaction,
+        inner: &Inner,
+        instance: &Instance,
+        behind: &mut Behind,
+    ) -> Result<Option<u64>> {
+        let (incarnation, most) = (instance.incarnation(), EXACT_MAX + 1);
+        let is_known = behind.counting.as_ref().is_some_and(|known| known.under_way.incarnation == incarnation);
+        let last_seq = async || instance.buckets.begin_last_seq(trx, incarnation).await;
+        let until = async { if is_known { Ok(None) } else { last_seq().await.map(Some) } };
+        let (held, until) = try_join(Holding::begin(inner, trx, instance, &self.asker).held(), until).await?;
+        self.asker.admitted(&held)?;
+        let counting = match &mut behind.counting {
+            Some(known) if is_known && held.is_as(&known.under_way.held) => known,
+            // What was counted is of who had something else.
+            other => {
+                let until = match until {
+                    Some(until) => until,
+                    None => last_seq().await?,
+                };
+                let index = match &self.plain {
+                    Plain::Selected(index) => index.known(),
+                    Plain::BySeq(_) | Plain::ByIds(_) => None,
+                };
+                let between = (behind.cursor.position(incarnation), until);
+                let under_way = self.set_out(trx, instance, &held, between, most, index).await?;
+                other.insert(Counting { under_way, counted: 0 })
+            }
+        };
+        let Counting { under_way, counted } = counting;
+        if under_way.of_ids.is_some() {
+            return Ok(Some(under_way.left.len() as u64));
+        }
+        let mut rounds = under_way.rounds_max();
+        for _ in 0..LOOKS_MAX {
+            let is_end = self.collect(trx, inner, instance, under_way, most, &mut rounds).await?;
+            let slots: Vec<Slot> = under_way.left.iter().cloned().collect();
+            let found = reading::answered(trx, instance, under_way, slots).await?;
+            let found = reading::selected(trx, &inner.metrics, instance, under_way.index, found).await?;
+            // Not before: if this fails they are looked at again.
+            under_way.left.clear();
+            *counted += found.len();
+            if is_end {
+                return Ok(Some(*counted as u64));
+            }
+            if *counted > EXACT_MAX || rounds == 0 {
+                break;
+            }
+        }
+        if *counted <= EXACT_MAX && !behind.is_last {
+            return Ok(None);
+        }
+        let entries = under_way.begin_size(trx, instance).await? / reading::ENTRY_BYTES;
+        let estimate = entries.saturating_add((*counted + under_way.merge.held_entries()) as u64);
+        Ok(Some(estimate.max(most as u64)))
+    }
+}
