@@ -31,7 +31,7 @@ flatbed-bench feeds --flatbed BINARY [--directory DIR] [--case NAME]... [--secon
 flatbed-bench access --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N]
 flatbed-bench sync --flatbed BINARY [--directory DIR] [--seconds N] [--rounds N] [--workers N] [--expiring N]
 flatbed-bench channels --flatbed BINARY [--directory DIR] [--case NAME]... [--documents N] [--users N] [--seconds N] [--rounds N]
-flatbed-bench worker --flatbed BINARY [--directory DIR] [--case NAME]... [--documents N] [--seconds N] [--postgres PORT]
+flatbed-bench worker --flatbed BINARY [--directory DIR] [--case NAME]... [--documents N] [--seconds N] [--postgres PORT] [--entries N] [--jobs N]
 flatbed-bench raw --source DATA_DIR [--directory DIR] [--documents N]
 flatbed-bench put|get|bulk|all-docs|changes|changes-docs|latency|histories|queries [--url URL] [--database DB] [--fresh]
               [--workers N] [--documents N] [--seconds N] [--server-pid PID]
@@ -55,6 +55,8 @@ struct Arguments {
     expiring: u64,
     users: usize,
     postgres: Option<u16>,
+    entries: u64,
+    jobs: u64,
 }
 
 fn parse() -> Result<Option<Arguments>, lexopt::Error> {
@@ -76,6 +78,8 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
         expiring: 0,
         users: 10_000,
         postgres: None,
+        entries: 100_000,
+        jobs: 100,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -95,6 +99,8 @@ fn parse() -> Result<Option<Arguments>, lexopt::Error> {
             Long("rounds") => arguments.rounds = parser.value()?.parse()?,
             Long("users") => arguments.users = parser.value()?.parse()?,
             Long("expiring") => arguments.expiring = parser.value()?.parse()?,
+            Long("entries") => arguments.entries = parser.value()?.parse()?,
+            Long("jobs") => arguments.jobs = parser.value()?.parse()?,
             Long("postgres") => arguments.postgres = Some(parser.value()?.parse()?),
             Long("pouchdb") => arguments.pouchdb = Some(parser.value()?.into()),
             Value(command) if arguments.command.is_empty() => arguments.command = command.string()?,
@@ -161,9 +167,10 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     if arguments.command == "worker" {
-        let Arguments { flatbed, directory, cases, seconds, documents, postgres, .. } = arguments;
+        let Arguments { flatbed, directory, cases, seconds, documents, postgres, entries, jobs, .. } = arguments;
         let directory = directory.join("worker");
-        runtime.block_on(worker::run(&worker::Options { flatbed, directory, cases, documents, seconds, postgres }))?;
+        let options = worker::Options { flatbed, directory, cases, documents, seconds, postgres, entries, jobs };
+        runtime.block_on(worker::run(&options))?;
         return Ok(());
     }
     if arguments.command == "feeds" {

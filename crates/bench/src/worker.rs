@@ -1,7 +1,9 @@
 //! What the changes worker delivers: documents of 1 kB from a database of the server into each kind of target, from the first to the
 //! last, and how late a write arrives; beside PostgreSQL a plain `COPY` of the same documents. The server runs the jobs itself (`--worker`), so both share its processors with this program.
 
+mod jobs;
 mod postgres;
+mod queue;
 
 use std::{
     cell::RefCell,
@@ -96,6 +98,10 @@ pub(crate) struct Options {
     pub seconds: u64,
     /// The port of a PostgreSQL at 127.0.0.1 with a user, a password and a database `flatbed`.
     pub postgres: Option<u16>,
+    /// Entries of the queue, for the case `queue`, which is asked for by its name.
+    pub entries: u64,
+    /// Jobs at once, for the case `jobs`, likewise.
+    pub jobs: u64,
 }
 
 /// When the endpoint took each document, by its number.
@@ -198,10 +204,20 @@ impl World {
 
     /// Of this process, since it began.
     async fn delivered(&self) -> Result<u64> {
+        let [delivered] = self.counted(["flatbed_worker_delivered_total"]).await?;
+        Ok(delivered as u64)
+    }
+
+    /// Figures of `/metrics`, each summed up over its labels.
+    async fn counted<const N: usize>(&self, names: [&str; N]) -> Result<[f64; N]> {
         let body = self.call(Method::GET, "/metrics", String::new()).await?;
         let text = String::from_utf8_lossy(&body);
-        let line = text.lines().find(|line| line.starts_with("flatbed_worker_delivered_total"));
-        Ok(line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or_default() as u64)
+        let of = |name: &str| {
+            let is = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
+            let lines = text.lines().filter(is);
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        };
+        Ok(names.map(of))
     }
 
     async fn job(&self, case: &str, output_type: &str, output: Value, mapping: Value) -> Result<()> {
@@ -364,6 +380,18 @@ async fn measure(options: &Options) -> Result<()> {
     ];
     let server = Server::flatbed_with(&options.flatbed, &options.directory.join("data"), &variables).await?;
     let world = World { server, connection: RefCell::new(None), documents: options.documents };
+    let named = |case: &str| options.cases.iter().any(|named| named == case);
+    if named("queue") {
+        queue::measure(&world, options.entries).await?;
+    }
+    if named("jobs") {
+        jobs::measure(&world, options.jobs, options.seconds).await?;
+    }
+    if options.cases.iter().all(|case| case == "queue" || case == "jobs") && !options.cases.is_empty() {
+        world.server.stop().await?;
+        std::fs::remove_dir_all(&options.directory)?;
+        return Ok(());
+    }
     world.fill().await?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let (endpoint, taken) = (listener.local_addr()?, Taken::default());

@@ -27,6 +27,12 @@ const AT_ONCE: u64 = 200;
 /// Entries of a page of an export: each has a document of up to 4 MB.
 const EXPORTED: usize = 50;
 
+/// Bytes of lines whose entries are written at once.
+const IMPORTED_BYTES: usize = 1 << 20;
+
+/// Lines of an import that are no entries, of which it is said why.
+const FAULTS_MAX: usize = 20;
+
 /// Where entries' ids lie.
 const BEGIN: &str = "dlq:";
 const END: &str = "dlq:~";
@@ -297,17 +303,8 @@ impl Dispatcher {
                 set(&mut asked, "bookmark", bookmark.as_str());
             }
             let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
-            let found = answer.get("docs").and_then(Value::as_array).cloned().unwrap_or_default();
-            let count = found.len() as u64;
-            let gone: Vec<Value> = found
-                .iter()
-                .map(|document| json!({"_id": text_of(document, "_id"), "_rev": text_of(document, "_rev"), "_deleted": true}))
-                .collect();
-            if !gone.is_empty() {
-                let done = self.store.call(Method::POST, "/_bulk_docs", Some(&json!({"docs": gone}))).await?;
-                let is_done = |row: &&Value| row.get("ok") == Some(&Value::Bool(true));
-                deleted += done.as_array().into_iter().flatten().filter(is_done).count();
-            }
+            let count = answer.get("docs").and_then(Value::as_array).map_or(0, Vec::len) as u64;
+            deleted += self.store.delete_found(&answer).await?;
             if count < AT_ONCE {
                 return Ok(json!({"ok": true, "deleted": deleted}));
             }
@@ -351,25 +348,36 @@ impl Dispatcher {
     /// # Errors
     /// [`ApiError`]; the answer names lines that are no entries.
     pub async fn import_entries(&self, job: Option<&str>, lines: &str) -> Result<Value> {
-        let (mut imported, mut there, mut faults) = (0_u64, 0_u64, Vec::new());
-        let mut batch: Vec<Value> = Vec::new();
+        let (mut imported, mut there, mut refused, mut faults) = (0_u64, 0_u64, 0_u64, Vec::new());
+        let mut fault = |fault: Value| {
+            refused += 1;
+            if faults.len() < FAULTS_MAX {
+                faults.push(fault);
+            }
+        };
+        let (mut batch, mut bytes) = (Vec::<Value>::new(), 0);
         let mut all = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         loop {
             let next = all.next();
             if let Some((at, line)) = next {
                 match entry_of(job, line) {
-                    Ok(document) => batch.push(document),
-                    Err(reason) => faults.push(json!({"line": at + 1, "reason": reason})),
+                    Ok(document) => {
+                        bytes += line.len();
+                        batch.push(document);
+                    }
+                    Err(reason) => fault(json!({"line": at + 1, "reason": reason})),
                 }
             }
-            if batch.len() as u64 >= AT_ONCE || next.is_none() && !batch.is_empty() {
+            let is_full = batch.len() as u64 >= AT_ONCE || bytes >= IMPORTED_BYTES;
+            if is_full || next.is_none() && !batch.is_empty() {
+                bytes = 0;
                 let asked = json!({"docs": std::mem::take(&mut batch)});
                 let done = self.store.call(Method::POST, "/_bulk_docs", Some(&asked)).await?;
                 for row in done.as_array().into_iter().flatten() {
                     match (row.get("ok"), text_of(row, "error")) {
                         (Some(_), _) => imported += 1,
                         (None, "conflict") => there += 1,
-                        (None, _) => faults.push(json!({"id": row.get("id"), "reason": row.get("reason")})),
+                        (None, _) => fault(json!({"id": row.get("id"), "reason": row.get("reason")})),
                     }
                 }
             }
@@ -377,8 +385,6 @@ impl Dispatcher {
                 break;
             }
         }
-        let refused = faults.len();
-        faults.truncate(20);
         Ok(json!({"ok": refused == 0, "imported": imported, "there": there, "refused": refused, "faults": faults}))
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::store::{Filter, Store, StoreError, set, text_of};
+use crate::store::{Filter, Store, StoreError, expired, set, text_of};
 
 /// Ids of entries that are listed at once.
 const LISTED_MAX: u64 = 500;
@@ -30,7 +30,7 @@ const AGAIN_MAX: usize = 1_000;
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// Entries that go at once.
-const SWEPT_MAX: u64 = 100;
+const SWEPT_MAX: u64 = 200;
 
 /// Entries of a job, where it says nothing.
 const ENTRIES_MAX: u64 = 1_000_000;
@@ -109,12 +109,11 @@ impl Entries {
 
     /// The next order to replay something.
     fn next_order(&mut self) -> Option<UnderWay> {
-        let order = self
-            .orders
-            .borrow()
-            .iter()
-            .find(|order| order.what == Do::Replay && !self.done.contains(&order.id))
-            .cloned()?;
+        let orders = self.orders.borrow();
+        self.done.retain(|done| orders.iter().any(|order| order.id == *done));
+        let is_next = |order: &&Order| order.what == Do::Replay && !self.done.contains(&order.id);
+        let order = orders.iter().find(is_next).cloned()?;
+        drop(orders);
         let (ids, is_listed) = (order.entries.iter().cloned().collect(), !order.entries.is_empty());
         Some(UnderWay { order, ids, bookmark: None, is_listed })
     }
@@ -223,20 +222,19 @@ impl Entries {
             return Ok(());
         }
         self.swept_at = Some(Instant::now());
-        let state = (!self.settings.drop_waiting).then(|| "overtaken".to_owned());
-        let filter = Filter { job: Some(self.job.clone()), state, ..Filter::default() };
-        let mut asked = filter.find(&["_id", "_rev", "state"], SWEPT_MAX);
-        if let Some(selector) = asked.get_mut("selector") {
-            set(selector, "expires_at", json!({"$gt": 0, "$lte": now()}));
-        }
-        let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
-        for document in answer.get("docs").and_then(Value::as_array).into_iter().flatten() {
-            let of = |name: &str| text_of(document, name);
-            match self.store.delete(of("_id"), of("_rev")).await {
-                Ok(()) if of("state") != "overtaken" => self.metrics.worker_dropped.add(1),
-                Ok(()) => {}
-                Err(error) if error.status().is_some() => {}
-                Err(error) => return Err(error),
+        let states: &[&str] =
+            if self.settings.drop_waiting { &["overtaken", "waiting", "exhausted"] } else { &["overtaken"] };
+        for state in states {
+            let asked = expired(&self.job, state, now(), SWEPT_MAX);
+            let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
+            let gone = self.store.delete_found(&answer).await?;
+            if *state != "overtaken" {
+                self.metrics.worker_dropped.add(gone);
+            }
+            self.known = self.known.map(|known| known.saturating_sub(gone));
+            if gone >= SWEPT_MAX {
+                // There are more; deliveries come between.
+                self.swept_at = None;
             }
         }
         Ok(())

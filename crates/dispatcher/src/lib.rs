@@ -25,11 +25,12 @@ use std::time::Duration;
 
 use flatbed_client::Url;
 use flatbed_javascript::Runner;
-use flatbed_jobs::{Backoff, Owner, Status};
+use flatbed_jobs::{Backoff, Owner, Status, Together};
 use flatbed_layer::{Layer, ServerActor};
 use flatbed_outward::{Network, Tls, connect, secure};
 use flatbed_worker::connect::{Local, Reach, Secrets};
 use flatbed_worker::memory::Memory;
+use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::peer::{Addresses, Dial, Secure, Stream};
 use flatbed_worker::script::Scripts;
 use flatbed_worker::secret::Secret;
@@ -134,7 +135,8 @@ impl DispatcherOptions {
 fn reach(secrets: Secrets, files: Option<std::path::PathBuf>, network: Network, tls: Tls, local: Local) -> Reach {
     let dial = outward(network.clone(), tls.clone());
     let (addresses, authorities) = (judged(network), tls.authorities());
-    Reach { secrets, files, dial, secure: over(tls), addresses, authorities, local: Some(local) }
+    let turns = Turns::default();
+    Reach { secrets, files, turns, dial, secure: over(tls), addresses, authorities, local: Some(local) }
 }
 
 fn outward(network: Network, tls: Tls) -> Dial {
@@ -178,6 +180,8 @@ fn inward(connect: Connect) -> Dial {
 pub struct Dispatcher {
     /// Where leases lie.
     home: Home,
+    /// By which jobs of this process take them, and hold them together.
+    leases: Arc<Together<Home>>,
     options: DispatcherOptions,
     /// How long owners of leases may be silent, in milliseconds.
     lease_ms: AtomicU64,
@@ -223,7 +227,20 @@ impl Dispatcher {
         let lease_ms = AtomicU64::new(u64::try_from(options.lease.as_millis()).unwrap_or(u64::MAX));
         let rooms = Arc::new(Semaphore::new(options.jobs_max.min(Semaphore::MAX_PERMITS)));
         let (jobs, leaving, metrics, follower) = (Mutex::default(), Mutex::default(), Arc::default(), Status::new());
-        Ok(Arc::new(Dispatcher { home, options, lease_ms, store, jobs, leaving, owner, rooms, metrics, follower }))
+        let leases = Arc::new(Together::new(home.clone()));
+        Ok(Arc::new(Dispatcher {
+            home,
+            leases,
+            options,
+            lease_ms,
+            store,
+            jobs,
+            leaving,
+            owner,
+            rooms,
+            metrics,
+            follower,
+        }))
     }
 
     /// Begins to work off `_worker`. The task is for [`Dispatcher::stop`].
@@ -274,10 +291,7 @@ impl Dispatcher {
             followed.status.stop();
             self.left(&followed);
             let (progress, metrics) = (&followed.progress, &self.metrics);
-            metrics.worker_delivered.add(progress.delivered());
-            metrics.worker_queued.add(progress.queued());
-            metrics.worker_replayed.add(progress.replayed());
-            metrics.worker_outages.add(progress.outages());
+            metrics.add(progress);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use flatbed_metrics::{Counter, Family, Kind, Value};
 
-use flatbed_worker::progress::Progress;
+use flatbed_worker::progress::{AttachmentCounts, Progress};
 
 use crate::Dispatcher;
 
@@ -13,7 +13,44 @@ flatbed_metrics::metrics! {
         worker_queued: Counter = "Entries of queues written, for documents that a target refused.",
         worker_replayed: Counter = "Entries of queues delivered at last.",
         worker_outages: Counter = "Tries that failed by the state of a job's source or target.",
+        worker_attachments: Counter = "Attachments fetched of sources.",
+        worker_attachment_bytes: Counter = "Bytes of these.",
+        worker_attachments_held: Counter = "Attachments not fetched, as the target has them by their digest.",
+        worker_attachments_failed: Counter = "Attachments that could not be had as their document says.",
         worker_dropped: Counter = "Entries that waited and went by themselves, as their jobs say.",
+    }
+}
+
+impl Metrics {
+    /// Adds what a job has counted.
+    pub(crate) fn add(&self, progress: &Progress) {
+        self.worker_delivered.add(progress.delivered());
+        self.worker_queued.add(progress.queued());
+        self.worker_replayed.add(progress.replayed());
+        self.worker_outages.add(progress.outages());
+        let AttachmentCounts { fetched, bytes, held, failed } = progress.attachments();
+        self.worker_attachments.add(fetched);
+        self.worker_attachment_bytes.add(bytes);
+        self.worker_attachments_held.add(held);
+        self.worker_attachments_failed.add(failed);
+    }
+
+    /// Adds what others have.
+    fn add_all(&self, of: &Metrics) {
+        let pairs = [
+            (&self.worker_delivered, &of.worker_delivered),
+            (&self.worker_queued, &of.worker_queued),
+            (&self.worker_replayed, &of.worker_replayed),
+            (&self.worker_outages, &of.worker_outages),
+            (&self.worker_attachments, &of.worker_attachments),
+            (&self.worker_attachment_bytes, &of.worker_attachment_bytes),
+            (&self.worker_attachments_held, &of.worker_attachments_held),
+            (&self.worker_attachments_failed, &of.worker_attachments_failed),
+            (&self.worker_dropped, &of.worker_dropped),
+        ];
+        for (sum, count) in pairs {
+            sum.add(count.get());
+        }
     }
 }
 
@@ -25,13 +62,9 @@ impl Dispatcher {
     pub fn families(&self) -> Vec<Family> {
         let followed = self.followed();
         // What those have counted that run here no longer, and those that do.
-        let (sum, gone) = (Metrics::default(), &self.metrics);
-        sum.worker_dropped.add(gone.worker_dropped.get());
-        let of = |count: fn(&Progress) -> u64| followed.iter().map(|job| count(&job.progress)).sum::<u64>();
-        sum.worker_delivered.add(gone.worker_delivered.get() + of(Progress::delivered));
-        sum.worker_queued.add(gone.worker_queued.get() + of(Progress::queued));
-        sum.worker_replayed.add(gone.worker_replayed.get() + of(Progress::replayed));
-        sum.worker_outages.add(gone.worker_outages.get() + of(Progress::outages));
+        let sum = Metrics::default();
+        sum.add_all(&self.metrics);
+        followed.iter().for_each(|job| sum.add(&job.progress));
         let mut families = sum.families();
         let mut jobs =
             Family::new("flatbed_worker_jobs", "Jobs that are to run, by what they do in this process.", Kind::Gauge);

@@ -22,12 +22,16 @@ const CONFLICTS_MAX: u32 = 20;
 const DESIGN: &str = "flatbed_queue";
 
 /// Its indexes, each by name and members.
-const INDEXES: [(&str, &[&str]); 4] = [
+const INDEXES: [(&str, &[&str]); 5] = [
     ("job", &["type", "job", "time"]),
     ("reason", &["type", "reason", "time"]),
     ("state", &["type", "state", "time"]),
     ("time", &["type", "time"]),
+    // What may go by itself is found without the entries that may not.
+    (EXPIRY, &["type", "job", "state", "expires_at"]),
 ];
+
+const EXPIRY: &str = "expiry";
 
 /// Why the database did not do what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -216,6 +220,21 @@ impl Store {
         }
     }
 
+    /// Deletes those that `_find` has answered, a page of them, as far as they are as it found them; gives how many.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn delete_found(&self, found: &Value) -> Result<u64> {
+        let gone = |document: &Value| json!({"_id": text_of(document, "_id"), "_rev": text_of(document, "_rev"), "_deleted": true});
+        let gone: Vec<Value> = found.get("docs").and_then(Value::as_array).into_iter().flatten().map(gone).collect();
+        if gone.is_empty() {
+            return Ok(0);
+        }
+        let done = self.call(Method::POST, "/_bulk_docs", Some(&json!({"docs": gone}))).await?;
+        let is_done = |row: &&Value| row.get("ok") == Some(&Value::Bool(true));
+        Ok(done.as_array().into_iter().flatten().filter(is_done).count() as u64)
+    }
+
     /// Documents of ids from `begin` on, in pages that `take` is given.
     ///
     /// # Errors
@@ -264,6 +283,13 @@ impl Store {
             return Ok(last);
         }
     }
+}
+
+/// The request of `_find` for entries of a job in a state whose time has come.
+pub(crate) fn expired(job: &str, state: &str, now: u64, limit: u64) -> Value {
+    let due = json!({"$gt": 0, "$lte": now});
+    let selector = json!({"type": "dlq", "job": job, "state": state, "expires_at": due});
+    json!({"selector": selector, "use_index": [DESIGN, EXPIRY], "fields": ["_id", "_rev"], "limit": limit})
 }
 
 /// What `_find` and its like are asked, of the queue.

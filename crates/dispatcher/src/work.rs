@@ -9,7 +9,7 @@ use flatbed_jobs::{Claim, Failure, Job, Next, Room, Run, Status, lead};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::connect::connect;
 use flatbed_worker::documents::{CHECKPOINT, Description, Do, JOB, Order, ResetTo};
-use flatbed_worker::progress::Progress;
+use flatbed_worker::progress::{AttachmentCounts, Progress};
 use flatbed_worker::run::{End, Held, Runner};
 use flatbed_worker::script::ScriptError;
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,9 @@ pub struct Told {
     pub replayed: u64,
     /// Tries that failed by the state of the source or the target.
     pub outages: u64,
+    /// What became of attachments.
+    #[serde(default)]
+    pub attachments: AttachmentCounts,
     /// The newest first: when, in seconds of Unix time, and what.
     pub errors: Vec<(u64, String)>,
     /// When this was written, in seconds of Unix time.
@@ -178,6 +181,7 @@ impl Followed {
             queued: progress.queued(),
             replayed: progress.replayed(),
             outages: progress.outages(),
+            attachments: progress.attachments(),
             errors,
             at: now(),
         }
@@ -199,7 +203,7 @@ impl Followed {
         if let Some(before) = before {
             before.status.ended().await;
         }
-        let leases = Arc::new(dispatcher.home.clone());
+        let leases = dispatcher.leases.clone();
         let backoff = dispatcher.options.backoff;
         let work = Arc::new(Work { followed: self, dispatcher });
         lead(&work, &work.followed.claim, &leases, &backoff).await;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -17,11 +17,13 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use crate::attachments::Stub;
 use crate::checkpoint::Checkpoint;
 use crate::documents::{
-    Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Input, Output,
-    RdbmsOutput,
+    Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Input,
+    OnHttpDelete, Output, RdbmsOutput,
 };
+use crate::memory::Charge;
 use crate::output::http::{Http, Ways};
 use crate::output::lines::Lines;
+use crate::output::lines::turns::Turns;
 use crate::output::mysql::{self, MySql};
 use crate::output::postgres::{Postgres, Way};
 use crate::output::s3::bucket::Bucket;
@@ -170,7 +172,7 @@ pub enum AnyTarget {
     /// A store of objects.
     S3(Box<S3>),
     /// A file of JSON Lines.
-    File(Lines<File>),
+    File(Lines<Arc<File>>),
     /// The standard output.
     Stdout(Lines<std::io::Stdout>),
 }
@@ -185,6 +187,16 @@ impl Target for AnyTarget {
             AnyTarget::S3(target) => target.begin(epoch).await,
             AnyTarget::File(target) => target.begin(epoch).await,
             AnyTarget::Stdout(target) => target.begin(epoch).await,
+        }
+    }
+
+    fn hold(&mut self, room: Arc<Charge>) {
+        match self {
+            AnyTarget::Sqlite(target) => target.hold(room),
+            AnyTarget::File(target) => target.hold(room),
+            AnyTarget::Stdout(target) => target.hold(room),
+            // They do nothing once they are dropped.
+            AnyTarget::Postgres(_) | AnyTarget::MySql(_) | AnyTarget::Http(_) | AnyTarget::S3(_) => {}
         }
     }
 
@@ -205,6 +217,13 @@ impl Target for AnyTarget {
             AnyTarget::Http(target) => target.holds(delivery, stub).await,
             AnyTarget::S3(target) => target.holds(delivery, stub).await,
             _ => false,
+        }
+    }
+
+    async fn persist(&mut self) -> Result<(), Refused> {
+        match self {
+            AnyTarget::File(target) => target.persist().await,
+            _ => Ok(()),
         }
     }
 
@@ -278,6 +297,8 @@ pub struct Reach {
     pub secrets: Secrets,
     /// The directory of files that jobs write; without it there are none.
     pub files: Option<PathBuf>,
+    /// Who writes to which of them.
+    pub turns: Turns,
     /// Servers elsewhere.
     pub dial: Dial,
     /// TLS with them, where their protocol begins without.
@@ -343,12 +364,16 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, dial)?)),
         Output::Cloud(output) => match output.provider {
             CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, dial)?)),
-            CloudProvider::Stdout => AnyTarget::Stdout(Lines::new(std::io::stdout(), tables.to_vec())),
+            CloudProvider::Stdout => {
+                let lines = Lines::new(std::io::stdout(), tables.to_vec());
+                AnyTarget::Stdout(lines.in_turn(reach.turns.at(Path::new("/dev/stdout"))))
+            }
             CloudProvider::File => {
-                let opened = File::options().read(true).append(true).create(true).open(in_files(&output.file)?);
-                let file = opened.map_err(|error| ConnectError::Target(error.to_string()))?;
-                let is_torn = breaks_off(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
-                AnyTarget::File(Lines::new(file, tables.to_vec()).behind(is_torn))
+                let path = in_files(&output.file)?;
+                let opened = File::options().read(true).append(true).create(true).open(&path);
+                let file = Arc::new(opened.map_err(|error| ConnectError::Target(error.to_string()))?);
+                let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file);
+                AnyTarget::File(lines.in_turn(reach.turns.at(&path)))
             }
         },
     };
@@ -383,18 +408,18 @@ fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<W
 }
 
 fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &Dial) -> Result<Http, ConnectError> {
-    // The server ends where the path begins; `documents` has seen that no template stands before.
-    let path = output.url.find("://").and_then(|at| Some(at + 3 + output.url.get(at + 3..)?.find('/')?));
-    let (server, template) = output.url.split_at_checked(path.unwrap_or(output.url.len())).unwrap_or((&output.url, ""));
+    // `documents` has seen that no template stands in the server's name.
+    let (server, template) = output.parts();
     let method = |of: &Option<String>, other: Method| match of {
         None => Ok(other),
         Some(name) => Method::from_bytes(name.as_bytes()).map_err(|_| ConnectError::Missing("this method")),
     };
     let ways = Ways {
-        template: if template.is_empty() { "/".to_owned() } else { template.to_owned() },
+        template: template.to_owned(),
         method: method(&output.method, Method::PUT)?,
         delete_method: method(&output.delete_method, Method::DELETE)?,
         is_delete_with_body: output.send_delete_body,
+        is_delete_ignored: output.on_delete == OnHttpDelete::Ignore,
         format: output.format,
         attachments: job
             .attachments_apart()
@@ -406,14 +431,6 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
     let headers = reader.headers(&output.auth, &output.headers)?;
     let peer = Peer::new(Url::parse_either(server)?, headers, dial.clone());
     Ok(Http::new(peer, ways, job.mapping.tables().to_vec(), job.system.processing.at_once()))
-}
-
-/// Whether a file ends within a line.
-fn breaks_off(file: &File) -> std::io::Result<bool> {
-    let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
-    let mut byte = [0];
-    // What is no file, but a pipe, has no length.
-    Ok(file.read_at(&mut byte, last)? == 1 && byte != *b"\n")
 }
 
 fn time_max(seconds: Option<f64>) -> Duration {
@@ -499,6 +516,7 @@ mod tests {
         Reach {
             secrets: secrets.clone(),
             files: files.map(Path::to_owned),
+            turns: Turns::default(),
             dial: nowhere(),
             secure: Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
             addresses: Arc::new(|_| Box::pin(async { Ok(Vec::new()) })),

@@ -269,12 +269,12 @@ fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
         OutputType::Http => {
             let output: HttpOutput = typed(value.clone())?;
             // A document may not choose this server.
-            let end = output.url.get(8..).and_then(|rest| rest.find('/')).map_or(output.url.len(), |at| at + 8);
-            let server = output.url.get(..end).unwrap_or_default();
+            let (server, _) = output.parts();
             if server.contains(['{', '}']) {
                 return Err(DocumentError::Member("url", "a template begins behind the server's name".to_owned()));
             }
             address(server, "url")?;
+            output.check().map_err(|error| DocumentError::Member("url", error.to_string()))?;
             headers(&output.headers)?;
             signed_in(&output.auth)?;
             Output::Http(output)
@@ -293,6 +293,15 @@ fn fit(output: &CloudOutput, mapping: &Mapping) -> Result<(), &'static str> {
         return Err("Parquet of several tables needs `{table}` in its keys");
     }
     Ok(())
+}
+
+/// Whether attachments that are delivered by themselves have a place in a target.
+fn apart(output: &Output, part: &AttachmentsPart) -> Result<(), String> {
+    match output {
+        Output::Http(output) => output.attachments(part).map(drop),
+        Output::Cloud(output) if output.provider == CloudProvider::S3 => output.attachments(part).map(drop),
+        _ => Err("those of rows and lines stand in the document: `mode` is `inline` or `list`".to_owned()),
+    }
 }
 
 /// What the schema cannot see of a store.
@@ -367,7 +376,15 @@ fn one<T>(list: &[Value], of: impl Fn(&Value) -> Result<T, DocumentError>) -> Re
 fn job(value: Value) -> Result<Job, DocumentError> {
     let document: JobDocument = typed(value)?;
     let kind = document.output_type;
-    Attachments::of(&document.system.attachments).map_err(|error| DocumentError::Member("attachments", error))?;
+    let part = &document.system.attachments;
+    let wrong = |error| DocumentError::Member("attachments", error);
+    let attachments = Attachments::of(part).map_err(wrong)?;
+    let output = one(&document.outputs, |value| output(kind, value))?;
+    if let Named::Full(output) = &output
+        && attachments.is_some_and(|attachments| attachments.mode == Mode::Individual)
+    {
+        apart(output, part).map_err(wrong)?;
+    }
     let mapping = match document.mapping {
         None | Some(Value::Null) => MappingOf::None,
         Some(Value::String(name)) => MappingOf::Named(name),
@@ -378,7 +395,7 @@ fn job(value: Value) -> Result<Job, DocumentError> {
         id: document.id,
         is_enabled: document.enabled,
         input: one(&document.inputs, input)?,
-        output: one(&document.outputs, |value| output(kind, value))?,
+        output,
         output_type: kind,
         mapping,
         system: document.system,
@@ -531,12 +548,7 @@ impl Connections {
         let attachments = Attachments::of(&system.attachments).map_err(Unresolved::Attachments)?;
         let description = Description { id: job.id.clone(), input, output, mapping, system, attachments };
         if let Some(part) = description.attachments_apart() {
-            match &description.output {
-                Output::Http(output) => output.attachments(part).map(drop),
-                Output::Cloud(output) if output.provider == CloudProvider::S3 => output.attachments(part).map(drop),
-                _ => Err("those of rows and lines stand in the document: `mode` is `inline` or `list`".to_owned()),
-            }
-            .map_err(Unresolved::Attachments)?;
+            apart(&description.output, part).map_err(Unresolved::Attachments)?;
         }
         Ok(description)
     }

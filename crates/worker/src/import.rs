@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::Checkpoint;
 use crate::documents;
 use crate::mapping::Mapping;
+use crate::output::http::path::{self, PathError};
 use crate::output::s3::key::{Template, TemplateError, Use};
 use crate::queue::{DOCUMENT_BYTES_MAX, Entry, State};
 use crate::secret::Redactor;
@@ -149,10 +150,15 @@ impl Import {
             "http" => {
                 let target = text(output, "target_url").unwrap_or_default().trim_end_matches('/');
                 let template = text(output, "url_template").unwrap_or("{target_url}/{doc_id}");
-                made.insert(
-                    "url".to_owned(),
-                    template.replace("{target_url}", target).replace("{doc_id}", "{id}").into(),
-                );
+                let url = template.replace("{target_url}", target).replace("{doc_id}", "{id}");
+                // Deletions that would not say of which document they are were sent all the same.
+                let is_told = at(output, "send_delete_body") == Some(&Value::Bool(true));
+                let checked = path::check(&url, path::Use::Documents { is_deleted: true, is_told });
+                if matches!(checked, Err(PathError::Lost(_) | PathError::Same)) {
+                    self.note("url_template: a deletion would not be about its document alone; none is sent");
+                    made.insert("on_delete".to_owned(), "ignore".into());
+                }
+                made.insert("url".to_owned(), url.into());
                 set(&mut made, "method", at(output, "write_method").cloned());
                 set(&mut made, "delete_method", at(output, "delete_method").cloned());
                 set(&mut made, "send_delete_body", at(output, "send_delete_body").cloned());
@@ -230,7 +236,9 @@ impl Import {
         set(&mut queue, "retention_seconds", at(config, "output.dlq.retention_seconds").cloned());
         set(&mut queue, "max_replay_attempts", at(config, "output.dlq.max_replay_attempts").cloned());
         let mut checkpoint = Map::new();
-        set(&mut checkpoint, "client_id", at(config, "checkpoint.client_id").cloned());
+        for name in ["client_id", "every_n_docs", "every_seconds"] {
+            set(&mut checkpoint, name, at(config, &format!("checkpoint.{name}")).cloned());
+        }
         if at(config, "output.halt_on_failure") == Some(&Value::Bool(false)) {
             self.note("halt_on_failure: false put outages into the queue; here they are waited for");
         }
@@ -374,7 +382,7 @@ mod tests {
             "changes_feed": {"feed_type": "websocket", "active_only": true, "include_docs": false, "since": "0", "channels": ["a"], "limit": 0},
             "threads": 4,
             "processing": {"sequential": false, "max_concurrent": 20, "ignore_delete": false, "get_batch_number": 100},
-            "checkpoint": {"enabled": true, "client_id": "changes_worker", "file": "checkpoint.json"},
+            "checkpoint": {"enabled": true, "client_id": "changes_worker", "file": "checkpoint.json", "every_n_docs": 1000},
             "output": output,
             "logging": {}
         }).to_string()
@@ -406,7 +414,7 @@ mod tests {
         assert_eq!((&output["username"], &output["password"]), (&json!("u"), &json!("file:orders.password")));
         let job = body(&imported, "job::orders");
         assert_eq!((&job["mapping"], &job["enabled"]), (&json!("orders.json"), &json!(false)));
-        assert_eq!(job["system"]["checkpoint"]["client_id"], "changes_worker");
+        assert_eq!(job["system"]["checkpoint"], json!({"client_id": "changes_worker", "every_n_docs": 1000}));
         assert_eq!(imported.secrets.len(), 2);
         for (_, document) in &imported.documents {
             assert!(!document.to_string().contains("hunter2"));
@@ -424,9 +432,13 @@ mod tests {
             "request_options": {"headers": {"X-Api-Key": "hunter2", "X-From": "me"}, "params": {"a": 1}}});
         let imported = import("j", &config(http), &[]).unwrap();
         let output = &body(&imported, "outputs_http")["src"][0];
-        assert_eq!(output["url"], "https://h/in/{id}");
+        assert_eq!((&output["url"], &output["on_delete"]), (&json!("https://h/in/{id}"), &Value::Null));
         assert_eq!(output["headers"], json!({"X-Api-Key": "file:j.header-XApiKey", "X-From": "me"}));
         assert!(imported.notes.join("\n").contains("params"));
+        let hook = json!({"mode": "http", "target_url": "https://h/hook", "url_template": "{target_url}"});
+        let imported = import("j", &config(hook), &[]).unwrap();
+        assert_eq!(body(&imported, "outputs_http")["src"][0]["on_delete"], "ignore");
+        assert!(imported.notes.join("\n").contains("a deletion would not be about its document alone"));
         let stdout = import("j", &config(json!({"mode": "stdout"})), &[]).unwrap();
         assert_eq!(body(&stdout, "outputs_cloud")["src"][0]["provider"], "stdout");
         let s3 = json!({"mode": "s3", "s3": {"bucket": "b", "key_prefix": "p", "key_template": "{prefix}/{doc_id}.json", "access_key_id": "hunter2", "secret_access_key": "hunter2"}});

@@ -262,6 +262,11 @@ impl Mapping {
         self.function.as_ref()
     }
 
+    /// Whether it makes of each document just that document.
+    pub(crate) fn is_identity(&self) -> bool {
+        matches!((&self.matching, &self.function, &self.shape), (Matching::All, None, Shape::Document))
+    }
+
     /// The tables; none of a mapping to JSON.
     pub fn tables(&self) -> &[Table] {
         match &self.shape {

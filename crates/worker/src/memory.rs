@@ -116,6 +116,13 @@ impl Memory {
         Charge { permit: room.units.clone().acquire_many_owned(room.units(bytes)).await.ok(), own: None }
     }
 
+    /// Room for what is made, if it is to be had at once.
+    pub(crate) fn try_products(&self, bytes: usize) -> Option<Charge> {
+        let room = &self.0.products;
+        let permit = room.units.clone().try_acquire_many_owned(room.units(bytes)).ok()?;
+        Some(Charge { permit: Some(permit), own: None })
+    }
+
     /// Whether a job that cannot go on should give back what it holds of what was read: others wait for it.
     pub(crate) fn is_short(&self) -> bool {
         self.0.waiting.load(Ordering::SeqCst) > 0
@@ -150,7 +157,7 @@ impl Memory {
 
 /// Room that a job has; it is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub struct Charge {
     permit: Option<OwnedSemaphorePermit>,
     /// What this is counted in, too.
     own: Option<Arc<AtomicUsize>>,

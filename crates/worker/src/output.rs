@@ -12,9 +12,12 @@ pub mod s3;
 pub mod sqlite;
 pub mod tables;
 
+use std::sync::Arc;
+
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
+use crate::memory::Charge;
 use crate::rows::Product;
 
 /// What is to become of a document in a target.
@@ -42,6 +45,14 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// How many rows of tables it has.
+    pub fn rows(&self) -> usize {
+        match &self.state {
+            State::Is(Product::Rows(rows)) => rows.len(),
+            State::Is(Product::Nothing | Product::Json(_)) | State::Gone => 0,
+        }
+    }
+
     /// How large it is in memory, about.
     pub fn bytes(&self) -> usize {
         let product = match &self.state {
@@ -113,6 +124,10 @@ pub trait Target: Send {
     /// [`Refused`].
     fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send;
 
+    /// The room of the batch that is delivered next, which is given back once nobody has it. Who goes on with a batch that is no longer
+    /// waited for, on a thread that cannot be stopped, keeps it until then.
+    fn hold(&mut self, _room: Arc<Charge>) {}
+
     /// Takes a batch, in which no document stands twice. With transactions: all of it and the checkpoint that is reached by it,
     /// or nothing. Without: it may have taken a part of it, and is asked again for the whole or for parts.
     ///
@@ -127,6 +142,15 @@ pub trait Target: Send {
     /// Whether it has an attachment of a document already, as its digest says. Whatever goes wrong: no.
     fn holds(&mut self, _: &Delivery, _: &Stub) -> impl Future<Output = bool> + Send {
         std::future::ready(false)
+    }
+
+    /// Sees to it that what it has taken is still there after the machine's power has failed: a checkpoint elsewhere is to pass it. Only
+    /// what answers before that has something to do.
+    ///
+    /// # Errors
+    /// [`Refused`]: of what it took since this was last done, any part may be lost.
+    fn persist(&mut self) -> impl Future<Output = Result<(), Refused>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// Until when documents are waited for that it takes together. `None`: it takes what there is.

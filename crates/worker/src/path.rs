@@ -174,6 +174,11 @@ impl Path {
         elements
     }
 
+    /// Whether it finds the same wherever an element of the document's stands.
+    pub fn is_of_document(&self) -> bool {
+        self.root == Root::Document
+    }
+
     /// Whether it begins with `$#`, which only elements have.
     pub fn is_position(&self) -> bool {
         self.root == Root::Position

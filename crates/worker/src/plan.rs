@@ -92,6 +92,11 @@ impl<C> Plan<C> {
         self.under_way
     }
 
+    /// Whether there is a change whose document is idle.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Takes in the next change of the feed.
     ///
     /// # Errors

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
+
 use crate::checkpoint::Seq;
 
 /// Errors that are remembered.
@@ -53,6 +55,19 @@ struct Inner {
     delivered: VecDeque<(u64, u64)>,
 }
 
+/// What became of attachments that were to be delivered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachmentCounts {
+    /// Fetched of the source.
+    pub fetched: u64,
+    /// Bytes that these have.
+    pub bytes: u64,
+    /// Not fetched, as the target has them by their digest.
+    pub held: u64,
+    /// Not to be had: the source failed, or has none or another one than the document says, or it is too large.
+    pub failed: u64,
+}
+
 /// What a run tells, and another of the same job goes on with. All counts are of this process.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -60,6 +75,10 @@ pub struct Progress {
     queued: AtomicU64,
     replayed: AtomicU64,
     outages: AtomicU64,
+    attachments: AtomicU64,
+    attachment_bytes: AtomicU64,
+    attachments_held: AtomicU64,
+    attachments_failed: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -90,6 +109,17 @@ impl Progress {
     /// Tries that failed by the state of the source or the target.
     pub fn outages(&self) -> u64 {
         self.outages.load(Ordering::Relaxed)
+    }
+
+    /// What became of attachments.
+    pub fn attachments(&self) -> AttachmentCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AttachmentCounts {
+            fetched: of(&self.attachments),
+            bytes: of(&self.attachment_bytes),
+            held: of(&self.attachments_held),
+            failed: of(&self.attachments_failed),
+        }
     }
 
     /// What was delivered in a second, as the mean of the last minute.
@@ -150,6 +180,19 @@ impl Progress {
 
     pub(crate) fn add_replayed(&self) {
         self.replayed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_attachment(&self, bytes: usize) {
+        self.attachments.fetch_add(1, Ordering::Relaxed);
+        self.attachment_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_attachment_held(&self) {
+        self.attachments_held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_attachment_failed(&self) {
+        self.attachments_failed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn add_outage(&self, error: &str) {

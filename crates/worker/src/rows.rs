@@ -7,7 +7,7 @@ use flatbed_flatten::json::{Object, Value, write_string};
 
 use crate::datum::{Datum, Mismatch, key_text};
 use crate::mapping::{Column, Mapping, Shape, Table};
-use crate::path::Scope;
+use crate::path::{Path, Scope};
 use crate::transform::{TooLarge, json_of};
 
 /// Rows that one document may produce, of all tables.
@@ -209,6 +209,12 @@ fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<
         if rows.len() + scopes.len() > ROWS_MAX {
             return Err(Unmappable::TooMany);
         }
+        // What a column takes of the document is the same in each row: it is looked for and made once.
+        let mut same: Vec<Option<Datum>> = Vec::with_capacity(table.columns.len());
+        for column in &table.columns {
+            let is_same = column.path.as_ref().is_some_and(Path::is_of_document) && scopes.len() > 1;
+            same.push(if is_same { Some(value_of(&table.name, column, Scope::of(document))?) } else { None });
+        }
         for scope in scopes {
             let mut values = Vec::with_capacity(table.columns.len());
             for (place, column) in table.columns.iter().enumerate() {
@@ -220,7 +226,10 @@ fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<
                 };
                 let datum = match foreign {
                     Some(foreign) => parents(foreign).unwrap_or(Datum::Null),
-                    None => value_of(&table.name, column, scope)?,
+                    None => match same.get(place) {
+                        Some(Some(datum)) => datum.clone(),
+                        _ => value_of(&table.name, column, scope)?,
+                    },
                 };
                 if datum == Datum::Null && (!column.is_nullable || table.key.contains(&place)) {
                     return Err(Unmappable::Null(table.name.clone(), column.name.clone()));
@@ -245,7 +254,15 @@ fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<
     Ok(rows)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Values that were looked for.
+    static LOOKED_FOR: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 fn value_of(table: &str, column: &Column, scope: Scope<'_, '_>) -> Result<Datum, Unmappable> {
+    #[cfg(test)]
+    LOOKED_FOR.set(LOOKED_FOR.get() + 1);
     let found = column.path.as_ref().and_then(|path| path.resolve(scope));
     let value = match &column.transform {
         None => found,
@@ -355,6 +372,20 @@ mod tests {
         let wide = json!({"tables": [{"name": "t", "primary_key": ["n"], "source_array": "$.items", "columns": {"n": "$#", "d": "$$"}}]});
         let document = json!({"_id": "a", "items": vec![0; 9_000], "text": "x".repeat(20_000)});
         assert_eq!(made(wide, document).unwrap_err(), "what the document produces is too large");
+    }
+
+    #[test]
+    fn what_is_the_documents_is_made_once_for_all_its_rows() {
+        let columns = json!({"n": "$#", "length": {"path": "$$.text", "transform": "uppercase().length()"}, "id": "$._id", "own": "$.v"});
+        let mapping =
+            json!({"tables": [{"name": "t", "primary_key": ["n"], "source_array": "$.items", "columns": columns}]});
+        let items: Vec<_> = (0..9_000).map(|at| json!({"v": at})).collect();
+        let rows = made(mapping, json!({"_id": "a", "items": items, "text": "x".repeat(10_000)})).unwrap();
+        let row = |at: usize| format!(r#"{{"id":"a","length":10000,"n":{at},"own":{at}}}"#);
+        assert!(rows.starts_with(&format!("{{\"t\":[{},{}", row(0), row(1))), "{}", &rows[..200]);
+        assert!(rows.ends_with(&format!("{}]}}", row(8_999))));
+        // Two of the document, two of each row.
+        assert_eq!(LOOKED_FOR.get(), 2 + 2 * 9_000);
     }
 
     #[test]

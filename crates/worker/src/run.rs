@@ -1,14 +1,17 @@
 //! One run of a job: from its checkpoint on until it is asked to end, or cannot go on.
 //!
-//! Pages are read until there is a batch or the feed's end, and the next one is read while a batch is delivered, as far as there is
-//! [memory](crate::memory). A batch goes to the target in parts of some megabytes, each with the checkpoint that is reached by it; a
-//! target that keeps none has it at the source, every 1,000 documents or 5 s. A part that is refused as poison is split in halves until
-//! the guilty document is alone; that goes to the queue, and the checkpoint passes it with the next part. One that is refused for the
-//! target's state is made anew and tried again, and nothing else is delivered meanwhile.
+//! Pages are read until there is a batch or the feed's end; the next one is read, and what is delivered next is made, while a batch is
+//! written, as far as there is [memory](crate::memory). A batch goes to the target in parts of some megabytes, each with the checkpoint
+//! that is reached by it; a target that keeps none has it at the source, as often as the job says. A part that is refused as poison is
+//! halved until the guilty document is alone; that goes to the queue, and the checkpoint passes it with the next part. One that is
+//! refused for the target's state is made anew and tried again, and nothing else is delivered meanwhile.
 
+mod ahead;
 mod attaching;
 mod delivering;
+mod fetched;
 mod held;
+mod keeping;
 mod products;
 mod reading;
 mod replays;
@@ -21,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 
 use crate::change::Change;
-use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange, local_id};
+use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange};
 use crate::documents::{Description, ResetTo, SourceType, System};
 use crate::failure::{Failure, Guard, Halt};
 use crate::memory::{Charge, Memory};
@@ -32,16 +35,15 @@ use crate::queue::Entry;
 use crate::script::Scripts;
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
+use ahead::Ahead;
+use fetched::Fetched;
 pub use held::Held;
-use reading::Reading;
+use keeping::Moment;
+use reading::{Pace, Reading};
 pub use replays::{Replayed, Wanted};
 
 /// Changes that are read ahead.
 const ADMITTED_MAX: usize = 10_000;
-
-/// A checkpoint is written to a source after so many documents, or such a time.
-const KEEP_AFTER: u64 = 1_000;
-const KEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Entries are looked for so often, while there are changes without end.
 const REPLAY_EVERY: Duration = Duration::from_secs(5);
@@ -142,7 +144,11 @@ struct Waiting {
 pub struct Runner<'j, S, T, Q> {
     job: &'j Description,
     source: Arc<S>,
-    target: T,
+    /// `None` while it is written to.
+    target: Option<T>,
+    /// Whether that keeps the checkpoint, and until when documents are waited for that it takes together.
+    keeps_checkpoint: bool,
+    window: Option<Window>,
     queue: Q,
     redactor: Redactor,
     stop: watch::Receiver<bool>,
@@ -160,8 +166,14 @@ pub struct Runner<'j, S, T, Q> {
     /// What this job has of it for what it has read, in bytes.
     own: Arc<AtomicUsize>,
     plan: Plan<Waiting>,
+    fetched: Fetched,
+    /// What is delivered next, as far as it is made.
+    ahead: Option<Ahead>,
+    /// Documents that are delivered together at most, by how many the target took last.
+    together: usize,
     /// A page that is under way.
     reading: Option<Reading>,
+    pace: Pace,
     /// Where the next page begins.
     read_to: Seq,
     /// Whether the last page was the feed's end.
@@ -177,11 +189,14 @@ pub struct Runner<'j, S, T, Q> {
     identity: SourceIdentity,
     guard: Guard,
     counts: Counts,
-    /// Failures in a row, of the target and of the source.
+    /// Failures in a row: of the target, of the target to keep what it took, and of the source.
     failures: u32,
+    persist_failures: u32,
     source_failures: u32,
     /// The last page could not be read, and is asked for again once all is delivered.
     is_source_away: bool,
+    /// It has not answered since it was last looked whether it still is the source that it was.
+    was_source_away: bool,
     chance: u32,
     is_initial_sync_done: bool,
     /// Where the checkpoint may be, and where it is.
@@ -190,7 +205,7 @@ pub struct Runner<'j, S, T, Q> {
     written: Seq,
     /// The revision of the one at the source.
     rev: Option<String>,
-    /// Documents since it was written, and when that was.
+    /// Documents that were delivered or put aside since it was written, and when that was.
     unkept: u64,
     kept_at: Instant,
 }
@@ -209,7 +224,9 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         Runner {
             job,
             source: Arc::new(source),
-            target,
+            keeps_checkpoint: target.keeps_checkpoint(),
+            window: target.window().map(Window::held),
+            target: Some(target),
             queue,
             redactor,
             stop,
@@ -224,7 +241,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             memory: Memory::default(),
             own: Arc::default(),
             plan: Plan::new(ADMITTED_MAX),
+            fetched: Fetched::default(),
+            ahead: None,
+            together: ADMITTED_MAX,
             reading: None,
+            pace: Pace::new(Memory::default(), Arc::default()),
             read_to: Seq::default(),
             is_at_end: false,
             page_rows: reading::rows_max(job),
@@ -236,8 +257,10 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             guard: Guard::default(),
             counts: Counts::default(),
             failures: 0,
+            persist_failures: 0,
             source_failures: 0,
             is_source_away: false,
+            was_source_away: false,
             chance: 0x9e37_79b9,
             is_initial_sync_done: false,
             reached: None,
@@ -307,9 +330,16 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Runs, and says what came of it; gives back the parts.
-    pub async fn run(mut self) -> (End, Counts, Arc<S>, T, Q) {
+    ///
+    /// The target is `None` where it was lost.
+    pub async fn run(mut self) -> (End, Counts, Arc<S>, Option<T>, Q) {
         let Err(end) = self.run_to_end().await;
+        self.keep_at_end(&end).await;
         (end, self.counts, self.source, self.target, self.queue)
+    }
+
+    fn target(&mut self) -> Result<&mut T, End> {
+        self.target.as_mut().ok_or_else(|| End::GaveUp("the target is lost".to_owned()))
     }
 
     fn system(&self) -> &'j System {
@@ -317,6 +347,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     async fn run_to_end(&mut self) -> Result<std::convert::Infallible, End> {
+        self.pace = Pace::new(self.memory.clone(), self.own.clone());
         let checkpoint = self.begin().await?;
         if self.reset.is_some() {
             return Err(End::Done);
@@ -327,8 +358,8 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         };
         (self.begun_at, self.written) = (self.read_to.clone(), self.read_to.clone());
         self.progress.at(&self.read_to);
-        let window = self.target.window().map(Window::held);
-        let batch_max = window.map_or(self.system().processing.batch(), |window| window.documents);
+        let window = self.window;
+        let batch_max = window.map_or(self.batch_max(), |window| window.documents);
         let bytes_max = window.map_or(reading::ADMITTED_BYTES_MAX, |window| window.bytes);
         loop {
             // What a window has gathered is delivered before the end, so that it is not read once more.
@@ -338,7 +369,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             let has_enough = |this: &Self| {
                 let is_full = this.plan.admitted() >= batch_max || this.own.load(Ordering::Relaxed) >= bytes_max;
                 let is_away = this.is_source_away && !this.plan.is_empty();
-                this.is_at_end || is_full || is_away || *this.stop.borrow()
+                this.is_at_end || is_full || is_away || this.ahead.is_some() || *this.stop.borrow()
             };
             while !has_enough(self) && self.start_reading(false).await? {
                 match self.take_in().await {
@@ -353,16 +384,16 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 if !self.is_at_end && !self.is_source_away {
                     self.start_reading(false).await?;
                 }
-                let mut batch = Vec::new();
-                while let Some(taken) = self.plan.take(batch_max) {
-                    batch.push(taken);
+                if self.ahead.is_none() {
+                    self.ahead = self.take_batch(batch_max).map(Ahead::unmade);
                 }
                 // What is lost between the two must end the run, not spin.
-                if batch.is_empty() {
+                let Some(next) = self.ahead.take() else {
                     return Err(End::GaveUp("changes are left that nothing is to be done with".to_owned()));
-                }
-                self.deliver(batch).await?;
-                self.keep(window.is_some()).await?;
+                };
+                self.deliver(next, batch_max).await?;
+                self.fetched.clear();
+                self.keep(if window.is_some() { Moment::Rest } else { Moment::Batch }).await?;
                 // What was gathered is delivered whole; else a page that is there comes first.
                 if window.is_none() {
                     break;
@@ -378,7 +409,10 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             }
             (self.is_initial_sync_done, self.first_end) = (true, None);
             self.progress.behind(0);
-            self.keep(true).await?;
+            self.keep(Moment::Rest).await?;
+            if !self.is_at_end {
+                continue;
+            }
             if self.is_once && !is_more {
                 return Err(End::Done);
             }
@@ -387,66 +421,6 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 self.take_in().await?;
             }
         }
-    }
-
-    /// Writes the checkpoint where no batch has written it. `is_idle`: now, and not only once it is worth it.
-    async fn keep(&mut self, is_idle: bool) -> Result<(), End> {
-        self.reached = self.plan.checkpoint().or(self.reached.take());
-        if let Some(reached) = &self.reached {
-            self.progress.at(reached);
-        }
-        let is_due = is_idle || self.unkept >= KEEP_AFTER || self.kept_at.elapsed() >= KEEP_EVERY;
-        let Some(seq) = self.reached.clone().filter(|seq| is_due && *seq != self.written) else { return Ok(()) };
-        let checkpoint = self.checkpoint_at(seq.clone());
-        if self.system().processing.dry_run {
-            return Ok(());
-        }
-        (self.unkept, self.kept_at) = (0, Instant::now());
-        self.check_held()?;
-        if self.target.keeps_checkpoint() {
-            // Nothing of it can be poison.
-            while let Err(refused) = self.target.deliver(Vec::new(), Some(checkpoint.clone())).await {
-                let until = self.note_refused(refused)?;
-                self.pause_giving_back(until).await?;
-                self.check_held()?;
-            }
-            self.failures = 0;
-            self.written = seq;
-            return Ok(());
-        }
-        let id = self.local_id();
-        let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
-        if written == Err(SourceError::Status(409)) {
-            // Who has the job now writes it under a higher epoch.
-            match self.source.checkpoint(&id).await {
-                Ok(Some((other, _))) if other.epoch > self.epoch => return Err(End::Superseded),
-                Ok(found) => {
-                    let rev = found.map(|(_, rev)| rev);
-                    written = self.source.write_checkpoint(&id, &checkpoint, rev.as_deref()).await;
-                }
-                Err(error) => written = Err(error),
-            }
-        }
-        match written {
-            Ok(rev) => (self.rev, self.written) = (Some(rev), seq),
-            // It is written the next time; what is lost by it is delivered again.
-            Err(error) => match self.queue.keep(&checkpoint).await {
-                Ok(()) => self.written = seq,
-                Err(other) => {
-                    let other = self.redactor.text(&other, 500);
-                    tracing::warn!(job = self.job.id, %error, other, "a job's checkpoint could not be written");
-                }
-            },
-        }
-        Ok(())
-    }
-
-    /// Where its checkpoint lies at the source.
-    fn local_id(&self) -> String {
-        let input = &self.job.input;
-        let client_id = self.system().checkpoint.client_id.as_deref().unwrap_or("changes_worker");
-        let place = input.url.as_deref().or(input.local.as_deref()).unwrap_or_default();
-        local_id(client_id, place, &input.changes_feed.channels, &self.job.id)
     }
 
     /// Where a job without a checkpoint begins.
@@ -461,7 +435,8 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     /// The checkpoint to go on from: the target's, else the one that lies at the source.
     async fn begin(&mut self) -> Result<Option<Checkpoint>, End> {
         let found = loop {
-            match self.target.begin(self.epoch).await {
+            let epoch = self.epoch;
+            match self.target()?.begin(epoch).await {
                 Ok(found) => break found,
                 Err(refused) => self.pause_for(refused).await?,
             }
@@ -476,7 +451,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         let mut checkpoint = found;
         // What a target keeps is the truth, also where it has nothing: its tables may be new.
         let id = self.local_id();
-        while checkpoint.is_none() && !self.target.keeps_checkpoint() {
+        while checkpoint.is_none() && !self.keeps_checkpoint {
             match self.source.checkpoint(&id).await {
                 Ok(Some((found, rev))) => (checkpoint, self.rev) = (Some(found), Some(rev)),
                 Ok(None) => break,
@@ -485,13 +460,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
         let copy = self.starting_at.take();
         let checkpoint = match (checkpoint, copy) {
-            (Some(one), Some(copy)) if !self.target.keeps_checkpoint() => {
+            (Some(one), Some(copy)) if !self.keeps_checkpoint => {
                 let is_newer = (copy.epoch, copy.time) > (one.epoch, one.time);
                 Some(if is_newer { copy } else { one })
             }
             (one, copy) => one.or(copy),
         };
-        (self.failures, self.source_failures) = (0, 0);
+        (self.failures, self.source_failures, self.was_source_away) = (0, 0, false);
         self.progress.sampled(&update_seq);
         if let Some(to) = self.reset {
             let (seq, is_initial_sync_done) = match (to, checkpoint) {
@@ -503,11 +478,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 return Ok(None);
             }
             self.is_initial_sync_done = is_initial_sync_done;
-            self.reached = Some(seq);
             // Unlike any that is written.
             self.written = Seq::unlike_any();
             while self.written == Seq::unlike_any() {
-                self.keep(true).await?;
+                self.reached = Some(seq.clone());
+                self.keep(Moment::Reset).await?;
                 if self.written == Seq::unlike_any() {
                     self.pause_for(Refused::failed(Failure::Connection, "the checkpoint could not be written")).await?;
                 }
@@ -533,7 +508,9 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 Err(error) => self.pause_for_source(&error).await?,
             }
         };
-        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(End::Strange)
+        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(End::Strange)?;
+        self.was_source_away = false;
+        Ok(())
     }
 
     fn checkpoint_at(&self, seq: Seq) -> Checkpoint {
@@ -547,10 +524,6 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             epoch: self.epoch,
             source,
         }
-    }
-
-    fn check_held(&self) -> Result<(), End> {
-        if self.held.as_ref().is_none_or(Held::is_held) { Ok(()) } else { Err(End::Superseded) }
     }
 
     /// Waits before the target is tried again, as long as the schedule and the target ask.
@@ -578,6 +551,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             return Err(End::Nonsense(nonsense.to_string()));
         }
         self.source_failures = self.source_failures.saturating_add(1);
+        self.was_source_away = true;
         self.progress.lose_sight();
         self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
     }

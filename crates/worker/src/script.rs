@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_flatten::json::{Limits, Value, as_written, parse};
 
 use crate::mapping::Mapping;
 use crate::memory::Memory;
@@ -61,6 +61,12 @@ pub async fn product(
     text: &str,
     bytes_max: usize,
 ) -> Result<Result<Product, Unmappable>, ScriptError> {
+    if mapping.is_identity()
+        && let Ok(Some(text)) = as_written(text.as_bytes(), &Limits::default())
+    {
+        let is_too_large = text.len() > bytes_max;
+        return Ok(if is_too_large { Err(Unmappable::TooLarge) } else { Ok(Product::Json(text.to_owned())) });
+    }
     let Some(source) = mapping.function() else {
         let _alone = memory.parsing(text.len()).await;
         // It was written from a value; were it none now, its rows must not go for it.

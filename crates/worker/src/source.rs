@@ -12,7 +12,7 @@ use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde_json::json;
 
-use crate::change::{Nonsense, Page, What};
+use crate::change::{Nonsense, Page, What, next_page};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use crate::documents::{ChangesFeed, FeedType, SourceType};
 use crate::peer::{Answer, Bounds, Peer, PeerError};
@@ -73,6 +73,21 @@ pub trait Source: Send + Sync + 'static {
     /// [`SourceError`].
     fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<Page, SourceError>> + Send;
 
+    /// As [`Source::page`]. `next` is given where the page behind this one begins, as soon as that is known and if there is more: what is
+    /// asked for then comes while this one is still read. It may be wrong: the page says.
+    ///
+    /// # Errors
+    /// [`SourceError`].
+    fn page_and(
+        &self,
+        since: &Seq,
+        ask: Ask,
+        next: impl FnOnce(Seq) + Send,
+    ) -> impl Future<Output = Result<Page, SourceError>> + Send {
+        drop(next);
+        self.page(since, ask)
+    }
+
     /// A document's newest state as JSON text; `None` where there is none that the job may see.
     ///
     /// # Errors
@@ -127,6 +142,10 @@ impl HttpSource {
         HttpSource { peer, kind, feed, live: tokio::sync::Mutex::default(), has_no_bulk: AtomicBool::new(false) }
     }
 
+    fn is_couchdb(&self) -> bool {
+        matches!(self.kind, SourceType::Flatbed | SourceType::Couchdb)
+    }
+
     async fn get(&self, path: &str, bounds: Bounds) -> Result<Answer, SourceError> {
         Ok(self.peer.call(Method::GET, path, &json_headers(), Bytes::new(), bounds).await?)
     }
@@ -134,10 +153,15 @@ impl HttpSource {
     /// The request for changes: which documents it is about may be too long for a path.
     fn changes(&self, feed: &str, since: &Seq) -> (Method, String, Bytes) {
         let mut path = format!("/_changes?feed={feed}&since={}", encode_segment(since.as_str()));
-        if self.feed.include_docs != Some(false) {
+        let of = &self.feed;
+        // Whether a document that has left one of these channels is in another one of them, the row says only with it.
+        if of.include_docs != Some(false) || !of.channels.is_empty() {
             path.push_str("&include_docs=true");
         }
-        let of = &self.feed;
+        // Of what the reader loses with a right. Sync Gateway has it since version 3, and takes no notice of it before.
+        if self.kind != SourceType::Couchdb {
+            path.push_str("&revocations=true");
+        }
         if let Some(filter) = &of.filter {
             path.push_str(&format!("&filter={}", encode_segment(filter)));
         } else if !of.channels.is_empty() {
@@ -201,6 +225,8 @@ impl HttpSource {
                 let Some(doc) = found.filter(is_it) else { continue };
                 change.what = if doc.get("_deleted") == Some(&Value::Bool(true)) {
                     What::Deleted
+                } else if is_hidden(doc) {
+                    What::Removed
                 } else {
                     What::Changed(json_of(doc))
                 };
@@ -219,6 +245,11 @@ fn path_of(id: &str) -> String {
     }
 }
 
+/// Whether it stands for a document that has left the reader's channels.
+fn is_hidden(doc: &Value<'_>) -> bool {
+    doc.get("_removed") == Some(&Value::Bool(true))
+}
+
 fn json_headers() -> HeaderMap {
     let json = HeaderValue::from_static("application/json");
     [(header::ACCEPT, json.clone()), (header::CONTENT_TYPE, json)].into_iter().collect()
@@ -226,7 +257,8 @@ fn json_headers() -> HeaderMap {
 
 impl Source for HttpSource {
     async fn identity(&self) -> Result<(SourceIdentity, Seq), SourceError> {
-        let answer = self.get("", SHORT).await?;
+        // Sync Gateway sends whoever asks without the slash elsewhere.
+        let answer = self.get(if self.is_couchdb() { "" } else { "/" }, SHORT).await?;
         if answer.status != 200 {
             return Err(SourceError::Status(answer.status));
         }
@@ -239,13 +271,16 @@ impl Source for HttpSource {
             _ => None,
         };
         // Sync Gateway's is the moment at which its process began to serve the database.
-        let is_couchdb = matches!(self.kind, SourceType::Flatbed | SourceType::Couchdb);
-        let instance = if is_couchdb { text("instance_start_time") } else { None };
-        let incarnation = update_seq.incarnation().filter(|_| is_couchdb).map(str::to_owned);
+        let instance = if self.is_couchdb() { text("instance_start_time") } else { None };
+        let incarnation = update_seq.incarnation().filter(|_| self.is_couchdb()).map(str::to_owned);
         Ok((SourceIdentity { instance, server: text("server_uuid"), incarnation }, update_seq))
     }
 
     async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
+        self.page_and(since, ask, drop).await
+    }
+
+    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<Page, SourceError> {
         let mut feed = "normal";
         if ask.is_to_wait {
             match self.feed.feed_type {
@@ -271,6 +306,11 @@ impl Source for HttpSource {
         let answer = self.peer.call(method, &path, &json_headers(), body, bounds).await?;
         if answer.status != 200 {
             return Err(SourceError::Status(answer.status));
+        }
+        if let Some(seq) = next_page(&answer.body) {
+            next(seq);
+            // Who asks for it is not behind this page.
+            tokio::task::yield_now().await;
         }
         let mut page = Page::read(&answer.body)?;
         let left = ask.bytes_max.saturating_sub(answer.body.len());
@@ -302,9 +342,11 @@ impl Source for HttpSource {
         match answer.status {
             200 => {
                 let value = parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("a document is no JSON"))?;
-                Ok(Some(json_of(&value)))
+                Ok((!is_hidden(&value)).then(|| json_of(&value)))
             }
             404 => Ok(None),
+            // What is in none of the reader's channels.
+            403 if !self.is_couchdb() => Ok(None),
             status => Err(SourceError::Status(status)),
         }
     }

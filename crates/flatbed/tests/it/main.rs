@@ -21,5 +21,7 @@ mod support;
 mod syncstorage;
 mod upgrade;
 mod worker;
+mod worker_attachments;
+mod worker_gateway;
 mod worker_process;
 mod worker_torture;

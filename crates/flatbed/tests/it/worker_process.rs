@@ -370,9 +370,12 @@ async fn leases_are_the_administrators() {
     let hold = "/_worker/_api/leases/j/hold";
     let (one, two) = ("01".repeat(16), "02".repeat(16));
     let stranger = Url::parse(&format!("http://{}", server.url.authority())).unwrap();
-    for (method, path) in
-        [(Method::GET, "/_worker/_api/leases"), (Method::POST, take), (Method::DELETE, "/_worker/_api/leases/j")]
-    {
+    for (method, path) in [
+        (Method::GET, "/_worker/_api/leases"),
+        (Method::POST, "/_worker/_api/leases"),
+        (Method::POST, take),
+        (Method::DELETE, "/_worker/_api/leases/j"),
+    ] {
         let mut connection = flatbed_client::Connection::open(&stranger).await.unwrap();
         assert_eq!(call(&mut connection, method, path, "").await.0, 401, "{path}");
     }
@@ -395,6 +398,41 @@ async fn leases_are_the_administrators() {
     assert_eq!(ask(&server, Method::POST, hold, told.clone()).await.1["ours"], false);
     let told_of_two = json!({"owner": two, "told": {"epoch": risen}});
     assert_eq!(ask(&server, Method::POST, hold, told_of_two.clone()).await.1["ours"], true);
+    // Several at once: each is asked for by itself.
+    let all = "/_worker/_api/leases";
+    let of =
+        |owner: &str, id: &str, epoch: u64| json!({"owner": owner, "held": [{"id": id, "told": {"epoch": epoch}}]});
+    let mut held = of(&two, "j", risen);
+    held["held"].as_array_mut().unwrap().insert(0, json!({"id": "gone", "told": {"epoch": 7}}));
+    assert_eq!(ask(&server, Method::POST, all, held.clone()).await, (200, json!({"ours": [false, true]})));
+    assert_eq!(ask(&server, Method::POST, all, of(&one, "j", risen)).await.1["ours"], json!([false]));
+    assert_eq!(ask(&server, Method::POST, all, of(&two, "j", risen - 1)).await.1["ours"], json!([false]));
+    assert_eq!(ask(&server, Method::POST, all, json!({"owner": two, "held": []})).await.1["ours"], json!([]));
+    let many: Vec<_> = (0..101).map(|at| json!({"id": at.to_string(), "told": {"epoch": 1}})).collect();
+    let long = |count: usize| vec![json!({"id": "j", "told": {"epoch": 1, "x": "x".repeat(49_900)}}); count];
+    for held in [
+        json!(7),
+        json!([7]),
+        json!([{"id": "j"}]),
+        json!([{"id": "", "told": {"epoch": 1}}]),
+        json!([{"id": "j", "told": {"epoch": 0}}]),
+        json!([{"id": "j", "told": {"epoch": 1}}, {"id": "j", "told": {"epoch": 1}}]),
+        json!([{"id": "j", "told": {"epoch": 1, "x": "x".repeat(60_000)}}]),
+        json!(many),
+        json!(
+            long(11)
+                .into_iter()
+                .enumerate()
+                .map(|(at, mut row)| {
+                    row["id"] = at.to_string().into();
+                    row
+                })
+                .collect::<Vec<_>>()
+        ),
+    ] {
+        assert_eq!(ask(&server, Method::POST, all, json!({"owner": two, "held": held})).await.0, 400);
+    }
+    assert_eq!(ask(&server, Method::POST, all, json!({"owner": "x", "held": []})).await.0, 400);
     // Given back; what was sent under the old epoch comes late, from who has it again.
     let release = "/_worker/_api/leases/j/release";
     assert_eq!(ask(&server, Method::POST, release, told_of_two).await.1["ours"], true);

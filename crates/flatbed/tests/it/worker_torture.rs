@@ -5,7 +5,8 @@
 //! ended, and comes back; each target suffers what its kind may suffer (`target.rs`), one thing after the other; the disk of the files
 //! is full. Some documents are poison: no target can map them (1 %), or those that judge refuse them (1 %).
 //!
-//! At the end each target has what the source has, but for documents whose newest state is poison, of which it may have rows of an older
+//! Meanwhile, where there are few documents, each target that loses nothing has what its job says that it has, or the queue does. At the end
+//! each target has what the source has, but for documents whose newest state is poison, of which it may have rows of an older
 //! one; the queue has each of those and nothing that another thing than its document was to blame for. Once the documents and the
 //! targets are mended and the queue is replayed, it is empty, and each target has all.
 //!
@@ -45,7 +46,7 @@ use endpoint::Endpoint;
 use lines::{LinesFile, Store};
 use model::{Documents, Random, Rows, add_rows, differences, is_heavy, is_unmappable};
 use processes::sleep;
-use source::Source;
+use source::{Place as InFeed, Source};
 use tables::Tables;
 use target::{Fault, Target, job_of};
 
@@ -58,8 +59,10 @@ const REPLAYS_MAX: u32 = 5;
 /// Documents of a request.
 const AT_ONCE: usize = 500;
 
-/// Seconds of changes and faults, where nothing is said.
-const SHORT: f64 = 9.5;
+/// Seconds of changes and faults, where nothing is said, and before that of an endpoint that is away: as long as it takes until a lease
+/// tells of it.
+const SHORT: f64 = 6.5;
+const AWAY: Duration = Duration::from_secs(3);
 
 fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
@@ -229,6 +232,47 @@ impl Torture {
         wrong
     }
 
+    /// What a job says that it has done is done: of targets that lose nothing each document up to there is in it, or in the queue.
+    /// `None`: somebody was away.
+    async fn passed(&self) -> Option<Vec<String>> {
+        let reached = self.source.reached().await?;
+        let documents = self.source.changes().await?;
+        let mut wrong = Vec::new();
+        for target in self.targets.iter().filter(|target| target.keeps_what_it_has()) {
+            let Some(at) = reached.get(target.id()) else { continue };
+            let of = target.clone();
+            let found = tokio::task::spawn_blocking(move || of.rows()).await.unwrap();
+            let queued = self.source.queued(target.id()).await?;
+            for (seq, document) in documents.iter().filter(|(seq, _)| seq <= at) {
+                let text = |name: &str| document[name].as_str().unwrap().to_owned();
+                let (id, mut expected) = ((text("_id"), text("_rev")), Rows::new());
+                add_rows(&id.0, document, &mut expected);
+                let is_there = expected.iter().all(|(key, row)| found.get(key) == Some(row));
+                if !is_there && !queued.contains(&id) {
+                    wrong.push((seq, format!("{}: {id:?} of {seq:?} is passed by {at:?}", target.id())));
+                }
+            }
+        }
+        // What has changed meanwhile was there, perhaps.
+        let now: HashSet<InFeed> = self.source.changes().await?.into_iter().map(|(seq, _)| seq).collect();
+        Some(wrong.into_iter().filter(|(seq, _)| now.contains(*seq)).map(|(_, text)| text).collect())
+    }
+
+    /// While nothing is taken no job may say that it was, however long it waits.
+    async fn an_endpoint_is_away(&self, documents: &mut Documents) {
+        let Some(endpoint) = self.targets.iter().find(|target| target.id() == "http") else { return };
+        endpoint.suffers(Fault::Answers(503), true);
+        let batch = documents.change(20);
+        self.source.write(documents, &batch).await;
+        let begun = Instant::now();
+        while begun.elapsed() < AWAY {
+            let passed = self.passed().await.unwrap_or_default();
+            assert!(passed.is_empty(), "{}", passed.join("\n"));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        endpoint.suffers(Fault::Answers(503), false);
+    }
+
     /// Waits until all is as it should be.
     async fn settle(&self, is_mended: bool) {
         let (begun, mut said) = (Instant::now(), Instant::now());
@@ -305,6 +349,9 @@ async fn targets_have_what_the_source_has() {
         let path = format!("/_worker/job::{}", target.id());
         source.ask(Method::PUT, &path, job_of(&**target, if is_long { 500 } else { 20 })).await;
     }
+    if !is_long {
+        torture.an_endpoint_is_away(&mut documents).await;
+    }
     let own = random(1);
     chaos.server = chaos.run(move |place, is_over| processes::server(place, server, own, is_over));
     for (at, target) in torture.targets.iter().enumerate() {
@@ -320,17 +367,25 @@ async fn targets_have_what_the_source_has() {
 
     let mut own = random(3);
     let until = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(SHORT));
-    let mut replays = 0;
+    let (mut replays, mut looks, mut looked) = (0, 0, Instant::now());
     while Instant::now() < until {
         let count = 1 + own.below(50);
         let batch = documents.change(count);
         source.write(&mut documents, &batch).await;
         tokio::time::sleep(own.seconds(0.0, 0.2)).await;
+        if !is_long && looked.elapsed() > Duration::from_millis(300) {
+            let passed = torture.passed().await;
+            looks += u32::from(passed.is_some());
+            let passed = passed.unwrap_or_default();
+            assert!(passed.is_empty(), "{}", passed.join("\n"));
+            looked = Instant::now();
+        }
         if own.below(50) == 0 && replays < REPLAYS_MAX {
             replays += 1;
             source.replay(own.one(&torture.targets).id()).await;
         }
     }
+    println!("looked {looks} times at what is passed");
     loop {
         let batch = documents.cleared();
         if batch.is_empty() {

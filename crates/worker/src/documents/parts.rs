@@ -8,6 +8,7 @@ use serde::Deserialize;
 use crate::attachments::AttachmentsPart;
 use crate::output::Window;
 use crate::output::body::Format;
+use crate::output::http::path::{self, PathError};
 use crate::output::s3::key::{Template, TemplateError, Use};
 use crate::output::s3::{OBJECT_BYTES_MAX, ObjectFormat, OnObjectDelete};
 use crate::queue::REPLAYS_MAX;
@@ -175,6 +176,17 @@ pub struct RdbmsOutput {
     pub pool_max: Option<u32>,
 }
 
+/// What becomes of deletions at an endpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnHttpDelete {
+    /// They are sent, to where the document is.
+    #[default]
+    Delete,
+    /// Nothing.
+    Ignore,
+}
+
 /// An HTTP target.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct HttpOutput {
@@ -189,6 +201,9 @@ pub struct HttpOutput {
     /// Whether a deletion has a body.
     #[serde(default)]
     pub send_delete_body: bool,
+    /// What becomes of deletions.
+    #[serde(default)]
+    pub on_delete: OnHttpDelete,
     /// Headers; values may be references.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
@@ -203,6 +218,23 @@ pub struct HttpOutput {
 }
 
 impl HttpOutput {
+    /// The server, and the template of paths behind it, which has a slash at least.
+    pub fn parts(&self) -> (&str, &str) {
+        let begin = self.url.find("://").map_or(0, |at| at + 3);
+        let end = self.url.get(begin..).and_then(|rest| rest.find('/')).map_or(self.url.len(), |at| begin + at);
+        let (server, template) = self.url.split_at_checked(end).unwrap_or((&self.url, ""));
+        (server, if template.is_empty() { "/" } else { template })
+    }
+
+    /// Whether documents and their deletions have a place there.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn check(&self) -> Result<(), PathError> {
+        let is_deleted = self.on_delete == OnHttpDelete::Delete;
+        path::check(self.parts().1, path::Use::Documents { is_deleted, is_told: self.send_delete_body })
+    }
+
     /// The path of attachments, a template.
     ///
     /// # Errors
@@ -215,15 +247,9 @@ impl HttpOutput {
                     "`url_template` must say where they go, as the documents' URL has a question mark".to_owned()
                 );
             }
-            None => {
-                let path = self.url.splitn(4, '/').nth(3).unwrap_or_default();
-                format!("/{}/{{attachment}}", path.trim_end_matches('/')).replace("//", "/")
-            }
+            None => format!("{}/{{attachment}}", self.parts().1.trim_end_matches('/')),
         };
-        let has = |names: [&str; 2]| names.iter().any(|name| template.contains(name));
-        if !has(["{attachment}", "{attachment_name}"]) || !has(["{id}", "{doc_id}"]) {
-            return Err("a path of attachments needs {id} and {attachment}: all would be one".to_owned());
-        }
+        path::check(&template, path::Use::Attachments).map_err(|error| error.to_string())?;
         Ok(template)
     }
 }
@@ -390,15 +416,29 @@ pub(super) struct RetryPart {
     pub(super) backoff_max_seconds: Option<f64>,
 }
 
-/// When a checkpoint is written to a source.
+/// When a checkpoint is written to a source, and under which name.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct CheckpointPart {
     /// What a worker is called there.
     pub client_id: Option<String>,
-    /// After so many changes.
+    /// See [`CheckpointPart::documents`].
     pub every_n_docs: Option<u64>,
-    /// After such a time.
+    /// See [`CheckpointPart::period`].
     pub every_seconds: Option<f64>,
+}
+
+impl CheckpointPart {
+    /// It is written once so many documents are delivered or in the queue since it was: as in seed 003, within a batch too. `None`, for 0
+    /// too: the worker chooses.
+    pub fn documents(&self) -> Option<u64> {
+        self.every_n_docs.filter(|documents| *documents > 0)
+    }
+
+    /// It is written once it is so old and could be newer; where the feed ends, too, and not at once. `None`, for 0 too: the worker chooses.
+    pub fn period(&self) -> Option<std::time::Duration> {
+        let seconds = self.every_seconds.filter(|seconds| *seconds > 0.0)?;
+        std::time::Duration::try_from_secs_f64(seconds).ok()
+    }
 }
 
 /// What becomes of entries.

@@ -184,6 +184,9 @@ fn what_is_refused() {
             "/src/0/accept_self_signed_certs",
         ),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://{host}/x"}]}), "behind the server's name"),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{type}/{_id}"}]}), "sent to {type}"),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/hook"}]}), "which document it is of"),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id"}]}), "a brace"),
         (
             json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}", "method": "GET"}]}),
             "/src/0/method",
@@ -216,6 +219,14 @@ fn what_is_refused() {
 fn the_others() {
     let http = json!({"type": "outputs_http", "src": [{"id": "a", "url": "https://h:8443/in/{id}", "headers": {"Authorization": "env:FLATBED_WORKER_H"}}]});
     assert!(matches!(read_of(&http), Ok(Document::Outputs(OutputType::Http, all)) if all.len() == 1));
+    for members in [
+        json!({"url": "http://h/{type}/{_id}", "on_delete": "ignore"}),
+        json!({"url": "http://h", "send_delete_body": true}),
+    ] {
+        let mut output = json!({"id": "a"});
+        output.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        assert!(read_of(&json!({"type": "outputs_http", "src": [output]})).is_ok(), "{members}");
+    }
     // What the worker writes is a document of its database, with all that a source may say of itself.
     let source = crate::checkpoint::SourceIdentity {
         instance: Some("17".to_owned()),

@@ -4,17 +4,24 @@
 //!
 //! It has no transactions: of a batch that is refused some documents may have been taken. Which they are is remembered until the
 //! batch, or the part of it that they are in, is taken whole, so that what is tried again is what is left.
+//!
+//! What is to go and is not there is gone. Whether an endpoint that says so knows the place at all is seen by its documents, which go
+//! before the deletions of their batch: see `doubts`.
 
-use std::collections::HashSet;
+mod doubts;
+pub mod path;
+
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use flatbed_client::encode_segment;
 use flatbed_flatten::json::{Limits, Value, parse};
 use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use self::doubts::Doubts;
+use self::path::{has_members, path_of};
 use super::body::{Format, deletion};
 use super::{Delivery, Refused, State, Target};
 use crate::attachments::{Attachment, Stub};
@@ -24,13 +31,9 @@ use crate::mapping::Table;
 use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::rows::{Product, rows_json};
-use crate::transform::text_of;
 
 /// What is read of an answer.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-
-/// The longest path that a template makes.
-const PATH_BYTES_MAX: usize = 8 << 10;
 
 /// What tells the bytes of an attachment from others.
 const DIGEST: HeaderName = HeaderName::from_static("flatbed-digest");
@@ -46,6 +49,8 @@ pub struct Ways {
     pub delete_method: Method,
     /// Whether a deletion has a body.
     pub is_delete_with_body: bool,
+    /// Whether none is sent.
+    pub is_delete_ignored: bool,
     /// What bodies are written as.
     pub format: Format,
     /// Where attachments go that are delivered by themselves: as the document's, with `{attachment}`.
@@ -62,38 +67,20 @@ pub struct Http {
     tables: Vec<Table>,
     at_once: usize,
     epoch: u64,
-    /// Sequences of documents that were taken, of a batch that was not.
-    taken: HashSet<String>,
+    /// Documents that were taken, of a batch that was not, with their sequences: one of each, as a newer one may come instead.
+    taken: HashMap<String, String>,
+    doubts: Doubts,
 }
 
-/// The path of a document, or of an attachment of it: `{id}`, `{rev}`, `{seq}`, `{attachment}` and members of what it produces
-/// (`{customer.id}`), percent-encoded. `None`: it is too long, a member is missing, or the template has a name of nothing.
-pub fn path_of(template: &str, delivery: &Delivery, body: &Value<'_>, attachment: Option<&str>) -> Option<String> {
-    let mut path = String::with_capacity(template.len() + delivery.id.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (name, after) = after.split_once('}')?;
-        path.push_str(before);
-        let value = match (name, attachment) {
-            ("id", _) => encode_segment(&delivery.id),
-            ("doc_id", Some(_)) => encode_segment(&delivery.id),
-            ("rev", _) => encode_segment(&delivery.rev),
-            ("seq", _) => encode_segment(&delivery.seq),
-            ("attachment" | "attachment_name", Some(attachment)) => encode_segment(attachment),
-            (member, _) => {
-                let found = member.split('.').try_fold(body, |value, name| value.get(name))?;
-                encode_segment(&text_of(found))
-            }
-        };
-        // Dots alone would be a path of their own to whoever makes it plain.
-        if matches!(value.as_str(), "" | "." | "..") {
-            return None;
-        }
-        path.push_str(&value);
-        rest = after;
-    }
-    path.push_str(rest);
-    (path.len() <= PATH_BYTES_MAX).then_some(path)
+/// What an endpoint says of what it was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It took it.
+    Taken,
+    /// What is to go is not there (404); or there is no such place.
+    Unknown,
+    /// What is to go is gone (410), or nobody is told.
+    Gone,
 }
 
 /// What a document is as JSON; `None`: it is to be deleted.
@@ -105,14 +92,21 @@ pub(super) fn json_of(delivery: &Delivery, tables: &[Table]) -> Option<String> {
     }
 }
 
+fn is_gone(delivery: &Delivery) -> bool {
+    matches!(delivery.state, State::Gone | State::Is(Product::Nothing))
+}
+
 impl Http {
     /// An endpoint, for a mapping with such tables, with at most so many requests at once.
     pub fn new(peer: Peer, ways: Ways, tables: Vec<Table>, at_once: usize) -> Http {
-        Http { peer, ways, tables, at_once: at_once.max(1), epoch: 0, taken: HashSet::new() }
+        Http { peer, ways, tables, at_once: at_once.max(1), epoch: 0, taken: HashMap::new(), doubts: Doubts::default() }
     }
 
-    async fn one(&self, delivery: &Delivery) -> Result<(), Refused> {
+    async fn one(&self, delivery: &Delivery) -> Result<Told, Refused> {
         let json = json_of(delivery, &self.tables);
+        if json.is_none() && self.ways.is_delete_ignored {
+            return Ok(Told::Gone);
+        }
         let (method, text) = match &json {
             Some(json) => (self.ways.method.clone(), Some(json.clone())),
             None if self.ways.is_delete_with_body => (self.ways.delete_method.clone(), Some(deletion(&delivery.id))),
@@ -125,9 +119,11 @@ impl Http {
             None => Bytes::new(),
         };
         let (path, places) = {
-            let value = json.as_ref().and_then(|json| parse(json.as_bytes(), &Limits::default()).ok());
-            let value = value.as_ref().unwrap_or(&Value::Null);
             let template = self.ways.attachments.as_deref().unwrap_or_default();
+            let is_needed = has_members(&self.ways.template) || has_members(template);
+            let value = json.as_ref().filter(|_| is_needed);
+            let value = value.and_then(|json| parse(json.as_bytes(), &Limits::default()).ok());
+            let value = value.as_ref().unwrap_or(&Value::Null);
             let place = |attachment: &Attachment| path_of(template, delivery, value, Some(&attachment.stub.name));
             let places: Vec<_> = delivery.attachments.iter().map(place).collect();
             (path_of(&self.ways.template, delivery, value, None), places)
@@ -135,7 +131,6 @@ impl Http {
         for (attachment, place) in delivery.attachments.iter().zip(places) {
             self.attach(delivery, attachment, place).await?;
         }
-        // A deletion cannot be sent to a place that the document's members name: nobody knows them any more.
         let path =
             path.ok_or_else(|| Refused::failed(Failure::TooLarge, "the template makes no path of this document"))?;
         let mut headers = HeaderMap::new();
@@ -143,6 +138,30 @@ impl Http {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.ways.format.content_type()));
         }
         self.send(method, &path, headers, delivery, body, json.is_none()).await
+    }
+
+    /// Sends deletions once more that are in doubt, if it is known now that the endpoint did not know the place. What the batch has of the
+    /// same documents is newer.
+    async fn settle_doubts(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
+        if !self.doubts.is_to_be_settled() {
+            return Ok(());
+        }
+        let newer: HashSet<&str> = batch.iter().map(|delivery| delivery.id.as_str()).collect();
+        let again: Vec<Delivery> =
+            self.doubts.deletions().filter(|it| !newer.contains(it.id.as_str())).cloned().collect();
+        for group in again.chunks(self.at_once) {
+            for sent in join_all(group.iter().map(|delivery| self.one(delivery))).await {
+                match sent {
+                    // No document of the batch is to blame for that.
+                    Err(refused) if refused.is_poison() => {
+                        tracing::warn!(?refused, "an endpoint refuses a deletion that it did not know before");
+                    }
+                    sent => drop(sent?),
+                }
+            }
+        }
+        self.doubts.settle();
+        Ok(())
     }
 
     /// Sends an attachment that the endpoint does not have.
@@ -156,7 +175,7 @@ impl Http {
         let kind = HeaderValue::from_str(&stub.content_type).ok().filter(|kind| !kind.is_empty());
         headers.insert(header::CONTENT_TYPE, kind.unwrap_or_else(octets));
         headers.extend(HeaderValue::from_str(&stub.digest).ok().map(|digest| (DIGEST, digest)));
-        self.send(self.ways.method.clone(), &path, headers, delivery, body.clone(), false).await
+        self.send(self.ways.method.clone(), &path, headers, delivery, body.clone(), false).await.map(drop)
     }
 
     async fn send(
@@ -167,7 +186,9 @@ impl Http {
         delivery: &Delivery,
         body: Bytes,
         is_deletion: bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<Told, Refused> {
+        // With `POST` and `PUT` something would be made there: who has no such place has not taken it.
+        let may_be_gone = is_deletion && matches!(method, Method::DELETE | Method::PATCH);
         headers.insert("flatbed-epoch", HeaderValue::from(self.epoch));
         if let Ok(seq) = HeaderValue::from_str(&delivery.seq) {
             headers.insert("flatbed-seq", seq);
@@ -182,9 +203,9 @@ impl Http {
             answer => answer,
         };
         match answer {
-            Ok(answer) if (200..300).contains(&answer.status) => Ok(()),
-            // What is to go is not there.
-            Ok(answer) if is_deletion && matches!(answer.status, 404 | 410) => Ok(()),
+            Ok(answer) if (200..300).contains(&answer.status) => Ok(Told::Taken),
+            Ok(answer) if is_deletion && answer.status == 410 => Ok(Told::Gone),
+            Ok(answer) if may_be_gone && answer.status == 404 => Ok(Told::Unknown),
             Ok(answer) => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
                 Err(Refused::Failed {
@@ -211,7 +232,13 @@ impl Target for Http {
             let value = parse(json.as_bytes(), &Limits::default()).ok()?;
             path_of(template, delivery, &value, Some(&stub.name))
         };
-        let Some(path) = json_of(delivery, &self.tables).and_then(place) else { return false };
+        // It is asked for each of a document's attachments.
+        let path = if has_members(template) {
+            json_of(delivery, &self.tables).and_then(place)
+        } else {
+            path_of(template, delivery, &Value::Null, Some(&stub.name))
+        };
+        let Some(path) = path else { return false };
         let bounds = Bounds { bytes_max: ANSWER_BYTES_MAX, time_max: self.ways.time_max };
         let answer = self.peer.call(Method::HEAD, &path, &HeaderMap::new(), Bytes::new(), bounds).await;
         let Ok(Answer { status: 200, headers, .. }) = answer else { return false };
@@ -221,58 +248,34 @@ impl Target for Http {
     }
 
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
-        let left: Vec<&Delivery> = batch.iter().filter(|delivery| !self.taken.contains(&delivery.seq)).collect();
-        for group in left.chunks(self.at_once) {
+        self.settle_doubts(&batch).await?;
+        let left = batch.iter().filter(|delivery| self.taken.get(&delivery.id) != Some(&delivery.seq));
+        // Whether the place is there is seen by what is to be stored there.
+        let (deletions, documents): (Vec<&Delivery>, Vec<&Delivery>) = left.partition(|delivery| is_gone(delivery));
+        for group in documents.chunks(self.at_once).chain(deletions.chunks(self.at_once)) {
             let this = &*self;
             let sent = join_all(group.iter().map(|delivery| this.one(delivery))).await;
             let mut refused = None;
             for (delivery, sent) in group.iter().zip(sent) {
                 match sent {
-                    Ok(()) => {
-                        self.taken.insert(delivery.seq.clone());
+                    Ok(told) => {
+                        self.doubts.note(delivery, told);
+                        self.taken.insert(delivery.id.clone(), delivery.seq.clone());
                     }
-                    Err(error) => refused = refused.or(Some(error)),
+                    Err(error) => {
+                        self.doubts.note_refused(&error);
+                        refused = refused.or(Some(error));
+                    }
                 }
             }
             if let Some(refused) = refused {
                 return Err(refused);
             }
+            self.settle_doubts(&batch).await?;
         }
         for delivery in &batch {
-            self.taken.remove(&delivery.seq);
+            self.taken.remove(&delivery.id);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_stay_where_their_template_puts_them() {
-        let delivery = |id: &str| Delivery {
-            id: id.to_owned(),
-            rev: "1-x".to_owned(),
-            seq: "7".to_owned(),
-            state: State::Gone,
-            attachments: Vec::new(),
-        };
-        let body = parse(br#"{"customer":{"id":7},"name":"a/b?c"}"#, &Limits::default()).unwrap();
-        let path = |template: &str, id: &str| path_of(template, &delivery(id), &body, None);
-        assert_eq!(path("/in/{id}", "order::1/2").as_deref(), Some("/in/order%3A%3A1%2F2"));
-        assert_eq!(
-            path("/{customer.id}/{name}?rev={rev}&seq={seq}", "a").as_deref(),
-            Some("/7/a%2Fb%3Fc?rev=1-x&seq=7")
-        );
-        assert_eq!(path("/x", "a").as_deref(), Some("/x"));
-        let of = |name: &str| path_of("/in/{doc_id}/{attachment}", &delivery("a/b"), &body, Some(name));
-        assert_eq!(of("c d/../e.png").as_deref(), Some("/in/a%2Fb/c%20d%2F..%2Fe.png"));
-        assert_eq!([of(".."), path("/{id}/{attachment}", "a")], [None, None]);
-        for (template, id) in [("/{id}", ".."), ("/{id}", "."), ("/{gone}", "a"), ("/{customer.x}", "a"), ("/{id", "a")]
-        {
-            assert_eq!(path(template, id), None, "{template} {id}");
-        }
-        assert_eq!(path("/{id}", &"a".repeat(PATH_BYTES_MAX)), None);
     }
 }

@@ -3,83 +3,201 @@
 //! A line is an object: `id`, `rev`, `seq`, and `doc` with what the document produces, or `deleted`. Who reads them takes the last
 //! line of each document: a batch whose checkpoint was not written comes again.
 
-use std::io::{self, Write};
+pub mod turns;
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_flatten::json::Object;
 
+use self::turns::Turn;
 use super::{Delivery, Refused, State, Target};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::mapping::Table;
+use crate::memory::Charge;
 use crate::rows::{Product, rows_json};
+
+/// Bytes of lines that are written at once.
+const WRITTEN_BYTES: usize = 256 << 10;
 
 /// Lines to something that is written to.
 #[derive(Debug)]
 pub struct Lines<W> {
+    /// `None` while a thread has it.
+    writer: Option<Writer<W>>,
+    tables: Arc<Vec<Table>>,
+    turn: Turn,
+    /// Of what is written next.
+    room: Option<Arc<Charge>>,
+    /// The file whose lines must last.
+    kept_by: Option<Arc<File>>,
+    /// Whether lines were written since they were last sure to.
+    is_unkept: bool,
+}
+
+/// Somebody waits for what is written, as long as this is there.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug)]
+struct Writer<W> {
     to: W,
-    tables: Vec<Table>,
     /// What was written last is no whole line: a disk was full, or a process ended.
     is_torn: bool,
 }
 
 /// A delivery's line, with its end.
 pub fn line(delivery: &Delivery, tables: &[Table]) -> Vec<u8> {
-    let mut line = Object::text(|object| {
-        object.string("id", &delivery.id).string("rev", &delivery.rev).string("seq", &delivery.seq);
-        match &delivery.state {
-            State::Is(Product::Json(text)) => {
-                object.raw("doc", text.as_bytes());
-            }
-            State::Is(Product::Rows(rows)) => {
-                object.raw("doc", rows_json(tables, rows).as_bytes());
-            }
-            // A target without claims cannot know whether it ever had it.
-            State::Is(Product::Nothing) | State::Gone => {
-                object.bool("deleted", true);
+    let mut line = Vec::new();
+    add_line(delivery, tables, &mut line);
+    line
+}
+
+fn add_line(delivery: &Delivery, tables: &[Table], out: &mut Vec<u8>) {
+    let mut object = Object::new(out);
+    object.string("id", &delivery.id).string("rev", &delivery.rev).string("seq", &delivery.seq);
+    match &delivery.state {
+        State::Is(Product::Json(text)) => {
+            object.raw("doc", text.as_bytes());
+        }
+        State::Is(Product::Rows(rows)) => {
+            object.raw("doc", rows_json(tables, rows).as_bytes());
+        }
+        // A target without claims cannot know whether it ever had it.
+        State::Is(Product::Nothing) | State::Gone => {
+            object.bool("deleted", true);
+        }
+    }
+    object.end();
+    out.push(b'\n');
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes a batch; no more of it once nobody wants it any longer.
+    fn write_all(&mut self, batch: &[Delivery], tables: &[Table], is_wanted: &AtomicBool) -> io::Result<()> {
+        let mut lines = Vec::new();
+        if self.is_torn && !batch.is_empty() {
+            // Or the two were one line, which nobody could read.
+            lines.push(b'\n');
+        }
+        for delivery in batch {
+            add_line(delivery, tables, &mut lines);
+            if lines.len() >= WRITTEN_BYTES {
+                self.write(&lines, is_wanted)?;
+                lines.clear();
             }
         }
-    });
-    line.push(b'\n');
-    line
+        self.write(&lines, is_wanted)?;
+        self.to.flush()
+    }
+
+    fn write(&mut self, mut lines: &[u8], is_wanted: &AtomicBool) -> io::Result<()> {
+        while !lines.is_empty() {
+            if !is_wanted.load(Ordering::SeqCst) {
+                return Err(io::Error::other("nobody waits for it any longer"));
+            }
+            let count = match self.to.write(lines) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                written => written?,
+            };
+            let (written, rest) = lines.split_at_checked(count).unwrap_or((lines, &[]));
+            let last = written.last().ok_or(ErrorKind::WriteZero)?;
+            self.is_torn = *last != b'\n';
+            lines = rest;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file ends within a line.
+fn breaks_off(file: &File) -> io::Result<bool> {
+    let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
+    let mut byte = [0];
+    Ok(file.read_at(&mut byte, last)? == 1 && byte != *b"\n")
+}
+
+fn refused(error: io::Error) -> Refused {
+    Refused::failed(Failure::Storage, error)
 }
 
 impl<W: Write> Lines<W> {
     /// For a mapping with such tables.
     pub fn new(to: W, tables: Vec<Table>) -> Lines<W> {
-        Lines { to, tables, is_torn: false }
+        let writer = Some(Writer { to, is_torn: false });
+        let (tables, turn) = (Arc::new(tables), Turn::default());
+        Lines { writer, tables, turn, room: None, kept_by: None, is_unkept: false }
     }
 
-    /// Behind what is no whole line, if so it is.
+    /// Which others write to, too: whoever has the turn.
     #[must_use]
-    pub fn behind(self, is_torn: bool) -> Lines<W> {
-        Lines { is_torn, ..self }
+    pub fn in_turn(self, turn: Turn) -> Lines<W> {
+        Lines { turn, ..self }
     }
 
-    /// What was written to.
-    pub fn into_inner(self) -> W {
-        self.to
+    /// With lines that last: `file` is what is written to, and may be read. What is no file, but a pipe, keeps nothing.
+    #[must_use]
+    pub fn kept_by(self, file: Arc<File>) -> Lines<W> {
+        let is_file = file.metadata().is_ok_and(|of| of.is_file());
+        Lines { kept_by: Some(file).filter(|_| is_file), ..self }
+    }
+
+    /// What was written to. `None`: the thread that wrote did not come back.
+    pub fn into_inner(self) -> Option<W> {
+        self.writer.map(|writer| writer.to)
     }
 }
 
-impl<W: Write + Send> Target for Lines<W> {
+impl<W: Write + Send + 'static> Target for Lines<W> {
+    /// Waits for the thread of a run that was dropped, and looks how that left the file.
     async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        let turn = self.turn.take().await?;
+        if let Some(file) = self.kept_by.clone() {
+            let torn = tokio::task::spawn_blocking(move || breaks_off(&file)).await;
+            let is_torn = torn.map_err(io::Error::other).and_then(|torn| torn).map_err(refused)?;
+            self.writer.iter_mut().for_each(|writer| writer.is_torn = is_torn);
+        }
+        drop(turn);
         Ok(None)
     }
 
-    /// Writes a batch, and through to where it goes. It waits for the disk where it is called: a line takes microseconds.
+    fn hold(&mut self, room: Arc<Charge>) {
+        self.room = Some(room);
+    }
+
+    /// Writes a batch, on a thread that may wait for the disk. Where this is dropped the thread ends with what it has begun.
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
-        let refused = |error: io::Error| Refused::failed(Failure::Storage, error);
-        for delivery in &batch {
-            let mut line = line(delivery, &self.tables);
-            if self.is_torn {
-                // Or the two were one line, which nobody could read.
-                line.insert(0, b'\n');
-            }
-            self.is_torn = true;
-            self.to.write_all(&line).map_err(refused)?;
-            self.is_torn = false;
-        }
-        self.to.flush().map_err(refused)
+        let room = self.room.take();
+        let lost = || Refused::failed(Failure::Storage, "what is written to is lost");
+        let turn = self.turn.take().await?;
+        let mut writer = self.writer.take().ok_or_else(lost)?;
+        let (tables, is_wanted) = (self.tables.clone(), Arc::new(AtomicBool::new(true)));
+        let _wanted = Wanted(is_wanted.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            let written = writer.write_all(&batch, &tables, &is_wanted);
+            drop((batch, room, turn));
+            (writer, written)
+        });
+        let (writer, written) = written.await.map_err(|_| lost())?;
+        self.writer = Some(writer);
+        self.is_unkept = true;
+        written.map_err(refused)
+    }
+
+    async fn persist(&mut self) -> Result<(), Refused> {
+        let Some(file) = self.kept_by.clone().filter(|_| self.is_unkept) else { return Ok(()) };
+        let kept = tokio::task::spawn_blocking(move || file.sync_data()).await;
+        kept.map_err(io::Error::other).and_then(|kept| kept).map_err(refused)?;
+        self.is_unkept = false;
+        Ok(())
     }
 }
 
@@ -104,7 +222,7 @@ mod tests {
             State::Is(Product::Rows(Vec::new())),
         ];
         lines.deliver(batch.map(of).to_vec(), None).await.unwrap();
-        let text = String::from_utf8(lines.into_inner()).unwrap();
+        let text = String::from_utf8(lines.into_inner().unwrap()).unwrap();
         let head = r#"{"id":"a\n","rev":"1-x","seq":"7-y","#;
         let ends = [r#""doc":{"n":1}}"#, r#""deleted":true}"#, r#""deleted":true}"#, r#""doc":{}}"#];
         assert_eq!(text.lines().collect::<Vec<_>>(), ends.map(|end| format!("{head}{end}")));
@@ -141,7 +259,7 @@ mod tests {
         let batch = vec![gone("a"), gone("b")];
         assert!(lines.deliver(batch.clone(), None).await.is_err());
         lines.deliver(batch, None).await.unwrap();
-        let text = String::from_utf8(lines.into_inner().0).unwrap();
+        let text = String::from_utf8(lines.into_inner().unwrap().0).unwrap();
         let whole = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         assert_eq!(whole.map(|line| line["id"].clone()).collect::<Vec<_>>(), ["a", "b"], "{text}");
     }

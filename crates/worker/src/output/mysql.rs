@@ -17,7 +17,7 @@ use super::Refused;
 use super::tables::dialect::Dialect;
 use super::tables::fit::{Found, FoundColumn};
 use super::tables::steps::{Step, parts, rows_of};
-use super::tables::{Batch, CLAIMS_MAX, Driver, Opening, Tables};
+use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, Opening, Tables};
 use crate::datum::Datum;
 use crate::difference::Claim;
 use crate::failure::{Class, Failure};
@@ -238,31 +238,44 @@ impl Session {
         Ok(Some(before.map(|(_, checkpoint)| checkpoint).unwrap_or_default()))
     }
 
-    async fn open(&mut self, opening: &Opening) -> Result<Option<Vec<(String, Claim)>>, Fault> {
-        let Opening { job, epoch, checkpoint, documents } = opening;
+    /// Reads claims as they come. False: no further ones are wanted.
+    async fn claims(&mut self, statement: &str, params: Vec<Value>, claims: &mut Claims) -> Result<bool, Fault> {
+        let connection = &mut self.connection;
+        let reading = async {
+            let mut rows = connection.exec_iter(statement, Params::Positional(params)).await?;
+            let mut read: Result<bool, Fault> = Ok(true);
+            while let (Ok(true), Some(row)) = (&read, rows.next().await?) {
+                let of = || Ok((text(&row, 0)?, Claim { table: text(&row, 1)?, key: text(&row, 2)? }));
+                read = of().map(|(document, claim)| claims.take(document, claim));
+            }
+            // The server sends the others all the same.
+            rows.drop_result().await?;
+            Ok(read)
+        };
+        Session::in_time(self.time_max, reading).await?
+    }
+
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Fault> {
+        let Opening { job, epoch, checkpoint, documents, mut claims } = opening;
         self.batch("START TRANSACTION").await?;
         let fence = "SELECT epoch FROM flatbed_checkpoints WHERE job = ? FOR UPDATE";
-        let found = self.query(fence, vec![of(job)]).await?;
-        if found.first().and_then(|row| number(row, 0)) != Some(*epoch) {
+        let found = self.query(fence, vec![of(&job)]).await?;
+        if found.first().and_then(|row| number(row, 0)) != Some(epoch) {
             self.batch("ROLLBACK").await?;
             return Ok(None);
         }
         if let Some(checkpoint) = checkpoint {
             let statement = "UPDATE flatbed_checkpoints SET checkpoint = ? WHERE job = ?";
-            self.execute(statement, vec![of(checkpoint), of(job)]).await?;
+            self.execute(statement, vec![of(&checkpoint), of(&job)]).await?;
         }
-        let mut claims = Vec::new();
-        for part in lengths(documents, 1) {
+        for part in lengths(&documents, 1) {
             let statement = format!(
                 "SELECT document, tbl, `key` FROM flatbed_rows WHERE job = ? AND document IN ({}) LIMIT {}",
                 vec!["?"; part.len()].join(", "),
                 CLAIMS_MAX + 1
             );
-            let params = std::iter::once(of(job)).chain(part.iter().map(|document| of(document))).collect();
-            for row in self.query(&statement, params).await? {
-                claims.push((text(&row, 0)?, Claim { table: text(&row, 1)?, key: text(&row, 2)? }));
-            }
-            if claims.len() > CLAIMS_MAX {
+            let params = std::iter::once(of(&job)).chain(part.iter().map(|document| of(document))).collect();
+            if !self.claims(&statement, params, &mut claims).await? {
                 break;
             }
         }
@@ -495,9 +508,9 @@ impl Driver for Server {
         self.keep(session, done).await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Vec<(String, Claim)>>, Refused> {
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Refused> {
         let mut session = self.session()?;
-        let done = session.open(&opening).await;
+        let done = session.open(opening).await;
         self.keep(session, done).await
     }
 

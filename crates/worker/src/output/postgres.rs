@@ -10,13 +10,14 @@ mod sent;
 mod statements;
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
 
 use flatbed_client::Url;
+use futures_util::TryStreamExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
@@ -28,7 +29,7 @@ use super::Refused;
 use super::tables::dialect::Dialect;
 use super::tables::fit::{Found, FoundColumn};
 use super::tables::steps::{Step, parts, rows_of};
-use super::tables::{Batch, CLAIMS_MAX, Driver, Opening, Tables};
+use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, Opening, Tables};
 use crate::datum::Datum;
 use crate::difference::Claim;
 use crate::failure::Failure;
@@ -224,24 +225,35 @@ impl Session {
         Ok(Some(found))
     }
 
-    async fn open(&mut self, opening: &Opening) -> Result<Option<Vec<(String, Claim)>>, Fault> {
-        let Opening { job, epoch, checkpoint, documents } = opening;
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Fault> {
+        let Opening { job, epoch, checkpoint, documents, claims: mut found } = opening;
         let (fence, claims) = (self.prepared(FENCE).await?, self.prepared(CLAIMS).await?);
         let (client, claims_max) = (&self.client, CLAIMS_MAX as i64 + 1);
         let begun = Sent::now(client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"));
-        let fence_values: [Value<'_>; 3] = [job, epoch, checkpoint];
+        let fence_values: [Value<'_>; 3] = [&job, &epoch, &checkpoint];
         let fenced = Sent::now(client.execute(&fence, &fence_values));
-        let claims_values: [Value<'_>; 3] = [job, documents, &claims_max];
-        let found = (!documents.is_empty()).then(|| Sent::now(client.query(&claims, &claims_values)));
+        let claims_values: [Value<'_>; 3] = [&job, &documents, &claims_max];
+        let read = (!documents.is_empty()).then(|| {
+            Sent::now(async move {
+                let mut rows = pin!(client.query_raw(&claims, claims_values).await?);
+                while let Some(row) = rows.try_next().await? {
+                    // What comes behind it is left to the connection.
+                    if !found.take(row.try_get(0)?, Claim { table: row.try_get(1)?, key: row.try_get(2)? }) {
+                        break;
+                    }
+                }
+                Ok(found)
+            })
+        });
         begun.answer(self.time_max).await?;
         if fenced.answer(self.time_max).await? != 1 {
             self.batch("ROLLBACK").await?;
             return Ok(None);
         }
-        let Some(found) = found else { return Ok(Some(Vec::new())) };
-        let rows = found.answer(self.time_max).await?;
-        let claim = |row: &SqlRow| Ok((row.try_get(0)?, Claim { table: row.try_get(1)?, key: row.try_get(2)? }));
-        rows.iter().map(claim).collect::<Result<Vec<_>, tokio_postgres::Error>>().map(Some).map_err(Fault::from)
+        match read {
+            Some(read) => read.answer(self.time_max).await.map(Some),
+            None => Ok(Some(Claims::within(0, 0))),
+        }
     }
 
     async fn close(&mut self, batch: &Batch) -> Result<(), Fault> {
@@ -507,9 +519,9 @@ impl Driver for Server {
         self.keep(session, done).await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Vec<(String, Claim)>>, Refused> {
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Refused> {
         let mut session = self.session()?;
-        let done = session.open(&opening).await;
+        let done = session.open(opening).await;
         self.keep(session, done).await
     }
 

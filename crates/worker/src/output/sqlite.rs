@@ -14,7 +14,7 @@ use super::Refused;
 use super::tables::dialect::{Dialect, key_of};
 use super::tables::fit::{Family, Found, FoundColumn};
 use super::tables::steps::{Step, rows_of};
-use super::tables::{Batch, CLAIMS_MAX, Driver, Opening, Tables};
+use super::tables::{Batch, Claims, Driver, Opening, Tables};
 use crate::datum::{Datum, Type};
 use crate::difference::Claim;
 use crate::failure::Failure;
@@ -147,7 +147,7 @@ impl Driver for File {
         .await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Vec<(String, Claim)>>, Refused> {
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Refused> {
         self.with(move |connection| {
             if !connection.is_autocommit() {
                 connection.execute_batch("ROLLBACK")?;
@@ -155,19 +155,17 @@ impl Driver for File {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             let statement =
                 "UPDATE flatbed_checkpoints SET checkpoint = coalesce(?3, checkpoint) WHERE job = ?1 AND epoch = ?2";
-            let Opening { job, epoch, checkpoint, documents } = opening;
+            let Opening { job, epoch, checkpoint, documents, claims: mut found } = opening;
             if connection.prepare_cached(statement)?.execute(params![job, epoch, checkpoint])? != 1 {
                 connection.execute_batch("ROLLBACK")?;
                 return Ok(None);
             }
             let mut claims =
                 connection.prepare_cached("SELECT tbl, key FROM flatbed_rows WHERE job = ?1 AND document = ?2")?;
-            let mut found = Vec::new();
             for document in documents {
                 let of = |row: &rusqlite::Row<'_>| Ok(Claim { table: row.get(0)?, key: row.get(1)? });
                 for claim in claims.query_map([&job, &document], of)? {
-                    found.push((document.clone(), claim?));
-                    if found.len() > CLAIMS_MAX {
+                    if !found.take(document.clone(), claim?) {
                         return Ok(Some(found));
                     }
                 }

@@ -15,6 +15,7 @@ use crate::checkpoint::Checkpoint;
 use crate::difference::Claim;
 use crate::failure::Failure;
 use crate::mapping::Table;
+use crate::memory::Charge;
 use dialect::{Dialect, definition};
 use fit::{Found, is_replaceable, misfit, missing};
 use steps::{Step, steps, with_children};
@@ -24,6 +25,9 @@ pub const ROWS: &str = "flatbed_rows";
 
 /// Claims of the documents of a batch: one with more is split.
 pub const CLAIMS_MAX: usize = 200_000;
+
+/// What they may take, in bytes, with their documents' ids.
+pub const CLAIMS_BYTES_MAX: usize = 32 << 20;
 
 /// The table of where jobs stand.
 pub const CHECKPOINTS: &str = "flatbed_checkpoints";
@@ -43,6 +47,8 @@ pub struct Batch {
     pub steps: Vec<Step>,
     /// When rows are left that stay, as ISO 8601 in UTC.
     pub now: String,
+    /// What it takes.
+    pub room: Option<Arc<Charge>>,
 }
 
 /// What a target's transaction begins with.
@@ -54,8 +60,48 @@ pub struct Opening {
     pub epoch: i64,
     /// What is reached by it; `None`: what stands there stays.
     pub checkpoint: Option<String>,
-    /// The documents whose claims are wanted: one more than [`CLAIMS_MAX`] at most.
+    /// The documents whose claims are wanted.
     pub documents: Vec<String>,
+    /// Where these are put.
+    pub claims: Claims,
+}
+
+/// Claims with their documents, as they are read: no more than there may be, and one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims {
+    all: Vec<(String, Claim)>,
+    bytes: usize,
+    count_max: usize,
+    bytes_max: usize,
+}
+
+impl Claims {
+    /// So many at most, of so many bytes.
+    pub fn within(count_max: usize, bytes_max: usize) -> Claims {
+        Claims { all: Vec::new(), bytes: 0, count_max, bytes_max }
+    }
+
+    /// Takes one in. False: those are more than there may be, and no further one is to be read.
+    #[must_use]
+    pub fn take(&mut self, document: String, claim: Claim) -> bool {
+        self.bytes += document.len() + claim.table.len() + claim.key.len();
+        self.all.push((document, claim));
+        self.is_within()
+    }
+
+    /// How many were taken in.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    fn is_within(&self) -> bool {
+        self.all.len() <= self.count_max && self.bytes <= self.bytes_max
+    }
+
+    /// All of them. `None`: there are more than there may be.
+    pub fn all(self) -> Option<Vec<(String, Claim)>> {
+        self.is_within().then_some(self.all)
+    }
 }
 
 /// A database, as its kind speaks. Each wait of it has an end, after which its connection is given up.
@@ -98,7 +144,7 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// [`Refused`]; no transaction is open then.
-    fn open(&mut self, opening: Opening) -> impl Future<Output = Result<Option<Vec<(String, Claim)>>, Refused>> + Send;
+    fn open(&mut self, opening: Opening) -> impl Future<Output = Result<Option<Claims>, Refused>> + Send;
 
     /// Does what a batch wants, and commits.
     ///
@@ -120,13 +166,15 @@ pub struct Tables<D> {
     epoch: i64,
     /// What the connection's database has of them; `None`: it has not been looked at.
     found: Option<Arc<Vec<Found>>>,
+    /// Of the batch that is delivered.
+    room: Option<Arc<Charge>>,
 }
 
 impl<D: Driver> Tables<D> {
     /// Nothing is connected yet. `is_to_create`: tables that are missing when a run begins are made.
     pub fn new(driver: D, job: &str, tables: &[Table], is_to_create: bool) -> Tables<D> {
         let tables = Arc::new(tables.to_vec());
-        Tables { driver, job: job.to_owned(), tables, is_to_create, epoch: 0, found: None }
+        Tables { driver, job: job.to_owned(), tables, is_to_create, epoch: 0, found: None, room: None }
     }
 
     /// What it writes to.
@@ -201,35 +249,23 @@ impl<D: Driver> Tables<D> {
             epoch: self.epoch,
             checkpoint: checkpoint.map(|checkpoint| String::from_utf8(checkpoint.write(None)).unwrap_or_default()),
             documents: deliveries.iter().map(|delivery| delivery.id.clone()).collect(),
+            claims: Claims::within(CLAIMS_MAX, CLAIMS_BYTES_MAX),
         };
-        let before = self.driver.open(opening).await?.ok_or(Refused::Superseded)?;
-        if before.len() > CLAIMS_MAX {
+        let claims = self.driver.open(opening).await?.ok_or(Refused::Superseded)?;
+        let Some(before) = claims.all() else {
             self.driver.abandon().await;
             return Err(Refused::failed(Failure::TooLarge, "the documents of the batch have too many rows"));
-        }
+        };
         let mut steps = steps(&self.tables, deliveries, &before, replaced);
         if is_with_children {
             steps = with_children(&self.tables, steps);
         }
         let (tables, found, deliveries) = (self.tables.clone(), found.clone(), deliveries.clone());
-        let now = crate::time::now().to_string();
-        self.driver.close(Arc::new(Batch { job: self.job.clone(), tables, found, deliveries, steps, now })).await
-    }
-}
-
-impl<D: Driver> Target for Tables<D> {
-    fn keeps_checkpoint(&self) -> bool {
-        true
+        let (job, now, room) = (self.job.clone(), crate::time::now().to_string(), self.room.clone());
+        self.driver.close(Arc::new(Batch { job, tables, found, deliveries, steps, now, room })).await
     }
 
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
-        self.ready(true).await?;
-        self.epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
-        let text = self.driver.take_over(self.job.clone(), self.epoch).await?.ok_or(Refused::Superseded)?;
-        Ok(Checkpoint::read(text.as_bytes()))
-    }
-
-    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn take_in(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
         let found = self.ready(false).await?;
         let deliveries = Arc::new(batch);
         let refused = match self.attempt(&found, &deliveries, checkpoint.as_ref(), &[], false).await {
@@ -253,5 +289,28 @@ impl<D: Driver> Target for Tables<D> {
             Err(again) if again.is_poison() => Err(refused),
             done => done,
         }
+    }
+}
+
+impl<D: Driver> Target for Tables<D> {
+    fn keeps_checkpoint(&self) -> bool {
+        true
+    }
+
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+        self.ready(true).await?;
+        self.epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
+        let text = self.driver.take_over(self.job.clone(), self.epoch).await?.ok_or(Refused::Superseded)?;
+        Ok(Checkpoint::read(text.as_bytes()))
+    }
+
+    fn hold(&mut self, room: Arc<Charge>) {
+        self.room = Some(room);
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+        let done = self.take_in(batch, checkpoint).await;
+        self.room = None;
+        done
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Of<'c> {
     pub(super) id: &'c str,
     pub(super) rev: &'c str,
     pub(super) seq: &'c str,
+    /// Whether its text is as this program writes JSON, and need not be looked at once more.
+    pub(super) is_written: bool,
 }
 
 /// What a document says of those that are wanted, and its revision.
@@ -38,7 +40,7 @@ struct Wanted {
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// What a document's text becomes, in at most so many bytes; `None`: it is gone.
     pub(super) async fn made(&mut self, of: Of<'_>, text: Option<&str>, bytes_max: usize) -> Result<Delivery, Unmade> {
-        let Of { id, rev, seq } = of;
+        let Of { id, rev, seq, is_written } = of;
         let delivery = |state, attachments| Delivery {
             id: id.to_owned(),
             rev: rev.to_owned(),
@@ -48,10 +50,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         };
         let described = self.job;
         let (Some(settings), Some(with)) = (&described.attachments, text.filter(|text| text.contains(MEMBER))) else {
-            return Ok(delivery(self.produce(text, bytes_max).await?, Vec::new()));
+            return Ok(delivery(self.produce(text, is_written, bytes_max).await?, Vec::new()));
         };
         if settings.mode == Mode::Individual {
-            let mut delivery = delivery(self.produce(text, bytes_max).await?, Vec::new());
+            let mut delivery = delivery(self.produce(text, is_written, bytes_max).await?, Vec::new());
             if matches!(delivery.state, State::Is(Product::Nothing)) {
                 return Ok(delivery);
             }
@@ -62,7 +64,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         let wanted = self.wanted(settings, with).await?;
         if wanted.stubs.is_empty() && settings.mode == Mode::Inline {
-            return Ok(delivery(self.produce(text, bytes_max).await?, Vec::new()));
+            return Ok(delivery(self.produce(text, is_written, bytes_max).await?, Vec::new()));
         }
         // What is made of it, at least once more beside it, has the same room.
         let left = bytes_max.checked_sub(with.len()).ok_or(Unmade::Beyond)? / 4 * 3;
@@ -73,7 +75,14 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             with_data(document.map_err(|_| Unmade::Unmappable(Unmappable::TooLarge))?, &fetched, settings.mode)
         };
         drop(fetched);
-        Ok(delivery(self.produce(Some(&text), bytes_max).await?, Vec::new()))
+        Ok(delivery(self.produce(Some(&text), false, bytes_max).await?, Vec::new()))
+    }
+
+    async fn holds(&mut self, of: &Delivery, stub: &Stub) -> bool {
+        match &mut self.target {
+            Some(target) => target.holds(of, stub).await,
+            None => false,
+        }
     }
 
     async fn wanted(&mut self, settings: &Attachments, text: &str) -> Result<Wanted, Unmade> {
@@ -105,9 +114,15 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let (mut fetched, mut taken) = (Vec::with_capacity(stubs.len()), 0_usize);
         let mut asked: Vec<Stub> = Vec::with_capacity(stubs.len());
         for stub in stubs {
+            if let Some(body) = self.fetched.get(&of.seq, &stub.name) {
+                taken = taken.saturating_add(body.len());
+                fetched.push(Attachment { stub, body: Some(body) });
+                continue;
+            }
             // What came with this revision cannot be there, unless this is not the first try.
             let may_be_there = self.failures > 0 || stub.revpos.zip(generation).is_none_or(|(pos, own)| pos < own);
-            if may_be_there && !stub.digest.is_empty() && self.target.holds(of, &stub).await {
+            if may_be_there && !stub.digest.is_empty() && self.holds(of, &stub).await {
+                self.progress.add_attachment_held();
                 fetched.push(Attachment { stub, body: None });
             } else {
                 asked.push(stub);
@@ -133,16 +148,26 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         return Err(Unmade::Beyond);
                     }
                     Err(SourceError::Peer(PeerError::TooLarge(_))) if stub.length.is_none() => {
+                        self.progress.add_attachment_failed();
                         settings.too_large().map_err(Unmade::Unmappable)?;
                         continue;
                     }
                     // It is not what the document says that it is.
                     Err(SourceError::Peer(PeerError::TooLarge(_))) => None,
-                    Err(error) => return Err(Unmade::Source(error)),
+                    Err(error) => {
+                        self.progress.add_attachment_failed();
+                        return Err(Unmade::Source(error));
+                    }
                 };
                 self.source_failures = 0;
-                match body.filter(|body| stub.length.is_none_or(|length| length == body.len())) {
+                let body = body.filter(|body| stub.length.is_none_or(|length| length == body.len()));
+                if body.is_none() {
+                    self.progress.add_attachment_failed();
+                }
+                match body {
                     Some(body) => {
+                        self.progress.add_attachment(body.len());
+                        self.fetched.keep(&of.seq, &stub.name, &body, &self.memory);
                         taken = taken.saturating_add(body.len());
                         fetched.push(Attachment { stub: stub.clone(), body: Some(body) });
                     }

@@ -3,7 +3,7 @@
 use super::{Queue, Runner};
 use crate::output::{State, Target};
 use crate::peer::PeerError;
-use crate::rows::{ROWS_BYTES_MAX, Unmappable};
+use crate::rows::{Product, ROWS_BYTES_MAX, Unmappable};
 use crate::script::{ScriptError, product};
 use crate::source::{Source, SourceError};
 
@@ -35,8 +35,16 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// What a document's text becomes, in at most so many bytes; `None`: it is gone.
-    pub(super) async fn produce(&mut self, text: Option<&str>, bytes_max: usize) -> Result<State, Unmade> {
+    pub(super) async fn produce(
+        &mut self,
+        text: Option<&str>,
+        is_written: bool,
+        bytes_max: usize,
+    ) -> Result<State, Unmade> {
         let Some(text) = text else { return Ok(State::Gone) };
+        if is_written && self.job.mapping.is_identity() && text.len() <= bytes_max {
+            return Ok(State::Is(Product::Json(text.to_owned())));
+        }
         let made = product(&self.job.mapping, &self.job.id, self.scripts.as_ref(), &self.memory, text, bytes_max);
         match made.await {
             Ok(Ok(product)) => Ok(State::Is(product)),

@@ -1,6 +1,8 @@
-//! Pages of the feed, one ahead of what is delivered.
+//! Pages of the feed, one ahead of what is delivered; and one behind it that is asked for as soon as it is known where that begins, so
+//! that the source makes it while this one is read.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
@@ -9,7 +11,7 @@ use super::{End, Queue, Runner, Waiting};
 use crate::change::{Change, Page, What};
 use crate::checkpoint::Seq;
 use crate::documents::Description;
-use crate::memory::Charge;
+use crate::memory::{Charge, Memory};
 use crate::output::Target;
 use crate::peer::PeerError;
 use crate::source::{Ask, Source, SourceError};
@@ -38,24 +40,149 @@ const IDLE_MIN: Duration = Duration::from_millis(500);
 /// How often it is asked where its feed ends, by whoever is not there.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 
+/// Pages that are under way at once, or here and not taken in.
+const READINGS_MAX: usize = 2;
+
+/// A page, and where the feed was seen to end meanwhile.
+type Answered = (Result<Page, SourceError>, Option<Seq>);
+
+/// What whoever reads pages must know of the run, which goes on meanwhile.
+#[derive(Debug, Clone)]
+pub(super) struct Pace {
+    memory: Memory,
+    /// What the job has of it for what it has read.
+    own: Arc<AtomicUsize>,
+    /// Changes that are admitted: as many or fewer.
+    admitted: Arc<AtomicUsize>,
+    /// Pages that are not taken in.
+    readings: Arc<AtomicUsize>,
+}
+
+impl Pace {
+    pub(super) fn new(memory: Memory, own: Arc<AtomicUsize>) -> Pace {
+        Pace { memory, own, admitted: Arc::default(), readings: Arc::default() }
+    }
+
+    /// The room for a page behind one that is asked for by `ask`, if there is any at once.
+    fn room(&self, ask: Ask) -> Option<Charge> {
+        let is_one =
+            ask.is_to_wait || ask.bytes_max > PAGE_BYTES || self.readings.load(Ordering::Relaxed) >= READINGS_MAX;
+        let admitted = self.admitted.load(Ordering::Relaxed).saturating_add(2 * ask.limit);
+        let is_full = admitted > super::ADMITTED_MAX || self.own.load(Ordering::Relaxed) >= ADMITTED_BYTES_MAX;
+        if is_one || is_full { None } else { self.memory.try_changes(2 * ask.bytes_max) }
+    }
+}
+
+/// One of the pages that are not taken in.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(pace: &Pace) -> Counted {
+        pace.readings.fetch_add(1, Ordering::Relaxed);
+        Counted(pace.readings.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a page has behind it.
+#[derive(Debug, Default)]
+struct Behind {
+    /// The page that was asked for meanwhile.
+    next: Option<Box<Reading>>,
+    /// Nobody wants it any more.
+    is_over: bool,
+}
+
 /// A page that is under way. Nothing more comes of it when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reading {
-    task: JoinHandle<(Result<Page, SourceError>, Option<Seq>)>,
+    task: JoinHandle<Answered>,
+    /// What came of it, once it is here.
+    answered: Option<Answered>,
+    behind: Arc<Mutex<Behind>>,
+    since: Seq,
     ask: Ask,
     asked_at: Instant,
+    /// When it was last asked where the feed ends.
+    sampled_at: Instant,
     charge: Charge,
+    _counted: Counted,
 }
 
 impl Reading {
+    /// Asks for a page, and then for the one behind it.
+    fn begin<S: Source>(
+        source: Arc<S>,
+        pace: Pace,
+        since: Seq,
+        ask: Ask,
+        charge: Charge,
+        sampled_at: Instant,
+    ) -> Reading {
+        let is_sampled = !ask.is_to_wait && sampled_at.elapsed() >= SAMPLE_EVERY;
+        let sampled_at = if is_sampled { Instant::now() } else { sampled_at };
+        let (counted, behind) = (Counted::new(&pace), Arc::<Mutex<Behind>>::default());
+        let (from, shared) = (since.clone(), behind.clone());
+        let task = tokio::spawn(async move {
+            let next = |seq: Seq| {
+                let mut behind = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                if seq != from
+                    && !behind.is_over
+                    && let Some(charge) = pace.room(ask)
+                {
+                    let reading = Reading::begin(source.clone(), pace.clone(), seq, ask, charge, sampled_at);
+                    behind.next = Some(Box::new(reading));
+                }
+            };
+            let page = source.page_and(&from, ask, next).await;
+            let end = if is_sampled { source.identity().await.ok() } else { None };
+            (page, end.map(|(_, update_seq)| update_seq))
+        });
+        let (answered, asked_at) = (None, Instant::now());
+        Reading { task, answered, behind, since, ask, asked_at, sampled_at, charge, _counted: counted }
+    }
+
+    fn behind(&self) -> MutexGuard<'_, Behind> {
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn is_finished(&self) -> bool {
-        self.task.is_finished()
+        self.answered.is_some() || self.task.is_finished()
+    }
+
+    /// Waits for its answer.
+    async fn answer(&mut self) -> &Answered {
+        let answered = match self.answered.take() {
+            Some(answered) => answered,
+            None => {
+                let read = (&mut self.task).await;
+                read.unwrap_or_else(|error| (Err(PeerError::Broken(error.to_string()).into()), None))
+            }
+        };
+        self.answered.insert(answered)
+    }
+
+    /// Waits for its answer, and says whether that is a page which only has to be taken in.
+    pub(super) async fn may_be_admitted(&mut self) -> bool {
+        !self.ask.is_to_wait && self.answer().await.0.is_ok()
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
         self.task.abort();
+        let next = {
+            let mut behind = self.behind();
+            behind.is_over = true;
+            behind.next.take()
+        };
+        drop(next);
     }
 }
 
@@ -106,36 +233,41 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             }
         };
         let ask = Ask { limit: limit.max(1), bytes_max, is_to_wait };
-        let is_sampled = !is_to_wait && self.sampled_at.elapsed() >= SAMPLE_EVERY;
-        if is_sampled {
-            self.sampled_at = Instant::now();
-        }
         let (source, since) = (self.source.clone(), self.read_to.clone());
-        let task = tokio::spawn(async move {
-            let page = source.page(&since, ask).await;
-            let end = if is_sampled { source.identity().await.ok() } else { None };
-            (page, end.map(|(_, update_seq)| update_seq))
-        });
-        self.reading = Some(Reading { task, ask, asked_at: Instant::now(), charge });
+        self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
+        let reading = Reading::begin(source, self.pace.clone(), since, ask, charge, self.sampled_at);
+        self.sampled_at = reading.sampled_at;
+        self.reading = Some(reading);
         Ok(true)
     }
 
-    /// Takes in the page that is under way, once it is there; nothing, if entries are to be replayed before.
+    /// Takes in the page that is under way, once it is there; nothing, if entries are to be replayed or the checkpoint is to be written
+    /// before.
     pub(super) async fn take_in(&mut self) -> Result<(), End> {
+        let due_at = self.due_at();
         let Some(reading) = &mut self.reading else { return Ok(()) };
         let mut stop = self.stop.clone();
-        let read = tokio::select! {
-            read = &mut reading.task => read,
-            _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
-            () = self.woken.notified(), if reading.ask.is_to_wait => return Ok(()),
+        let is_to_wait = reading.ask.is_to_wait;
+        let due_at = due_at.filter(|_| is_to_wait);
+        let is_due = async {
+            match due_at {
+                Some(due_at) => tokio::time::sleep_until(due_at).await,
+                None => std::future::pending().await,
+            }
         };
+        tokio::select! {
+            _ = reading.answer() => {}
+            _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
+            () = self.woken.notified(), if is_to_wait => return Ok(()),
+            () = is_due => return Ok(()),
+        }
         let Some(mut reading) = self.reading.take() else { return Ok(()) };
-        let (page, end) = read.unwrap_or_else(|error| (Err(PeerError::Broken(error.to_string()).into()), None));
+        let Some((page, end)) = reading.answered.take() else { return Ok(()) };
         if let Some(end) = end {
             self.progress.sampled(&end);
         }
         match page {
-            Ok(page) => self.admit(page, &mut reading).await,
+            Ok(page) => self.admit(page, reading).await,
             Err(SourceError::Peer(PeerError::TooLarge(_))) if reading.ask.is_to_wait => {
                 self.is_at_end = false;
                 Ok(())
@@ -151,7 +283,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             }
             // What was read before is delivered first.
             Err(_) if !self.plan.is_empty() => {
-                self.is_source_away = true;
+                (self.is_source_away, self.was_source_away) = (true, true);
                 Ok(())
             }
             Err(error) => {
@@ -161,20 +293,63 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    async fn admit(&mut self, page: Page, reading: &mut Reading) -> Result<(), End> {
-        if self.source_failures > 0 {
+    async fn admit(&mut self, page: Page, mut reading: Reading) -> Result<(), End> {
+        if self.was_source_away {
             self.look_at_source().await?;
         }
         (self.source_failures, self.is_source_away) = (0, false);
-        let Ask { limit, is_to_wait, .. } = reading.ask;
-        let is_end = page.rows < limit;
-        let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
-        self.progress.behind(if is_end { waiting } else { waiting.saturating_add(page.pending.unwrap_or(0)) });
-        if is_to_wait && page.rows == 0 && reading.asked_at.elapsed() < IDLE_MIN {
+        if reading.ask.is_to_wait && page.rows == 0 && reading.asked_at.elapsed() < IDLE_MIN {
             // It does not wait as it was asked to.
             let mut stop = self.stop.clone();
             let _ = tokio::time::timeout(IDLE_MIN, stop.wait_for(|stop| *stop)).await;
         }
+        self.admit_rows(page, &mut reading);
+        self.go_on(reading);
+        Ok(())
+    }
+
+    /// Goes on with the page that was asked for behind one that is taken in, if it is the one that comes now.
+    fn go_on(&mut self, read: Reading) {
+        self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
+        let rows_max = self.plan.room().min(self.page_rows);
+        let next = read.behind().next.take().filter(|_| !self.is_at_end);
+        let next = next.filter(|next| next.since == self.read_to && next.ask.limit <= rows_max);
+        if let Some(next) = next {
+            self.sampled_at = next.sampled_at;
+            self.reading = Some(*next);
+        }
+    }
+
+    /// Takes in a page that is there, while something is written, and begins to read the next.
+    pub(super) async fn admit_ahead(&mut self) {
+        if self.was_source_away || self.reading.as_ref().is_none_or(|reading| reading.ask.is_to_wait) {
+            return;
+        }
+        let Some(mut reading) = self.reading.take() else { return };
+        match reading.answered.take() {
+            Some((Ok(page), end)) => {
+                if let Some(end) = end {
+                    self.progress.sampled(&end);
+                }
+                self.admit_rows(page, &mut reading);
+                self.go_on(reading);
+                if !self.is_at_end {
+                    // What is written is in the plan, so that no room is waited for.
+                    let _ = self.start_reading(false).await;
+                }
+            }
+            answered => {
+                reading.answered = answered;
+                self.reading = Some(reading);
+            }
+        }
+    }
+
+    fn admit_rows(&mut self, page: Page, reading: &mut Reading) {
+        let Ask { limit, is_to_wait, .. } = reading.ask;
+        let is_end = page.rows < limit;
+        let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
+        self.progress.behind(if is_end { waiting } else { waiting.saturating_add(page.pending.unwrap_or(0)) });
         self.fit_page(&page, limit);
         if is_to_wait {
             // What is waited for is small, and has its room when it is there; without any, it is delivered next.
@@ -199,14 +374,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             if self.plan.admit(&id, seq, waiting).is_err() {
                 // More rows than were asked for: the others are read again.
                 self.is_at_end = false;
-                return Ok(());
+                return;
             }
             self.read_to = read;
         }
         self.plan.pass(page.last_seq.clone());
         self.read_to = page.last_seq;
         self.is_at_end = is_end;
-        Ok(())
     }
 
     /// How many rows the next page has, by what this one's took.
@@ -225,9 +399,15 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Gives back what was read and is not delivered, and reads it again from where all is settled.
     pub(super) fn shed(&mut self) {
         self.reached = self.plan.checkpoint().or(self.reached.take());
+        self.forget_read();
+        self.read_to = self.reached.clone().unwrap_or_else(|| self.begun_at.clone());
+    }
+
+    /// Gives back what was read; somebody has to say where it is read again.
+    pub(super) fn forget_read(&mut self) {
+        self.ahead = None;
         self.plan = crate::plan::Plan::new(super::ADMITTED_MAX);
         self.reading = None;
-        self.read_to = self.reached.clone().unwrap_or_else(|| self.begun_at.clone());
         self.is_at_end = false;
     }
 }

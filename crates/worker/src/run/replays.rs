@@ -3,6 +3,8 @@
 //! They are replayed where nothing else of the job is under way, so that nothing overtakes what is sent. What the source has
 //! decides: another revision than the entry's comes, or came, through the feed, and the entry is marked and not sent.
 
+use std::sync::Arc;
+
 use flatbed_flatten::json::{Limits, Value, parse};
 
 use super::attaching::Of;
@@ -10,6 +12,7 @@ use super::delivering::{PART_BYTES, Tried};
 use super::products::Unmade;
 use super::{End, Queue, Runner, now};
 use crate::failure::Failure;
+use crate::memory::Charge;
 use crate::output::{Refused, Target};
 use crate::queue::{AtSource, Entry, Replay};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
@@ -68,11 +71,26 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             }
         };
         let is_more = !wanted.is_empty();
+        if is_more {
+            self.unmake_ahead();
+        }
         for Wanted { mut entry, by_hand } in wanted {
             if *self.stop.borrow() {
                 return Err(End::Stopped);
             }
-            let what = self.replay_one(&mut entry, by_hand).await?;
+            let what = loop {
+                let what = self.replay_one(&mut entry, by_hand).await?;
+                self.fetched.clear();
+                if what != Replayed::Delivered {
+                    break what;
+                }
+                // Without its entry nothing would bring it again.
+                if self.persist().await? {
+                    self.counts.replayed += 1;
+                    self.progress.add_replayed();
+                    break what;
+                }
+            };
             while let Err(error) = self.queue.settle(&entry, what).await {
                 self.pause_for(Refused::failed(Failure::Storage, error)).await?;
             }
@@ -84,8 +102,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     async fn replay_one(&mut self, entry: &mut Entry, by_hand: bool) -> Result<Replayed, End> {
         let mut room = PART_BYTES;
         loop {
-            let charge = self.products(room).await?;
-            let within = self.replay_within(entry, by_hand, room).await?;
+            let charge = Arc::new(self.products(room).await?);
+            let within = self.replay_within(entry, by_hand, room, &charge).await?;
             // Nothing is held while something is waited for.
             drop(charge);
             match within {
@@ -104,7 +122,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    async fn replay_within(&mut self, entry: &mut Entry, by_hand: bool, bytes_max: usize) -> Result<Within, End> {
+    async fn replay_within(
+        &mut self,
+        entry: &mut Entry,
+        by_hand: bool,
+        bytes_max: usize,
+        charge: &Arc<Charge>,
+    ) -> Result<Within, End> {
         let found = match self.read_document(&entry.doc_id_original, bytes_max).await {
             Ok(found) => found,
             Err(Unmade::Source(error)) => return Ok(Within::Source(error)),
@@ -124,18 +148,24 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                     (false, false) => Some(entry.doc_data.clone()),
                     (false, true) => found,
                 };
-                self.send_again(entry, text.as_deref(), bytes_max).await
+                self.send_again(entry, text.as_deref(), bytes_max, charge).await
             }
         }
     }
 
-    async fn send_again(&mut self, entry: &mut Entry, text: Option<&str>, bytes_max: usize) -> Result<Within, End> {
+    async fn send_again(
+        &mut self,
+        entry: &mut Entry,
+        text: Option<&str>,
+        bytes_max: usize,
+        charge: &Arc<Charge>,
+    ) -> Result<Within, End> {
         let (rev, mut seq) = (entry.rev.clone(), entry.seq.clone());
-        if self.target.window().is_some() {
+        if self.window.is_some() {
             // An object of many is called by the last of them: this one must not take the place of such.
             seq = format!("{seq}-again-{}", now());
         }
-        let of = Of { id: &entry.doc_id_original, rev: &rev, seq: &seq };
+        let of = Of { id: &entry.doc_id_original, rev: &rev, seq: &seq, is_written: false };
         let delivery = match self.made(of, text, bytes_max).await {
             Ok(delivery) => delivery,
             Err(Unmade::Unmappable(unmappable)) => return Ok(Within::Done(self.fail_again(entry, unmappable))),
@@ -144,12 +174,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(Unmade::Later(reason)) => return Ok(Within::Refused(Refused::failed(Failure::Storage, reason))),
             Err(Unmade::Broken(reason)) => return Err(End::Broken(reason)),
         };
-        match self.try_deliver(vec![delivery], None).await? {
-            Tried::Taken => {
-                self.counts.replayed += 1;
-                self.progress.add_replayed();
-                Ok(Within::Done(Replayed::Delivered))
-            }
+        match self.try_deliver(vec![delivery], None, Some(charge)).await? {
+            Tried::Taken => Ok(Within::Done(Replayed::Delivered)),
             Tried::Refused(refused) => Ok(Within::Refused(refused)),
             Tried::Poison(failure, error) => {
                 let replays_max = self.system().dlq.replays_max();

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::keeping::Moment;
 use super::reading::ADMITTED_BYTES_MAX;
 use super::{ADMITTED_MAX, End, Queue, Runner};
 use crate::output::{Target, Window};
@@ -27,7 +28,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             if has_enough || self.is_source_away || left.is_zero() || self.memory.is_short() || *self.stop.borrow() {
                 return Ok(());
             }
-            if !self.start_reading(true).await? {
+            // What is more than is waited for is read as a page; and what had to be given back is waited for elsewhere.
+            let is_to_wait = self.is_at_end;
+            if self.plan.is_empty() || !self.start_reading(is_to_wait).await? {
                 return Ok(());
             }
             // A page that is not taken in is still under way.
@@ -36,6 +39,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 Ok(taken) => taken?,
             }
             self.replay().await?;
+            self.keep(Moment::Batch).await?;
         }
     }
 }

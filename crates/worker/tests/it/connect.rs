@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Document, read};
+use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -79,6 +80,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
                 &Reach {
                     secrets: secrets.clone(),
                     files: Some(directory.path().to_owned()),
+                    turns: Turns::default(),
                     dial: plain(),
                     secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
                     addresses: crate::server::local(),
@@ -99,7 +101,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
             );
             let (end, counts, _, target, _) = runner.once().run().await;
             // `b` has no number, which only a column with a type minds. The second time nothing is new.
-            let is_table = matches!(target, AnyTarget::Sqlite(_));
+            let is_table = matches!(target, Some(AnyTarget::Sqlite(_)));
             let expected = match (round, is_table) {
                 (0, true) => Counts { delivered: 2, queued: 1, outages: 0, ..Counts::default() },
                 (0, false) => Counts { delivered: 3, queued: 0, outages: 0, ..Counts::default() },

@@ -23,10 +23,20 @@ pub(crate) struct State {
     feed: BTreeMap<u64, (String, Option<Value>)>,
     last_seq: u64,
     pub(crate) locals: BTreeMap<String, (Checkpoint, u64)>,
+    /// Sequences of the checkpoints that were written, in their order.
+    pub(crate) kept: Vec<u64>,
+    /// It says where the next page begins before it gives one, now and then something else (a number that is drawn from); how many pages are
+    /// under way, and were at most.
+    pub(crate) hints: Option<u64>,
+    pub(crate) pages: (u32, u32),
+    /// Who waits for changes at the feed's end waits until there are some.
+    pub(crate) is_patient: bool,
     pub(crate) instance: u64,
     /// So many requests fail from now on.
     pub(crate) failing: u32,
     pub(crate) requests: u32,
+    /// This one fails, and then it is another database of that name.
+    pub(crate) made_again_at: Option<u32>,
     /// What attachments have, by document and name; and those that were fetched, with the revision that was asked for.
     pub(crate) attachments: BTreeMap<(String, String), Vec<u8>>,
     pub(crate) fetched: Vec<String>,
@@ -68,14 +78,32 @@ impl FakeSource {
         state.feed.values().filter_map(|(id, body)| Some((id.clone(), body.clone()?))).collect()
     }
 
+    /// The newest change of each document.
+    pub(crate) fn sequences(&self) -> Vec<(u64, String)> {
+        self.0.lock().unwrap().feed.iter().map(|(seq, (id, _))| (*seq, id.clone())).collect()
+    }
+
     fn asked(&self) -> Result<std::sync::MutexGuard<'_, State>, SourceError> {
         let mut state = self.0.lock().unwrap();
         state.requests += 1;
+        if state.made_again_at == Some(state.requests) {
+            state.instance += 1;
+            return Err(SourceError::Peer(PeerError::Late));
+        }
         if state.failing > 0 {
             state.failing -= 1;
             return Err(SourceError::Peer(PeerError::Late));
         }
         Ok(state)
+    }
+}
+
+/// A page that is under way, until it is here or given up.
+struct UnderWay(FakeSource);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().pages.0 -= 1;
     }
 }
 
@@ -87,8 +115,15 @@ impl Source for FakeSource {
     }
 
     async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
-        let state = self.asked()?;
         let since = since.number().unwrap();
+        let is_at_end = || {
+            let state = self.0.lock().unwrap();
+            ask.is_to_wait && state.is_patient && state.feed.range(since + 1..).next().is_none()
+        };
+        while is_at_end() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let state = self.asked()?;
         let row = |(seq, (id, body)): (&u64, &(String, Option<Value>))| {
             let rev = format!("{seq}-x");
             let what = match body {
@@ -110,6 +145,28 @@ impl Source for FakeSource {
         let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
         let last_seq = Seq::parse(&last_seq.to_string()).unwrap();
         Ok(Page { rows: changes.len(), changes, last_seq, pending: None })
+    }
+
+    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<Page, SourceError> {
+        let page = self.page(since, ask).await?;
+        let pause = {
+            let mut state = self.0.lock().unwrap();
+            let Some(drawn) = &mut state.hints else { return Ok(page) };
+            *drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let drawn = *drawn >> 33;
+            state.pages.0 += 1;
+            state.pages.1 = state.pages.1.max(state.pages.0);
+            drawn
+        };
+        let under_way = UnderWay(self.clone());
+        match pause % 5 {
+            0 => {}
+            1 => next(Seq::parse(&(pause % 200).to_string()).unwrap()),
+            _ => next(page.last_seq.clone()),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(pause % 7)).await;
+        drop(under_way);
+        Ok(page)
     }
 
     async fn document(&self, id: &str, _: usize) -> Result<Option<String>, SourceError> {
@@ -156,6 +213,7 @@ impl Source for FakeSource {
             return Err(SourceError::Status(409));
         }
         let next = before.map_or(1, |rev| rev.parse::<u64>().unwrap() + 1);
+        state.kept.push(checkpoint.seq.number().unwrap());
         state.locals.insert(id.to_owned(), (checkpoint.clone(), next));
         Ok(next.to_string())
     }

@@ -197,7 +197,7 @@ async fn deletions_of_what_a_new_target_never_had_are_left_out() {
         let runner = Runner::new(&job, source.clone(), target, FakeQueue::default(), redactor(), stopping, 1);
         let (end, _, _, target, _) = runner.once().run().await;
         assert_eq!(end, End::Done);
-        let text = String::from_utf8(target.into_inner()).unwrap();
+        let text = String::from_utf8(target.unwrap().into_inner().unwrap()).unwrap();
         text.lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()

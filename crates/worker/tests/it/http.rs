@@ -1,12 +1,15 @@
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatbed_client::Url;
 use flatbed_worker::checkpoint::{Checkpoint, Seq};
 use flatbed_worker::documents::{ChangesFeed, SourceType};
+use flatbed_worker::failure::Class;
 use flatbed_worker::output::body::Format;
 use flatbed_worker::output::http::{Http, Ways};
-use flatbed_worker::output::{Delivery, State, Target};
+use flatbed_worker::output::{Delivery, Refused, State, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, End, Runner};
@@ -60,7 +63,7 @@ async fn a_source_is_asked_as_couchdb_answers() {
     );
     assert_eq!(
         requests.lock().unwrap().last().unwrap().path,
-        "/db/_changes?feed=longpoll&since=5%20%26x&include_docs=true&filter=sync_gateway%2Fbychannel&channels=a%2Cb%26c&limit=10&timeout=25000"
+        "/db/_changes?feed=longpoll&since=5%20%26x&include_docs=true&revocations=true&filter=sync_gateway%2Fbychannel&channels=a%2Cb%26c&limit=10&timeout=25000"
     );
     assert_eq!(source.document("a/b", 1 << 20).await.unwrap().unwrap(), r#"{"_id":"a/b","_rev":"1-x","n":1}"#);
     assert_eq!(source.checkpoint("checkpoint-1").await, Ok(None));
@@ -85,6 +88,7 @@ fn ways() -> Ways {
         method: Method::PUT,
         delete_method: Method::DELETE,
         is_delete_with_body: false,
+        is_delete_ignored: false,
         format: Format::Json,
         attachments: None,
         time_max: Duration::from_secs(5),
@@ -180,6 +184,156 @@ async fn a_long_answer_means_what_its_status_says() {
     assert!(queue.documents().is_empty());
 }
 
+fn delivery(id: &str, seq: u64, json: Option<&str>) -> Delivery {
+    let state = json.map_or(State::Gone, |json| State::Is(Product::Json(json.to_owned())));
+    Delivery { id: id.into(), rev: "1-x".into(), seq: seq.to_string(), state, attachments: Vec::new() }
+}
+
+/// An endpoint that answers all requests with a status, and those for a document that is said to be missing with 404.
+async fn endpoint(status: Arc<AtomicU32>) -> (String, impl Fn() -> String) {
+    let (url, requests) = serve(move |request: &Request| match status.load(Ordering::Relaxed) {
+        200 if request.path.ends_with("/none") => (404, "", String::new()),
+        status => (u16::try_from(status).unwrap(), "", String::new()),
+    })
+    .await;
+    let sent = move || {
+        let of = |request: Request| format!("{} {}", request.method, request.path.trim_start_matches("/in/"));
+        requests.lock().unwrap().drain(..).map(of).collect::<Vec<_>>().join(", ")
+    };
+    (url, sent)
+}
+
+#[tokio::test]
+async fn deletions_that_met_no_place_are_sent_again() {
+    let status = Arc::new(AtomicU32::new(200));
+    let (url, sent) = endpoint(status.clone()).await;
+    let mut target = Http::new(peer(&url), ways(), Vec::new(), 1);
+    let is = |id, seq| delivery(id, seq, Some("{}"));
+    let gone = |id, seq| delivery(id, seq, None);
+    let is_outage = |done: &Result<(), Refused>| matches!(done, Err(Refused::Failed { failure, .. }) if failure.class() == Class::Outage);
+    // What is not there is gone; and documents go first.
+    target.deliver(vec![gone("none", 1), is("a", 2), is("b", 3)], None).await.unwrap();
+    assert_eq!(sent(), "PUT a, PUT b, DELETE none");
+    target.deliver(vec![is("c", 4)], None).await.unwrap();
+    assert_eq!(sent(), "PUT c");
+    // The path leads nowhere for a while.
+    status.store(404, Ordering::Relaxed);
+    target.deliver(vec![gone("a", 5), gone("b", 6)], None).await.unwrap();
+    for _ in 0..2 {
+        assert!(is_outage(&target.deliver(vec![is("b", 7), is("d", 8)], None).await));
+    }
+    assert_eq!(sent(), "DELETE a, DELETE b, PUT b, PUT b");
+    // What the batch has of a document is newer.
+    status.store(200, Ordering::Relaxed);
+    target.deliver(vec![is("b", 7), is("d", 8)], None).await.unwrap();
+    assert_eq!(sent(), "PUT b, DELETE a, PUT d");
+    target.deliver(vec![is("d", 9)], None).await.unwrap();
+    assert_eq!(sent(), "PUT d");
+    // It is lost once more, and fails before all is sent again.
+    status.store(404, Ordering::Relaxed);
+    target.deliver(vec![gone("c", 10), gone("d", 11)], None).await.unwrap();
+    assert!(target.deliver(vec![is("e", 12)], None).await.is_err());
+    status.store(503, Ordering::Relaxed);
+    assert!(is_outage(&target.deliver(vec![is("e", 12)], None).await));
+    status.store(200, Ordering::Relaxed);
+    sent();
+    target.deliver(vec![is("e", 12)], None).await.unwrap();
+    assert_eq!(sent(), "PUT e, DELETE c, DELETE d");
+    // Where documents are taken there is no doubt.
+    target.deliver(vec![gone("none", 13)], None).await.unwrap();
+    target.deliver(vec![is("f", 14)], None).await.unwrap();
+    status.store(404, Ordering::Relaxed);
+    assert!(target.deliver(vec![is("g", 15)], None).await.is_err());
+    status.store(200, Ordering::Relaxed);
+    target.deliver(vec![is("g", 15)], None).await.unwrap();
+    assert_eq!(sent(), "DELETE none, PUT f, PUT g, PUT g");
+}
+
+/// A deletion that met no place is older than what the endpoint has of the document since, in whichever part of a batch that came.
+#[tokio::test]
+async fn no_deletion_comes_after_what_is_newer() {
+    let stored = Arc::<Mutex<BTreeSet<String>>>::default();
+    let is_lost = Arc::<AtomicBool>::default();
+    let (url, _) = serve({
+        let (stored, is_lost) = (stored.clone(), is_lost.clone());
+        move |request: &Request| {
+            let id = request.path.trim_start_matches("/in/").to_owned();
+            let is_there = match request.method.as_str() {
+                _ if is_lost.load(Ordering::SeqCst) => return (404, "", String::new()),
+                _ if id == "poison" => return (422, "", String::new()),
+                "PUT" => {
+                    stored.lock().unwrap().insert(id);
+                    true
+                }
+                _ => stored.lock().unwrap().remove(&id),
+            };
+            (if is_there { 200 } else { 404 }, "", String::new())
+        }
+    })
+    .await;
+    let is = |id, seq| delivery(id, seq, Some("{}"));
+    let gone = |id, seq| delivery(id, seq, None);
+    // What comes once the place is found again, part by part.
+    let found: [&[&[Delivery]]; 4] = [
+        // Of a batch that is refused and tried by halves `x` was taken with its first try.
+        &[&[is("poison", 4), is("x", 5)], &[is("poison", 4)], &[is("x", 5)]],
+        &[&[is("x", 5), is("poison", 6)], &[is("x", 5)], &[is("poison", 6)]],
+        // One after the other.
+        &[&[is("x", 4)], &[is("poison", 5)], &[is("z", 6)]],
+        &[&[is("poison", 4), is("z", 5)], &[is("x", 6)], &[is("poison", 4)], &[is("z", 7)]],
+    ];
+    for parts in found {
+        let mut target = Http::new(peer(&url), ways(), Vec::new(), 2);
+        target.deliver(vec![is("x", 1)], None).await.unwrap();
+        is_lost.store(true, Ordering::SeqCst);
+        target.deliver(vec![gone("x", 2)], None).await.unwrap();
+        target.deliver(vec![is("y", 3)], None).await.unwrap_err();
+        is_lost.store(false, Ordering::SeqCst);
+        for part in parts {
+            let done = target.deliver(part.to_vec(), None).await;
+            assert_eq!(done.is_err(), part.iter().any(|delivery| delivery.id == "poison"));
+        }
+        assert!(stored.lock().unwrap().contains("x"), "{parts:?}");
+        // What is not newer is sent again as ever.
+        is_lost.store(true, Ordering::SeqCst);
+        target.deliver(vec![gone("x", 8)], None).await.unwrap();
+        target.deliver(vec![is("y", 9)], None).await.unwrap_err();
+        is_lost.store(false, Ordering::SeqCst);
+        target.deliver(vec![is("y", 9)], None).await.unwrap();
+        assert!(!stored.lock().unwrap().contains("x"), "{parts:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_status_says_of_a_deletion() {
+    let status = Arc::new(AtomicU32::new(200));
+    let (url, sent) = endpoint(status.clone()).await;
+    for (method, answer, is_taken) in [
+        (Method::DELETE, 404, true),
+        (Method::DELETE, 410, true),
+        (Method::PATCH, 404, true),
+        (Method::POST, 410, true),
+        // What takes deletions as it takes documents is not there.
+        (Method::POST, 404, false),
+        (Method::PUT, 404, false),
+        (Method::DELETE, 405, false),
+    ] {
+        status.store(answer, Ordering::Relaxed);
+        let ways = Ways { delete_method: method.clone(), ..ways() };
+        let done = Http::new(peer(&url), ways, Vec::new(), 1).deliver(vec![delivery("a", 1, None)], None).await;
+        assert_eq!(done.is_ok(), is_taken, "{method} {answer}");
+        assert_eq!(sent(), format!("{method} a"));
+    }
+    // Where none is sent a template may have members.
+    status.store(200, Ordering::Relaxed);
+    let output = json!({"id": "out", "url": format!("{url}/in/{{type}}/{{_id}}"), "on_delete": "ignore"});
+    let job = job("http", output, Value::Null, json!({}));
+    let mut target = crate::s3::target(&job);
+    let document = delivery("a", 1, Some(r#"{"_id":"a","type":"order"}"#));
+    target.deliver(vec![document, delivery("b", 2, None)], None).await.unwrap();
+    assert_eq!(sent(), "PUT order/a");
+}
+
 #[tokio::test]
 async fn bodies_are_sent_as_what_a_job_says() {
     for (format, content_type, written, deleted) in [
@@ -194,18 +348,8 @@ async fn bodies_are_sent_as_what_a_job_says() {
         let flatbed_worker::documents::Output::Http(output) = &job.output else { panic!() };
         assert_eq!(output.format, format);
         let mut target = Http::new(peer(&url), Ways { is_delete_with_body: true, format, ..ways() }, Vec::new(), 1);
-        let product = Product::Json(r#"{"_id":"a","_rev":"1-x","n":1}"#.to_owned());
-        let delivery = |id: &str, seq: &str, state| Delivery {
-            id: id.into(),
-            rev: "1-x".into(),
-            seq: seq.into(),
-            state,
-            attachments: Vec::new(),
-        };
-        target
-            .deliver(vec![delivery("a", "1", State::Is(product)), delivery("b", "2", State::Gone)], None)
-            .await
-            .unwrap();
+        let document = delivery("a", 1, Some(r#"{"_id":"a","_rev":"1-x","n":1}"#));
+        target.deliver(vec![document, delivery("b", 2, None)], None).await.unwrap();
         let requests = requests.lock().unwrap();
         let sent: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.body.as_str())).collect();
         let is =

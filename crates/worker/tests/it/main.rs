@@ -1,8 +1,11 @@
 //! Runs of jobs: from sources made for the test to targets that fail in every way.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod ahead;
 mod attachments;
+mod checkpoints;
 mod connect;
+mod dropped;
 mod engines;
 mod fake;
 mod feeds;

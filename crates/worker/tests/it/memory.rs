@@ -8,7 +8,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::memory::Memory;
-use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::output::{Delivery, Refused, Target, Window};
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -26,6 +26,8 @@ struct Scales {
     is_down: Arc<AtomicBool>,
     /// Of documents of this target.
     ids: Arc<std::sync::Mutex<Vec<String>>>,
+    /// Of each batch.
+    rows: Arc<std::sync::Mutex<Vec<usize>>>,
 }
 
 impl Target for Scales {
@@ -37,6 +39,7 @@ impl Target for Scales {
         let bytes: usize = batch.iter().map(Delivery::bytes).sum();
         let now = self.now.fetch_add(bytes, Ordering::SeqCst) + bytes;
         self.most.fetch_max(now, Ordering::SeqCst);
+        self.rows.lock().unwrap().push(batch.iter().map(Delivery::rows).sum());
         tokio::time::sleep(Duration::from_millis(2)).await;
         self.now.fetch_sub(bytes, Ordering::SeqCst);
         if self.is_down.load(Ordering::SeqCst) {
@@ -106,6 +109,23 @@ async fn what_documents_swell_to_is_bounded_for_all_jobs_together() {
 }
 
 #[tokio::test]
+async fn what_documents_make_is_bounded_in_rows_too() {
+    let (scales, source) = (Scales::default(), FakeSource::default());
+    for number in 0..30 {
+        source.write(&format!("d{number}"), json!({"of": vec![0; 1_000]}));
+    }
+    // Whatever it has, a document is delivered whole.
+    source.write("most", json!({"of": vec![0; 9_990]}));
+    source.write("next", json!({"of": vec![0; 9_990]}));
+    let (_stop, stopping) = watch::channel(false);
+    let (end, counts) = run(into_rows(), source, scales.clone(), Memory::default(), stopping).await;
+    assert_eq!((end, counts.delivered), (End::Done, 32));
+    let rows = scales.rows.lock().unwrap();
+    assert_eq!(rows.iter().sum::<usize>(), 30 * 1_001 + 2 * 9_991);
+    assert!(rows.iter().all(|rows| (9_000..20_000).contains(rows)), "{rows:?}");
+}
+
+#[tokio::test]
 async fn who_cannot_deliver_leaves_room_to_others() {
     // 24 MB for what was read: one page under way and another one in the plan of a job fill it.
     let memory = Memory::new(48 << 20);
@@ -148,4 +168,47 @@ async fn who_cannot_deliver_leaves_room_to_others() {
 
 fn into_rows_retry() -> Value {
     json!({"retry": {"backoff_base_seconds": 0.01, "backoff_max_seconds": 0.05}, "processing": {"batch": 20}})
+}
+
+/// Takes two documents together, however long it takes.
+#[derive(Debug, Clone, Default)]
+struct Pairs(Arc<std::sync::Mutex<Vec<usize>>>);
+
+impl Target for Pairs {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        self.0.lock().unwrap().push(batch.len());
+        Ok(())
+    }
+
+    fn window(&self) -> Option<Window> {
+        Some(Window { documents: 2, bytes: 16 << 20, age: 10 * PATIENCE })
+    }
+}
+
+/// What is waited for is small: a document that is not is read as a page, also while others wait to be delivered with it.
+#[tokio::test]
+async fn a_large_document_is_gathered_too() {
+    let (source, pairs) = (FakeSource::default(), Pairs::default());
+    source.write("small", json!({"n": 1}));
+    let lines = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
+    let (stop, stopping) = watch::channel(false);
+    let runner = Runner::new(&lines, source.clone(), pairs.clone(), FakeQueue::default(), redactor(), stopping, 1);
+    let writes = async {
+        // The database, the checkpoint, a page, and one that is waited for.
+        while source.0.lock().unwrap().requests < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        source.write("large", json!({"text": "x".repeat(300_000)}));
+        while pairs.0.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.send_replace(true);
+    };
+    let both = async { tokio::join!(runner.run(), writes) };
+    let ((end, ..), ()) = tokio::time::timeout(PATIENCE / 3, both).await.expect("it is read");
+    assert_eq!((end, pairs.0.lock().unwrap().as_slice()), (End::Stopped, &[2][..]));
 }

@@ -1,8 +1,13 @@
 //! Entries of the queue that are delivered once more, and jobs that go on from another place.
 
-use flatbed_worker::checkpoint::Strange;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use flatbed_worker::checkpoint::{Checkpoint, Strange};
 use flatbed_worker::documents::{Description, ResetTo};
+use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
+use flatbed_worker::output::{Delivery, Refused, Target};
 use flatbed_worker::queue::State;
 use flatbed_worker::run::{End, Runner, Wanted};
 use serde_json::json;
@@ -135,4 +140,81 @@ async fn a_job_that_is_reset_goes_on_where_it_is_told() {
     assert_eq!(place.run(Some(ResetTo::Now)).await, (End::Done, 0));
     assert_eq!(place.run(None).await, (End::Done, 0));
     assert_eq!(place.rows().len(), 5);
+}
+
+/// What was written to it is lost where it fails before it is kept.
+#[derive(Debug, Default)]
+struct Disk {
+    written: BTreeSet<String>,
+    kept: BTreeSet<String>,
+    /// A document that it refuses.
+    refused: Option<&'static str>,
+    /// So many times nothing is kept.
+    failing: u32,
+}
+
+struct OnDisk(Arc<Mutex<Disk>>);
+
+impl Target for OnDisk {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        let mut disk = self.0.lock().unwrap();
+        if batch.iter().any(|delivery| Some(delivery.id.as_str()) == disk.refused) {
+            return Err(Refused::failed(Failure::TooLarge, "too large"));
+        }
+        disk.written.extend(batch.into_iter().map(|delivery| delivery.id));
+        Ok(())
+    }
+
+    async fn persist(&mut self) -> Result<(), Refused> {
+        let mut disk = self.0.lock().unwrap();
+        if disk.failing > 0 {
+            disk.failing -= 1;
+            disk.written = disk.kept.clone();
+            return Err(Refused::failed(Failure::Storage, "the disk is gone"));
+        }
+        disk.kept = disk.written.clone();
+        Ok(())
+    }
+}
+
+/// An entry is all that is known of its document: it stays until what was sent is sure to last.
+#[tokio::test(start_paused = true)]
+async fn no_entry_goes_before_what_it_brought_is_kept() {
+    let system = json!({"halt_on_failure": true, "retry": {"max_retries": 3, "backoff_base_seconds": 0.001}});
+    let job = job("cloud", json!({"id": "out", "provider": "stdout"}), json!(null), system);
+    let (source, queue, disk) = (FakeSource::default(), FakeQueue::default(), Arc::<Mutex<Disk>>::default());
+    let run = async || {
+        let (_stop, stopping) = watch::channel(false);
+        let runner = Runner::new(&job, source.clone(), OnDisk(disk.clone()), queue.clone(), redactor(), stopping, 1);
+        let (end, counts, ..) = runner.once().run().await;
+        (end, counts.replayed)
+    };
+    source.write("a", json!({"n": 1}));
+    disk.lock().unwrap().refused = Some("a");
+    assert_eq!(run().await, (End::Done, 0));
+    let wanted: Vec<_> =
+        queue.0.lock().unwrap().values().map(|entry| Wanted { entry: entry.clone(), by_hand: true }).collect();
+    assert_eq!(wanted.len(), 1);
+    // Nothing is kept whatever is tried: the entry stays.
+    disk.lock().unwrap().refused = None;
+    disk.lock().unwrap().failing = u32::MAX;
+    *queue.1.lock().unwrap() = wanted.clone();
+    assert_eq!(run().await, (End::GaveUp("the disk is gone".to_owned()), 0));
+    assert_eq!(queue.documents(), ["a"]);
+    // It fails for a while; what else was written then is lost, too.
+    for failing in [0, 1, 3] {
+        let id = format!("b{failing}");
+        source.write(&id, json!({"n": 2}));
+        let entry = wanted[0].entry.clone();
+        queue.0.lock().unwrap().insert(entry.id(), entry);
+        *disk.lock().unwrap() = Disk { failing, ..Disk::default() };
+        *queue.1.lock().unwrap() = wanted.clone();
+        assert_eq!(run().await, (End::Done, 1));
+        assert!(queue.documents().is_empty());
+        assert_eq!(disk.lock().unwrap().kept, BTreeSet::from(["a".to_owned(), id]));
+    }
 }

@@ -59,7 +59,7 @@ async fn once<T: flatbed_worker::output::Target>(
     let (_stop, stopping) = watch::channel(false);
     let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
     let (end, counts, _, target, _) = runner.run().await;
-    (end, counts, target)
+    (end, counts, target.unwrap())
 }
 
 #[tokio::test]
@@ -110,6 +110,30 @@ async fn what_must_not_go_on_halts() {
     assert_eq!(once(&job, &restored, open(&file, &job), &queue, 9).await.0, End::Strange(Strange::Behind));
 }
 
+/// Whichever request it is that gets no answer: of what is another database by then nothing is delivered.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_was_away_is_looked_at() {
+    let mut job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
+    job.input.changes_feed.limit = 10;
+    let mut ends = Vec::new();
+    for at in 1.. {
+        let (source, queue) = (FakeSource::default(), FakeQueue::default());
+        for id in 0..30 {
+            source.write(&format!("d{id}"), json!({}));
+        }
+        source.0.lock().unwrap().made_again_at = Some(at);
+        let (end, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 1).await;
+        if source.0.lock().unwrap().instance == 0 {
+            break;
+        }
+        ends.push((end, counts.delivered));
+    }
+    let strange = |delivered| (End::Strange(Strange::MadeAgain), delivered);
+    let done = (End::Done, 30);
+    // The database, the checkpoint, three pages and one without rows, the checkpoint that is written.
+    assert_eq!(ends, [done.clone(), done.clone(), strange(0), strange(10), strange(20), strange(30), done]);
+}
+
 #[tokio::test]
 async fn a_job_follows_until_it_is_told_to_end() {
     let directory = tempfile::tempdir().unwrap();
@@ -143,7 +167,7 @@ async fn lines_have_their_checkpoint_at_the_source() {
     source.write("b", json!({"n": 2}));
     source.write("a", Value::Null);
     source.write("_design/x", json!({"views": {}}));
-    let lines = |lines: Lines<Vec<u8>>| String::from_utf8(lines.into_inner()).unwrap();
+    let lines = |lines: Lines<Vec<u8>>| String::from_utf8(lines.into_inner().unwrap()).unwrap();
     let (end, _, target) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 1).await;
     assert_eq!(end, End::Done);
     assert_eq!(

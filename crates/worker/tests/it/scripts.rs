@@ -111,7 +111,7 @@ async fn a_function_that_throws_is_the_documents_fault_and_one_that_waits_is_not
             None => runner,
         };
         let (end, counts, _, lines, _) = runner.run().await;
-        (end, counts, String::from_utf8(lines.into_inner()).unwrap())
+        (end, counts, String::from_utf8(lines.unwrap().into_inner().unwrap()).unwrap())
     };
     let (end, counts, lines) = run(Some(scripts())).await;
     assert_eq!((end, counts.delivered, counts.queued), (End::Done, 3, 1));
@@ -157,7 +157,7 @@ async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
     let running = runner.running(scripts).sharing(memory.clone()).run();
     let (end, counts, _, lines, _) = tokio::time::timeout(Duration::from_secs(300), running).await.unwrap();
     assert_eq!((end, counts.delivered, counts.queued), (End::Done, 60, 0));
-    let text = String::from_utf8(lines.into_inner()).unwrap();
+    let text = String::from_utf8(lines.unwrap().into_inner().unwrap()).unwrap();
     let ids: std::collections::BTreeSet<_> =
         text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].to_string()).collect();
     assert_eq!((ids.len(), memory.taken()), (60, (0, 0)));

@@ -104,6 +104,10 @@ impl Target for Endpoint {
         true
     }
 
+    fn keeps_what_it_has(&self) -> bool {
+        true
+    }
+
     fn relents(&self) {
         self.state.relents.store(true, Ordering::Relaxed);
     }

@@ -47,6 +47,10 @@ impl Target for LinesFile {
         false
     }
 
+    fn keeps_what_it_has(&self) -> bool {
+        true
+    }
+
     fn relents(&self) {}
 
     fn rows(&self) -> Rows {

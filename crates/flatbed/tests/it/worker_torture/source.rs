@@ -1,6 +1,6 @@
 //! The server that has the documents, the jobs and their queue, as a client sees it. It may be away for a while.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
@@ -29,6 +29,14 @@ pub(super) struct Entry {
     /// The document that failed.
     pub(super) document: Value,
     pub(super) why: String,
+}
+
+/// A place of the feed: the number, and within a transaction the rest as a text.
+pub(super) type Place = (u64, String);
+
+fn place_of(seq: &Value) -> Option<Place> {
+    let (number, rest) = seq.as_str()?.split_once('-')?;
+    Some((number.parse().ok()?, rest.to_owned()))
 }
 
 impl Source {
@@ -97,6 +105,20 @@ impl Source {
         }
     }
 
+    /// Up to where each job says that all is delivered or in its queue, as places of the feed. `None`: nobody answers.
+    pub(super) async fn reached(&self) -> Option<HashMap<String, Place>> {
+        let (_, jobs) = self.try_ask(Method::GET, "/_worker/_api/jobs", &Value::Null).await?;
+        let of = |job: &Value| Some((job["id"].as_str()?.to_owned(), place_of(&job["seq"])?));
+        Some(jobs["jobs"].as_array()?.iter().filter_map(of).collect())
+    }
+
+    /// Documents in the order of their last changes, with the places of those; deleted ones are left out. `None`: nobody answers.
+    pub(super) async fn changes(&self) -> Option<Vec<(Place, Value)>> {
+        let (_, feed) = self.try_ask(Method::GET, "/db/_changes?include_docs=true", &Value::Null).await?;
+        let rows = feed["results"].as_array()?.iter().filter(|row| row["deleted"] != true);
+        rows.map(|row| Some((place_of(&row["seq"])?, row["doc"].clone()))).collect()
+    }
+
     /// All documents, by id, with their revisions.
     pub(super) async fn documents(&self) -> HashMap<String, (String, Value)> {
         let mut all = HashMap::new();
@@ -122,6 +144,15 @@ impl Source {
             }
             (from, skip) = (rows[PAGE - 1]["id"].as_str().unwrap().to_owned(), 1);
         }
+    }
+
+    /// Ids and revisions of documents in a job's queue. `None`: nobody answers.
+    pub(super) async fn queued(&self, job: &str) -> Option<HashSet<(String, String)>> {
+        let path = format!("/_worker/_api/dlq?limit=1000&job={job}");
+        let (_, list) = self.try_ask(Method::GET, &path, &Value::Null).await?;
+        let text = |entry: &Value, name: &str| entry[name].as_str().map(str::to_owned);
+        let of = |entry: &Value| Some((text(entry, "doc_id_original")?, text(entry, "rev")?));
+        list["entries"].as_array()?.iter().map(of).collect()
     }
 
     pub(super) async fn entries(&self) -> Vec<Entry> {

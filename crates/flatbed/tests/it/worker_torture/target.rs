@@ -42,6 +42,11 @@ pub(super) trait Target: Send + Sync {
     /// All that it has.
     fn rows(&self) -> Rows;
 
+    /// Whether what it took is there whatever comes, and read in no time.
+    fn keeps_what_it_has(&self) -> bool {
+        false
+    }
+
     /// What is wrong beside its rows.
     fn complaint(&self, _rows: usize) -> Option<String> {
         None

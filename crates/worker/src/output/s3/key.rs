@@ -80,6 +80,9 @@ pub enum TemplateError {
         "a document that is deleted has no members: its tombstone needs a key without them, of {{id}}, {{seq}} and the like; else set `on_delete` to `ignore`"
     )]
     Tombstone,
+    /// Something that such objects do not have.
+    #[error("{{attachment}} stands in keys of attachments alone, and {{table}} in none of those")]
+    Misplaced,
 }
 
 /// What a key is made for.
@@ -187,6 +190,11 @@ impl Template {
         let of_one = |part: &Part| matches!(part, Part::Id | Part::Rev | Part::Member(_));
         let deletable =
             |part: &Part| matches!(part, Part::Text(_) | Part::Id | Part::Job | Part::Attachment | Part::Table);
+        let is_of_attachments = matches!(is_for, Use::Attachments { .. });
+        let misplaced = |part: &Part| *part == if is_of_attachments { Part::Table } else { Part::Attachment };
+        if self.0.iter().any(misplaced) {
+            return Err(TemplateError::Misplaced);
+        }
         match is_for {
             Use::Each { .. } | Use::Tombstones | Use::Attachments { .. }
                 if !has(|part| matches!(part, Part::Id | Part::Seq | Part::Member(_))) =>
@@ -407,6 +415,10 @@ mod tests {
             ("{id}/{rev}-{attachment}", Use::Attachments { is_deleted: false }, Ok(())),
             ("{type}/{id}/{attachment}", Use::Attachments { is_deleted: false }, Err(TemplateError::Folder)),
             ("{id}", Use::Attachments { is_deleted: true }, Err(TemplateError::Same)),
+            ("{id}/{attachment}", deleted, Err(TemplateError::Misplaced)),
+            ("{id}/{attachment}", Use::Tombstones, Err(TemplateError::Misplaced)),
+            ("{seq}/{attachment}", Use::Batch, Err(TemplateError::Misplaced)),
+            ("a/{table}/{id}/{attachment}", Use::Attachments { is_deleted: false }, Err(TemplateError::Misplaced)),
         ] {
             assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
         }

@@ -3,7 +3,7 @@
 //! Rows go before others come, children before their parents; then parents come before their children. Of two documents of a batch
 //! that produce one row the later one has it, as if they had come one after the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::datum::{Datum, key_of_text};
 use crate::difference::{Claim, Operation, difference};
@@ -76,10 +76,11 @@ pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim
             }
         }
         let of = |claim: &Claim| tables.iter().position(|table| table.name == claim.table);
+        let is_replaced = |table: &usize| replaced.get(*table) == Some(&true);
+        let again: HashSet<(usize, &str)> =
+            now.iter().filter(|row| is_replaced(&row.table)).map(|row| (row.table, row.key.as_str())).collect();
         for claim in before {
-            let table = of(claim).filter(|table| replaced.get(*table) == Some(&true));
-            if let Some(table) = table.filter(|table| now.iter().any(|row| row.table == *table && row.key == claim.key))
-            {
+            if let Some(table) = of(claim).filter(|table| again.contains(&(*table, claim.key.as_str()))) {
                 leave(table, false, &claim.key);
             }
         }

@@ -24,6 +24,13 @@ pub(super) async fn what_would_be_lost_is_said(place: &mut Place<'_>) {
         place.sql("DROP TABLE moments");
     }
     if is_maria {
+        // The worker's own are made only where they are not.
+        for own in ["flatbed_checkpoints", "flatbed_rows"] {
+            place.sql(&format!("RENAME TABLE {own} TO kept; CREATE TABLE {own} (x int) ENGINE=Aria"));
+            let reason = format!("the table {own}: its engine Aria has no transactions");
+            assert_eq!(place.once(&job).await.0, End::Unfit(reason));
+            place.sql(&format!("DROP TABLE {own}; RENAME TABLE kept TO {own}"));
+        }
         for engine in ["MyISAM", "Aria", "MEMORY"] {
             place.sql(&format!("CREATE TABLE moments (k bigint PRIMARY KEY, id datetime(6)) ENGINE={engine}"));
             let reason = format!("the table moments: its engine {engine} has no transactions");

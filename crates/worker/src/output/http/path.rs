@@ -1,0 +1,191 @@
+//! Where a document goes at an endpoint: a template whose names in braces are replaced, percent-encoded.
+
+use flatbed_client::encode_segment;
+use flatbed_flatten::json::Value;
+
+use crate::output::Delivery;
+use crate::transform::text_of;
+
+/// The longest path that a template makes.
+const PATH_BYTES_MAX: usize = 8 << 10;
+
+/// What a template is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Documents; `is_deleted`: their deletions go there, too, and `is_told` has each say by its body which document it is of.
+    Documents {
+        /// See above.
+        is_deleted: bool,
+        /// See above.
+        is_told: bool,
+    },
+    /// Attachments that are delivered by themselves.
+    Attachments,
+}
+
+/// Why a template is none, or none for that.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// A brace without the other, or nothing between two.
+    #[error("the template has a brace without the other, or no name between two")]
+    Brace,
+    /// A member, which deletions do not have.
+    #[error(
+        "deletions have no members, so none could be sent to {{{0}}}: {{id}} is the document's id; or `on_delete` is `ignore`, and documents stay there that are deleted, match no longer or change that member"
+    )]
+    Lost(String),
+    /// Nothing that says which document is deleted.
+    #[error(
+        "no deletion would say which document it is of: {{id}} in the path, `send_delete_body`, or `on_delete` `ignore` is needed"
+    )]
+    Same,
+    /// What stands for attachments alone.
+    #[error("{{{0}}} stands in the path of attachments alone")]
+    Attachment(String),
+    /// One path for all attachments.
+    #[error("a path of attachments needs {{id}} and {{attachment}}: all would be one")]
+    Attachments,
+}
+
+/// The names that stand in braces.
+fn names(template: &str) -> Result<Vec<&str>, PathError> {
+    let (mut names, mut rest) = (Vec::new(), template);
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').ok_or(PathError::Brace)?;
+        if before.contains('}') || name.contains('{') || name.split('.').any(str::is_empty) {
+            return Err(PathError::Brace);
+        }
+        names.push(name);
+        rest = after;
+    }
+    if rest.contains('}') { Err(PathError::Brace) } else { Ok(names) }
+}
+
+/// Whether it has members, of what a document produces.
+pub fn has_members(template: &str) -> bool {
+    let known = ["id", "doc_id", "rev", "seq", "attachment", "attachment_name"];
+    names(template).is_ok_and(|names| names.iter().any(|name| !known.contains(name)))
+}
+
+/// Whether a template fits what it is for.
+///
+/// # Errors
+/// [`PathError`].
+pub fn check(template: &str, is_for: Use) -> Result<(), PathError> {
+    let names = names(template)?;
+    let has = |wanted: [&str; 2]| names.iter().any(|name| wanted.contains(name));
+    let (id, attachment) = (["id", "doc_id"], ["attachment", "attachment_name"]);
+    let Use::Documents { is_deleted, is_told } = is_for else {
+        return if has(id) && has(attachment) { Ok(()) } else { Err(PathError::Attachments) };
+    };
+    if let Some(name) = names.iter().find(|name| attachment.contains(name)) {
+        return Err(PathError::Attachment((*name).to_owned()));
+    }
+    if !is_deleted {
+        return Ok(());
+    }
+    let known = ["id", "doc_id", "rev", "seq"];
+    match names.iter().find(|name| !known.contains(name)) {
+        Some(member) => Err(PathError::Lost((*member).to_owned())),
+        None if !has(id) && !is_told => Err(PathError::Same),
+        None => Ok(()),
+    }
+}
+
+/// The path of a document, or of an attachment of it: `{id}`, `{rev}`, `{seq}`, `{attachment}` and members of what it produces
+/// (`{customer.id}`), percent-encoded. `None`: it is too long, a member is missing, or the template has a name of nothing.
+pub fn path_of(template: &str, delivery: &Delivery, body: &Value<'_>, attachment: Option<&str>) -> Option<String> {
+    let mut path = String::with_capacity(template.len() + delivery.id.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}')?;
+        path.push_str(before);
+        let value = match (name, attachment) {
+            ("id" | "doc_id", _) => encode_segment(&delivery.id),
+            ("rev", _) => encode_segment(&delivery.rev),
+            ("seq", _) => encode_segment(&delivery.seq),
+            ("attachment" | "attachment_name", Some(attachment)) => encode_segment(attachment),
+            (member, _) => {
+                let found = member.split('.').try_fold(body, |value, name| value.get(name))?;
+                encode_segment(&text_of(found))
+            }
+        };
+        // Dots alone would be a path of their own to whoever makes it plain.
+        if matches!(value.as_str(), "" | "." | "..") {
+            return None;
+        }
+        path.push_str(&value);
+        rest = after;
+    }
+    path.push_str(rest);
+    (path.len() <= PATH_BYTES_MAX).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+
+    use super::*;
+    use crate::output::State;
+
+    #[test]
+    fn paths_stay_where_their_template_puts_them() {
+        let delivery = |id: &str| Delivery {
+            id: id.to_owned(),
+            rev: "1-x".to_owned(),
+            seq: "7".to_owned(),
+            state: State::Gone,
+            attachments: Vec::new(),
+        };
+        let body = parse(br#"{"customer":{"id":7},"name":"a/b?c"}"#, &Limits::default()).unwrap();
+        let path = |template: &str, id: &str| path_of(template, &delivery(id), &body, None);
+        assert_eq!(path("/in/{id}", "order::1/2").as_deref(), Some("/in/order%3A%3A1%2F2"));
+        assert_eq!(
+            path("/{customer.id}/{name}?rev={rev}&seq={seq}", "a").as_deref(),
+            Some("/7/a%2Fb%3Fc?rev=1-x&seq=7")
+        );
+        assert_eq!(path("/x/{doc_id}", "a").as_deref(), Some("/x/a"));
+        let of = |name: &str| path_of("/in/{doc_id}/{attachment}", &delivery("a/b"), &body, Some(name));
+        assert_eq!(of("c d/../e.png").as_deref(), Some("/in/a%2Fb/c%20d%2F..%2Fe.png"));
+        assert_eq!([of(".."), path("/{id}/{attachment}", "a")], [None, None]);
+        for (template, id) in [("/{id}", ".."), ("/{id}", "."), ("/{gone}", "a"), ("/{customer.x}", "a"), ("/{id", "a")]
+        {
+            assert_eq!(path(template, id), None, "{template} {id}");
+        }
+        assert_eq!(path("/{id}", &"a".repeat(PATH_BYTES_MAX)), None);
+    }
+
+    #[test]
+    fn templates_fit_what_they_are_for() {
+        let documents = |is_deleted, is_told| Use::Documents { is_deleted, is_told };
+        let (deleted, told, kept) = (documents(true, false), documents(true, true), documents(false, false));
+        let lost = |name: &str| Err(PathError::Lost(name.to_owned()));
+        let attachment = |name: &str| Err(PathError::Attachment(name.to_owned()));
+        for (template, is_for, expected) in [
+            ("/in/{id}", deleted, Ok(())),
+            ("/in/{doc_id}?rev={rev}&seq={seq}", deleted, Ok(())),
+            ("/{type}/{id}", deleted, lost("type")),
+            ("/{type}/{id}", told, lost("type")),
+            // A mapping may put anything there.
+            ("/in/{_id}", deleted, lost("_id")),
+            ("/{type}/{_id}", kept, Ok(())),
+            ("/in", deleted, Err(PathError::Same)),
+            ("/in?seq={seq}", deleted, Err(PathError::Same)),
+            ("/in", told, Ok(())),
+            ("/in", kept, Ok(())),
+            ("/{id}/{attachment}", deleted, attachment("attachment")),
+            ("/{id}/{attachment_name}", kept, attachment("attachment_name")),
+            ("/{id}/{attachment}", Use::Attachments, Ok(())),
+            ("/{type}/{doc_id}?name={attachment_name}", Use::Attachments, Ok(())),
+            ("/{id}", Use::Attachments, Err(PathError::Attachments)),
+            ("/{type}/{attachment}", Use::Attachments, Err(PathError::Attachments)),
+        ] {
+            assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
+        }
+        let members = ["/{id}", "/{doc_id}/{attachment}?{rev}&{seq}", "/{id}/{a.b}", "/x"].map(has_members);
+        assert_eq!(members, [false, false, true, false]);
+        for template in ["/{id", "/id}", "/{}", "/{a{id}}", "/{id}}", "/{a..b}/{id}", "/{.a}"] {
+            assert_eq!(check(template, kept), Err(PathError::Brace), "{template}");
+        }
+    }
+}

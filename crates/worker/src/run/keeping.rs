@@ -1,0 +1,163 @@
+//! When the checkpoint is written, where no batch has written it: that of a target that keeps none to the source, and that of one that
+//! does where nothing was to be done for what it passes.
+//!
+//! A job's `checkpoint` says how often. Each is a transaction of the source, and what was delivered since the last one is delivered again
+//! after a crash.
+
+use std::time::{Duration, Instant};
+
+use super::{End, Queue, Runner};
+use crate::checkpoint::local_id;
+use crate::output::Target;
+use crate::source::{Source, SourceError};
+
+/// Where the job says nothing: after so many documents, or such a time.
+const KEEP_AFTER: u64 = 1_000;
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// ... and no sooner than this after the last: each is a transaction of the source.
+const KEEP_PAUSE: Duration = Duration::from_millis(200);
+
+/// The last one of a run is waited for no longer: somebody waits for its end.
+const KEEP_AT_END: Duration = Duration::from_secs(5);
+
+/// What has come to an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// A batch, and there are more.
+    Batch,
+    /// What there was: the feed has no more for now, or an object of many documents is stored.
+    Rest,
+    /// What a reset has come to, which is all that it is to do.
+    Reset,
+    /// The run: nothing is waited for any more, and tried once.
+    Run,
+}
+
+impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
+    /// Changes that are delivered before the checkpoint is looked after.
+    pub(super) fn batch_max(&self) -> usize {
+        let batch = self.system().processing.batch();
+        let documents = self.system().checkpoint.documents().filter(|_| !self.keeps_checkpoint);
+        documents.and_then(|documents| usize::try_from(documents).ok()).map_or(batch, |documents| batch.min(documents))
+    }
+
+    fn is_due(&self, moment: Moment) -> bool {
+        let (since, settings) = (self.kept_at.elapsed(), &self.system().checkpoint);
+        let period = settings.period();
+        let is_enough = match settings.documents() {
+            Some(documents) => self.unkept >= documents,
+            None => period.is_none() && self.unkept >= KEEP_AFTER && since >= KEEP_PAUSE,
+        };
+        match moment {
+            Moment::Reset | Moment::Run => true,
+            Moment::Rest if period.is_none() => true,
+            Moment::Rest | Moment::Batch => is_enough || since >= period.unwrap_or(KEEP_EVERY),
+        }
+    }
+
+    /// When it is to be written although nothing more comes. `None`: it is, or there is nothing to be written.
+    pub(super) fn due_at(&self) -> Option<tokio::time::Instant> {
+        let period = self.system().checkpoint.period().filter(|_| !self.system().processing.dry_run)?;
+        let is_unwritten = self.reached.as_ref().is_some_and(|seq| *seq != self.written);
+        is_unwritten.then(|| (self.kept_at + period).into())
+    }
+
+    /// Writes what the run has come to, once and in little time, unless it ends since the job is another's or the source another one.
+    pub(super) async fn keep_at_end(&mut self, end: &End) {
+        match end {
+            End::Stopped | End::Done | End::Halted(_) | End::QueueFull(_) | End::GaveUp(_) | End::Broken(_) => {}
+            End::Superseded | End::Strange(_) | End::Unfit(_) | End::Nonsense(_) => return,
+        }
+        if !matches!(tokio::time::timeout(KEEP_AT_END, self.keep(Moment::Run)).await, Ok(Ok(()))) {
+            tracing::debug!(job = self.job.id, "a job's last checkpoint was not written");
+        }
+    }
+
+    /// Writes the checkpoint, where no batch has written it and it is due.
+    pub(super) async fn keep(&mut self, moment: Moment) -> Result<(), End> {
+        self.reached = self.plan.checkpoint().or(self.reached.take());
+        if let Some(reached) = &self.reached {
+            self.progress.at(reached);
+        }
+        let is_due = self.is_due(moment);
+        let Some(seq) = self.reached.clone().filter(|seq| is_due && *seq != self.written) else { return Ok(()) };
+        let checkpoint = self.checkpoint_at(seq.clone());
+        if self.system().processing.dry_run {
+            return Ok(());
+        }
+        (self.unkept, self.kept_at) = (0, Instant::now());
+        self.check_held()?;
+        if self.keeps_checkpoint {
+            // Nothing of it can be poison.
+            while let Err(refused) = self.target()?.deliver(Vec::new(), Some(checkpoint.clone())).await {
+                if moment == Moment::Run {
+                    return Ok(());
+                }
+                let until = self.note_refused(refused)?;
+                self.pause_giving_back(until).await?;
+                self.check_held()?;
+            }
+            self.failures = 0;
+            self.written = seq;
+            return Ok(());
+        }
+        // What must last is on the disk before the checkpoint passes it.
+        match moment {
+            Moment::Run if self.target()?.persist().await.is_err() => return Ok(()),
+            Moment::Run => {}
+            Moment::Batch | Moment::Rest | Moment::Reset if self.persist().await? => {}
+            Moment::Batch | Moment::Rest | Moment::Reset => return Ok(()),
+        }
+        self.check_held()?;
+        let id = self.local_id();
+        let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
+        if written == Err(SourceError::Status(409)) {
+            // Who has the job now writes it under a higher epoch.
+            match self.source.checkpoint(&id).await {
+                Ok(Some((other, _))) if other.epoch > self.epoch => return Err(End::Superseded),
+                Ok(found) => {
+                    let rev = found.map(|(_, rev)| rev);
+                    written = self.source.write_checkpoint(&id, &checkpoint, rev.as_deref()).await;
+                }
+                Err(error) => written = Err(error),
+            }
+        }
+        match written {
+            Ok(rev) => (self.rev, self.written) = (Some(rev), seq),
+            // It is written the next time; what is lost by it is delivered again.
+            Err(error) => match self.queue.keep(&checkpoint).await {
+                Ok(()) => self.written = seq,
+                Err(other) => {
+                    let other = self.redactor.text(&other, 500);
+                    tracing::warn!(job = self.job.id, %error, other, "a job's checkpoint could not be written");
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// Sees to it that what the target has taken lasts. False: any part of what it took since that was last sure may be lost. A time has
+    /// been waited then, and all since the checkpoint is read again.
+    pub(super) async fn persist(&mut self) -> Result<bool, End> {
+        let Err(refused) = self.target()?.persist().await else {
+            self.persist_failures = 0;
+            return Ok(true);
+        };
+        // First: whatever ends the run now, no checkpoint passes what may be lost.
+        self.go_back();
+        // What is delivered meanwhile does not show that it lasts.
+        self.persist_failures = self.persist_failures.saturating_add(1);
+        let until = self.note_outage(refused, self.persist_failures)?;
+        self.pause(until).await?;
+        Ok(false)
+    }
+
+    /// Where its checkpoint lies at the source.
+    pub(super) fn local_id(&self) -> String {
+        let input = &self.job.input;
+        let client_id = self.system().checkpoint.client_id.as_deref().unwrap_or("changes_worker");
+        let place = input.url.as_deref().or(input.local.as_deref()).unwrap_or_default();
+        local_id(client_id, place, &input.changes_feed.channels, &self.job.id)
+    }
+}

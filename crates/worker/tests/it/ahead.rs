@@ -1,0 +1,395 @@
+//! What is next is made while something is written, and parts are as large as the target takes them: counted, and with everything that
+//! was promised of order and checkpoints held by the target itself.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flatbed_worker::checkpoint::Checkpoint;
+use flatbed_worker::documents::Description;
+use flatbed_worker::failure::Failure;
+use flatbed_worker::memory::Memory;
+use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::script::{Call, Scripts};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+
+use crate::fake::{FakeQueue, FakeSource, job, redactor};
+
+/// Random enough.
+#[derive(Debug, Clone)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// A target with transactions that believes nothing: no state of a document after a newer one, no checkpoint beyond what it has or
+/// the queue.
+#[derive(Debug)]
+struct Strict {
+    source: FakeSource,
+    queue: FakeQueue,
+    /// The sequence of what it has, by document.
+    has: BTreeMap<String, u64>,
+    checkpoint: Option<Checkpoint>,
+    /// It fails now and then, and the source changes meanwhile.
+    random: Option<Random>,
+    calls: usize,
+    documents: usize,
+}
+
+fn is_poison(id: &str) -> bool {
+    id.ends_with("07")
+}
+
+impl Strict {
+    fn new(source: &FakeSource, queue: &FakeQueue, random: Option<Random>) -> Strict {
+        let (source, queue) = (source.clone(), queue.clone());
+        Strict { source, queue, has: BTreeMap::new(), checkpoint: None, random, calls: 0, documents: 0 }
+    }
+}
+
+impl Target for Strict {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(self.checkpoint.clone())
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+        self.calls += 1;
+        self.documents += batch.len();
+        if let Some(random) = &mut self.random {
+            for _ in 0..random.below(4) {
+                // Of those that are under way, too: a newer state is read before the older one is settled.
+                let of_batch = batch.get(usize::try_from(random.below(2 * batch.len() as u64 + 1)).unwrap());
+                let id = of_batch.map_or_else(|| format!("d{}", random.below(400)), |delivery| delivery.id.clone());
+                self.source.write(&id, if random.below(5) == 0 { Value::Null } else { json!({"n": 1}) });
+                tokio::time::sleep(Duration::from_millis(random.below(3))).await;
+            }
+            match random.below(8) {
+                0 => return Err(Refused::failed(Failure::Connection, "gone")),
+                1 => return Err(Refused::Superseded),
+                _ => {}
+            }
+        }
+        if batch.iter().any(|delivery| is_poison(&delivery.id)) {
+            return Err(Refused::failed(Failure::Sql(*b"22001"), "poison"));
+        }
+        for delivery in &batch {
+            let seq = delivery.seq.parse().unwrap();
+            let before = self.has.insert(delivery.id.clone(), seq);
+            assert!(before.is_none_or(|before| before < seq), "{} after {before:?}", delivery.seq);
+        }
+        let Some(checkpoint) = checkpoint else { return Ok(()) };
+        let at = checkpoint.seq.number().unwrap();
+        let before = self.checkpoint.replace(checkpoint).and_then(|before| before.seq.number());
+        assert!(before.is_none_or(|before| before <= at));
+        let queued: HashSet<String> = self.queue.documents().into_iter().collect();
+        for (seq, id) in self.source.sequences().into_iter().filter(|(seq, _)| *seq <= at) {
+            assert!(self.has.get(&id) == Some(&seq) || queued.contains(&id), "{id} of {seq} is passed by {at}");
+        }
+        Ok(())
+    }
+
+    fn keeps_checkpoint(&self) -> bool {
+        true
+    }
+}
+
+fn in_batches(of: u64) -> Description {
+    let retry = json!({"backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002});
+    let mapping = json!({"tables": [{"name": "t", "primary_key": "id", "columns": {"id": "$._id"}}]});
+    let output = json!({"id": "out", "database_type": "sqlite", "database": "x"});
+    job("rdbms", output, mapping, json!({"processing": {"batch": of}, "retry": retry}))
+}
+
+async fn run<T: Target>(job: &Description, source: &FakeSource, target: T, queue: &FakeQueue) -> (End, Counts, T) {
+    let (_stop, stopping) = watch::channel(false);
+    let memory = Memory::default();
+    let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, 1);
+    let (end, counts, _, target, _) = runner.sharing(memory.clone()).once().run().await;
+    assert_eq!(memory.taken(), (0, 0));
+    (end, counts, target.unwrap())
+}
+
+/// With changes, outages and runs that end anywhere: another run goes on where the target says.
+#[tokio::test(start_paused = true)]
+async fn no_checkpoint_and_no_state_comes_before_its_turn() {
+    for seed in 0..60 {
+        let (source, queue) = (FakeSource::default(), FakeQueue::default());
+        let limit = 7 + seed % 9;
+        // Of few documents what changes is read with the next page, while what it overtakes is under way.
+        let (documents, batch) = if seed % 6 == 0 { (250, 10) } else { (limit * 3 / 2, limit) };
+        for at in 0..documents {
+            source.write(&format!("d{at}"), json!({"n": 0}));
+        }
+        source.0.lock().unwrap().hints = (seed / 6 % 2 == 0).then_some(seed);
+        let mut job = in_batches(batch);
+        job.input.changes_feed.limit = limit;
+        let mut target = Strict::new(&source, &queue, Some(Random(seed)));
+        for _ in 0..100 {
+            let (end, _, left) = run(&job, &source, target, &queue).await;
+            target = left;
+            if end == End::Done {
+                break;
+            }
+            assert_eq!(end, End::Superseded);
+        }
+        // Nothing fails any more, and nothing changes.
+        target.random = None;
+        let (end, _, target) = run(&job, &source, target, &queue).await;
+        assert_eq!(end, End::Done);
+        let expected = source.sequences().into_iter().filter(|(_, id)| !is_poison(id)).map(|(seq, id)| (id, seq));
+        let has: BTreeMap<_, _> = target.has.into_iter().filter(|(id, _)| !is_poison(id)).collect();
+        assert_eq!(has, expected.collect::<BTreeMap<_, _>>(), "seed {seed}");
+    }
+}
+
+/// A page is asked for while the one before it is read, and no more than that.
+#[tokio::test(start_paused = true)]
+async fn the_next_page_is_asked_for_before_one_is_read() {
+    for memory in [Memory::new(512 << 20), Memory::new(130 << 20)] {
+        let (source, queue) = (FakeSource::default(), FakeQueue::default());
+        for at in 0..1_000 {
+            source.write(&format!("d{at}x"), json!({"n": 0}));
+        }
+        source.0.lock().unwrap().hints = Some(1);
+        let mut job = in_batches(10);
+        job.input.changes_feed.limit = 10;
+        let (_stop, stopping) = watch::channel(false);
+        let target = Strict::new(&source, &queue, None);
+        let runner = Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 1);
+        let (end, counts, ..) = runner.sharing(memory.clone()).once().run().await;
+        assert_eq!((end, counts.delivered, memory.taken()), (End::Done, 1_000, (0, 0)));
+        assert_eq!(source.0.lock().unwrap().pages, (0, 2));
+    }
+}
+
+/// Of 2,000 documents each fiftieth is poison. By halves from the whole batch on it took 524 calls with 12,400 documents.
+#[tokio::test]
+async fn poison_costs_no_multiple_of_the_work() {
+    const DOCUMENTS: usize = 2_000;
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    for at in 0..DOCUMENTS {
+        let id = if at % 50 == 7 { format!("d{at}x07") } else { format!("d{at}x") };
+        source.write(&id, json!({"n": 0}));
+    }
+    let job = in_batches(500);
+    let (end, counts, target) = run(&job, &source, Strict::new(&source, &queue, None), &queue).await;
+    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 1_960, 40));
+    assert!(target.calls < 400 && target.documents < 4 * DOCUMENTS, "{} {}", target.calls, target.documents);
+    // One costs its halves, and no more.
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    for at in 0..2_000 {
+        source.write(&if at == 333 { "d07".to_owned() } else { format!("d{at}x") }, json!({"n": 0}));
+    }
+    let (_, counts, target) = run(&job, &source, Strict::new(&source, &queue, None), &queue).await;
+    assert_eq!((counts.delivered, counts.queued), (1_999, 1));
+    assert!(target.calls < 4 + 14 && target.documents < 2_000 + 1_100, "{} {}", target.calls, target.documents);
+}
+
+/// Takes its first batch only once something of the next is made.
+#[derive(Debug)]
+struct Late {
+    next_is_made: Arc<Notify>,
+    has_waited: bool,
+    /// Instead of taking it.
+    refusal: Option<Refused>,
+}
+
+impl Target for Late {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        if !batch.is_empty() && !self.has_waited {
+            self.has_waited = true;
+            self.next_is_made.notified().await;
+        }
+        self.refusal.clone().map_or(Ok(()), Err)
+    }
+}
+
+#[tokio::test]
+async fn the_next_batch_is_made_while_one_is_written() {
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    for at in 0..40 {
+        source.write(&format!("d{at}"), json!({"n": at}));
+    }
+    let output = json!({"id": "out", "provider": "stdout"});
+    let mut job = job("cloud", output, json!({"function": "(doc) => doc"}), json!({"processing": {"batch": 10}}));
+    job.input.changes_feed.limit = 10;
+    let next_is_made = Arc::<Notify>::default();
+    let scripts: Scripts = Arc::new({
+        let next_is_made = next_is_made.clone();
+        move |call: Call| {
+            let text = call.document.unwrap();
+            if text.contains("\"n\":10,") || text.contains("\"n\":10}") {
+                next_is_made.notify_one();
+            }
+            Box::pin(std::future::ready(Ok(text)))
+        }
+    });
+    let (_stop, stopping) = watch::channel(false);
+    let target = Late { next_is_made, has_waited: false, refusal: None };
+    let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts).once();
+    let (end, counts, ..) = tokio::time::timeout(Duration::from_secs(60), runner.run()).await.unwrap();
+    assert_eq!((end, counts.delivered), (End::Done, 40));
+}
+
+/// A function that does not come back, while the target takes its time.
+#[tokio::test(start_paused = true)]
+async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
+    for is_refused in [false, true] {
+        let (source, queue) = (FakeSource::default(), FakeQueue::default());
+        for at in 0..40 {
+            source.write(&format!("d{at}"), json!({"n": at}));
+        }
+        let output = json!({"id": "out", "provider": "stdout"});
+        let system = json!({"processing": {"batch": 10}, "halt_on_failure": true, "retry": {"max_retries": 0}});
+        let mut job = job("cloud", output, json!({"function": "(doc) => doc"}), system);
+        job.input.changes_feed.limit = 10;
+        let next_is_made = Arc::<Notify>::default();
+        let (stop, stopping) = watch::channel(false);
+        let scripts: Scripts = Arc::new({
+            let next_is_made = next_is_made.clone();
+            move |call: Call| {
+                let text = call.document.unwrap();
+                if !text.contains("\"n\":10}") && !text.contains("\"n\":10,") {
+                    return Box::pin(std::future::ready(Ok(text)));
+                }
+                if !is_refused {
+                    stop.send_replace(true);
+                }
+                next_is_made.notify_one();
+                Box::pin(std::future::pending())
+            }
+        });
+        let refusal = is_refused.then(|| Refused::failed(Failure::Connection, "gone"));
+        let target = Late { next_is_made, has_waited: false, refusal };
+        let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts);
+        let (end, counts, ..) = tokio::time::timeout(Duration::from_secs(60), runner.run()).await.unwrap();
+        let expected = if is_refused { (End::GaveUp("gone".to_owned()), 0) } else { (End::Stopped, 10) };
+        assert_eq!((end, counts.delivered), expected);
+    }
+}
+
+/// What was written may be lost with the machine's power: then no checkpoint passes it.
+#[derive(Debug, Default)]
+struct Forgetful {
+    seqs: Vec<u64>,
+    /// So many times they are lost.
+    failing: u32,
+}
+
+impl Target for Forgetful {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        self.seqs.extend(batch.iter().map(|delivery| delivery.seq.parse::<u64>().unwrap()));
+        Ok(())
+    }
+
+    async fn persist(&mut self) -> Result<(), Refused> {
+        if self.failing > 0 {
+            self.failing -= 1;
+            self.seqs.clear();
+            return Err(Refused::failed(Failure::Storage, "the disk is gone"));
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_sure_to_last_is_delivered_again() {
+    let (source, queue) = (FakeSource::default(), FakeQueue::default());
+    for at in 0..30 {
+        source.write(&format!("d{at}"), json!({"n": at}));
+    }
+    let job = in_batches(10);
+    let (end, counts, target) = run(&job, &source, Forgetful { failing: 1, ..Forgetful::default() }, &queue).await;
+    assert_eq!((end, counts.outages, target.seqs), (End::Done, 1, (1..=30).collect()));
+    // What is delivered in between does not show that the disk is well; and the run's end passes nothing that is lost.
+    source.0.lock().unwrap().locals.clear();
+    let retry = json!({"backoff_base_seconds": 0.001, "max_retries": 1});
+    let system = json!({"halt_on_failure": true, "processing": {"batch": 10}, "retry": retry});
+    let job = crate::fake::job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, system);
+    let (end, _, target) = run(&job, &source, Forgetful { failing: 2, ..Forgetful::default() }, &queue).await;
+    assert_eq!((end, target.seqs), (End::GaveUp("the disk is gone".to_owned()), Vec::new()));
+    assert!(source.0.lock().unwrap().locals.is_empty());
+}
+
+/// Keeps what it took twice, loses what it took then, and is down until another job has had its turn.
+#[derive(Debug, Default)]
+struct Unsteady {
+    seqs: Vec<u64>,
+    kept: u32,
+    is_down: Arc<AtomicBool>,
+    went_down: Arc<Notify>,
+}
+
+impl Target for Unsteady {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Ok(None)
+    }
+
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        if self.is_down.load(Ordering::SeqCst) {
+            self.went_down.notify_one();
+            return Err(Refused::failed(Failure::Connection, "down"));
+        }
+        self.seqs.extend(batch.iter().map(|delivery| delivery.seq.parse::<u64>().unwrap()));
+        Ok(())
+    }
+
+    async fn persist(&mut self) -> Result<(), Refused> {
+        self.kept += 1;
+        if self.kept == 3 {
+            self.seqs.truncate(20);
+            self.is_down.store(true, Ordering::SeqCst);
+            return Err(Refused::failed(Failure::Storage, "the disk is gone"));
+        }
+        Ok(())
+    }
+}
+
+/// What is read again may have to be given back before any of it is delivered: it is read from the checkpoint once more, and not from
+/// where the run began.
+#[tokio::test(start_paused = true)]
+async fn who_went_back_goes_back_no_further() {
+    let system = json!({"processing": {"batch": 10}, "checkpoint": {"every_n_docs": 10}});
+    let mut job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, system);
+    job.input.changes_feed.limit = 10;
+    let documents = || {
+        let source = FakeSource::default();
+        for at in 0..40 {
+            source.write(&format!("d{at}"), json!({"n": at}));
+        }
+        source
+    };
+    // A page takes all of it.
+    let memory = Memory::new(32 << 20);
+    let target = Unsteady::default();
+    let (is_down, went_down) = (target.is_down.clone(), target.went_down.clone());
+    let (_stop, stopping) = watch::channel(false);
+    let runner = Runner::new(&job, documents(), target, FakeQueue::default(), redactor(), stopping.clone(), 1);
+    let other = async {
+        went_down.notified().await;
+        let target = Forgetful::default();
+        let runner = Runner::new(&job, documents(), target, FakeQueue::default(), redactor(), stopping, 1);
+        let (end, ..) = runner.sharing(memory.clone()).once().run().await;
+        assert_eq!(end, End::Done);
+        is_down.store(false, Ordering::SeqCst);
+    };
+    let both = async { tokio::join!(runner.sharing(memory.clone()).once().run(), other) };
+    let ((end, _, _, target, _), ()) = tokio::time::timeout(Duration::from_secs(3_600), both).await.unwrap();
+    assert_eq!((end, target.unwrap().seqs), (End::Done, (1..=40).collect()));
+}

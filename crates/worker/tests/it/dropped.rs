@@ -1,0 +1,98 @@
+//! Runs that are dropped while a thread writes for them.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use flatbed_worker::memory::Memory;
+use flatbed_worker::output::lines::Lines;
+use flatbed_worker::output::lines::turns::Turns;
+use flatbed_worker::output::{Delivery, State, Target};
+use flatbed_worker::run::Runner;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+
+use crate::fake::{FakeQueue, FakeSource, job, redactor};
+
+/// A disk that writes some bytes, and then nothing until it is told.
+struct Stuck {
+    file: Arc<File>,
+    has_begun: Arc<Notify>,
+    go_on: Mutex<Receiver<()>>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl Write for Stuck {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        let written = self.file.write(&bytes[..10])?;
+        self.has_begun.notify_one();
+        let _ = self.go_on.lock().unwrap().recv();
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Its thread ends what it has begun to write, and whoever has the job next writes behind that, and what its lines take is taken until then.
+#[tokio::test]
+async fn a_thread_that_still_writes_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.jsonl");
+    let open = || Arc::new(File::options().read(true).append(true).create(true).open(&path).unwrap());
+    let (turns, memory, source) = (Turns::default(), Memory::default(), FakeSource::default());
+    for at in 0..20 {
+        source.write(&format!("d{at}"), json!({"text": "old"}));
+    }
+    let (has_begun, writes, (release, go_on)) = (Arc::<Notify>::default(), Arc::<AtomicUsize>::default(), channel());
+    let file = open();
+    let stuck =
+        Stuck { file: file.clone(), has_begun: has_begun.clone(), go_on: Mutex::new(go_on), writes: writes.clone() };
+    let target = Lines::new(stuck, Vec::new()).kept_by(file).in_turn(turns.at(&path));
+    let run = tokio::spawn({
+        let memory = memory.clone();
+        async move {
+            let job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
+            let (_stop, stopping) = watch::channel(false);
+            let runner = Runner::new(&job, source, target, FakeQueue::default(), redactor(), stopping, 1);
+            let _ = runner.sharing(memory).run().await;
+        }
+    });
+    has_begun.notified().await;
+    run.abort();
+    assert!(run.await.unwrap_err().is_cancelled());
+    // What was read is given back, and what is being written is not.
+    assert!(memory.taken().0 == 0 && memory.taken().1 > 0);
+    let file = open();
+    let next =
+        |wait_max| Lines::new(file.clone(), Vec::new()).kept_by(file.clone()).in_turn(turns.at(&path).within(wait_max));
+    assert!(next(Duration::ZERO).begin(2).await.is_err());
+    // Another file is another one's.
+    let elsewhere = turns.at(Path::new("/dev/null")).within(Duration::ZERO);
+    assert!(Lines::new(io::sink(), Vec::new()).in_turn(elsewhere).begin(2).await.is_ok());
+    let waiting = tokio::spawn({
+        let mut next = next(Duration::from_secs(600));
+        async move {
+            next.begin(2).await.unwrap();
+            let id = "d0".to_owned();
+            let gone =
+                Delivery { id, rev: "2-x".into(), seq: "99".into(), state: State::Gone, attachments: Vec::new() };
+            next.deliver(vec![gone], None).await.unwrap();
+        }
+    });
+    release.send(()).unwrap();
+    drop(release);
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap();
+    // Nothing more was written for nobody; what broke off spoils no other line.
+    assert_eq!(writes.load(Ordering::SeqCst), 1);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines, ["{\"id\":\"d0\"", "{\"id\":\"d0\",\"rev\":\"2-x\",\"seq\":\"99\",\"deleted\":true}"]);
+    assert_eq!(memory.taken(), (0, 0));
+}
