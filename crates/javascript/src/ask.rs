@@ -170,8 +170,8 @@ fn map(
                 part.stopped = Some(failure(failed));
                 break;
             }
-            // What it has made without the memory that others have is not its answer.
-            if machine.usage().is_refused() {
+            // What it has made without memory that it wanted is not its answer.
+            if machine.usage().is_refused() || machine.usage().is_exhausted() {
                 break;
             }
             part.documents.push(outcomes(lines, views));

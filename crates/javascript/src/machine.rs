@@ -189,10 +189,10 @@ pub(crate) struct Machine {
 impl Machine {
     /// `text`: the design document, or what is taken of it, as JSON text; of a sync function its source.
     pub(crate) fn new(code: &Code, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
-        let (allocator, usage) = Counted::new(&code.budget);
-        let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
         // There are many lists at once, and none has more than a page of rows.
-        runtime.set_memory_limit(if part == Part::List { code.memory_max / 4 } else { code.memory_max });
+        let memory_max = if part == Part::List { code.memory_max / 4 } else { code.memory_max };
+        let (allocator, usage) = Counted::new(&code.budget, memory_max);
+        let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
         let heard = Rc::<Hearing>::default();
@@ -264,6 +264,10 @@ impl Machine {
         let answer = self.context.with(|ctx| work(&ctx));
         if self.usage.is_refused() {
             return Err(Error::Busy);
+        }
+        // Whatever it made of that: what it did without it is not to be relied on.
+        if self.usage.is_exhausted() {
+            return Err(Error::OutOfResources);
         }
         answer.map_err(|_| {
             if clock.is_over() {

@@ -34,6 +34,7 @@ impl Budget {
 pub(crate) struct Usage {
     used: AtomicUsize,
     is_refused: AtomicBool,
+    is_exhausted: AtomicBool,
 }
 
 impl Usage {
@@ -46,6 +47,12 @@ impl Usage {
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
+
+    /// Whether it did not get something because it has all that it may have. A function does not learn it for certain: where there
+    /// is no room for the error either, QuickJS throws `null`.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_exhausted.load(Ordering::Relaxed)
+    }
 }
 
 /// All engines together count in such steps: what each takes and gives by the thousands a call is its own.
@@ -54,6 +61,8 @@ const STEP_BYTES: usize = 64 << 10;
 /// Counts what it gives. One thread has it, which alone writes its [`Usage`].
 pub(crate) struct Counted {
     budget: Arc<Budget>,
+    /// Bytes that the engine may have.
+    max: usize,
     usage: Arc<Usage>,
     /// What is counted of it among what all have.
     counted: usize,
@@ -66,15 +75,16 @@ impl Drop for Counted {
 }
 
 impl Counted {
-    pub(crate) fn new(budget: &Arc<Budget>) -> (Counted, Arc<Usage>) {
+    /// For an engine that may have `max` bytes.
+    pub(crate) fn new(budget: &Arc<Budget>, max: usize) -> (Counted, Arc<Usage>) {
         let usage = Arc::<Usage>::default();
-        (Counted { budget: budget.clone(), usage: usage.clone(), counted: 0 }, usage)
+        (Counted { budget: budget.clone(), max, usage: usage.clone(), counted: 0 }, usage)
     }
 
     /// Whether it may have so much more.
     fn may(&self, more: usize) -> bool {
-        // What lengths are made of could not be added up.
-        if more > isize::MAX as usize / 4 {
+        if more > self.max.saturating_sub(self.usage.used()) {
+            self.usage.is_exhausted.store(true, Ordering::Relaxed);
             return false;
         }
         let may = more == 0
@@ -166,7 +176,8 @@ mod tests {
     fn a_share_is_always_there_and_more_as_long_as_there_is_some() {
         // Steps beside it, as they are counted.
         let budget = Budget::new(SHARE_BYTES * 2 + STEP_BYTES);
-        let ((mut one, its), (mut other, others)) = (Counted::new(&budget), Counted::new(&budget));
+        let engine = || Counted::new(&budget, SHARE_BYTES * 3);
+        let ((mut one, its), (mut other, others)) = (engine(), engine());
         let large = one.alloc(SHARE_BYTES + SHARE_BYTES / 2);
         assert!(!large.is_null() && its.used() > SHARE_BYTES && budget.used() == its.used());
         assert_eq!(budget.used() % STEP_BYTES, 0);
@@ -184,8 +195,28 @@ mod tests {
             other.dealloc(larger);
         }
         assert_eq!((its.used(), others.used(), budget.used()), (0, 0, 2 * STEP_BYTES));
-        assert!(one.alloc(usize::MAX).is_null() && one.calloc(usize::MAX, 2).is_null());
+        assert!(!its.is_exhausted() && !others.is_exhausted());
+        assert!(one.alloc(usize::MAX).is_null() && one.calloc(usize::MAX, 2).is_null() && its.is_exhausted());
         drop((one, other));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn an_engine_has_its_own_bound_and_says_when_it_was_reached() {
+        let budget = Budget::new(1 << 20);
+        let (mut engine, its) = Counted::new(&budget, 1 << 16);
+        let first = engine.alloc(1 << 15);
+        assert!(!first.is_null() && engine.alloc(1 << 16).is_null());
+        assert!(its.is_exhausted() && !its.is_refused());
+        // SAFETY: it was given just now.
+        unsafe { engine.dealloc(first) };
+        let (mut engine, its) = Counted::new(&budget, 1 << 16);
+        let all = engine.alloc(60_000);
+        assert!(!all.is_null() && !its.is_exhausted());
+        // SAFETY: as above; a block that was not moved is still there.
+        unsafe {
+            assert!(engine.realloc(all, 70_000).is_null() && its.is_exhausted());
+            engine.dealloc(all);
+        }
     }
 }

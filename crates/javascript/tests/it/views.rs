@@ -298,6 +298,10 @@ async fn hostile_maps_are_stopped() {
     for body in [
         "while(true){}",
         "var a=[];while(true)a.push(new Array(1000).fill(1))",
+        // Where there is no room for an error, `null` is thrown.
+        "var a=null;while(true)a=[a]",
+        "var a=[];try{while(true)a.push(new Array(1000).fill(1))}catch(error){a=null}",
+        "try{emit('x'.repeat(5e8))}catch(error){}",
         "while(true)emit(1)",
         "var s='x';while(true)emit(s+=s)",
     ] {
