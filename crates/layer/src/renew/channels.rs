@@ -284,24 +284,26 @@ impl Marks {
         Ok(Marks { incarnation, groups, is_all, until, left, touched, first: None, last: None })
     }
 
-    /// Takes those that come before an entry of by-seq, and those of its stamp; `None`: all. Whether the entry's turn has come: else
-    /// the transaction takes no more.
+    /// Takes those that come before an entry of by-seq, and those of its stamp; `None`: all. `info`: the key of what its document says
+    /// of itself. Whether the entry's turn has come: else the transaction takes no more, and nothing of the entry's stamp either.
     pub(super) fn up_to(
         &mut self,
         trx: &Transaction,
         keys: &Keys,
         entry: Option<&Stamp>,
+        info: Option<&[u8]>,
         numbers: &mut Numbers,
         room: &mut Room,
     ) -> Result<bool> {
         let is_before = |group: &(Stamp, Vec<Mark>)| entry.is_none_or(|entry| group.0 <= *entry);
         while self.groups.front().is_some_and(is_before) {
             let Some((stamp, marks)) = self.groups.pop_front() else { break };
-            if marks.iter().any(|mark| self.touched.contains(&mark.key)) {
+            let is_with_entry = entry == Some(&stamp);
+            let is_touched = |key: &[u8]| self.touched.contains(key);
+            if marks.iter().any(|mark| is_touched(&mark.key)) || is_with_entry && info.is_some_and(is_touched) {
                 self.groups.push_front((stamp, marks));
                 return Ok(false);
             }
-            let is_with_entry = entry == Some(&stamp);
             let number = numbers.of(&stamp, false);
             self.last = Some(number);
             let mut is_room = true;
@@ -315,12 +317,9 @@ impl Marks {
                 return Ok(false);
             }
         }
-        Ok(self.is_all || entry.is_some_and(|entry| self.until.is_some_and(|until| *entry <= until)))
-    }
-
-    /// Whether a value got a stamp in this transaction, and is not what was read.
-    pub(super) fn have_touched(&self, key: &[u8]) -> bool {
-        self.touched.contains(key)
+        let are_read = self.is_all || entry.is_some_and(|entry| self.until.is_some_and(|until| *entry <= until));
+        // What got a stamp in this transaction is not what was read.
+        Ok(are_read && !info.is_some_and(|info| self.touched.contains(info)))
     }
 
     /// What is left behind those that were taken.

@@ -285,13 +285,10 @@ impl Step<'_> {
                 break;
             };
             let seq = bucket.by_seq_parse(key).ok();
+            let info_key = info.as_ref().map(|(_, key)| key.as_slice());
             if let Some(seq) = &seq
-                && !marks.up_to(trx, &self.keys, Some(seq.stamp()), &mut numbers, room)?
+                && !marks.up_to(trx, &self.keys, Some(seq.stamp()), info_key, &mut numbers, room)?
             {
-                is_cut = true;
-                break;
-            }
-            if info.as_ref().is_some_and(|(_, info_key)| marks.have_touched(info_key)) {
                 is_cut = true;
                 break;
             }
@@ -336,7 +333,7 @@ impl Step<'_> {
             }
         }
         if !is_cut && merged.is_all {
-            marks.up_to(trx, &self.keys, None, &mut numbers, room)?;
+            marks.up_to(trx, &self.keys, None, None, &mut numbers, room)?;
         }
         let moved = moved_in.len() as u64;
         let shares = Shares::of(own.len(), moved_in.into_iter());

@@ -258,3 +258,28 @@ async fn a_renewal_with_shards_and_faults() {
     });
     futures_util::future::join_all(both).await;
 }
+
+/// What a document has left with its last change gets its new sequence together with that change, also where a transaction ends at that
+/// since the document's info, which bears an earlier stamp, has got that one already.
+#[tokio::test]
+async fn what_was_left_with_the_last_change_keeps_its_sequence() {
+    let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+    let db = layer.database("db", authority.for_job("test"));
+    crate::index::channels::tests::give_channels(&db).await;
+    let user = layer.database("db", crate::fenced::user("writer")).asked_by(Asker::All);
+    let mut revs = std::collections::BTreeMap::new();
+    // One transaction ends before the last change of "a": what is kept of the channel that was left bears two stamps. The next one has
+    // given the info of "b" a stamp when the last change of that comes.
+    for (id, channels) in
+        [("b", r#"["B"]"#), ("a", r#"["A","B"]"#), ("a", r#"["A"]"#), ("b", r#"["A","B"]"#), ("b", r#"["A"]"#)]
+    {
+        let body = format!(r#"{{"channels":{channels}}}"#);
+        let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+        let (parent, attachments) = (revs.get(id).cloned(), Vec::new());
+        let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments, body };
+        revs.insert(id, user.update(&edit).await.unwrap().rev);
+    }
+    assert_clean(&db).await;
+    renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+    assert_clean(&db).await;
+}
