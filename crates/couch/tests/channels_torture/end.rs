@@ -133,14 +133,15 @@ pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Ve
             let known = documents.get(doc);
             let rev = leaf.rev.get().expect("acknowledged").clone();
             if known != Some(&Known::Rev(rev.clone())) && known != Some(&Known::Perhaps(rev)) {
-                world.fail(&format!("the follower of {user} has {known:?} in the place of {leaf:?}"), user, Some(*doc));
+                let what = format!("the follower of {user} has {known:?} in the place of {leaf:?}");
+                with_told(world, &mut client, user, *doc, &told, &what).await;
             }
         }
         let more =
             documents.into_iter().filter(|(doc, known)| !seen.contains_key(doc) && matches!(known, Known::Rev(_)));
         let more: Vec<usize> = more.map(|(doc, _)| doc).collect();
         if let Some(wrong) = not_excused(world, user, &more, told_of_losses) {
-            kept(world, &mut client, user, wrong, &told, "the follower").await;
+            with_told(world, &mut client, user, wrong, &told, "the follower still has it").await;
         }
     }
     for Replicated { user, all_leaves, documents, told } in replicated {
@@ -148,7 +149,8 @@ pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Ve
         for (doc, leaf) in &seen {
             let has = documents.get(doc);
             if !has.is_some_and(|leaves| leaves.contains(&leaf.body.number)) {
-                world.fail(&format!("the replica of {user} has {has:?} in the place of {leaf:?}"), user, Some(*doc));
+                let what = format!("the replica of {user} has {has:?} in the place of {leaf:?}");
+                with_told(world, &mut client, user, *doc, &told, &what).await;
             }
             world.count("documents compared");
         }
@@ -160,7 +162,7 @@ pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Ve
             .filter(|doc| !all_leaves || lock(&world.model).docs[*doc].newest().leaves.len() == 1)
             .collect();
         if let Some(wrong) = not_excused(world, user, &more, true) {
-            kept(world, &mut client, user, wrong, &told, "the replica").await;
+            with_told(world, &mut client, user, wrong, &told, "the replica still has it").await;
         }
     }
     let report = check::check_database(&world.database, |_| {}).await.expect("checked");
@@ -219,8 +221,8 @@ fn not_excused(world: &World, user: usize, more: &[usize], told_of_losses: bool)
     wrong
 }
 
-/// Somebody still has a document: the rows of it that they were sent, and those that a feed sends from its beginning.
-async fn kept(world: &Arc<World>, client: &mut Client, user: usize, doc: usize, told: &Told, who: &str) {
+/// What somebody has of a document is wrong: the rows of it that they were sent, and those that a feed sends from its beginning.
+async fn with_told(world: &Arc<World>, client: &mut Client, user: usize, doc: usize, told: &Told, what: &str) {
     let headers = world.headers(Who::User(user));
     let mut now = String::new();
     for path in ["/db/_changes?revocations=true", "/db/_changes"] {
@@ -234,5 +236,5 @@ async fn kept(world: &Arc<World>, client: &mut Client, user: usize, doc: usize, 
     for (at, row) in told.get(&doc).into_iter().flatten() {
         now += &format!("{:?} ago: {row}\n", at.elapsed());
     }
-    world.fail(&format!("{who} still has it\n{now}"), user, Some(doc));
+    world.fail(&format!("{what}\n{now}"), user, Some(doc));
 }

@@ -123,6 +123,8 @@ impl Replica {
                     if one["ok"].is_object() {
                         ask::shown(&world, self.user, doc, &one["ok"], span, &format!("_bulk_get behind {path}"));
                         found.push((doc, one["ok"].clone()));
+                    } else {
+                        told(&mut self.told, doc, "_bulk_get", one);
                     }
                 }
             }
