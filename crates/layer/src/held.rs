@@ -1,6 +1,8 @@
 //! What principals of databases have, as it was found, and what a process remembers of it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,6 +26,9 @@ const BYTES_MAX: usize = 64_000_000;
 
 /// Of a full cache this part goes at once: so the look at all of it is paid for by many that come.
 const PART_THAT_GOES: usize = 8;
+
+/// Places in which it stands when principals were forgotten; some share one.
+const PLACES: usize = 4_096;
 
 /// What an entry takes beside its names, and each of its channels and roles, with the nodes of their maps.
 const ENTRY_BYTES: usize = 600;
@@ -75,11 +80,11 @@ impl HeldAt {
     /// Whether something that they had then, as is said here, is gone now.
     pub fn has_lost(&self, now: &HeldAt) -> bool {
         let is_gone = |(name, _): (&str, Stamp)| now.held.since(name).is_none();
-        (self.is_there && !now.is_there) || self.held.channels().any(is_gone)
+        (self.is_there && !now.is_there) || (!now.has_all() && self.held.channels().any(is_gone))
     }
 
     /// Whether it was found at the same versions.
-    fn has_versions_of(&self, other: &HeldAt) -> bool {
+    pub(crate) fn has_versions_of(&self, other: &HeldAt) -> bool {
         self.versions == other.versions && self.is_there == other.is_there
     }
 
@@ -163,8 +168,8 @@ struct Kept {
     bytes: usize,
     /// Counts each use.
     clock: u64,
-    /// When somebody was forgotten last.
-    forgot: Option<Instant>,
+    /// When somebody was forgotten last, by their place; empty: nobody was.
+    forgot: Vec<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -186,6 +191,14 @@ impl Entry {
     /// Whether of what they had by then, or by this, something is gone.
     fn has_lost(&self, by: &HeldAt) -> bool {
         if self.is_versions { !by.has_versions_of(&self.held) } else { by.has_lost(&self.held) }
+    }
+
+    /// A transaction that began then has shown them what they had by this, and others have found later things meanwhile.
+    fn was_shown(&mut self, by: &HeldAt, began: Instant) {
+        self.shown = self.shown.max(began);
+        if self.has_lost(by) {
+            self.had_until = self.had_until.max(Some(began));
+        }
     }
 }
 
@@ -210,16 +223,21 @@ impl HeldCache {
         (!entry.is_versions).then(|| Arc::clone(&entry.held))
     }
 
+    /// Of one that is too large to be kept, by which versions it would be known.
+    pub(crate) fn versions(&self, by: &HeldBy) -> Option<Arc<HeldAt>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.all.get(by).filter(|entry| entry.is_versions).map(|entry| Arc::clone(&entry.held))
+    }
+
     /// It was found to be so by a transaction that began then.
     pub(crate) fn confirm(&self, by: &HeldBy, held: &Arc<HeldAt>, began: Instant) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = kept.all.get_mut(by) else { return };
-        entry.shown = entry.shown.max(began);
         if Arc::ptr_eq(&entry.held, held) {
+            entry.shown = entry.shown.max(began);
             entry.found = entry.found.max(began);
-        } else if entry.has_lost(held) {
-            // Another transaction has found later things meanwhile, and did not know of this one.
-            entry.had_until = entry.had_until.max(Some(began));
+        } else {
+            entry.was_shown(held, began);
         }
     }
 
@@ -245,15 +263,21 @@ impl HeldCache {
         let mut held = Arc::clone(held);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
+        let used = kept.clock;
+        if let Some(newer) = kept.all.get_mut(&by).filter(|entry| entry.found > began) {
+            newer.used = used;
+            newer.was_shown(&held, began);
+            return;
+        }
         // One that would take the place of most others is read each time.
         let is_versions = held.bytes() > self.bytes_max / PART_THAT_GOES;
         if is_versions {
             held = Arc::new(held.versions_alone());
         }
-        let (bytes, used) = (held.bytes(), kept.clock);
+        let bytes = held.bytes();
         // Who is not here may have been forgotten, and has perhaps lost since what they had then. What others are forgotten later, and
         // what was forgotten before a request began, says nothing of them.
-        let had_until = kept.forgot;
+        let had_until = kept.forgot.get(kept.place(&by)).copied().flatten();
         let mut entry = Entry { held, is_versions, bytes, used, found: began, shown: began, had_until };
         if let Some(before) = kept.all.get(&by) {
             let has_lost = match before.is_versions {
@@ -261,7 +285,7 @@ impl HeldCache {
                 false => entry.has_lost(&before.held),
             };
             entry.had_until = before.had_until.max(has_lost.then_some(before.shown));
-            // This one may have begun before the others, and read what was before.
+            // They were shown something by a transaction that found the same as another one before it.
             entry.shown = began.max(before.shown);
         }
         let before = kept.all.insert(by, entry).map_or(0, |before| before.bytes);
@@ -280,20 +304,46 @@ impl HeldCache {
 }
 
 impl Kept {
+    /// Where it stands when they were forgotten.
+    fn place(&self, by: &HeldBy) -> usize {
+        usize::try_from(self.all.hasher().hash_one(by) % PLACES as u64).unwrap_or(0)
+    }
+
+    /// What was not asked for the longest goes, of databases that have much before those that have little: so what is asked for in
+    /// one makes nobody in another be forgotten, whose answers might have to be cut for it.
     fn make_room(&mut self, principals_max: usize, bytes_max: usize) {
         let part = |max: usize| max - max / PART_THAT_GOES;
         let (most, bytes_most) = (part(principals_max), part(bytes_max));
-        let mut by_use: Vec<(u64, usize)> = self.all.values().map(|entry| (entry.used, entry.bytes)).collect();
-        by_use.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
+        let mut by_use: Vec<(&HeldBy, &Entry)> = self.all.iter().collect();
+        by_use.sort_unstable_by_key(|(_, entry)| Reverse(entry.used));
+        let mut of_database = HashMap::<_, (usize, usize)>::new();
+        // By the part of all that its database has up to this one.
+        let mut ranked: Vec<(u128, &HeldBy, usize)> = by_use
+            .into_iter()
+            .map(|(by, entry)| {
+                let (count, bytes) = of_database.entry(&by.0).or_default();
+                (*count, *bytes) = (*count + 1, *bytes + entry.bytes);
+                let (of_count, of_bytes) =
+                    (*count as u128 * bytes_max as u128, *bytes as u128 * principals_max as u128);
+                (of_count.max(of_bytes), by, entry.bytes)
+            })
+            .collect();
+        ranked.sort_by_key(|(part, ..)| *part);
         let (mut count, mut bytes) = (0, 0);
-        let stays = by_use.iter().take_while(|(_, of)| {
+        let goes = ranked.iter().skip_while(|(_, _, of)| {
             (count, bytes) = (count + 1, bytes + of);
             count <= most && bytes <= bytes_most
         });
-        let oldest = stays.last().map_or(u64::MAX, |(used, _)| *used);
-        self.all.retain(|_, entry| entry.used >= oldest);
-        self.forgot = Some(Instant::now());
-        self.bytes = self.all.values().map(|entry| entry.bytes).sum();
+        let goes: Vec<HeldBy> = goes.map(|(_, by, _)| (*by).clone()).collect();
+        let now = Some(Instant::now());
+        self.forgot.resize(PLACES, None);
+        for by in goes {
+            let place = self.place(&by);
+            if let Some(forgot) = self.forgot.get_mut(place) {
+                *forgot = now;
+            }
+            self.bytes -= self.all.remove(&by).map_or(0, |entry| entry.bytes);
+        }
     }
 }
 
@@ -303,7 +353,11 @@ mod tests {
     use crate::store::proto;
 
     fn by(name: usize) -> HeldBy {
-        let record = proto::DatabaseRecord { namespace: 1, ..proto::DatabaseRecord::default() };
+        in_database(1, name)
+    }
+
+    fn in_database(namespace: u64, name: usize) -> HeldBy {
+        let record = proto::DatabaseRecord { namespace, ..proto::DatabaseRecord::default() };
         (InstanceId::from(&record), name.to_string().into(), As::Principal)
     }
 
@@ -437,6 +491,47 @@ mod tests {
         cache.insert(by(0), &held(5), at(1));
         cache.insert(by(0), &held(3), at(4));
         assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
+    }
+
+    #[test]
+    fn one_database_makes_nobody_in_another_be_forgotten() {
+        let (asked, one) = (later(), held(100).bytes());
+        for (principals_max, bytes_max, channels) in [(16, usize::MAX, 0), (1_000, 16 * one, 100)] {
+            let cache = HeldCache::new(principals_max, bytes_max);
+            let quiet = in_database(2, 0);
+            cache.insert(quiet.clone(), &held(1), later());
+            (0..200).for_each(|name| cache.insert(by(name), &held(channels), later()));
+            assert!(cache.get(&by(100)).is_none() && cache.get(&by(199)).is_some());
+            let lost = |by: &HeldBy| cache.lost(by, (asked, None), Duration::MAX).map(|(_, lost)| lost);
+            assert_eq!(lost(&quiet), Some(false));
+            // Nor does it say anything of who comes later, but by chance.
+            let known = (1..9).filter(|name| {
+                let by = in_database(2, *name);
+                cache.insert(by.clone(), &held(1), later());
+                lost(&by) == Some(false)
+            });
+            assert!(known.count() > 4);
+        }
+    }
+
+    #[test]
+    fn what_a_slow_transaction_has_found_is_not_taken_for_newer() {
+        let (cache, ever) = (HeldCache::new(16, 100_000), Duration::MAX);
+        let began = Instant::now();
+        let at = |seconds: u64| began + Duration::from_secs(seconds);
+        cache.insert(by(0), &held(5), at(1));
+        cache.insert(by(0), &held(3), at(4));
+        cache.insert(by(0), &held(5), at(2));
+        let lost = |since, judged: Option<&HeldAt>| cache.lost(&by(0), (at(since), judged), ever).map(|(_, lost)| lost);
+        assert_eq!(lost(4, Some(&held(5))), Some(true));
+        // Whoever asked after that was shown nothing of it.
+        assert_eq!([2, 3].map(|since| lost(since, None)), [true, false].map(Some));
+    }
+
+    #[test]
+    fn who_is_given_all_has_lost_nothing() {
+        let all = HeldAt::all();
+        assert!(!held(3).has_lost(&all) && all.has_lost(&held(3)));
     }
 
     #[test]

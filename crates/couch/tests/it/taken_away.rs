@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::hidden_documents::{basic, root, served, user_of};
-use crate::support::{Layer, Store, soon};
+use super::hidden_documents::{ask, basic, root, served, user_of};
+use crate::support::{Client, Layer, Store, soon};
 
 async fn has(layer: &Layer, channels: &[&str]) {
     let admin_channels = channels.iter().map(|name| (*name).to_owned()).collect();
@@ -47,6 +47,22 @@ async fn rest(stream: &mut TcpStream) -> (usize, bool) {
     }
 }
 
+/// Waits until the server reads no further documents: all that is answered waits for its readers.
+async fn stuck(client: &mut Client) {
+    let mut read = async || {
+        let text = ask(client, "root", "GET", "/metrics", &[], "").await.body;
+        let line = text.lines().find_map(|line| line.strip_prefix("flatbed_documents_read_total "));
+        line.expect("how many it has read").trim().to_owned()
+    };
+    let (mut known, mut looks) = (read().await, 0);
+    while looks < 10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let found = read().await;
+        looks = if found == known { looks + 1 } else { 0 };
+        known = found;
+    }
+}
+
 /// Longer than anything is sent because it was judged a moment ago: to wait longer changes nothing.
 const LATER: Duration = Duration::from_millis(600);
 
@@ -68,6 +84,7 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     for path in [normal, "/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true&feed=continuous"] {
         begun_by_path.push((path, begun(server.address, path).await));
     }
+    stuck(&mut client).await;
     has(&layer, &["B"]).await;
     tokio::time::sleep(LATER).await;
     for (path, mut stream) in begun_by_path {
@@ -77,6 +94,7 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     // Who is given something reads on.
     has(&layer, &["A"]).await;
     let mut stream = begun(server.address, normal).await;
+    stuck(&mut client).await;
     has(&layer, &["A", "B"]).await;
     tokio::time::sleep(LATER).await;
     let (bytes, is_whole) = rest(&mut stream).await;

@@ -1,5 +1,6 @@
 //! Whether somebody sees still what they were shown: for answers that go on after what is in them was judged.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::asker::Asker;
@@ -32,9 +33,15 @@ impl Reader {
             return Ok(has_lost);
         }
         let find = &mut FindHeld { inner: &self.inner, name: self.name(), asker: self.asker() };
-        let Some(by) = self.read_about(find).await? else { return Ok(false) };
-        // Nothing is known of who has been forgotten since.
-        Ok(self.inner.held.lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost))
+        let Some(found) = self.read_about(find).await? else { return Ok(false) };
+        Ok(match (judged_by, found) {
+            (Some(judged_by), Found { held, is_versions: true, .. }) => !judged_by.has_versions_of(&held),
+            (Some(judged_by), Found { held, .. }) => judged_by.has_lost(&held),
+            // Nothing is known of who has been forgotten since.
+            (None, Found { by, .. }) => {
+                self.inner.held.lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost)
+            }
+        })
     }
 
     fn known_by(&self) -> Option<HeldBy> {
@@ -49,16 +56,35 @@ struct FindHeld<'a> {
     asker: &'a Asker,
 }
 
+/// What somebody has.
+struct Found {
+    /// As whom they are remembered.
+    by: HeldBy,
+    held: Arc<HeldAt>,
+    /// It is too much to be remembered, and as it was: only the versions are told.
+    is_versions: bool,
+}
+
 impl Operation for FindHeld<'_> {
-    /// As whom they are remembered; `None`: they have nothing that they could lose.
-    type Output = Option<HeldBy>;
+    /// `None`: they have nothing that they could lose.
+    type Output = Option<Found>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let FindHeld { inner, name, asker } = *self;
         let instance = inner.resolve(trx, name).await?;
+        let by = asker.principal().filter(|_| instance.channels() > 0);
+        let by = by.map(|(name, found_as)| (instance.id(), name, found_as));
+        if !instance.closed().is_any()
+            && let Some(by) = &by
+            && let Some(held) = inner.held.versions(by)
+            && held.begin_fence(trx).holds().await?
+        {
+            inner.held.confirm(by, &held, trx.began());
+            asker.admitted(&held)?;
+            return Ok(Some(Found { by: by.clone(), held, is_versions: true }));
+        }
         let held = Holding::begin(inner, trx, &instance, asker).held().await?;
         asker.admitted(&held)?;
-        let by = asker.principal().filter(|_| instance.channels() > 0);
-        Ok(by.map(|(name, found_as)| (instance.id(), name, found_as)))
+        Ok(by.map(|by| Found { by, held, is_versions: false }))
     }
 }
