@@ -26,7 +26,7 @@ use super::body::{Format, deletion};
 use super::{Delivery, Refused, State, Target};
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::mapping::Table;
 use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
@@ -152,9 +152,12 @@ impl Http {
         for group in again.chunks(self.at_once) {
             for sent in join_all(group.iter().map(|delivery| self.one(delivery))).await {
                 match sent {
-                    // No document of the batch is to blame for that.
-                    Err(refused) if refused.is_poison() => {
-                        tracing::warn!(?refused, "an endpoint refuses a deletion that it did not know before");
+                    // No document of the batch is to blame for that. What the endpoint said may have a secret in it.
+                    Err(Refused::Failed { failure, .. }) if failure.class() == Class::Poison => {
+                        tracing::warn!(
+                            status = failure.status(),
+                            "an endpoint refuses a deletion that it did not know before"
+                        );
                     }
                     sent => drop(sent?),
                 }

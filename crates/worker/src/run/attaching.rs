@@ -114,7 +114,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let (mut fetched, mut taken) = (Vec::with_capacity(stubs.len()), 0_usize);
         let mut asked: Vec<Stub> = Vec::with_capacity(stubs.len());
         for stub in stubs {
-            if let Some(body) = self.fetched.get(&of.seq, &stub.name) {
+            if let Some(body) = self.fetched.get(&of.seq, rev, &stub.name) {
                 taken = taken.saturating_add(body.len());
                 fetched.push(Attachment { stub, body: Some(body) });
                 continue;
@@ -167,7 +167,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 match body {
                     Some(body) => {
                         self.progress.add_attachment(body.len());
-                        self.fetched.keep(&of.seq, &stub.name, &body, &self.memory);
+                        self.fetched.keep(&of.seq, rev, &stub.name, &body, &self.memory);
                         taken = taken.saturating_add(body.len());
                         fetched.push(Attachment { stub: stub.clone(), body: Some(body) });
                     }

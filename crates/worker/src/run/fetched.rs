@@ -16,6 +16,8 @@ const ONE_BYTES: usize = 1 << 10;
 
 #[derive(Debug)]
 struct Kept {
+    /// Of their document, which may be read anew for the same change.
+    rev: String,
     name: String,
     body: Bytes,
     _charge: Charge,
@@ -34,20 +36,20 @@ fn bytes_of(body: &Bytes) -> usize {
 }
 
 impl Fetched {
-    /// One that is kept.
-    pub(super) fn get(&self, seq: &str, name: &str) -> Option<Bytes> {
-        self.kept.get(seq)?.iter().find(|kept| kept.name == name).map(|kept| kept.body.clone())
+    /// One that is kept, of this revision.
+    pub(super) fn get(&self, seq: &str, rev: &str, name: &str) -> Option<Bytes> {
+        self.kept.get(seq)?.iter().find(|kept| kept.rev == rev && kept.name == name).map(|kept| kept.body.clone())
     }
 
     /// Keeps one, where there is room.
-    pub(super) fn keep(&mut self, seq: &str, name: &str, body: &Bytes, memory: &Memory) {
+    pub(super) fn keep(&mut self, seq: &str, rev: &str, name: &str, body: &Bytes, memory: &Memory) {
         let bytes = bytes_of(body);
         if self.bytes.saturating_add(bytes) > BYTES_MAX {
             return;
         }
         if let Some(_charge) = memory.try_products(bytes) {
             self.bytes += bytes;
-            let kept = Kept { name: name.to_owned(), body: body.clone(), _charge };
+            let kept = Kept { rev: rev.to_owned(), name: name.to_owned(), body: body.clone(), _charge };
             self.kept.entry(seq.to_owned()).or_default().push(kept);
         }
     }
@@ -73,23 +75,25 @@ mod tests {
         let (memory, mut fetched) = (Memory::new(64 << 20), Fetched::default());
         let body = Bytes::from(vec![0; 3 << 20]);
         for (at, is_kept) in [(1, true), (2, true), (3, false)] {
-            fetched.keep(&at.to_string(), "a", &body, &memory);
-            assert_eq!(fetched.get(&at.to_string(), "a").is_some(), is_kept);
+            fetched.keep(&at.to_string(), "1-r", "a", &body, &memory);
+            assert_eq!(fetched.get(&at.to_string(), "1-r", "a").is_some(), is_kept);
         }
         for at in 0..10_000 {
-            fetched.keep("4", &at.to_string(), &Bytes::new(), &memory);
+            fetched.keep("4", "1-r", &at.to_string(), &Bytes::new(), &memory);
         }
         assert_eq!((memory.taken().1, fetched.kept["4"].len()), (8 << 20, 2 << 10));
-        assert!(fetched.get("4", "a").is_none());
+        assert!(fetched.get("4", "1-r", "a").is_none());
         fetched.forget("1");
         fetched.forget("1");
         assert_eq!(memory.taken().1, 5 << 20);
-        fetched.keep("3", "a", &body, &memory);
-        assert!(fetched.get("3", "a").is_some());
+        fetched.keep("3", "1-r", "a", &body, &memory);
+        assert!(fetched.get("3", "1-r", "a").is_some());
+        // A change whose document was read again may be of another revision by then.
+        assert!(fetched.get("3", "2-r", "a").is_none());
         fetched.clear();
         // Who has no room at once keeps nothing.
         let (_all, mut fetched) = (memory.try_products(32 << 20), fetched);
-        fetched.keep("1", "a", &Bytes::new(), &memory);
-        assert!(fetched.get("1", "a").is_none() && fetched.bytes == 0);
+        fetched.keep("1", "1-r", "a", &Bytes::new(), &memory);
+        assert!(fetched.get("1", "1-r", "a").is_none() && fetched.bytes == 0);
     }
 }
