@@ -50,6 +50,8 @@ pub(crate) struct Said {
     pub(crate) roles: BTreeSet<(String, String)>,
     /// How many channels, and how many grants and roles.
     pub(crate) counts: [usize; 2],
+    /// Some of it was not heard to its end.
+    pub(crate) is_cut: bool,
     /// Status and reason.
     pub(crate) rejected: Option<(f64, String)>,
     /// What is no time is as if it was not said.
@@ -170,7 +172,12 @@ impl Hearing {
             if !texts.take(text) {
                 return Err(Exception::throw_internal(ctx, "out of memory"));
             }
-            Ok(texts.all.len() > SAID_MAX || bytes > SAID_BYTES_MAX)
+            let is_enough = texts.all.len() > SAID_MAX || bytes > SAID_BYTES_MAX;
+            if is_enough {
+                // What is behind it is not heard, so nothing of the call may hold.
+                self.said.borrow_mut().is_cut = true;
+            }
+            Ok(is_enough)
         })?;
         Ok(texts)
     }
@@ -265,6 +272,8 @@ impl Said {
         let has_room = *count <= SAID_MAX && self.bytes + bytes <= SAID_BYTES_MAX;
         if has_room {
             self.bytes += bytes;
+        } else {
+            self.is_cut = true;
         }
         has_room
     }

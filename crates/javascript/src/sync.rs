@@ -335,7 +335,7 @@ fn routed(said: Said, write: &SyncWrite) -> Routed {
         return failed(ERROR);
     }
     let [channels, grants] = said.counts;
-    if channels > ROUTING_ENTRIES_MAX || grants > ROUTING_ENTRIES_MAX {
+    if said.is_cut || channels > ROUTING_ENTRIES_MAX || grants > ROUTING_ENTRIES_MAX {
         // Of what is so much more, not all was told.
         return Err(TooMuch { channels, grants, rows_bytes: routing.rows_bytes(write.id_bytes) }.into());
     }

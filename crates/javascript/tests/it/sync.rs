@@ -575,6 +575,15 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
     let long = "for (var i = 0; i < 5000; i++) channel(('c' + i).padEnd(1000, 'x'));";
     let refusal = said(long_enough, long).await.expect("an answer").expect_err("too many");
     assert!(refusal.to_string().contains("5000 channels") && refusal.to_string().len() < 300, "{refusal}");
+    // What is not heard to its end lets nobody in without the rest, however little of it would be kept.
+    for cut in [
+        "access(new Array(10001).fill('bob').concat('alice'), 'A');",
+        "access('bob', new Array(10001).fill('*').concat('A'));",
+        "for (var i = 0; i < 999; i++) channel(('c' + i).padEnd(1000, 'x')); channel('*'); access('bob', 'n'.repeat(1000));",
+    ] {
+        let refusal = said(long_enough, cut).await.expect("an answer").expect_err("too many");
+        assert_eq!(refusal.status(), 403, "{cut}: {refusal}");
+    }
     // Calls that are made while others take what they are passed: of each that is a million bytes.
     let nested = |depth: u32, then: &str| {
         format!(
