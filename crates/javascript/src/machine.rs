@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use flatbed_collate::Collation;
 use flatbed_flatten::json::Value;
 use rquickjs::module::WriteOptions;
-use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime};
+use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime, qjs};
 
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Counted, Usage};
@@ -259,8 +259,20 @@ impl Machine {
         clock: &Clock,
         work: impl for<'js> FnOnce(&Ctx<'js>) -> rquickjs::Result<T>,
     ) -> Result<T> {
-        let (begun, watched) = (Instant::now(), clock.clone());
-        self.runtime.set_interrupt_handler(Some(Box::new(move || watched.is_over())));
+        let (begun, watched, usage) = (Instant::now(), clock.clone(), self.usage.clone());
+        // SAFETY: it reads a member of a context that lives as long as the machine.
+        let raw = self.context.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
+        self.runtime.set_interrupt_handler(Some(Box::new(move || {
+            let stops = watched.is_over() || usage.is_exhausted() || usage.is_refused();
+            if stops {
+                usage.stop();
+                // Some built-in functions drop the error that stops it (a promise's constructor, say) and would go on. Without a stack
+                // nothing calls a function again, so that the next look is one of those that heed it.
+                // SAFETY: the engine that asks is this one, on this thread; it sets two numbers that are read before each call.
+                unsafe { qjs::JS_SetMaxStackSize(raw, 1) };
+            }
+            stops
+        })));
         let answer = self.context.with(|ctx| work(&ctx));
         if self.usage.is_refused() {
             return Err(Error::Busy);
@@ -269,13 +281,12 @@ impl Machine {
         if self.usage.is_exhausted() {
             return Err(Error::OutOfResources);
         }
-        answer.map_err(|_| {
-            if clock.is_over() {
-                Error::TimedOut(clock.until().saturating_duration_since(begun))
-            } else {
-                Error::OutOfResources
-            }
-        })
+        let timed_out = || Error::TimedOut(clock.until().saturating_duration_since(begun));
+        // However it ended: a part of it has not.
+        if self.usage.is_stopped() {
+            return Err(timed_out());
+        }
+        answer.map_err(|_| if clock.is_over() { timed_out() } else { Error::OutOfResources })
     }
 
     /// What it has of memory, and whether others had too much.

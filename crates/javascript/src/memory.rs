@@ -35,6 +35,7 @@ pub(crate) struct Usage {
     used: AtomicUsize,
     is_refused: AtomicBool,
     is_exhausted: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
 impl Usage {
@@ -53,7 +54,20 @@ impl Usage {
     pub(crate) fn is_exhausted(&self) -> bool {
         self.is_exhausted.load(Ordering::Relaxed)
     }
+
+    /// It is not to go on, now or ever.
+    pub(crate) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was stopped. What it has made since is not to be relied on, even where it came to an end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
 }
+
+/// What an engine that is stopped may have besides: with the error that says so it cannot go on, and without room for that it could.
+const RESERVE_BYTES: usize = 64 << 10;
 
 /// All engines together count in such steps: what each takes and gives by the thousands a call is its own.
 const STEP_BYTES: usize = 64 << 10;
@@ -66,6 +80,8 @@ pub(crate) struct Counted {
     usage: Arc<Usage>,
     /// What is counted of it among what all have.
     counted: usize,
+    /// What is left for it once it is stopped.
+    reserve: usize,
 }
 
 impl Drop for Counted {
@@ -78,11 +94,22 @@ impl Counted {
     /// For an engine that may have `max` bytes.
     pub(crate) fn new(budget: &Arc<Budget>, max: usize) -> (Counted, Arc<Usage>) {
         let usage = Arc::<Usage>::default();
-        (Counted { budget: budget.clone(), max, usage: usage.clone(), counted: 0 }, usage)
+        (Counted { budget: budget.clone(), max, usage: usage.clone(), counted: 0, reserve: RESERVE_BYTES }, usage)
     }
 
     /// Whether it may have so much more.
-    fn may(&self, more: usize) -> bool {
+    fn may(&mut self, more: usize) -> bool {
+        if self.has_room(more) {
+            return true;
+        }
+        let may = self.usage.is_stopped() && more <= self.reserve;
+        if may {
+            self.reserve -= more;
+        }
+        may
+    }
+
+    fn has_room(&self, more: usize) -> bool {
         if more > self.max.saturating_sub(self.usage.used()) {
             self.usage.is_exhausted.store(true, Ordering::Relaxed);
             return false;

@@ -316,7 +316,7 @@ impl Pool {
             let machine = machine.map_or_else(|| Machine::new(&self.code, part, design.text(), &clock), Ok);
             let mut result = machine.and_then(|machine| {
                 let (answer, is_whole) = ask.put(&machine, was_used, &clock);
-                if is_whole && machine.usage().used() <= KEPT_BYTES_MAX {
+                if is_whole && !machine.usage().is_stopped() && machine.usage().used() <= KEPT_BYTES_MAX {
                     loaded.keep(design, part, machine, self.options.loaded_max);
                 }
                 answer

@@ -550,6 +550,36 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
 }
 
 /// What the functions hear between two looks of the engine at the clock, and what they keep, is bounded as well.
+/// Built-in functions that drop the error that stops a function.
+#[tokio::test]
+async fn what_hides_that_it_was_stopped_is_stopped() {
+    for endless in [
+        "for (;;) new Promise(function () { for (;;); });",
+        "for (;;) Promise.withResolvers().resolve({ get then() { for (;;); } });",
+        "var it = { [Symbol.iterator]() { return this; }, next() { return {}; }, return() { for (;;); } };
+         for (;;) try { for (var x of it) throw 1; } catch (e) {}",
+        // It ends, and nobody knows what its check would have said.
+        "new Promise(function () { for (;;); }); channel('A');",
+        // There is no room for an error.
+        "var a = null; try { for (;;) a = [a]; } catch (e) {} for (;;) { try { for (;;); } catch (e) {} }",
+        "var a = null; try { for (;;) a = [a]; } catch (e) {} async function f() {} for (;;) { try { f(); } catch (e) {} }",
+    ] {
+        let options = RunnerOptions {
+            threads: 1,
+            validation_max: Duration::from_millis(300),
+            memory_max: 16 << 20,
+            ..RunnerOptions::default()
+        };
+        let runner = Runner::new(options).expect("a thread");
+        let function = SyncFunction::new("db/1", format!("function (doc) {{ if (doc.is_short) return; {endless} }}"));
+        let answer = runner.route(&function, write("{}")).await;
+        assert!(matches!(answer, Err(Error::TimedOut(_) | Error::OutOfResources)), "{endless}: {answer:?}");
+        // Its thread was not given up.
+        let answer = runner.route(&function, write(r#"{"is_short":true}"#)).await;
+        assert_eq!(answer, Ok(Ok(Routing::default())), "{endless}");
+    }
+}
+
 #[tokio::test]
 async fn much_that_is_said_at_once_takes_no_more_than_else() {
     let said = async |validation_max: Duration, code: &str| {
