@@ -11,7 +11,7 @@
 mod doubts;
 pub mod path;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -146,9 +146,10 @@ impl Http {
         if !self.doubts.is_to_be_settled() {
             return Ok(());
         }
-        let newer: HashSet<&str> = batch.iter().map(|delivery| delivery.id.as_str()).collect();
-        let again: Vec<Delivery> =
-            self.doubts.deletions().filter(|it| !newer.contains(it.id.as_str())).cloned().collect();
+        // One of the batch itself that was answered already is not sent a second time but here.
+        let seqs: HashMap<&str, &str> = batch.iter().map(|it| (it.id.as_str(), it.seq.as_str())).collect();
+        let is_newest = |it: &&Delivery| seqs.get(it.id.as_str()).is_none_or(|seq| *seq == it.seq);
+        let again: Vec<Delivery> = self.doubts.deletions().filter(is_newest).cloned().collect();
         for group in again.chunks(self.at_once) {
             for sent in join_all(group.iter().map(|delivery| self.one(delivery))).await {
                 match sent {

@@ -259,6 +259,7 @@ async fn no_deletion_comes_after_what_is_newer() {
         move |request: &Request| {
             let id = request.path.trim_start_matches("/in/").to_owned();
             let is_there = match request.method.as_str() {
+                _ if id == "away" => return (503, "", String::new()),
                 _ if is_lost.load(Ordering::SeqCst) => return (404, "", String::new()),
                 _ if id == "poison" => return (422, "", String::new()),
                 "PUT" => {
@@ -302,6 +303,15 @@ async fn no_deletion_comes_after_what_is_newer() {
         target.deliver(vec![is("y", 9)], None).await.unwrap();
         assert!(!stored.lock().unwrap().contains("x"), "{parts:?}");
     }
+    // Nor is a deletion newer than itself, which a batch has again that was refused behind it.
+    let mut target = Http::new(peer(&url), ways(), Vec::new(), 1);
+    target.deliver(vec![is("x", 1)], None).await.unwrap();
+    is_lost.store(true, Ordering::SeqCst);
+    target.deliver(vec![gone("x", 2), gone("away", 3)], None).await.unwrap_err();
+    target.deliver(vec![gone("x", 2), is("y", 4)], None).await.unwrap_err();
+    is_lost.store(false, Ordering::SeqCst);
+    target.deliver(vec![gone("x", 2), is("y", 4)], None).await.unwrap();
+    assert!(!stored.lock().unwrap().contains("x"));
 }
 
 #[tokio::test]
