@@ -5,7 +5,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
   const { Failure, apply, cut, evaluate, told, trimEnd } = inner;
   const { stringify } = JSON;
   const { isArray } = Array;
-  const { create, freeze, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, setPrototypeOf } = Object;
+  const { create, freeze, defineProperty, getOwnPropertyDescriptor, getPrototypeOf, isExtensible, setPrototypeOf } = Object;
   const { ownKeys, deleteProperty, defineProperty: tryDefine } = Reflect;
   const { trunc } = Math;
   const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
@@ -227,7 +227,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
     // What is new does not stand behind the others: symbols come last, and numbers first.
     for (let i = 0; i < keys.length; i++) if (!ownKey(own, keys[i])) is_clean = deleteProperty(global, keys[i]) && is_clean;
     if (prototypeOf(global) !== parent) setPrototypeOf(global, parent);
-    return is_clean && ownKeys(global).length === many && prototypeOf(global) === parent;
+    return is_clean && isExtensible(global) && ownKeys(global).length === many && prototypeOf(global) === parent;
   };
 
   let make;

@@ -207,7 +207,9 @@ impl Machine {
             let ended = self.ask(ctx, compiled, write)?;
             let is_same = || {
                 let before = compiled.parent.clone().restore(ctx)?;
-                Ok::<_, rquickjs::Error>(names(ctx) == compiled.names && parent(ctx) == Some(before))
+                // SAFETY: it asks a value of the engine that runs.
+                let is_open = unsafe { qjs::JS_IsExtensible(ctx.as_raw().as_ptr(), ctx.globals().as_raw()) } == 1;
+                Ok::<_, rquickjs::Error>(is_open && names(ctx) == compiled.names && parent(ctx) == Some(before))
             };
             let is_clean = match ended {
                 Ended::Exhausted => false,

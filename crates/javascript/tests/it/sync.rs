@@ -363,6 +363,17 @@ async fn nothing_of_a_call_is_left() {
             );
         }
     }
+    // Nor that nothing can be left: what another one needs a name for would fail.
+    for close in ["preventExtensions", "seal", "freeze"] {
+        let source = format!(
+            "function (doc) {{ if (doc.secret) Object.{close}(globalThis); else for (i = 0; i < 1; i++) channel('c' + i); }}"
+        );
+        let function = SyncFunction::new("db/1", source);
+        for (document, channels) in [(r#"{"secret":1}"#, vec![]), ("{}", vec!["c0".to_owned()])] {
+            let said = runner.route(&function, write(document)).await.expect("an answer");
+            assert_eq!(said.map(|routing| routing.channels.into_iter().collect::<Vec<_>>()), Ok(channels), "{close}");
+        }
+    }
     // It does see what it leaves, or it would prove nothing.
     let twice = format!("function (doc) {{ var spy = {SPY}; spy(doc); spy(doc); }}");
     let said = runner.route(&SyncFunction::new("db/1", twice), write("{\"secret\":\"secret of a\"}")).await;
