@@ -184,6 +184,8 @@ pub(crate) struct Machine {
     usage: Arc<Usage>,
     context: Context,
     runtime: Runtime,
+    /// The same, for what is asked while it runs.
+    raw: *mut qjs::JSRuntime,
 }
 
 impl Machine {
@@ -216,7 +218,9 @@ impl Machine {
             found.collect::<rquickjs::Result<Vec<_>>>()
         });
         let exports = exports.map_err(|_| Error::OutOfResources)?;
-        let mut machine = Machine { exports, compiled: None, heard, part, usage, context, runtime };
+        // SAFETY: it reads a member of a context that is there.
+        let raw = context.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
+        let mut machine = Machine { exports, compiled: None, heard, part, usage, context, runtime, raw };
         match part {
             Part::Calls => drop(machine.call("load", "[]", text, clock)?),
             Part::Maps => machine.load(text, "map", clock)?,
@@ -260,8 +264,7 @@ impl Machine {
         work: impl for<'js> FnOnce(&Ctx<'js>) -> rquickjs::Result<T>,
     ) -> Result<T> {
         let (begun, watched, usage) = (Instant::now(), clock.clone(), self.usage.clone());
-        // SAFETY: it reads a member of a context that lives as long as the machine.
-        let raw = self.context.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
+        let raw = self.raw;
         self.runtime.set_interrupt_handler(Some(Box::new(move || {
             let stops = watched.is_over() || usage.is_exhausted() || usage.is_refused();
             if stops {

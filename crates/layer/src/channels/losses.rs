@@ -61,7 +61,7 @@ struct Found {
     /// As whom they are remembered.
     by: HeldBy,
     held: Arc<HeldAt>,
-    /// It is too much to be remembered, and as it was: only the versions are told.
+    /// It is too much to be remembered, and unchanged: `held` has only the versions.
     is_versions: bool,
 }
 
@@ -75,6 +75,7 @@ impl Operation for FindHeld<'_> {
         let by = asker.principal().filter(|_| instance.channels() > 0);
         let by = by.map(|(name, found_as)| (instance.id(), name, found_as));
         if !instance.closed().is_any()
+            && !trx.is_pinned()
             && let Some(by) = &by
             && let Some(held) = inner.held.versions(by)
             && held.begin_fence(trx).holds().await?

@@ -146,7 +146,7 @@ impl Http {
         if !self.doubts.is_to_be_settled() {
             return Ok(());
         }
-        // One of the batch itself that was answered already is not sent a second time but here.
+        // What the batch has of a document is newer, unless it is that very deletion: once answered, it is sent again only here.
         let seqs: HashMap<&str, &str> = batch.iter().map(|it| (it.id.as_str(), it.seq.as_str())).collect();
         let is_newest = |it: &&Delivery| seqs.get(it.id.as_str()).is_none_or(|seq| *seq == it.seq);
         let again: Vec<Delivery> = self.doubts.deletions().filter(is_newest).cloned().collect();
