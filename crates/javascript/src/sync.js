@@ -11,6 +11,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
   const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
   const global = globalThis;
   const promise = Promise;
+  const plain = Function.prototype;
   const number = Number;
   const text = String;
 
@@ -240,7 +241,10 @@ const { compileSync, made, restore, thrown, transform } = (() => {
       // All calls share it, and an arrow function reaches it by the `arguments` that it has from here.
       freeze(make.prototype);
       freeze(make);
-      if (typeof make({}) !== 'function') throw new Failure('compilation_error', 'Expression does not eval to a function.');
+      const made = make({});
+      if (typeof made !== 'function') throw new Failure('compilation_error', 'Expression does not eval to a function.');
+      // What these refuse they refuse later, when nobody asks any more.
+      if (getPrototypeOf(made) !== plain) throw new Failure('compilation_error', 'The function is asynchronous or a generator.');
       if (!restore()) throw new Failure('compilation_error', 'The expression changes what it stands in.');
       return '';
     } catch (error) {

@@ -242,7 +242,8 @@ impl Machine {
         };
         let made = compiled.make.clone().restore(ctx)?.call::<_, Value<'_>>((writer,));
         let called = made.and_then(|made| match made.as_function() {
-            Some(function) => function.call::<_, Value<'_>>((document, old, meta)).map(|_| true),
+            // Nobody waits for a promise, and what it refuses would be written.
+            Some(function) => function.call::<_, Value<'_>>((document, old, meta)).map(|told| !told.is_promise()),
             None => Ok(false),
         });
         match called {

@@ -162,6 +162,9 @@ async fn what_is_no_function_is_refused() {
         ("1]; [function (doc) {}", false),
         ("function (doc) {}); }); (function () { return (function (doc) {}", false),
         ("function (doc) {} /*", false),
+        ("async function (doc) {}", false),
+        ("async (doc) => requireAdmin()", false),
+        ("function* (doc) { requireAdmin(); }", false),
         ("(() => { Object.defineProperty(globalThis, 'kept', { value: 1 }); return function (doc) {}; })()", false),
     ] {
         let checked = runner.check_sync(&SyncFunction::new("db/1", source)).await;
@@ -213,7 +216,7 @@ async fn refusals_have_an_order() {
         ("function () { throw {forbidden: {toString: function () { throw 1; }}}; }", Err(EXCEPTION)),
         ("function () { throw {forbidden: Symbol('s')}; }", rejected(403, "Symbol(s)")),
         ("function () { try { requireAdmin(); } catch (e) {} }", Ok(Routing::default())),
-        ("async function () { throw {forbidden: 'nobody waits'}; }", Ok(Routing::default())),
+        ("function () { return (async () => { throw {forbidden: 'nobody waits'}; })(); }", Err(EXCEPTION)),
         ("function f() { return f() + 1; }", Err(EXCEPTION)),
     ] {
         let answer = said(source, "{}").await;

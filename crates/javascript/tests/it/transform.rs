@@ -46,7 +46,7 @@ async fn what_goes_wrong_is_said() {
         ("(doc) => { throw { odd: 'thing' }; }", thrown("odd", "thing")),
         ("(doc) => { throw 'text'; }", thrown("unknown_error", "text")),
         ("(doc) => { throw { get name() { throw 1; }, stack: 1 }; }", thrown("unknown_error", "")),
-        ("async (doc) => doc", thrown("invalid_result", "A promise is no document.")),
+        ("(doc) => (async () => doc)()", thrown("invalid_result", "A promise is no document.")),
         ("(doc) => ({ get a() { throw new Error('late'); } })", thrown("Error", "late")),
         ("(doc) => ({ a: 1n })", thrown("TypeError", "BigInt are forbidden in JSON.stringify")),
     ] {
@@ -65,7 +65,7 @@ async fn what_goes_wrong_is_said() {
     assert!(matches!(found, Err(Error::OutOfResources | Error::TimedOut(_))), "{found:?}");
     let deep = made(&runner, "(doc) => (function f() { return f(); })()", "{}").await;
     assert!(matches!(deep, Err(Error::OutOfResources | Error::Thrown { .. })), "{deep:?}");
-    for source in ["7", "(doc) =>", "1) + (2", ""] {
+    for source in ["7", "(doc) =>", "1) + (2", "", "async (doc) => doc", "function* (doc) {}"] {
         let function = TransformFunction::new("j", source);
         assert!(matches!(runner.check_transform(&function).await, Err(Error::Compilation(_))), "{source}");
     }
