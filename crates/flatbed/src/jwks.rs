@@ -191,7 +191,7 @@ mod tests {
         // Who waits no longer leaves no connection behind.
         let pause = Duration::from_millis(10);
         let (fetch, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '], pause).await;
-        assert!(tokio::time::timeout(Duration::from_millis(200), fetch()).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_secs(5), fetch()).await.is_err());
         assert!(served.await.unwrap() > 0);
     }
 }

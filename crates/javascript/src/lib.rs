@@ -11,6 +11,7 @@
 
 mod ask;
 mod error;
+mod gather;
 mod group;
 mod list;
 mod machine;
@@ -26,6 +27,7 @@ mod said;
 mod sync;
 mod thread;
 mod transform;
+mod wanted;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -14,11 +14,13 @@ use flatbed_flatten::json;
 use rquickjs::object::Filter;
 use rquickjs::{Atom, Ctx, Function, Object, Persistent, Value, qjs};
 
-use crate::ask::{Answer, Ask};
+use crate::ask::{Answer, Ask, RoutedPart};
 use crate::error::{Error, Result};
+use crate::gather::Gather;
 use crate::machine::{Clock, Machine};
 use crate::pool::Task;
 use crate::said::Said;
+use crate::wanted::Wanted;
 use crate::{Caller, Design, Runner};
 
 /// All writers share what a function is compiled to: nothing of a call is seen by another.
@@ -36,15 +38,31 @@ const SLICE: Duration = Duration::from_millis(20);
 /// The last status that HTTP has.
 const STATUS_MAX: u16 = 599;
 
-/// A database's sync function. Cheap to clone.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SyncFunction(Design);
+/// A database's sync function. Cheap to clone; writes that are asked about together are those of one and its clones.
+#[derive(Debug, Clone)]
+pub struct SyncFunction {
+    design: Design,
+    wanted: Arc<Wanted>,
+    pub(crate) gather: Arc<Gather>,
+}
 
 impl SyncFunction {
     /// `database`: what tells its database from all others, those that had its name before included. `source`: an expression that
     /// gives a function of a document, the one that it replaces, and what is known of it besides.
     pub fn new(database: impl Into<Arc<str>>, source: impl Into<Arc<str>>) -> SyncFunction {
-        SyncFunction(Design::new(database, source))
+        let source = source.into();
+        let wanted = Arc::new(Wanted::of(&source));
+        SyncFunction { design: Design::new(database, source), wanted, gather: Arc::default() }
+    }
+
+    /// Whether it may read this member of a document: of all others it need not be told.
+    pub fn may_read(&self, member: &str) -> bool {
+        self.wanted.members.as_ref().is_none_or(|members| members.iter().any(|known| known == member))
+    }
+
+    /// Whether it may read the document that is replaced.
+    pub fn may_read_old(&self) -> bool {
+        self.wanted.is_old
     }
 }
 
@@ -116,15 +134,7 @@ impl Runner {
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
     pub async fn check_sync(&self, function: &SyncFunction) -> Result<()> {
-        self.run(&function.0, ANYBODY, Ask::Check, self.options.validation_max).await.map(drop)
-    }
-
-    /// Asks a sync function about a write.
-    ///
-    /// # Errors
-    /// Those of [`Runner::check_sync`]. What the function itself refuses is an answer.
-    pub async fn route(&self, function: &SyncFunction, write: SyncWrite) -> Result<Routed> {
-        self.route_all(function, vec![write]).await.pop().unwrap_or(Err(Error::OutOfResources))
+        self.run(&function.design, ANYBODY, Ask::Check, self.options.validation_max).await.map(drop)
     }
 
     /// Asks a sync function about several writes, in their order; an answer each, with the errors of [`Runner::route`]. Each may take as
@@ -132,20 +142,14 @@ impl Runner {
     /// where a thread has to be given up, those have no answer that were asked with the one that did not stop. They wait together: how
     /// much their texts take is the caller's to bound ([`Runner::try_room`]).
     pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<Routed>> {
-        let (count, step_max) = (writes.len(), self.options.validation_max);
+        let count = writes.len();
         let mut routed = Vec::with_capacity(count);
         let mut writes = VecDeque::from(writes);
         while !writes.is_empty() {
-            let ask = Ask::Route { writes, slice: SLICE, step_max };
-            let task = Task { design: function.0.clone(), caller: ANYBODY, ask, time_max: step_max + SLICE, step_max };
-            match self.pool(&task.ask).run(task).await {
-                Ok(Answer::Routed(part)) if !part.routed.is_empty() => {
+            match self.route_some(function, writes).await {
+                Ok(part) if !part.routed.is_empty() => {
                     routed.extend(part.routed);
                     writes = part.rest;
-                }
-                Err(Error::TimedOut(_)) => {
-                    routed.resize(count, Err(Error::TimedOut(step_max)));
-                    break;
                 }
                 // It holds for all that were to come.
                 Err(error) => {
@@ -158,6 +162,19 @@ impl Runner {
         // What has no answer may not be written.
         routed.resize(count, Err(Error::OutOfResources));
         routed
+    }
+
+    /// Asks about the first of some writes, for a slice of time.
+    pub(crate) async fn route_some(&self, function: &SyncFunction, writes: VecDeque<SyncWrite>) -> Result<RoutedPart> {
+        let step_max = self.options.validation_max;
+        let ask = Ask::Route { writes, slice: SLICE, step_max };
+        let task = Task { design: function.design.clone(), caller: ANYBODY, ask, time_max: step_max + SLICE, step_max };
+        match self.pool(&task.ask).run(task).await {
+            Ok(Answer::Routed(part)) => Ok(part),
+            Ok(_) => Err(Error::OutOfResources),
+            Err(Error::TimedOut(_)) => Err(Error::TimedOut(step_max)),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const WAITS_FOR: Duration = Duration::from_millis(500);
 
 /// A builder that has failed for so long fails those who wait.
-const STUCK_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
+const STUCK_MAX: Duration = if cfg!(test) { Duration::from_secs(5) } else { Duration::from_secs(30) };
 
 /// Queries that wait for an index until it is built.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use flatbed_javascript::{Caller, Design, Error, Routed, Runner, SyncFunction, SyncRefusal, SyncWrite, Validation};
-use flatbed_layer::json::{self, Object};
+use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{
     Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
     Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER, Writing,
@@ -126,26 +126,49 @@ struct Router {
 
 impl Rule for Router {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
-        Box::pin(async move { judged(self.runner.route(&self.function, asked(&write)).await) })
+        Box::pin(async move { judged(self.runner.route(&self.function, self.asked(&write)).await) })
     }
 
     fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
         Box::pin(async move {
-            let said = self.runner.route_all(&self.function, writes.iter().map(asked).collect()).await;
+            let asked = writes.iter().map(|write| self.asked(write)).collect();
+            let said = self.runner.route_all(&self.function, asked).await;
             said.into_iter().map(judged).collect()
         })
     }
 }
 
-/// What a sync function is asked about a write.
-fn asked(write: &Writing<'_>) -> SyncWrite {
-    SyncWrite {
-        document: routed(write.edit),
-        old: write.old.map(replaced),
-        meta: None,
-        writer: write.writer.cloned(),
-        id_bytes: write.edit.id.len(),
-        now_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+impl Router {
+    /// What the function is asked about a write.
+    fn asked(&self, write: &Writing<'_>) -> SyncWrite {
+        SyncWrite {
+            document: self.routed(write.edit),
+            old: write.old.filter(|_| self.function.may_read_old()).map(replaced),
+            meta: None,
+            writer: write.writer.cloned(),
+            id_bytes: write.edit.id.len(),
+            now_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        }
+    }
+
+    /// An edit as the function is given it: without attachments, revisions, the time at which it ends, and what it cannot read.
+    /// `_rev` as of [`edited`].
+    fn routed(&self, edit: &Edit<'_>) -> String {
+        text(Object::text(|document| {
+            document.string("_id", &edit.id);
+            let line: &[RevId] = edit.history.as_deref().unwrap_or(edit.parent.as_slice());
+            if let Some(rev) = line.first() {
+                json_out::rev(rev, document.place("_rev"));
+            }
+            if edit.deleted {
+                document.bool("_deleted", true);
+            }
+            if let Value::Object(members) = &edit.body {
+                for (name, value) in members.iter().filter(|(name, _)| self.function.may_read(name)) {
+                    document.value(&**name, value);
+                }
+            }
+        }))
     }
 }
 
@@ -153,25 +176,6 @@ fn asked(write: &Writing<'_>) -> SyncWrite {
 fn judged(said: flatbed_javascript::Result<Routed>) -> Judgement {
     let refused = |refusal: SyncRefusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() };
     said.map_err(failed)?.map(Verdict::from).map_err(refused)
-}
-
-/// An edit as a sync function is given it: without attachments, revisions and the time at which it ends. `_rev` as of [`edited`].
-fn routed(edit: &Edit<'_>) -> String {
-    let mut out = Vec::new();
-    let mut document = Object::new(&mut out);
-    document.string("_id", &edit.id);
-    let line: &[RevId] = edit.history.as_deref().unwrap_or(edit.parent.as_slice());
-    if let Some(rev) = line.first() {
-        json_out::rev(rev, document.place("_rev"));
-    }
-    if edit.deleted {
-        document.bool("_deleted", true);
-    }
-    let mut body = Vec::new();
-    json::write(&edit.body, &mut body);
-    document.members(body.get(1..body.len().saturating_sub(1)).unwrap_or_default());
-    document.end();
-    text(out)
 }
 
 /// The revision below it, as a sync function is given it.

@@ -1,6 +1,7 @@
 //! What clients see while an operator has locked the database (`fdbcli`'s `lock`): on an engine of its own, as a lock shuts
 //! out everybody who uses a cluster.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
@@ -37,11 +38,12 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
     assert_eq!(feed.head().await.status, 200);
 
     // Under load: writers that never stop, before the lock, within it and after it.
-    let until = Instant::now() + Duration::from_secs(4);
+    let (until, is_open) = (Instant::now() + Duration::from_secs(4), AtomicBool::new(false));
     let write = async |writer: usize| {
-        let (mut count, mut slowest) = (0, Duration::ZERO);
-        while Instant::now() < until {
+        let (mut count, mut slowest, mut is_last) = (0, Duration::ZERO, false);
+        while !is_last {
             let started = Instant::now();
+            is_last = started >= until && is_open.load(Ordering::SeqCst);
             let answer = server.call("PUT", &format!("/db/{writer}-{count}"), "{}").await;
             assert_eq!(answer.status, 201, "{answer:?}");
             assert!(answer.text("rev").starts_with("1-"), "written twice: {answer:?}");
@@ -57,6 +59,7 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
         let open = async {
             tokio::time::sleep(Duration::from_millis(1500)).await;
             set_lock(store.database(), false).await;
+            is_open.store(true, Ordering::SeqCst);
         };
         let (answer, ()) = tokio::join!(server.call("GET", "/db/old", ""), open);
         assert_eq!((answer.status, answer.text("_rev")), (200, rev));
@@ -100,7 +103,7 @@ async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself()
         let began = Instant::now();
         assert_eq!(server.json("GET", "/", Value::Null).await.0, 200);
         assert_eq!(server.json("GET", "/_all_dbs", Value::Null).await.0, 503);
-        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         let admin = [("authorization", "Basic YWRtaW46cGFzc3dvcmQ=")];
         assert_eq!(guarded.connect().await.call("GET", "/_membership", &admin, b"").await.status, 200);
     };

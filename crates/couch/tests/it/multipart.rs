@@ -170,7 +170,7 @@ async fn of_what_is_refused_nothing_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_came_early_in_a_slow_body_is_kept() {
     let store = Store::new();
-    let broken_after = Duration::from_secs(3);
+    let broken_after = Duration::from_secs(6);
     let options = LayerOptions { uploads_broken_after: broken_after, ..LayerOptions::default() };
     let layer = store.layer_with(options).await;
     let server = store.serve_on(layer.clone(), ServerOptions::default()).await;
@@ -184,7 +184,7 @@ async fn what_came_early_in_a_slow_body_is_kept() {
     let (early, late) = whole.split_at(480_000);
     client.stream.write_all(early).await.unwrap();
     for piece in late.chunks(late.len() / 60 + 1) {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(180)).await;
         client.stream.write_all(piece).await.unwrap();
         layer.sweep_broken_uploads(&layer.actor, broken_after).await.unwrap();
     }

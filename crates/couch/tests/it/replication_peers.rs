@@ -611,6 +611,7 @@ async fn a_job_whose_peer_is_away_backs_off_and_recovers() {
     server.until("/c/x", |doc| doc["_id"] == "x").await;
     // In the middle: the door shuts on what is under way, and what is written meanwhile goes over later.
     open.store(0, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let docs: Vec<Value> = (0..100).map(|n| json!({"_id": format!("doc{n}")})).collect();
     server.ok("POST", "/a/_bulk_docs", json!({"docs": docs})).await;
     tokio::time::sleep(Duration::from_millis(100)).await;

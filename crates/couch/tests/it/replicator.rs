@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 fn options() -> ReplicatorOptions {
     ReplicatorOptions {
         first_pause: Duration::from_millis(100),
-        lease: Duration::from_millis(1_500),
+        lease: Duration::from_secs(4),
         ..ReplicatorOptions::default()
     }
 }
@@ -85,7 +85,7 @@ async fn a_continuous_job_survives_the_server_that_runs_it() {
     let survivor = store.serve(options()).await;
     let count = |tasks: &Value| tasks.as_array().map_or(0, Vec::len);
     survivor.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 8).await;
-    for _ in 0..10 {
+    for _ in 0..22 {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(count(&survivor.ok("GET", "/_active_tasks", Value::Null).await), 0);
         assert_eq!(count(&victim.ok("GET", "/_active_tasks", Value::Null).await), 8);

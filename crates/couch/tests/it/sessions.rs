@@ -170,8 +170,8 @@ async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
     // A byte now and then: nothing rests for long.
     let send = async |server: &Running| {
         let mut client = server.connect().await;
-        client.stream.write_all(head.as_bytes()).await.unwrap();
         let began = tokio::time::Instant::now();
+        client.stream.write_all(head.as_bytes()).await.unwrap();
         for byte in body.chunks(1) {
             if client.stream.write_all(byte).await.is_err() {
                 break;

@@ -187,7 +187,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let connect_as_server = Arc::new(move || as_server(&Owner::Server));
     let dispatcher = DispatcherOptions::new(secrets, files, network, Tls::default(), connect_as_server);
     let dispatcher =
-        DispatcherOptions { lease: Duration::from_secs(3), ..dispatcher }.with_functions(layer.functions.clone());
+        DispatcherOptions { lease: Duration::from_secs(6), ..dispatcher }.with_functions(layer.functions.clone());
     let dispatcher = Dispatcher::new(layer.layer.clone(), layer.actor.clone(), dispatcher).expect("an address");
     let mut values = Values::default();
     for (name, hash) in &options.admins {
@@ -588,13 +588,16 @@ pub fn long_to_match() -> String {
 /// Requests of `db` are answered while a heavy one is worked at, which then says 200. Whatever the machine's speed: who
 /// is held up waits for about as long as all of the heavy one takes.
 pub async fn nobody_waits_for(heavy: JoinHandle<u16>, server: &Running) {
-    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    let (begin, mut answers, mut longest) = (Instant::now(), 0, [Duration::ZERO; 2]);
     while !heavy.is_finished() {
         let asked = Instant::now();
         server.ok("GET", "/db/_all_docs?limit=1", Value::Null).await;
-        longest = longest.max(asked.elapsed());
+        longest = [longest[0], longest[1].max(asked.elapsed())];
+        longest.sort_unstable();
+        answers += 1;
     }
     let whole = begin.elapsed();
     assert_eq!(heavy.await.unwrap(), 200);
-    assert!(longest * 2 < whole, "a request waited for {longest:?}, of {whole:?}");
+    // For one of them the machine may have been at something else.
+    assert!(answers >= 3 && longest[0] * 2 < whole, "{answers} requests waited for {longest:?}, of {whole:?}");
 }

@@ -192,14 +192,14 @@ async fn a_first_sync_and_a_second_device() {
     assert_eq!((again.status, again.body.len()), (304, 0));
 
     // Tabs that end, and history by pages of ids.
-    let tabs = json!([{"id": "clientaaaaaa", "payload": "{\"tabs\":[]}", "ttl": 1}]);
+    let tabs = json!([{"id": "clientaaaaaa", "payload": "{\"tabs\":[]}", "ttl": 6}]);
     assert_eq!(first.send("POST", "/storage/tabs", &[], Some(&tabs)).await.status, 200);
     assert_eq!(second.get("/storage/tabs").await.json(), json!(["clientaaaaaa"]));
     let history: Vec<Value> =
         (0..250).map(|number| json!({"id": format!("h{number:04}"), "payload": "x".repeat(500)})).collect();
     first.seen = "0".to_owned();
     first.upload("history", &history).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    tokio::time::sleep(Duration::from_millis(6_200)).await;
     assert_eq!(second.get("/storage/tabs").await.json(), json!([]));
     let ids = second.get("/storage/history?sort=oldest").await.json();
     assert_eq!(ids.as_array().unwrap().len(), 250);

@@ -333,7 +333,7 @@ async fn one_account_has_one_user_whoever_asks_first() {
 async fn keys_change() {
     let disk = Disk::new();
     let published = Published::new(&[("k1", ACCOUNTS)]);
-    let pause = Duration::from_millis(400);
+    let pause = Duration::from_secs(2);
     let server = serve(&disk, published.options(HOUR, pause, everyone())).await;
     assert_eq!(statuses(&server, &["anna", "anna"]).await, [200, 200]);
     assert_eq!(published.reads(), 1);

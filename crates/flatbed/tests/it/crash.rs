@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::support::{Server, call};
@@ -46,7 +46,9 @@ async fn acknowledged_writes_outlive_a_kill() {
             .collect();
         // Some kills meet the first commits, some the hundredth; none comes before there was one.
         tokio::time::sleep(Duration::from_millis(60 + (round * 137) % 600)).await;
+        let begun = Instant::now();
         while acknowledged(&documents) == acknowledged_before && !writers.iter().all(JoinHandle::is_finished) {
+            assert!(begun.elapsed() < Duration::from_secs(120), "nothing is acknowledged");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         server.kill();

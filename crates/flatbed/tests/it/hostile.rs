@@ -12,7 +12,7 @@ use hyper::Method;
 /// Sends bytes and reads what comes, until the server closes or nothing comes for a while.
 fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(server.url.authority()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     // The server may close before it has read all.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);

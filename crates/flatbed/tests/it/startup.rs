@@ -2,12 +2,12 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use crate::support::{Server, call, flatbed, lines, run, signal};
+use crate::support::{Server, call, counters, flatbed, lines, run, signal};
 use hyper::Method;
 
 /// Runs `flatbed` with `arguments`, which must fail with one line on stderr that holds all of `parts`.
@@ -190,8 +190,19 @@ async fn signals() {
     let server = Server::start(directory.path());
     let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
     request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{").unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let code = server.end(&["TERM", "TERM"]);
+    let begun = Instant::now();
+    // It, and the one that asks.
+    while counters(&server, "flatbed_requests_in_flight").await < 2.0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is not under way");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    signal(server.pid(), "TERM");
+    // The first one has come once nobody is let in any more.
+    while std::net::TcpStream::connect(server.url.authority()).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let code = server.end(&["TERM"]);
     assert_eq!(code, Some(130), "a running request holds a first signal up, but not a second");
 }
 
@@ -206,10 +217,13 @@ fn logs_as_json() {
         .spawn()
         .unwrap();
     wait_for(|| Command::new("sh").args(["-c", &format!("kill -0 {}", child.id())]).status().unwrap().success());
-    std::thread::sleep(Duration::from_secs(1));
+    let (mut stderr, mut text) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+    // It knows what to do about signals by then.
+    while !text.contains("serving") {
+        assert!(stderr.read_line(&mut text).unwrap() > 0, "{text}");
+    }
     signal(child.id(), "TERM");
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    stderr.read_to_string(&mut text).unwrap();
     child.wait().unwrap();
     assert!(!text.is_empty());
     for line in text.lines() {

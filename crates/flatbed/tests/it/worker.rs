@@ -77,7 +77,7 @@ async fn kills_lose_and_repeat_nothing() {
     })
     .await;
     let file = files.join("x.sqlite");
-    for _ in 0..200 {
+    for _ in 0..2_400 {
         if numbers(&file) == (1_000..1_500).collect::<Vec<_>>() {
             break;
         }

@@ -136,7 +136,7 @@ fn in_file(file: &Path) -> BTreeMap<String, BTreeMap<String, Vec<u8>>> {
 
 async fn until_equal(server: &Server, stored: &Stored, file: &Path) {
     let source = at_source(server).await;
-    for _ in 0..1_200 {
+    for _ in 0..6_000 {
         if at_endpoint(stored).as_ref() == Some(&source) && in_file(file) == source {
             return;
         }

@@ -74,7 +74,7 @@ async fn a_users_documents_come_and_go() {
         for (name, _) in jobs() {
             let wanted = if name == "channel" { of_channel } else { wanted };
             let file = files.join(format!("{name}.sqlite"));
-            for _ in 0..1_200 {
+            for _ in 0..4_800 {
                 if rows(&file) == wanted {
                     break;
                 }

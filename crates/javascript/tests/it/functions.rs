@@ -5,13 +5,20 @@ use std::time::{Duration, Instant};
 
 use flatbed_javascript::{Design, Error, Runner, RunnerOptions, Validation};
 
-fn runner() -> Runner {
-    let time = Duration::from_millis(500);
+/// One whose functions may take so long.
+fn runner(time: Duration) -> Runner {
     Runner::new(RunnerOptions { threads: 1, validation_max: time, batch_max: time, ..RunnerOptions::default() })
         .expect("a thread")
 }
 
+const LONG: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(500);
+
 async fn filter(source: &str, docs: &[&str]) -> Result<Vec<bool>, Error> {
+    filter_within(LONG, source, docs).await
+}
+
+async fn filter_within(time: Duration, source: &str, docs: &[&str]) -> Result<Vec<bool>, Error> {
     let source = source.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let design = Design::new(
         "db/1",
@@ -20,7 +27,7 @@ async fn filter(source: &str, docs: &[&str]) -> Result<Vec<bool>, Error> {
         ),
     );
     let docs: Vec<&[u8]> = docs.iter().map(|doc| doc.as_bytes()).collect();
-    let runner = runner();
+    let runner = runner(time);
     runner.filter(&design, runner.caller(), "f", &docs, "{\"query\":{\"name\":\"x\"}}").await
 }
 
@@ -59,7 +66,7 @@ async fn what_is_wrong_is_told() {
         "db/1",
         "{\"filters\":{\"f\":7},\"views\":{\"v\":{\"map\":\"function (doc) { if (doc.a) emit(doc.a); }\"}}}",
     );
-    let runner = runner();
+    let runner = runner(LONG);
     for path in [vec!["filters", "f"], vec!["filters", "toString"], vec!["__proto__"], vec!["views", "w", "map"]] {
         assert_eq!(runner.find(&design, runner.caller(), &path).await, Err(Error::Missing), "{path:?}");
     }
@@ -95,7 +102,7 @@ async fn writes_are_validated() {
             r#" if (!old && user.roles.indexOf('maker') < 0) throw({unauthorized: security.text}); }"}"#
         ),
     );
-    let runner = runner();
+    let runner = runner(LONG);
     let validate = async |document: &str, old: &str, user: &str| {
         let write = Validation { document, old, user, security: "{\"text\":\"made by makers\"}" };
         runner.validate(&design, runner.caller(), &write).await
@@ -109,6 +116,7 @@ async fn writes_are_validated() {
 #[tokio::test]
 async fn hostile_functions_are_stopped() {
     let docs = ["{\"n\":1}"];
+    let filter = async |source: &str, docs: &[&str]| filter_within(SHORT, source, docs).await;
     assert!(matches!(filter("function (doc) { while (true) {} }", &docs).await, Err(Error::TimedOut(_))));
     let caught = "function (doc) { while (true) { try { while (true) {} } catch (e) {} } }";
     assert!(matches!(filter(caught, &docs).await, Err(Error::TimedOut(_))));
@@ -128,7 +136,7 @@ async fn hostile_functions_are_stopped() {
 
 #[tokio::test]
 async fn a_thread_that_does_not_stop_is_replaced() {
-    let runner = runner();
+    let runner = runner(SHORT);
     // A built-in function that goes on for minutes and is not interrupted, by a way around the guards.
     let stuck = "function (doc) { Object.defineProperty(Array.prototype, 'x', {get: function () { return 1; }}); var s = 'a'.repeat(20000000); return new String(s + 'b').indexOf({toString: function () { return s.slice(10000000) + 'c'; }}); }";
     let design = |source: &str| Design::new("db/1", format!("{{\"filters\":{{\"f\":\"{source}\"}}}}"));
@@ -137,14 +145,17 @@ async fn a_thread_that_does_not_stop_is_replaced() {
     for (source, after) in [(stuck.to_owned(), Ok(vec![true])), (format!("{stuck};"), Err(Error::Refused))] {
         for attempt in 0..2 {
             let begun = Instant::now();
-            let answer = runner.filter(&design(&source), runner.caller(), "f", &[b"{}"], "{}").await;
+            let mut answer = runner.filter(&design(&source), runner.caller(), "f", &[b"{}"], "{}").await;
+            // Its thread is given up once it has had the processor for so long, which others may have.
+            while attempt > 0 && matches!(answer, Err(Error::TimedOut(_) | Error::Busy)) && begun.elapsed() < LONG {
+                answer = runner.filter(&design(&source), runner.caller(), "f", &[b"{}"], "{}").await;
+            }
             // What does not run at all does not run into its time.
             assert!(
                 matches!((attempt, &answer), (0, Err(Error::TimedOut(_))) | (1, Err(Error::Refused))),
                 "{answer:?}"
             );
-            // Its thread is given up once it has had the processor, which others may have.
-            assert!(begun.elapsed() < Duration::from_millis(4_000), "{:?}", begun.elapsed());
+            assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         }
         for (database, expected) in [("db/1", after), ("db/2", Ok(vec![true]))] {
             let design = Design::new(database, harmless);
@@ -156,7 +167,7 @@ async fn a_thread_that_does_not_stop_is_replaced() {
 /// Each would go on for hours without a look at the clock.
 #[tokio::test]
 async fn lengths_that_change_do_not_keep_a_call_from_being_stopped() {
-    let runner = runner();
+    let runner = runner(SHORT);
     let filter = async |body: &str| {
         let body = body.replace('\n', " ");
         let design = Design::new("db/1", format!("{{\"filters\":{{\"f\":\"function (doc) {{ {body} }}\"}}}}"));
@@ -240,7 +251,7 @@ async fn design_documents_do_not_see_one_another() {
     // What one function has broken, another design document does not notice.
     let poison = "function (doc) { JSON.parse = JSON.stringify = Map.prototype.get = undefined; Array.prototype.push = 7; return true; }";
     assert_eq!(filter(poison, &docs).await, Ok(vec![true]));
-    let runner = runner();
+    let runner = runner(LONG);
     let (bad, good) = (
         Design::new("db/1", format!("{{\"filters\":{{\"f\":\"{poison}\"}}}}")),
         Design::new("db/1", "{\"filters\":{\"f\":\"function (doc) { return doc.n; }\"}}"),

@@ -6,7 +6,12 @@ use std::time::Duration;
 use flatbed_javascript::{Error, Runner, RunnerOptions, TransformFunction};
 
 fn runner() -> Runner {
-    let options = RunnerOptions { validation_max: Duration::from_millis(300), ..RunnerOptions::default() };
+    of(Duration::from_secs(20))
+}
+
+/// One whose functions may take so long.
+fn of(validation_max: Duration) -> Runner {
+    let options = RunnerOptions { validation_max, ..RunnerOptions::default() };
     Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..options }).expect("a thread")
 }
 
@@ -59,12 +64,14 @@ async fn what_goes_wrong_is_said() {
             _ => assert_eq!(found, Err(expected), "{source}"),
         }
     }
+    let runner = of(Duration::from_millis(300));
     assert!(matches!(made(&runner, "(doc) => { for (;;); }", "{}").await, Err(Error::TimedOut(_))));
     let endless = "(doc) => { const all = []; for (;;) all.push(new Array(100000).fill(7)); }";
     let found = made(&runner, endless, "{}").await;
     assert!(matches!(found, Err(Error::OutOfResources | Error::TimedOut(_))), "{found:?}");
     let deep = made(&runner, "(doc) => (function f() { return f(); })()", "{}").await;
     assert!(matches!(deep, Err(Error::OutOfResources | Error::Thrown { .. })), "{deep:?}");
+    let runner = self::runner();
     for source in ["7", "(doc) =>", "1) + (2", "", "async (doc) => doc", "function* (doc) {}"] {
         let function = TransformFunction::new("j", source);
         assert!(matches!(runner.check_transform(&function).await, Err(Error::Compilation(_))), "{source}");

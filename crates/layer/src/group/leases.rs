@@ -30,7 +30,7 @@ use crate::view::prepare::PreparedDocument;
 const LEASE_DOCUMENTS: i32 = if cfg!(test) { 30 } else { 4_000 };
 
 /// A lease whose holder has not been heard of for so long is taken over.
-const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
+const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(5) };
 
 /// Leases at once, of all processes.
 const LEASES_MAX: usize = 500;

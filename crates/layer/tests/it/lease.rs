@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Store, create, delete, put, soon};
+use crate::support::{Store, create, delete, put};
 use flatbed_jobs::{HOLDS_MAX, Hold, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 use flatbed_layer::{Database, Error, Refusal};
 use tokio::time::Instant;
@@ -187,26 +187,28 @@ async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
     let done = AtomicU64::new(0);
     let holds = async {
         let mut lost = std::collections::BTreeSet::new();
-        loop {
+        for round in 0_u32.. {
             let is_last = done.load(Ordering::SeqCst) == 1;
             let mine: Vec<Hold> = ids.iter().filter(|id| !lost.contains(*id)).map(|id| hold(id, b"state")).collect();
             let begun = Instant::now();
             let held = holder.hold_leases_after(&one, &mine, &|_, _| true).await;
-            // Between two of them a lease can be seen, and taken.
-            tokio::time::sleep(2 * begun.elapsed()).await;
+            // Between two of them a lease can be seen, and taken, in longer and longer time.
+            tokio::time::sleep(begun.elapsed() * (2 + round % 8)).await;
             let Ok(held) = held else { continue };
             lost.extend(mine.iter().zip(held).filter(|(_, held)| !held).map(|(hold, _)| hold.id.clone()));
             if is_last {
-                return lost;
+                break;
             }
         }
+        lost
     };
     let takes = async {
         let taken = takes.await;
         done.store(1, Ordering::SeqCst);
         taken
     };
-    let (taken, lost) = soon(async { tokio::join!(takes, holds) }).await;
+    let both = async { tokio::join!(takes, holds) };
+    let (taken, lost) = tokio::time::timeout(Duration::from_secs(300), both).await.expect("both come to their ends");
     assert_eq!(taken, lost.into_iter().collect::<Vec<_>>());
     let leases = loop {
         if let Ok(leases) = db.leases(None).await {
@@ -355,7 +357,8 @@ async fn never_two_holders_at_once_under_faults() {
     }
     let mut taken_over = 0;
     for contender in contenders {
-        taken_over += soon(contender).await.unwrap();
+        let contended = tokio::time::timeout(Duration::from_secs(300), contender).await;
+        taken_over += contended.expect("it comes to its end").unwrap();
     }
     let mut holds = holds.lock().unwrap().clone();
     holds.sort_by_key(|(_, from, _)| *from);

@@ -315,19 +315,23 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
         (["!".to_owned()].into(), all.clone()),
     ];
     // Who stands there may be at the end of a page yet, for long on a machine that has much to do.
-    let (mut read, mut looks) = (counted(&layer, "channel_reads"), 0);
-    soon(async {
-        while looks < 5 {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            let now = counted(&layer, "channel_reads");
-            (read, looks) = (now, if now == read { looks + 1 } else { 0 });
-        }
-    })
-    .await;
+    let quiet = async |looks_min: u32| {
+        let (mut read, mut looks) = (counted(&layer, "channel_reads"), 0);
+        soon(async {
+            while looks < looks_min {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                let now = counted(&layer, "channel_reads");
+                (read, looks) = (now, if now == read { looks + 1 } else { 0 });
+            }
+        })
+        .await;
+        read
+    };
+    let read = quiet(5).await;
     let woken: usize = steps.iter().map(|(_, users)| users.len()).sum();
     for (channels, users) in steps {
         // Who was woken has gone back to sleep.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        quiet(3).await;
         let before = counted(&layer, "hub_wakes");
         rev = Some(put(&db, "doc", rev.as_ref(), &body(&channels)).await.expect("written"));
         let mut told = BTreeMap::new();

@@ -216,7 +216,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(ends.1, Some(Ended::Lease)));
     // It is silent.
     assert!(taken(&two, &twos).await.unwrap().is_none());
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
     let over = taken(&two, &twos).await.unwrap().expect("it is taken over");
     assert_eq!((&*over.from, &*over.built_until, over.documents), ("", "d0003", 5), "from where it was");
     for trx in [under_way.0, ends.0] {

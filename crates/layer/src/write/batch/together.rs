@@ -38,7 +38,7 @@ use crate::write::batch::{
 const ATTEMPTS_MAX: u32 = 2;
 
 /// After this time a write goes alone: the storage does not answer those before it.
-const WAIT_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(5) };
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// FoundationDB's error for a commit of which nothing is known.
 const COMMIT_UNKNOWN_RESULT: i32 = 1021;

@@ -210,13 +210,24 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(server.bring("one", &again.id).await.unwrap_err(), "Session Invalid");
     // They end by themselves, and go on where they are used behind a tenth of their time.
-    let short = admin.begin_user_session("one", "anna", Duration::from_secs(3)).await.unwrap().unwrap();
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let prolonged = other.bring("one", &short.id).await.unwrap().prolonged_until_ms.unwrap();
-    assert!(prolonged > short.ends_at_ms);
-    tokio::time::sleep(Duration::from_millis(2_000)).await;
-    assert!(server.bring("one", &short.id).await.is_ok());
-    tokio::time::sleep(Duration::from_millis(4_100)).await;
+    let short = loop {
+        let short = admin.begin_user_session("one", "anna", Duration::from_secs(4)).await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let found = other.bring("one", &short.id).await;
+        // Another one, where the machine was at something else until it was over.
+        if now_ms() >= short.ends_at_ms {
+            continue;
+        }
+        let prolonged = found.unwrap().prolonged_until_ms.unwrap();
+        assert!(prolonged > short.ends_at_ms);
+        tokio::time::sleep(Duration::from_millis(3_000)).await;
+        let found = server.bring("one", &short.id).await;
+        if now_ms() < prolonged {
+            assert!(found.is_ok());
+            break short;
+        }
+    };
+    tokio::time::sleep(Duration::from_millis(5_000)).await;
     assert_eq!(server.bring("one", &short.id).await.unwrap_err(), "Session Invalid");
 }
 
@@ -260,12 +271,12 @@ async fn a_feed_ends_with_its_users_password() {
     let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
     assert!(anna.database("one", Read).await.is_ok());
     let mut watch = anna.rights_watch().at_once();
-    let mut goes_on = async || tokio::time::timeout(Duration::from_secs(1), watch.lost()).await;
-    assert!(goes_on().await.is_err());
+    let mut goes_on = async |seconds| tokio::time::timeout(Duration::from_secs(seconds), watch.lost()).await;
+    assert!(goes_on(1).await.is_err());
     server.database("one").set_security(br#"{"members":{"names":["other"],"roles":[]}}"#).await.unwrap();
-    assert!(goes_on().await.is_err());
+    assert!(goes_on(1).await.is_err());
     server.put("one", "anna", password("other", 2), false).await;
-    assert_eq!(goes_on().await.unwrap().kind.status(), 401);
+    assert_eq!(goes_on(60).await.unwrap().kind.status(), 401);
 }
 
 /// One look finds of all users of a process who go on for long which of them have changed.
@@ -299,17 +310,17 @@ async fn a_feed_ends_with_its_session_and_what_is_read_for_many_is_read_once() {
             .sum::<u64>()
     };
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let before = transactions();
+    let (before, begun) = (transactions(), std::time::Instant::now());
     tokio::time::sleep(Duration::from_secs(2)).await;
     // Two looks of the process each 600 ms: at all that rights rest on, and at users.
     let read = transactions() - before;
-    assert!(read <= 10, "{read}");
+    assert!(u128::from(read) <= 2 * (begun.elapsed().as_millis() / 600 + 2), "{read}");
     assert!(watches.iter().all(|watch| !watch.is_finished()));
     server.service.end_user_session("one", &sessions[3].id).await.unwrap();
-    let lost = tokio::time::timeout(Duration::from_secs(1), &mut watches[3]).await.unwrap().unwrap();
+    let lost = tokio::time::timeout(Duration::from_secs(60), &mut watches[3]).await.unwrap().unwrap();
     assert_eq!(lost.kind.status(), 401);
     server.put("one", "u5", password("pw", 1), true).await;
-    tokio::time::timeout(Duration::from_secs(1), &mut watches[5]).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), &mut watches[5]).await.unwrap().unwrap();
     let over = |number: usize| [3, 5].contains(&number);
     assert!(watches.iter().enumerate().all(|(number, watch)| watch.is_finished() == over(number)));
 }
@@ -320,14 +331,14 @@ async fn a_feed_ends_when_its_session_does() {
     let server = Server::new(&store).await;
     server.create("one").await;
     server.put("one", "anna", password("pw", 1), false).await;
-    let lasts = Duration::from_secs(2);
+    let lasts = Duration::from_secs(6);
     let session = server.service.context(Standing::of_server()).begin_user_session("one", "anna", lasts).await;
     let session = session.unwrap().unwrap();
     let anna = server.service.context(server.bring("one", &session.id).await.unwrap().standing);
     assert!(anna.database("one", Read).await.is_ok());
     let mut watch = anna.rights_watch().at_once();
     assert!(tokio::time::timeout(Duration::from_millis(500), watch.lost()).await.is_err());
-    assert_eq!(tokio::time::timeout(Duration::from_secs(3), watch.lost()).await.unwrap().kind.status(), 401);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), watch.lost()).await.unwrap().kind.status(), 401);
 }
 
 /// Users of a database that is offline, and what they follow, are kept out; administrators are not.
@@ -348,7 +359,7 @@ async fn users_are_kept_out_of_what_is_offline() {
     assert!(tokio::time::timeout(Duration::from_millis(300), watch.lost()).await.is_err());
     server.database("one").set_offline(true).await.unwrap();
     assert_eq!(status().await, 503);
-    assert_eq!(tokio::time::timeout(Duration::from_secs(1), watch.lost()).await.unwrap().kind.status(), 503);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(60), watch.lost()).await.unwrap().kind.status(), 503);
     let root = server.service.context(Standing::of_server());
     assert!(root.database("one", Administer).await.is_ok());
     server.database("one").set_offline(false).await.unwrap();

@@ -1,0 +1,251 @@
+//! What of a document a sync function can read at all: most read three members of it, and need not be given the others.
+//!
+//! Only what is certain is said: the source is one function with a body, both its first parameters are plain names, and the
+//! first one stands nowhere but before the dot of a member. All else, `doc[name]`, `JSON.stringify(doc)`, a parameter of the
+//! same name further within, or what this module does not read (templates, regular expressions, escapes in names), is answered by
+//! all of it.
+
+/// What a function reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Members of the document; `None`: any.
+    pub(crate) members: Option<Vec<String>>,
+    /// Whether the replaced document may be read.
+    pub(crate) is_old: bool,
+}
+
+impl Wanted {
+    const ALL: Wanted = Wanted { members: None, is_old: true };
+
+    pub(crate) fn of(source: &str) -> Wanted {
+        read(source).unwrap_or(Wanted::ALL)
+    }
+}
+
+/// By these a parameter is reached without its name, or the text is read otherwise than it looks.
+const HIDDEN: [&str; 4] = ["eval", "arguments", "<!--", "-->"];
+
+/// What every object has: it is no member of the document.
+const INHERITED: [&str; 12] = [
+    "constructor",
+    "hasOwnProperty",
+    "isPrototypeOf",
+    "propertyIsEnumerable",
+    "toLocaleString",
+    "toString",
+    "valueOf",
+    "__proto__",
+    "__defineGetter__",
+    "__defineSetter__",
+    "__lookupGetter__",
+    "__lookupSetter__",
+];
+
+fn read(source: &str) -> Option<Wanted> {
+    if HIDDEN.iter().any(|hidden| source.contains(hidden)) {
+        return None;
+    }
+    let code = code(source)?;
+    let (parameters, body) = parts(&code)?;
+    let mut names = parameters.iter();
+    let members = names.next().map(|document| members(body, document)).unwrap_or_else(|| Some(Vec::new()));
+    let is_old = names.next().is_some_and(|old| words(body).any(|(word, ..)| word == *old));
+    Some(Wanted { members, is_old })
+}
+
+/// The source with blanks in the place of comments and of what stands in strings. `None`: it has what is not read here.
+fn code(source: &str) -> Option<String> {
+    let mut code = String::with_capacity(source.len());
+    let mut rest = source.chars().peekable();
+    while let Some(next) = rest.next() {
+        match next {
+            '"' | '\'' => {
+                loop {
+                    match rest.next()? {
+                        '\\' => drop(rest.next()?),
+                        end if end == next => break,
+                        '\n' | '\r' => return None,
+                        _ => {}
+                    }
+                }
+                // A name may stand on both sides of it, and is then two.
+                code.push_str("''");
+            }
+            '/' => match rest.next()? {
+                '/' => {
+                    while rest.next_if(|next| !matches!(next, '\n' | '\r' | '\u{2028}' | '\u{2029}')).is_some() {}
+                    code.push(' ');
+                }
+                '*' => {
+                    let mut last = ' ';
+                    loop {
+                        let next = rest.next()?;
+                        if (last, next) == ('*', '/') {
+                            break;
+                        }
+                        last = next;
+                    }
+                    code.push(' ');
+                }
+                // A division, or a regular expression.
+                _ => return None,
+            },
+            '`' | '\\' => return None,
+            next if next.is_ascii_graphic() || matches!(next, ' ' | '\t' | '\n' | '\r') => code.push(next),
+            _ => return None,
+        }
+    }
+    Some(code)
+}
+
+/// The parameters and the body of what is one function and nothing else.
+fn parts(code: &str) -> Option<(Vec<&str>, &str)> {
+    let code = code.trim_end_matches(|end: char| end.is_ascii_whitespace() || end == ';').trim_start();
+    let (head, rest) = code.split_once('(')?;
+    let (parameters, rest) = rest.split_once(')')?;
+    let rest = rest.trim_start();
+    let body = match head.trim_end().strip_prefix("function").map(str::trim) {
+        Some("") => rest,
+        // A name of its own.
+        Some(name)
+            if head["function".len()..].starts_with(|next: char| next.is_ascii_whitespace()) && is_name(name) =>
+        {
+            rest
+        }
+        None if head.is_empty() => rest.strip_prefix("=>")?.trim_start(),
+        _ => return None,
+    };
+    let mut depth = 0_usize;
+    for (at, next) in body.char_indices() {
+        match next {
+            '{' => depth += 1,
+            '}' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        // What stands behind it may call it with something else.
+        if depth == 0 && at + 1 < body.len() {
+            return None;
+        }
+    }
+    let parameters: Vec<&str> = match parameters.trim() {
+        "" => Vec::new(),
+        parameters => parameters.split(',').map(str::trim).collect(),
+    };
+    let are_plain = parameters.iter().all(|name| is_name(name));
+    let is_twice = |at: usize| parameters.iter().skip(at + 1).any(|name| parameters.get(at) == Some(name));
+    (depth == 0 && are_plain && !(0..parameters.len()).any(is_twice)).then_some((parameters, body))
+}
+
+fn is_of_name(next: char) -> bool {
+    next.is_ascii_alphanumeric() || matches!(next, '_' | '$')
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_of_name) && !text.starts_with(|first: char| first.is_ascii_digit())
+}
+
+/// Each name with what stands before and behind it.
+fn words(code: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let begin = from + code[from..].find(is_of_name)?;
+        let end = code[begin..].find(|next| !is_of_name(next)).map_or(code.len(), |length| begin + length);
+        from = end;
+        Some((&code[begin..end], &code[..begin], &code[end..]))
+    })
+}
+
+/// The members of a parameter that are named, if nothing else becomes of it.
+fn members(body: &str, parameter: &str) -> Option<Vec<String>> {
+    let mut members = Vec::new();
+    for (.., behind) in words(body).filter(|(word, ..)| *word == parameter) {
+        let member = behind.trim_start();
+        let member = member.strip_prefix("?.").or_else(|| member.strip_prefix('.'))?.trim_start();
+        let (member, ..) = words(member).next().filter(|(_, before, _)| before.is_empty())?;
+        if !is_name(member) || INHERITED.contains(&member) {
+            return None;
+        }
+        if !members.iter().any(|known| known == member) {
+            members.push(member.to_owned());
+        }
+    }
+    Some(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(source: &str) -> (Option<Vec<String>>, bool) {
+        let Wanted { members, is_old } = Wanted::of(source);
+        (members, is_old)
+    }
+
+    #[test]
+    fn members_that_are_named_are_wanted() {
+        for (source, members, is_old) in [
+            ("function (doc) { channel(doc.channels); }", "channels", false),
+            ("function(doc,oldDoc,meta){channel(doc.a, doc . b, doc\n?.c, doc.a.d)}", "a b c", false),
+            ("function sync (doc, oldDoc) { if (oldDoc) requireUser(oldDoc.owner); channel(doc.x) } ;\n", "x", true),
+            ("(doc, old) => { channel(doc.$, doc._id); }", "$ _id", false),
+            ("function () { channel('all'); }", "", false),
+            // What strings and comments say is no code.
+            ("function (doc) { /* doc itself } */ channel(doc.a, 'doc[\\'x\\']}'); // doc\n }", "a", false),
+            ("function (d, doc) { channel(d.a); }", "a", false),
+            ("function (doc) { doc.a = 1; delete doc.b; var docs = [document]; channel(doc.c); }", "a b c", false),
+        ] {
+            let members = members.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(of(source), (Some(members), is_old), "{source}");
+        }
+        // The other parameter is seen for itself.
+        assert_eq!(of("function (doc, old) { channel(doc); }"), (None, false));
+    }
+
+    #[test]
+    fn all_is_wanted_where_that_is_not_certain() {
+        for source in [
+            "function (doc) { channel(doc[name]); }",
+            "function (doc) { channel(JSON.stringify(doc)); }",
+            "function (doc) { var copy = doc; }",
+            "function (doc) { for (var name in doc) channel(name); }",
+            "function (doc) { return [1].map(function (doc) { return doc.a; }); }",
+            "function (doc) { ({doc}); }",
+            "function (doc) { channel(doc.hasOwnProperty('a')); }",
+            "function (doc) { channel(doc?.['a']); }",
+            "function (doc) { channel(doc.#a); }",
+        ] {
+            assert_eq!(of(source), (None, false), "{source}");
+        }
+        for source in [
+            "function (doc) { channel(doc.ä); }",
+            "function (doc) { channel(doc.\\u0061); }",
+            "function (doc) { channel(`${doc.a}`); }",
+            "function (doc) { channel(doc.a / 2); }",
+            "function (doc) { if (/}/.test(doc.a)) channel(doc); }",
+            "function (doc) { channel(arguments[0].a); }",
+            "function (doc) { channel(eval('doc')); }",
+            "function (doc) { channel(doc.a) <!-- b\n }",
+            "function (doc = {}) { channel(doc.a); }",
+            "function ({a}) { channel(a); }",
+            "function (...doc) { channel(doc.length); }",
+            "function (doc, doc) { channel(doc.a); }",
+            "async function (doc) { channel(doc.a); }",
+            "function* (doc) { channel(doc.a); }",
+            "function (doc) { channel(doc.a); }.bind(null, {})",
+            "function (a) { channel(a.a); }, function (doc) { channel(doc); }",
+            "function (a) { channel(a.a); } && function (doc) { channel(doc); }",
+            "(function () { return function (doc) { channel(doc.a); }; })()",
+            "doc => channel(doc.a)",
+            "(doc) => channel(doc.a)",
+            "(doc) => { channel(doc.a); }({})",
+            "functions (doc) { channel(doc.a); }",
+            "function (doc) { channel('doc.a); }",
+            "function (doc) { channel(doc.a); } /* never ended",
+            "function (doc) { channel(doc.a); }}",
+            "function (doc) { channel(doc.a);",
+            "",
+        ] {
+            assert_eq!(of(source), (None, true), "{source}");
+        }
+    }
+}
