@@ -25,10 +25,6 @@ fn options(threads: usize, wait_ms: u64) -> RunnerOptions {
     RunnerOptions { threads, wait_max, validation_max: time, batch_max: time, ..RunnerOptions::default() }
 }
 
-fn runner(threads: usize, wait_ms: u64) -> Runner {
-    Runner::new(options(threads, wait_ms)).expect("threads")
-}
-
 async fn run(runner: &Runner, design: &Design) -> Result<Vec<bool>, Error> {
     runner.filter(design, runner.caller(), "f", &[b"{}"], "{}").await
 }
