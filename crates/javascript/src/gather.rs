@@ -1,18 +1,18 @@
 //! Writes of a database that come while its sync function is asked about others: they are asked about together, in one call
 //! of a thread. To hand a call over and its answer back takes as long as a small function does.
 //!
-//! Whoever comes while none is under way is asked about at once. All that come meanwhile wait, and are the next call; who
-//! waits for longer than [`PATIENCE`] goes by itself, on another thread if there is one, so that a function that takes long
-//! runs as if nobody gathered. What waits lies in the request that brought it, and goes when that goes.
+//! Whoever comes while none is under way is asked about at once, and all that come meanwhile wait, and are the next call. Nobody
+//! pays for another's write: who comes while a call takes longer than [`PATIENCE`], is part of one that does, or of one that
+//! fails as a whole, goes by itself, on another thread if there is one. Functions leave nothing behind, so that a
+//! write may be asked about twice. What waits lies in the request that brought it, and goes when that goes.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::ask::RoutedPart;
 use crate::error::{Error, Result};
 use crate::runner::Runner;
 use crate::sync::{Routed, SyncFunction, SyncWrite};
@@ -23,8 +23,11 @@ const TOGETHER_MAX: usize = 32;
 /// Texts of a write that waits for others, in bytes: those of a call are there until it ends, whoever has gone.
 const SMALL_BYTES: usize = 8_000;
 
-/// After this time a write goes by itself: what is asked before it takes long.
+/// A call that goes on for longer is waited for by nobody; one of several writes does not begin another one then.
 const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Nor does anybody wait for longer than this, however short the calls are.
+const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The writes of a function that wait for its answer to others.
 #[derive(Debug, Default)]
@@ -32,7 +35,8 @@ pub(crate) struct Gather(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    is_under_way: bool,
+    /// Since when a call is under way.
+    since: Option<Instant>,
     /// By number.
     waiting: VecDeque<Waiting>,
     next: u64,
@@ -42,14 +46,18 @@ struct State {
 struct Waiting {
     number: u64,
     write: SyncWrite,
-    reply: oneshot::Sender<Reply>,
+    /// Dropped, where the call does not come to the write.
+    reply: oneshot::Sender<Result<Routed>>,
 }
 
-#[derive(Debug, Clone)]
-enum Reply {
-    Said(Result<Routed>),
-    /// To be asked about by itself.
-    Alone(SyncWrite),
+/// How a write is to be asked about.
+enum Entered<'a> {
+    /// At once, and those who come meanwhile behind it.
+    First,
+    /// By itself.
+    Alone,
+    /// With others: it waits.
+    Waits(Ticket<'a>, oneshot::Receiver<Result<Routed>>),
 }
 
 impl Gather {
@@ -57,18 +65,27 @@ impl Gather {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a write wait for its answer. Given back, it is to be asked about at once: no call is under way before it.
-    fn enter(&self, write: SyncWrite) -> std::result::Result<(Ticket<'_>, oneshot::Receiver<Reply>), SyncWrite> {
+    fn enter(&self, write: &SyncWrite) -> Entered<'_> {
         let mut state = self.state();
-        if !state.is_under_way {
-            state.is_under_way = true;
-            return Err(write);
+        match state.since {
+            None => {
+                state.since = Some(Instant::now());
+                Entered::First
+            }
+            Some(since) if since.elapsed() >= PATIENCE => Entered::Alone,
+            Some(_) => {
+                let (reply, answer) = oneshot::channel();
+                let number = state.next;
+                state.next += 1;
+                state.waiting.push_back(Waiting { number, write: write.clone(), reply });
+                Entered::Waits(Ticket { gather: self, number }, answer)
+            }
         }
-        let (reply, answer) = oneshot::channel();
-        let number = state.next;
-        state.next += 1;
-        state.waiting.push_back(Waiting { number, write, reply });
-        Ok((Ticket { gather: self, number }, answer))
+    }
+
+    /// Whether the call that is under way is worth waiting for.
+    fn is_brisk(&self) -> bool {
+        self.state().since.is_none_or(|since| since.elapsed() < PATIENCE)
     }
 }
 
@@ -90,7 +107,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.function.gather.state();
         let runtime = Handle::try_current().ok().filter(|_| self.has_begun && !state.waiting.is_empty());
-        state.is_under_way = runtime.is_some();
+        state.since = runtime.as_ref().map(|_| Instant::now());
         drop(state);
         if let Some(runtime) = runtime {
             let next = Turn { runner: self.runner.clone(), function: self.function.clone(), has_begun: false };
@@ -100,24 +117,29 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// Asks about those who wait.
+    /// Asks about those who wait, until none does any more.
     async fn run(mut self) {
         self.has_begun = true;
-        let (replies, writes): (Vec<oneshot::Sender<Reply>>, VecDeque<_>) = {
+        let (mut replies, writes): (Vec<oneshot::Sender<_>>, VecDeque<_>) = {
             let mut state = self.function.gather.state();
             let many = state.waiting.len().min(TOGETHER_MAX);
             state.waiting.drain(..many).map(|waiting| (waiting.reply, waiting.write)).unzip()
         };
-        // Whoever has gone needs no answer.
-        let said = match self.runner.route_some(&self.function, writes).await {
-            Ok(RoutedPart { routed, rest }) => {
-                let routed = routed.into_iter().map(Reply::Said);
-                routed.chain(rest.into_iter().map(Reply::Alone)).collect()
+        if writes.is_empty() {
+            return;
+        }
+        let all_gone = async {
+            for reply in &mut replies {
+                reply.closed().await;
             }
-            Err(error) => vec![Reply::Said(Err(error)); replies.len()],
         };
-        for (waiting, reply) in replies.into_iter().zip(said) {
-            drop(waiting.send(reply));
+        let part = tokio::select! {
+            part = self.runner.route_some(&self.function, writes, PATIENCE) => part.ok(),
+            () = all_gone => None,
+        };
+        let routed = part.map(|part| part.routed).unwrap_or_default();
+        for (reply, said) in replies.into_iter().zip(routed) {
+            drop(reply.send(said));
         }
     }
 }
@@ -128,23 +150,18 @@ struct Ticket<'a> {
     number: u64,
 }
 
-impl Ticket<'_> {
-    fn leave(&self) -> Option<SyncWrite> {
-        let mut state = self.gather.state();
-        let at = state.waiting.binary_search_by_key(&self.number, |waiting| waiting.number).ok()?;
-        state.waiting.remove(at).map(|waiting| waiting.write)
-    }
-}
-
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        drop(self.leave());
+        let mut state = self.gather.state();
+        let at = state.waiting.binary_search_by_key(&self.number, |waiting| waiting.number);
+        let left = at.ok().and_then(|at| state.waiting.remove(at));
+        drop(state);
+        drop(left);
     }
 }
 
 impl Runner {
-    /// Asks a sync function about a write, with others of its database if there are any: where a thread has to be given up, those
-    /// have no answer either.
+    /// Asks a sync function about a write, with others of its database if there are any.
     ///
     /// # Errors
     /// Those of [`Runner::check_sync`]. What the function itself refuses is an answer.
@@ -152,26 +169,25 @@ impl Runner {
         if !write.is_small() {
             return self.route_alone(function, write).await;
         }
-        let (ticket, mut answer) = match function.gather.enter(write) {
-            Ok(waits) => waits,
-            Err(write) => {
+        let gather = &*function.gather;
+        match gather.enter(&write) {
+            Entered::Alone => {}
+            Entered::First => {
                 let _turn = Turn { runner: self.clone(), function: function.clone(), has_begun: true };
                 return self.route_alone(function, write).await;
             }
-        };
-        loop {
-            match tokio::time::timeout(PATIENCE, &mut answer).await {
-                Ok(Ok(Reply::Said(said))) => return said,
-                Ok(Ok(Reply::Alone(write))) => return self.route_alone(function, write).await,
-                // Its call was ended with the runtime.
-                Ok(Err(_)) => return Err(Error::OutOfResources),
-                Err(_) => {
-                    if let Some(write) = ticket.leave() {
-                        return self.route_alone(function, write).await;
+            Entered::Waits(_ticket, mut answer) => {
+                let begun = Instant::now();
+                loop {
+                    match tokio::time::timeout(PATIENCE, &mut answer).await {
+                        Ok(Ok(said)) => return said,
+                        Err(_) if begun.elapsed() < WAIT_MAX && gather.is_brisk() => {}
+                        Ok(Err(_)) | Err(_) => break,
                     }
                 }
             }
         }
+        self.route_alone(function, write).await
     }
 
     async fn route_alone(&self, function: &SyncFunction, write: SyncWrite) -> Result<Routed> {

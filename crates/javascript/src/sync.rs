@@ -146,7 +146,7 @@ impl Runner {
         let mut routed = Vec::with_capacity(count);
         let mut writes = VecDeque::from(writes);
         while !writes.is_empty() {
-            match self.route_some(function, writes).await {
+            match self.route_some(function, writes, SLICE).await {
                 Ok(part) if !part.routed.is_empty() => {
                     routed.extend(part.routed);
                     writes = part.rest;
@@ -165,10 +165,15 @@ impl Runner {
     }
 
     /// Asks about the first of some writes, for a slice of time.
-    pub(crate) async fn route_some(&self, function: &SyncFunction, writes: VecDeque<SyncWrite>) -> Result<RoutedPart> {
+    pub(crate) async fn route_some(
+        &self,
+        function: &SyncFunction,
+        writes: VecDeque<SyncWrite>,
+        slice: Duration,
+    ) -> Result<RoutedPart> {
         let step_max = self.options.validation_max;
-        let ask = Ask::Route { writes, slice: SLICE, step_max };
-        let task = Task { design: function.design.clone(), caller: ANYBODY, ask, time_max: step_max + SLICE, step_max };
+        let ask = Ask::Route { writes, slice, step_max };
+        let task = Task { design: function.design.clone(), caller: ANYBODY, ask, time_max: step_max + slice, step_max };
         match self.pool(&task.ask).run(task).await {
             Ok(Answer::Routed(part)) => Ok(part),
             Ok(_) => Err(Error::OutOfResources),

@@ -161,8 +161,11 @@ fn members(body: &str, parameter: &str) -> Option<Vec<String>> {
     for (.., behind) in words(body).filter(|(word, ..)| *word == parameter) {
         let member = behind.trim_start();
         let member = member.strip_prefix("?.").or_else(|| member.strip_prefix('.'))?.trim_start();
-        let (member, ..) = words(member).next().filter(|(_, before, _)| before.is_empty())?;
-        if !is_name(member) || INHERITED.contains(&member) {
+        let (member, _, behind) = words(member).next().filter(|(_, before, _)| before.is_empty())?;
+        // What is called as a member, `(doc.f)()` too, has all of the document as `this`.
+        let next = behind.trim_start_matches(|next: char| next.is_ascii_whitespace() || next == ')');
+        let is_called = next.strip_prefix("?.").unwrap_or(next).trim_start().starts_with('(');
+        if is_called || !is_name(member) || INHERITED.contains(&member) {
             return None;
         }
         if !members.iter().any(|known| known == member) {
@@ -213,6 +216,9 @@ mod tests {
             "function (doc) { channel(doc.hasOwnProperty('a')); }",
             "function (doc) { channel(doc?.['a']); }",
             "function (doc) { channel(doc.#a); }",
+            "function (doc) { doc.f = function () { channel(this.a); }; doc.f(); }",
+            "function (doc) { doc.f = ({}).valueOf; channel((( doc.f ) ) (0).a); }",
+            "function (doc) { doc.f = ({}).valueOf; channel((doc.f)?. ().a); }",
         ] {
             assert_eq!(of(source), (None, false), "{source}");
         }

@@ -370,14 +370,29 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             }
             CloudProvider::File => {
                 let path = in_files(&output.file)?;
-                let opened = File::options().read(true).append(true).create(true).open(&path);
-                let file = Arc::new(opened.map_err(|error| ConnectError::Target(error.to_string()))?);
+                let file = opened(&path).map_err(|error| ConnectError::Target(error.to_string()))?;
+                let file = Arc::new(file);
                 let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file);
                 AnyTarget::File(lines.in_turn(reach.turns.at(&path)))
             }
         },
     };
     Ok(Connected { source, target, redactor: reader.redactor() })
+}
+
+/// A file to append to. One that is new lasts as its lines do: its name is on the disk before a checkpoint passes them.
+fn opened(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.read(true).append(true);
+    match options.open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let file = options.create(true).open(path)?;
+    if let Some(directory) = path.parent() {
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(file)
 }
 
 /// A database's address; of a collection as Sync Gateway has it: `db.scope.collection`.

@@ -157,15 +157,9 @@ impl<W: Write> Lines<W> {
 }
 
 impl<W: Write + Send + 'static> Target for Lines<W> {
-    /// Waits for the thread of a run that was dropped, and looks how that left the file.
+    /// Waits for the thread of a run that was dropped.
     async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
-        let turn = self.turn.take().await?;
-        if let Some(file) = self.kept_by.clone() {
-            let torn = tokio::task::spawn_blocking(move || breaks_off(&file)).await;
-            let is_torn = torn.map_err(io::Error::other).and_then(|torn| torn).map_err(refused)?;
-            self.writer.iter_mut().for_each(|writer| writer.is_torn = is_torn);
-        }
-        drop(turn);
+        drop(self.turn.take().await?);
         Ok(None)
     }
 
@@ -179,10 +173,15 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
         let lost = || Refused::failed(Failure::Storage, "what is written to is lost");
         let turn = self.turn.take().await?;
         let mut writer = self.writer.take().ok_or_else(lost)?;
-        let (tables, is_wanted) = (self.tables.clone(), Arc::new(AtomicBool::new(true)));
+        let (tables, file, is_wanted) = (self.tables.clone(), self.kept_by.clone(), Arc::new(AtomicBool::new(true)));
         let _wanted = Wanted(is_wanted.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let written = writer.write_all(&batch, &tables, &is_wanted);
+            // Whoever wrote to the file before, another job or a run that was dropped, may have broken off within a line.
+            let is_torn = file.map_or(Ok(writer.is_torn), |file| breaks_off(&file));
+            let written = is_torn.and_then(|is_torn| {
+                writer.is_torn = is_torn;
+                writer.write_all(&batch, &tables, &is_wanted)
+            });
             drop((batch, room, turn));
             (writer, written)
         });
@@ -260,6 +259,29 @@ mod tests {
         assert!(lines.deliver(batch.clone(), None).await.is_err());
         lines.deliver(batch, None).await.unwrap();
         let text = String::from_utf8(lines.into_inner().unwrap().0).unwrap();
+        let whole = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        assert_eq!(whole.map(|line| line["id"].clone()).collect::<Vec<_>>(), ["a", "b"], "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_line_that_another_job_broke_off_spoils_no_other() {
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let mut lines = Lines::new(file.clone(), Vec::new()).kept_by(file.clone());
+        lines.begin(1).await.unwrap();
+        for id in ["a", "b"] {
+            let gone = Delivery {
+                id: id.to_owned(),
+                rev: String::new(),
+                seq: String::new(),
+                state: State::Gone,
+                attachments: Vec::new(),
+            };
+            (&*file).write_all(b"{\"id\":\"tor").unwrap();
+            lines.deliver(vec![gone], None).await.unwrap();
+        }
+        let mut text = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+        file.read_exact_at(&mut text, 0).unwrap();
+        let text = String::from_utf8(text).unwrap();
         let whole = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         assert_eq!(whole.map(|line| line["id"].clone()).collect::<Vec<_>>(), ["a", "b"], "{text}");
     }
