@@ -4,7 +4,7 @@
 //! Whoever comes while none is under way is asked about at once, and all that come meanwhile wait, and are the next call. Nobody
 //! pays for another's write: who comes while a call takes longer than [`PATIENCE`], is part of one that does, or of one that
 //! fails as a whole, goes by itself, on another thread if there is one. Functions leave nothing behind, so that a
-//! write may be asked about twice. What waits lies in the request that brought it, and goes when that goes.
+//! write may be asked about twice. What waits goes with the request that brought it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ const TOGETHER_MAX: usize = 32;
 /// Texts of a write that waits for others, in bytes: those of a call are there until it ends, whoever has gone.
 const SMALL_BYTES: usize = 8_000;
 
-/// A call that goes on for longer is waited for by nobody; one of several writes does not begin another one then.
+/// A call that goes on for longer is waited for by nobody, and one of several writes comes to no further write then.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// Nor does anybody wait for longer than this, however short the calls are.
@@ -117,7 +117,7 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// Asks about those who wait, until none does any more.
+    /// Asks about those who wait; it is stopped when none of them does any more.
     async fn run(mut self) {
         self.has_begun = true;
         let (mut replies, writes): (Vec<oneshot::Sender<_>>, VecDeque<_>) = {

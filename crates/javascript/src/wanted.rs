@@ -25,6 +25,11 @@ impl Wanted {
 /// By these a parameter is reached without its name, or the text is read otherwise than it looks.
 const HIDDEN: [&str; 4] = ["eval", "arguments", "<!--", "-->"];
 
+/// So many members are told apart, and parameters: each is looked for among all, for each member of each document that is
+/// written. Who names more is given all.
+const MEMBERS_MAX: usize = 32;
+const PARAMETERS_MAX: usize = 8;
+
 /// What every object has: it is no member of the document.
 const INHERITED: [&str; 12] = [
     "constructor",
@@ -129,8 +134,11 @@ fn parts(code: &str) -> Option<(Vec<&str>, &str)> {
     }
     let parameters: Vec<&str> = match parameters.trim() {
         "" => Vec::new(),
-        parameters => parameters.split(',').map(str::trim).collect(),
+        parameters => parameters.split(',').map(str::trim).take(PARAMETERS_MAX + 1).collect(),
     };
+    if parameters.len() > PARAMETERS_MAX {
+        return None;
+    }
     let are_plain = parameters.iter().all(|name| is_name(name));
     let is_twice = |at: usize| parameters.iter().skip(at + 1).any(|name| parameters.get(at) == Some(name));
     (depth == 0 && are_plain && !(0..parameters.len()).any(is_twice)).then_some((parameters, body))
@@ -168,9 +176,13 @@ fn members(body: &str, parameter: &str) -> Option<Vec<String>> {
         if is_called || !is_name(member) || INHERITED.contains(&member) {
             return None;
         }
-        if !members.iter().any(|known| known == member) {
-            members.push(member.to_owned());
+        if members.iter().any(|known| known == member) {
+            continue;
         }
+        if members.len() == MEMBERS_MAX {
+            return None;
+        }
+        members.push(member.to_owned());
     }
     Some(members)
 }
@@ -202,6 +214,17 @@ mod tests {
         }
         // The other parameter is seen for itself.
         assert_eq!(of("function (doc, old) { channel(doc); }"), (None, false));
+    }
+
+    #[test]
+    fn few_are_told_apart() {
+        let members = |count| (0..count).map(|n| format!("doc.m{n};")).collect::<String>();
+        let source = |count| format!("function (doc) {{ {0}{0} }}", members(count));
+        assert_eq!(of(&source(MEMBERS_MAX)).0.map(|members| members.len()), Some(MEMBERS_MAX));
+        assert_eq!(of(&source(MEMBERS_MAX + 1)).0, None);
+        let more = |count| (0..count).map(|n| format!(", p{n}")).collect::<String>();
+        assert!(of(&format!("function (doc{}) {{ }}", more(PARAMETERS_MAX - 1))).0.is_some());
+        assert!(of(&format!("function (doc{}) {{ }}", more(PARAMETERS_MAX))).0.is_none());
     }
 
     #[test]
