@@ -4,8 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 target := $(or $(CARGO_TARGET_DIR),target)
-# nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does.
-runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test)
+# nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does. Either
+# goes on behind a test that fails, so that a run tells of all of them.
+runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test) --no-fail-fast
 # What the tests are built of: everywhere the same, so that nothing is built twice. The feature does nothing until the
 # environment asks for it; `make run` builds without it.
 tested := --workspace --features flatbed/otel

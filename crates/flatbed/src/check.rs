@@ -41,7 +41,11 @@ pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, B
         println!("{violation}");
     }
     let seconds = progress.elapsed().as_secs_f64();
-    let sums = if report.sums_compared { "" } else { ", counters not compared because it was written to meanwhile" };
+    let sums = if report.sums_compared {
+        ""
+    } else {
+        ", counters not compared because it was written to or compacted meanwhile"
+    };
     let verdict = match report.violation_count {
         0 => "clean".to_owned(),
         count => format!("{count} violations"),

@@ -67,7 +67,7 @@ pub struct Report {
     pub violations: Vec<String>,
     /// All of them.
     pub violation_count: u64,
-    /// Whether sums were compared: not where writes went on meanwhile.
+    /// Whether sums were compared: not where writes or a compaction went on meanwhile.
     pub sums_compared: bool,
     /// Blobs that are written ahead and belong to no document yet: uploads under way, or broken ones to be swept.
     pub staged_uploads: u64,
@@ -95,7 +95,9 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let inner = &database.inner;
     let name = &*database.name;
     let mut report = Report::default();
-    let (instance, before) = run(inner, &mut Begin { inner, name }).await?;
+    let (instance, _) = run(inner, &mut Begin { inner, name }).await?;
+    let before = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
+    let (_, waiting_before) = attachments::waiting(inner, &instance).await?;
     let mut walk =
         Walk { reader: database, inner, name, instance: &instance, report: &mut report, progress: &mut progress };
     let mut found = Found::default();
@@ -109,13 +111,14 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     }
     let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs, partitions, counted } = found;
     report.staged_uploads = staged.len() as u64;
-    let mut end = End { inner, name, instance: &instance };
-    let (last_seqs, counters) = run(inner, &mut end).await?;
-    let after = last_seqs.iter().copied().max().unwrap_or(before);
-    if after != before {
+    let after = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
+    // A compaction changes counters and no sequence, and what has waited to be freed goes without either.
+    if after != before || waiting != waiting_before {
         return Ok(report);
     }
     report.sums_compared = true;
+    let (last_seqs, counters) = after;
+    let after = last_seqs.iter().copied().max().unwrap_or(Seq::zero(instance.incarnation()));
     for (counter, value) in Counter::ALL.into_iter().zip(counters) {
         let Some(counted) = sums.counter(counter).filter(|_| is_kept(counter, &instance.record)) else { continue };
         if value != counted {
@@ -443,13 +446,13 @@ impl Operation for Begin<'_> {
     }
 }
 
-struct End<'a> {
+struct Totals<'a> {
     inner: &'a Inner,
     name: &'a str,
     instance: &'a Instance,
 }
 
-impl Operation for End<'_> {
+impl Operation for Totals<'_> {
     /// `last_seq` of each bucket, and the counters.
     type Output = (Vec<Seq>, [i64; Counter::ALL.len()]);
 
