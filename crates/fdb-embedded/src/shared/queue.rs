@@ -63,6 +63,8 @@ impl CommitRequest {
 struct Queue {
     requests: Vec<CommitRequest>,
     is_closed: bool,
+    /// The committer waits, and nobody has woken it: to do so again would cost each commit a call of the kernel.
+    is_waiting: bool,
 }
 
 /// The commits that wait for the committer.
@@ -85,8 +87,11 @@ impl CommitQueue {
             return (request.complete)(Err(Error::TRANSACTION_CANCELLED.into()));
         }
         queue.requests.push(request);
+        let is_waiting = std::mem::take(&mut queue.is_waiting);
         drop(queue);
-        self.arrived.notify_one();
+        if is_waiting {
+            self.arrived.notify_one();
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -113,7 +118,9 @@ impl CommitQueue {
             if is_busy {
                 return true;
             }
+            queue.is_waiting = true;
             queue = self.arrived.wait(queue).unwrap_or_else(|broken| broken.into_inner());
+            queue.is_waiting = false;
         }
         let mut bytes = 0;
         let mut fits = |request: &CommitRequest| {

@@ -330,11 +330,13 @@ impl IndexMaintainer for Channels {
         for (channel, _) in forgotten {
             writer.clear(&keys.stays(id, channel))?;
         }
-        let rev = new.winner.to_string();
-        let entry = |removed| entry_of(id, new, removed, moves.entered.iter().map(String::as_str)).encode();
         let mut user_version = [0xff; STAMP_BYTES];
         user_version[STAMP_BYTES - 2..].copy_from_slice(&change.user_version.to_be_bytes());
-        for (channels, entry) in [(&moves.entered, entry(false)), (&moves.left, entry(true))] {
+        for (channels, removed) in [(&moves.entered, false), (&moves.left, true)] {
+            if channels.is_empty() {
+                continue;
+            }
+            let entry = entry_of(id, new, removed, moves.entered.iter().map(String::as_str)).encode();
             for channel in channels {
                 let key = keys.channel_entry_stamped(channel, instance.incarnation(), change.user_version);
                 writer.stamped(&key, &entry, MutationType::SetVersionstampedKey)?;
@@ -342,7 +344,7 @@ impl IndexMaintainer for Channels {
         }
         for channel in &moves.left {
             let (seq, since) = (Stamp(user_version), was_since.get(channel).copied());
-            let left = Left { seq, rev: rev.clone(), deleted: new.deleted, since }.encode();
+            let left = Left { seq, rev: new.winner.to_string(), deleted: new.deleted, since }.encode();
             let left = [&left[..], &STAMP_FIRST].concat();
             writer.stamped(&keys.left(id, channel), &left, MutationType::SetVersionstampedValue)?;
         }
@@ -408,16 +410,16 @@ fn by_id(
     old: Option<&Info>,
     new: Option<&Info>,
 ) -> Result<()> {
+    let nowhere = BTreeSet::new();
     let is_listed = |info: Option<&Info>| info.is_some_and(|info| !info.deleted);
-    let listed_in = |said: &Option<Verdict>, info: Option<&Info>| {
+    let [was_in, is_in] = [(&rerouted.old, old), (&rerouted.new, new)].map(|(said, info)| {
         let said = said.as_ref().filter(|_| is_listed(info));
-        said.map(|said| said.channels.clone()).unwrap_or_default()
-    };
-    let (was_in, is_in) = (listed_in(&rerouted.old, old), listed_in(&rerouted.new, new));
+        said.map_or(&nowhere, |said| &said.channels)
+    });
     let has_other_winner = old.map(|old| &old.winner) != new.map(|new| &new.winner);
     let entry = new.map(Info::by_id).unwrap_or_default();
     let is_another = has_other_winner || old.map(Info::ends_at_ms) != new.map(Info::ends_at_ms);
-    for channel in was_in.difference(&is_in) {
+    for channel in was_in.difference(is_in) {
         writer.clear(&instance.keys.channel_document(channel, id))?;
     }
     for channel in is_in.iter().filter(|channel| is_another || !was_in.contains(*channel)) {
