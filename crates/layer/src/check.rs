@@ -1,7 +1,7 @@
 //! The checker: recomputes from the raw keys that everything derived from documents is true.
 //!
 //! Each document is checked in one transaction together with its entries elsewhere, so that the check may run beside
-//! writers. Sums over the whole database are compared only if `last_seq` did not change while the check ran.
+//! writers. Sums over the whole database are compared only if neither `last_seq` nor a counter changed while the check ran.
 
 mod attachments;
 mod document;
