@@ -117,7 +117,7 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// Asks about those who wait; it is stopped when none of them does any more.
+    /// Asks about the writes that wait. The call is stopped when all their requests have gone.
     async fn run(mut self) {
         self.has_begun = true;
         let (mut replies, writes): (Vec<oneshot::Sender<_>>, VecDeque<_>) = {

@@ -25,8 +25,8 @@ impl Wanted {
 /// By these a parameter is reached without its name, or the text is read otherwise than it looks.
 const HIDDEN: [&str; 4] = ["eval", "arguments", "<!--", "-->"];
 
-/// So many members are told apart, and parameters: each is looked for among all, for each member of each document that is
-/// written. Who names more is given all.
+/// Most members and parameters that are distinguished, since every member of every document written is compared with each of
+/// them. A function that names more is given the whole document.
 const MEMBERS_MAX: usize = 32;
 const PARAMETERS_MAX: usize = 8;
 

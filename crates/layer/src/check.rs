@@ -29,7 +29,6 @@ use crate::index::partitions::{COUNTED, PartitionSums};
 use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
-use crate::read::get::last_seq;
 use crate::store::keys::{BucketKeys, Counter, KeyRange, Subspace};
 use crate::store::proto;
 use crate::store::records::decode_counter;
@@ -95,7 +94,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let inner = &database.inner;
     let name = &*database.name;
     let mut report = Report::default();
-    let (instance, _) = run(inner, &mut Begin { inner, name }).await?;
+    let instance = run(inner, &mut Begin { inner, name }).await?;
     let before = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
     let (_, waiting_before) = attachments::waiting(inner, &instance).await?;
     let mut walk =
@@ -112,7 +111,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs, partitions, counted } = found;
     report.staged_uploads = staged.len() as u64;
     let after = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
-    // A compaction changes counters and no sequence, and what has waited to be freed goes without either.
+    // A compaction changes counters but no sequence; freeing what was waiting for it may change neither.
     if after != before || waiting != waiting_before {
         return Ok(report);
     }
@@ -178,7 +177,7 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     let names = layer.all_databases(&NameRange::default()).await?;
     for name in &names {
         match run(inner, &mut Begin { inner, name }).await {
-            Ok((instance, _)) => known.insert(instance.record.namespace),
+            Ok(instance) => known.insert(instance.record.namespace),
             Err(Error::DatabaseNotFound) => continue,
             Err(error) => return Err(error),
         };
@@ -291,7 +290,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
 
     /// The database as it is now.
     async fn resolved(&self) -> Result<std::sync::Arc<Instance>> {
-        Ok(run(self.inner, &mut Begin { inner: self.inner, name: self.name }).await?.0)
+        run(self.inner, &mut Begin { inner: self.inner, name: self.name }).await
     }
 
     /// By-seq of a bucket.
@@ -437,12 +436,10 @@ struct Begin<'a> {
 }
 
 impl Operation for Begin<'_> {
-    type Output = (std::sync::Arc<Instance>, Seq);
+    type Output = std::sync::Arc<Instance>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        let seq = last_seq(trx, &instance).await?;
-        Ok((instance, seq))
+        self.inner.resolve(trx, self.name).await
     }
 }
 

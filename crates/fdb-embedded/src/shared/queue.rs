@@ -63,7 +63,8 @@ impl CommitRequest {
 struct Queue {
     requests: Vec<CommitRequest>,
     is_closed: bool,
-    /// The committer waits, and nobody has woken it: to do so again would cost each commit a call of the kernel.
+    /// Set while the committer sleeps and has not been notified yet. A notification it does not need is a system call for
+    /// each commit.
     is_waiting: bool,
 }
 

@@ -295,7 +295,7 @@ async fn hostile_maps_are_stopped() {
     let options =
         RunnerOptions { map_threads: 1, batch_max: time, slice: Duration::from_millis(50), ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("threads");
-    // A machine that is at something else for all of a batch's time has it tried again.
+    // On a busy machine a batch may get none of its time: it is tried again.
     let map = async |group: &Group, batch: &[&str], least: usize| {
         for _ in 0..10 {
             match runner.map(group, docs(batch)).await {

@@ -127,7 +127,7 @@ impl Operation for Forgotten<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
-        let (instance, _) = Begin { inner: self.inner, name: self.name }.attempt(trx, attempt).await?;
+        let instance = Begin { inner: self.inner, name: self.name }.attempt(trx, attempt).await?;
         let mut is_any = false;
         if self.kind == Kind::Indexes {
             is_any = unbuilt(instance.record.clone()).next().is_some();

@@ -121,7 +121,7 @@ fn begin(db: &Database) -> Transaction {
 async fn assert_clean(db: &Database) {
     let check = async || crate::check::check_database(db, |_| {}).await.unwrap();
     let mut report = check().await;
-    // A process that was stopped may have had a commit under way.
+    // A stopped process may still have a commit in flight.
     for _ in 0..100 {
         if report.sums_compared {
             break;

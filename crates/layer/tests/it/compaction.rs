@@ -72,7 +72,7 @@ async fn compaction_drops_what_is_no_leaf_and_nothing_else() {
     assert_clean(&layer, &db).await;
 }
 
-/// It frees what the checker has counted, and changes no sequence by which that would be noticed.
+/// The compaction frees what the checker has already counted, and no sequence changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_during_a_compaction_compares_no_sums() {
     let store = Store::new();
