@@ -118,11 +118,13 @@ impl GroupFunctions for Loaded {
             let mut mapped = Mapped::default();
             for document in documents {
                 loop {
+                    // Made before it is looked, so that no going on in between is missed.
+                    let goes_on = self.state.go_on.notified();
                     let stops_after = self.state.stops_after.load(Ordering::Relaxed);
                     if stops_after == 0 || self.state.mapped.load(Ordering::Relaxed) < stops_after {
                         break;
                     }
-                    self.state.go_on.notified().await;
+                    goes_on.await;
                 }
                 self.state.mapped.fetch_add(1, Ordering::Relaxed);
                 let parsed = parse(&document, &Limits::default()).unwrap();
