@@ -1,6 +1,7 @@
 //! Attachments: stored once, referenced by documents, gone with the last of them.
 
 use crate::support::*;
+use flatbed_layer::check::check_database;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, Refusal, Result, RevId};
 
@@ -103,6 +104,29 @@ async fn text_is_compressed_as_couchdb_does() {
         upload.finish().await.map(|_| ())
     };
     assert!(matches!(bad.await, Err(Error::Refused(Refusal::InvalidAttachment))));
+}
+
+/// The check reads blobs and what marks them as staged in different transactions.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_goes_during_a_check_is_no_violation() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let runtime = tokio::runtime::Handle::current();
+    let mut uploaded = None;
+    let during = |_| {
+        let another = async {
+            if let Some(last) = uploaded.take() {
+                db.discard(&last).await;
+            }
+            let mut upload = db.upload("x/y", false).await.unwrap();
+            upload.write(&[7; 70_000]).await.unwrap();
+            uploaded = Some(upload.finish().await.unwrap());
+        };
+        tokio::task::block_in_place(|| runtime.block_on(another));
+    };
+    let report = check_database(&db, during).await.unwrap();
+    assert!(report.is_clean() && report.sums_compared && report.staged_uploads == 1, "{report:#?}");
 }
 
 #[tokio::test]
