@@ -20,7 +20,8 @@ const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
 
 /// What they see of a database as a whole.
 pub(crate) struct SeenInfo {
-    /// Documents that are not deleted: beyond 1,000, about so many, by the size of what the channels have.
+    /// Documents that are not deleted: beyond 1,000, or where many channels share them, about so many, by the size of what the
+    /// channels have.
     pub doc_count: u64,
     /// The newest sequence of their channels.
     pub update_seq: Seq,
