@@ -78,6 +78,8 @@ flatbed_metrics::labels! {
         Head = "head",
         /// A request's body came slowly, and another one came.
         SlowBody = "slow_body",
+        /// A client took nothing of an answer for long, or little of one that held what others waited for.
+        SlowReader = "slow_reader",
         RequestsByAddress = "requests_by_address",
         RequestsByUser = "requests_by_user",
         MemoryByAddress = "memory_by_address",

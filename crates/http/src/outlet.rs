@@ -21,7 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use crate::awaited::{BodiesAwaited, BodyAwaited};
 use crate::budget::{self, Budget, Share, Shares};
 use crate::limits::{FromAddress, UnderWay};
-use crate::metrics::Usage;
+use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
 use crate::turns::Who;
 
@@ -147,12 +147,13 @@ impl Outlets {
             is_blocked: AtomicBool::new(false),
             unblocked: Notify::new(),
             cut: Notify::new(),
+            is_slow_cut: AtomicBool::new(false),
         })
     }
 
     /// Cuts connections that take nothing of an answer for `stall_max`, and those that take little of one that holds what
-    /// others wait for, until it is dropped.
-    pub(crate) async fn watch(&self, stall_max: Duration) {
+    /// others wait for, until it is dropped. Each is counted.
+    pub(crate) async fn watch(&self, stall_max: Duration, traffic: &Traffic) {
         let most = u64::try_from(stall_max.as_millis()).unwrap_or(u64::MAX);
         let look = (stall_max / 12).clamp(Duration::from_millis(10), LOOK_MAX);
         let mut looked = Instant::now();
@@ -176,7 +177,7 @@ impl Outlets {
             };
             for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most) || outlet.is_in_the_way(now, wanted))
             {
-                tracing::debug!("a connection is cut: its client takes nothing of an answer, or too little");
+                outlet.connection.count_slow_reader(traffic);
                 outlet.connection.end();
             }
         }
@@ -220,6 +221,8 @@ pub(crate) struct Connection {
     is_blocked: AtomicBool,
     unblocked: Notify,
     cut: Notify,
+    /// It is cut as its client takes too little of an answer.
+    is_slow_cut: AtomicBool,
 }
 
 impl Connection {
@@ -304,6 +307,15 @@ impl Connection {
     /// Another protocol is spoken on it from now on.
     pub(crate) fn speak_on(&self) {
         self.idle_since.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// It is cut as its client takes too little of an answer. It counts once, whoever finds it: it is looked at again until
+    /// it is closed, and may have several answers.
+    pub(crate) fn count_slow_reader(&self, traffic: &Traffic) {
+        if !self.is_slow_cut.swap(true, Ordering::Relaxed) {
+            tracing::debug!("a connection is cut: its client takes nothing of an answer, or too little");
+            traffic.refused.of(Bound::SlowReader).add(1);
+        }
     }
 
     /// Has it cut.

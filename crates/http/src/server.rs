@@ -320,7 +320,7 @@ impl<S: Surface> Server<S> {
         }
         tokio::select! {
             () = shutdown => {}
-            () = shell.outlets.watch(shell.stall_max) => {}
+            () = shell.outlets.watch(shell.stall_max, &shell.traffic) => {}
         }
         accepting.send_replace(false);
         for task in tasks {
@@ -337,7 +337,7 @@ impl<S: Surface> Server<S> {
         let ended = tokio::time::timeout(shell.drain, async {
             tokio::select! {
                 () = ended => {}
-                () = shell.outlets.watch(shell.stall_max) => {}
+                () = shell.outlets.watch(shell.stall_max, &shell.traffic) => {}
             }
         });
         if ended.await.is_err() {

@@ -101,7 +101,10 @@ impl StallGuard {
             self.deadline.as_mut().reset(Instant::now() + self.stall_max);
         }
         match self.deadline.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Ready(()) => {
+                self.answers.count_slow_reader(&self.metrics);
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
             Poll::Pending => Poll::Pending,
         }
     }

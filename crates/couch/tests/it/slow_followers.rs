@@ -64,7 +64,7 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
         server.ok("POST", "/db/_bulk_docs", json!({ "docs": documents })).await;
     }
     let (mut reader, mut rest) = reading.await.unwrap();
-    // Only the reader is left.
+    // Only the reader is left, and who asks.
     let connections = |text: &str| flatbed_metrics_of(text, "flatbed_connections ");
     soon(async {
         while connections(&server.call("GET", "/metrics", "").await.body) > 2.0 {
@@ -72,6 +72,8 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
         }
     })
     .await;
+    let metrics = server.call("GET", "/metrics", "").await.body;
+    assert_eq!(flatbed_metrics_of(&metrics, "flatbed_refused_total{limit=\"slow_reader\"}"), 2.0);
     for deaf in [&mut one, &mut two] {
         let mut piece = vec![0; 64 * 1024];
         let mut read = 0;
@@ -110,6 +112,7 @@ async fn who_reads_slowly_is_not_closed() {
     }
     let metrics = server.call("GET", "/metrics", "").await.body;
     assert_eq!(flatbed_metrics_of(&metrics, "flatbed_connections "), 2.0, "it, and the one that asks");
+    assert_eq!(flatbed_metrics_of(&metrics, "flatbed_refused_total{limit=\"slow_reader\"}"), 0.0);
     drop(slow);
     server.stop().await;
 }

@@ -39,6 +39,9 @@ pub const END: &str = "end";
 /// follower that was forgotten is found.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// What of `/metrics` may say why a connection broke.
+const TELLING: [&str; 3] = ["flatbed_refused", "flatbed_answers_broken_off", "flatbed_retries"];
+
 /// For how long there are writes: `FLATBED_TEST_SECONDS`, or as said here.
 pub fn seconds(short: f64) -> Duration {
     let given = std::env::var("FLATBED_TEST_SECONDS").ok();
@@ -144,11 +147,28 @@ impl World {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// A connection broke, or was refused. Only a server that is killed does that.
+    /// A connection broke, or was refused. Only a server that is killed does that; of another its figures may say why.
     async fn broke(&self, what: &str) {
-        assert!(self.plan.may_break, "{what}: the connection broke");
+        if !self.plan.may_break {
+            panic!("{what}: the connection broke; {}", self.figures().await);
+        }
         self.broken.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    /// What servers have refused or cut, and errors of the storage.
+    async fn figures(&self) -> String {
+        let servers = lock(&self.servers).clone();
+        let mut figures = Vec::new();
+        for server in servers {
+            let url = Url::parse(&format!("http://{server}")).expect("a URL");
+            let mut connection = Connection::open(&url).await.expect("a server that is not killed");
+            let answer = connection.call(Method::GET, "/metrics", String::new()).await.expect("its metrics");
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            let lines = text.lines().filter(|line| !line.ends_with(" 0"));
+            figures.extend(lines.filter(|line| TELLING.iter().any(|name| line.starts_with(name))).map(str::to_owned));
+        }
+        figures.join(", ")
     }
 
     /// One request, repeated until there is an answer.
