@@ -450,7 +450,11 @@ mod tests {
     }
 
     fn world(limits: Limits) -> World {
-        World { doorway: Doorway::new(20_000, Arc::default()), outlets: Outlets::new(1 << 20, 1 << 10), limits }
+        World {
+            doorway: Doorway::new(20_000, Arc::default()),
+            outlets: Outlets::new(1 << 20, 1 << 10, Arc::default()),
+            limits,
+        }
     }
 
     fn who(n: u8) -> Who {

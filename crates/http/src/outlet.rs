@@ -75,6 +75,7 @@ pub(crate) struct Outlets {
     shares: Arc<Shares>,
     began: Instant,
     under_way: Mutex<Slab<Weak<Outlet>>>,
+    traffic: Arc<Traffic>,
 }
 
 /// What a page is of.
@@ -92,7 +93,7 @@ pub(crate) enum PageKind {
 
 impl Outlets {
     /// `bytes`: for all answers; `document_bytes_max`: the largest document.
-    pub(crate) fn new(bytes: usize, document_bytes_max: usize) -> Arc<Outlets> {
+    pub(crate) fn new(bytes: usize, document_bytes_max: usize, traffic: Arc<Traffic>) -> Arc<Outlets> {
         // The rows of a document, the text that they make, which may have twice the room that it needs, and what is read
         // ahead of it.
         let page_bytes_max = 3 * document_bytes_max + 4 * 1024 * 1024;
@@ -105,6 +106,7 @@ impl Outlets {
             shares: Arc::default(),
             began: Instant::now(),
             under_way: Mutex::default(),
+            traffic,
         })
     }
 
@@ -153,7 +155,7 @@ impl Outlets {
 
     /// Cuts connections that take nothing of an answer for `stall_max`, and those that take little of one that holds what
     /// others wait for, until it is dropped. Each is counted.
-    pub(crate) async fn watch(&self, stall_max: Duration, traffic: &Traffic) {
+    pub(crate) async fn watch(&self, stall_max: Duration) {
         let most = u64::try_from(stall_max.as_millis()).unwrap_or(u64::MAX);
         let look = (stall_max / 12).clamp(Duration::from_millis(10), LOOK_MAX);
         let mut looked = Instant::now();
@@ -177,7 +179,7 @@ impl Outlets {
             };
             for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most) || outlet.is_in_the_way(now, wanted))
             {
-                outlet.connection.count_slow_reader(traffic);
+                outlet.count_slow_reader();
                 outlet.connection.end();
             }
         }
@@ -311,10 +313,10 @@ impl Connection {
 
     /// It is cut as its client takes too little of an answer. It counts once, whoever finds it: it is looked at again until
     /// it is closed, and may have several answers.
-    pub(crate) fn count_slow_reader(&self, traffic: &Traffic) {
+    pub(crate) fn count_slow_reader(&self) {
         if !self.is_slow_cut.swap(true, Ordering::Relaxed) {
             tracing::debug!("a connection is cut: its client takes nothing of an answer, or too little");
-            traffic.refused.of(Bound::SlowReader).add(1);
+            self.of.traffic.refused.of(Bound::SlowReader).add(1);
         }
     }
 
@@ -460,6 +462,11 @@ impl Outlet {
         self.connection.of.now()
     }
 
+    /// See [`Connection::count_slow_reader`].
+    pub(crate) fn count_slow_reader(&self) {
+        self.connection.count_slow_reader();
+    }
+
     fn has_unsent(&self) -> bool {
         self.unsent.load(Ordering::Acquire) > 0
     }
@@ -597,7 +604,7 @@ pub(crate) mod tests {
 
     /// One with room for a few megabytes.
     pub(crate) fn any() -> Arc<Outlet> {
-        Outlets::new(300_000_000, 8_000_000).connect(true).begin().expect("it is the first")
+        Outlets::new(300_000_000, 8_000_000, Arc::default()).connect(true).begin().expect("it is the first")
     }
 
     fn answer(outlets: &Arc<Outlets>, n: u8) -> Arc<Outlet> {
@@ -609,7 +616,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_address_leaves_room_for_others() {
         const MB: usize = 1_000_000;
-        let outlets = Outlets::new(300 * MB, 8 * MB);
+        let outlets = Outlets::new(300 * MB, 8 * MB, Arc::default());
         let (of_one, of_other): (Vec<_>, _) = ((0..8).map(|_| answer(&outlets, 1)).collect(), answer(&outlets, 2));
         // 100 MB in all, and half of them for each.
         let mut held: Vec<_> = of_one.iter().filter_map(|answer| answer.try_room(9 * MB)).collect();
@@ -642,7 +649,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_page_more_is_read_where_there_is_room_at_once() {
         const MB: usize = 1_000_000;
-        let outlets = Outlets::new(90 * MB, 3 * MB);
+        let outlets = Outlets::new(90 * MB, 3 * MB, Arc::default());
         // 45 MB for pages with documents, which take 13 MB while they are read; half of them for each address.
         let (one, other) = (answer(&outlets, 1), answer(&outlets, 2));
         let mut held = one.page_room(PageKind::Documents).await;
@@ -661,7 +668,7 @@ pub(crate) mod tests {
     #[test]
     fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
         const STALL_MAX_MS: u64 = 50_000;
-        let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024);
+        let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024, Arc::default());
         Arc::get_mut(&mut outlets).expect("nobody else has it").began = Instant::now() - Duration::from_secs(100);
         let connection = outlets.connect(true);
         let answers: Vec<_> = (0..900).filter_map(|_| connection.begin()).collect();

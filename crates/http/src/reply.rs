@@ -426,10 +426,7 @@ impl Sender {
     }
 
     async fn reserve(&self) -> Result<mpsc::Permit<'_, Piece>, Gone> {
-        match tokio::time::timeout(STALL_MAX, self.pieces.reserve()).await {
-            Ok(Ok(place)) => Ok(place),
-            _ => Err(Gone),
-        }
+        reserve(&self.pieces, self.outlet.as_ref()).await
     }
 
     async fn send_data(&self, data: Bytes) -> Result<(), Gone> {
@@ -460,18 +457,32 @@ impl Sender {
 
     /// What knows of the client while something else is sent.
     pub fn watch(&self) -> Watch {
-        Watch(self.pieces.clone())
+        Watch(self.pieces.clone(), self.outlet.clone())
     }
 }
 
 /// See [`Sender::watch`].
-pub struct Watch(mpsc::Sender<Piece>);
+pub struct Watch(mpsc::Sender<Piece>, Option<Arc<Outlet>>);
+
+/// Waits until the client takes a piece more; who takes nothing for long is given up.
+async fn reserve<'p>(
+    pieces: &'p mpsc::Sender<Piece>,
+    outlet: Option<&Arc<Outlet>>,
+) -> Result<mpsc::Permit<'p, Piece>, Gone> {
+    match tokio::time::timeout(STALL_MAX, pieces.reserve()).await {
+        Ok(place) => place.map_err(|_| Gone),
+        Err(_) => {
+            outlet.inspect(|outlet| outlet.count_slow_reader());
+            Err(Gone)
+        }
+    }
+}
 
 impl Watch {
     /// As [`Sender::page_room`].
     pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
         // Nothing is read for who has not taken what there is.
-        drop(tokio::time::timeout(STALL_MAX, self.0.reserve()).await.map_err(|_| Gone)?.map_err(|_| Gone)?);
+        drop(reserve(&self.0, self.1.as_ref()).await?);
         tokio::select! {
             biased;
             // First: where there is room, pages are read one after the other without a wait, and nothing may be sent of them.

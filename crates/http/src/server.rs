@@ -133,7 +133,7 @@ impl<L: Label> Shell<L> {
             cors: RwLock::new(Arc::new(options.cors)),
             server_header: HeaderValue::from_str(&options.server).unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
-            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max),
+            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max, traffic.clone()),
             requests: Requests::new(),
             admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
             followers: Followers::new(traffic.clone()),
@@ -320,7 +320,7 @@ impl<S: Surface> Server<S> {
         }
         tokio::select! {
             () = shutdown => {}
-            () = shell.outlets.watch(shell.stall_max, &shell.traffic) => {}
+            () = shell.outlets.watch(shell.stall_max) => {}
         }
         accepting.send_replace(false);
         for task in tasks {
@@ -337,7 +337,7 @@ impl<S: Surface> Server<S> {
         let ended = tokio::time::timeout(shell.drain, async {
             tokio::select! {
                 () = ended => {}
-                () = shell.outlets.watch(shell.stall_max, &shell.traffic) => {}
+                () = shell.outlets.watch(shell.stall_max) => {}
             }
         });
         if ended.await.is_err() {

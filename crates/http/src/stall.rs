@@ -102,7 +102,7 @@ impl StallGuard {
         }
         match self.deadline.as_mut().poll(context) {
             Poll::Ready(()) => {
-                self.answers.count_slow_reader(&self.metrics);
+                self.answers.count_slow_reader();
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
             }
             Poll::Pending => Poll::Pending,
