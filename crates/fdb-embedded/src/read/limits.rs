@@ -36,12 +36,17 @@ pub(crate) struct Limits {
     pub(crate) is_invalid: bool,
 }
 
-/// What FoundationDB's client counts beside the bytes of each pair.
-const PAIR_OVERHEAD: usize = 8;
+/// Bytes that FoundationDB's client counts for each pair beside those of its key and value.
+pub(crate) const CLIENT_PAIR_OVERHEAD: usize = 8;
+/// Bytes that a storage server counts for each pair of a reply beside those of its key and value.
+pub(crate) const SERVER_PAIR_OVERHEAD: usize = 24;
+/// The longest reply of a storage server, in bytes.
+pub(crate) const REPLY_BYTES_MAX: usize = 80_000;
 
 impl Limits {
     /// None at all.
-    pub(crate) const NONE: Limits = Limits { rows: None, bytes: None, pair_overhead: PAIR_OVERHEAD, is_invalid: false };
+    pub(crate) const NONE: Limits =
+        Limits { rows: None, bytes: None, pair_overhead: CLIENT_PAIR_OVERHEAD, is_invalid: false };
 
     /// The limits that `fdb_transaction_get_range` makes of its arguments: 2210 or 2000 where they are not valid.
     pub(crate) fn of(options: &RangeOptions) -> Result<Limits> {
@@ -71,7 +76,7 @@ impl Limits {
         };
         let is_invalid = options.limit < -1 || options.target_bytes < -1;
         let rows = given(options.limit).map(|rows| rows as u32);
-        Ok(Limits { rows, bytes, pair_overhead: PAIR_OVERHEAD, is_invalid })
+        Ok(Limits { rows, bytes, pair_overhead: SERVER_PAIR_OVERHEAD, is_invalid })
     }
 
     /// 2012 for a negative limit.

@@ -8,23 +8,19 @@
 use crate::base::error::{Error, Result};
 use crate::base::key_space::{SYSTEM_END, key_after};
 use crate::base::tuple;
-use crate::read::limits::Limits;
+use crate::read::limits::{Limits, REPLY_BYTES_MAX, SERVER_PAIR_OVERHEAD};
 use crate::read::range::{RangeRead, Rules};
 use crate::read::result::RangeResult;
 use crate::read::selector::KeySelector;
 use crate::read::view::View;
 
-/// Bytes that one answer aims at, however many were asked for.
-const REPLY_BYTES_MAX: usize = 80_000;
 /// The part of an answer's bytes that the index may take: one in this many.
 const INDEX_SHARE: usize = 5;
 /// Records are looked up this many at a time; the bytes are looked at after each.
 const LOOKUPS: usize = 10;
-/// What a storage server counts beside the bytes of each pair.
-const STORED_PAIR_OVERHEAD: usize = 24;
 /// Most records of one pair of the index.
 const RECORD_LIMITS: Limits =
-    Limits { rows: Some(2_000), bytes: Some(10_000_000), pair_overhead: STORED_PAIR_OVERHEAD, is_invalid: false };
+    Limits { rows: Some(2_000), bytes: Some(10_000_000), pair_overhead: SERVER_PAIR_OVERHEAD, is_invalid: false };
 /// Where no bytes were asked for, an answer ends past these all the same, so that memory is bounded.
 const ANSWER_BYTES_MAX: usize = 1 << 28;
 
@@ -53,7 +49,7 @@ impl Records {
     /// What a storage server counts towards an answer's bytes.
     fn counted_bytes(&self, is_prefix: bool) -> usize {
         if is_prefix {
-            self.pairs.arena.len() + self.pairs.pairs.len() * STORED_PAIR_OVERHEAD
+            self.pairs.arena.len() + self.pairs.pairs.len() * SERVER_PAIR_OVERHEAD
         } else {
             let value = self.pairs.get(0).map_or(0, |(_, value)| value.len());
             self.end.len().saturating_sub(1) + value
@@ -187,7 +183,6 @@ pub(crate) struct Read {
 pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> Result<Read> {
     let reply_bytes = index.limits.bytes.map(|bytes| bytes.min(REPLY_BYTES_MAX));
     index.limits.bytes = reply_bytes.map(|bytes| bytes / INDEX_SHARE);
-    index.limits.pair_overhead = STORED_PAIR_OVERHEAD;
     if reply_bytes.is_some() {
         let rows_max = REPLY_BYTES_MAX as u32;
         index.limits.rows = Some(index.limits.rows.map_or(rows_max, |rows| rows.min(rows_max)));
@@ -202,7 +197,7 @@ pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> 
             }
             let (found, conflict) = look_up(view, &mapper, key, value)?;
             left = left
-                .saturating_sub(STORED_PAIR_OVERHEAD + key.len() + value.len() + found.counted_bytes(mapper.is_prefix));
+                .saturating_sub(SERVER_PAIR_OVERHEAD + key.len() + value.len() + found.counted_bytes(mapper.is_prefix));
             records.push(found);
             conflicts.extend(conflict);
         }

@@ -13,9 +13,6 @@ use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key, resolve};
 use crate::read::view::{Item, View, ViewError, ViewResult};
 
-/// No result grows past this, whatever was asked: offsets in the arena are 32 bits, and memory is bounded.
-const RESULT_BYTES_MAX: usize = 1 << 28;
-
 /// Which conflicts a read makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
@@ -37,17 +34,10 @@ pub(crate) struct RangeRead<'r> {
 }
 
 impl<'r> RangeRead<'r> {
-    /// The two keys that the read goes from and to, where its selectors mean keys as they are and it goes upwards.
+    /// The two keys between which the read goes, where its selectors mean keys as they are.
     pub(crate) fn keys(&self) -> Option<Keys<'r>> {
-        let is_plain = self.begin.offset == 1 && self.end.offset == 1 && !self.reverse;
+        let is_plain = self.begin.offset == 1 && self.end.offset == 1;
         is_plain.then(|| (self.begin.base(), self.end.base())).filter(|(begin, end)| begin < end)
-    }
-
-    /// The pairs between [`RangeRead::keys`], as they are stored.
-    pub(crate) fn run_keys(&self, stored: &Stored<'_>, begin: &[u8], end: &[u8]) -> ViewResult<RangeResult> {
-        let mut found = Found::default();
-        self.fill_stored(stored, begin, end.min(self.max_key), &mut found)?;
-        Ok(found.result)
     }
 
     pub(crate) fn run(&self, view: &View<'_>) -> ViewResult<Outcome<RangeResult>> {
@@ -188,7 +178,7 @@ impl<'r> RangeRead<'r> {
         let mut limits = self.limits;
         while let Some(item) = next()? {
             let Some(value) = item.value else { continue };
-            if found.take(&item.key, &value, &mut limits) {
+            if found.result.take(&item.key, &value, &mut limits) {
                 break;
             }
         }
@@ -199,7 +189,7 @@ impl<'r> RangeRead<'r> {
     /// through them.
     fn fill_stored(&self, stored: &Stored<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
         let mut limits = self.limits;
-        Ok(stored.ascend(from)?.for_each_below(end, |key, value| found.take(key, value, &mut limits))?)
+        Ok(stored.ascend(from)?.for_each_below(end, |key, value| found.result.take(key, value, &mut limits))?)
     }
 
     /// The read-your-writes layer's extent. A limited read does not depend on what lies past its last pair, unless the
@@ -275,15 +265,4 @@ struct Found {
     reads_past_end: bool,
     read_to_begin: bool,
     read_through_end: bool,
-}
-
-impl Found {
-    /// Takes a pair over; whether it was the last that the limits let through.
-    fn take(&mut self, key: &[u8], value: &[u8], limits: &mut Limits) -> bool {
-        self.result.make_room(key.len() + value.len(), limits);
-        self.result.push(key, value);
-        limits.take(key, value);
-        self.result.more = limits.is_reached() || self.result.arena.len() >= RESULT_BYTES_MAX;
-        self.result.more
-    }
 }

@@ -2,6 +2,9 @@
 
 use crate::read::limits::Limits;
 
+/// No result grows past this, whatever was asked: offsets in the arena are 32 bits, and memory is bounded.
+const RESULT_BYTES_MAX: usize = 1 << 28;
+
 /// Where a pair lies in [`RangeResult::arena`], in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairAt {
@@ -63,6 +66,15 @@ impl RangeResult {
         self.arena.extend_from_slice(value);
         let (key_len, value_len) = (key.len() as u32, value.len() as u32);
         self.pairs.push(PairAt { key_start, key_len, value_start, value_len, _room: [0; 2] });
+    }
+
+    /// Takes a pair over; whether it was the last that the limits let through.
+    pub(crate) fn take(&mut self, key: &[u8], value: &[u8], limits: &mut Limits) -> bool {
+        self.make_room(key.len() + value.len(), limits);
+        self.push(key, value);
+        limits.take(key, value);
+        self.more = limits.is_reached() || self.arena.len() >= RESULT_BYTES_MAX;
+        self.more
     }
 
     /// Makes the pairs between the first and the last empty.

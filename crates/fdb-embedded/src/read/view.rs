@@ -80,6 +80,11 @@ impl<'v> View<'v> {
         }
     }
 
+    /// Whether the value of `key` depends on what is stored.
+    pub(crate) fn needs_stored(&self, key: &[u8]) -> bool {
+        self.writes.is_none_or(|writes| writes.is_dependent(key))
+    }
+
     /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
     pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
         let writes = match self.writes {

@@ -4,6 +4,7 @@
 //! untouched or cleared. Each segment also tells whether it makes a write conflict and whether it is unreadable
 //! (versionstamps). The map stores a segment boundary per entry; the state of a range stands in the entry before it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -141,6 +142,27 @@ pub(crate) enum Lookup<'w> {
     Operations(&'w Ops),
 }
 
+/// Which segment a key means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The one that holds the key.
+    At,
+    /// The one that holds the keys just below it, which must not be `k\0` for any key `k`.
+    Below,
+}
+
+/// A part of the key space within which all keys have the same state: one written key, or a range.
+pub(crate) struct WriteSegment<'w> {
+    pub(crate) begin: Cow<'w, [u8]>,
+    pub(crate) end: Cow<'w, [u8]>,
+    /// The operations of a written key.
+    pub(crate) ops: Option<&'w Ops>,
+    pub(crate) state: RangeState,
+}
+
+/// Greater than every key that can be read.
+pub(crate) const BEHIND_ALL_KEYS: &[u8] = b"\xff\xff\xff";
+
 impl WriteMap {
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -173,6 +195,40 @@ impl WriteMap {
             RangeState { is_cleared: true, .. } => Lookup::Cleared,
             _ => Lookup::Untouched,
         }
+    }
+
+    /// The segment that holds `key`, or the one that holds the keys just below it.
+    pub(crate) fn segment(&self, key: &[u8], side: Side) -> WriteSegment<'_> {
+        let before = match side {
+            Side::At => self.last_at_or_before(key),
+            Side::Below => self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back(),
+        };
+        let next = match before {
+            Some((at, _)) => self.entries.range::<[u8], _>((Bound::Excluded(at.as_slice()), Bound::Unbounded)).next(),
+            None => self.entries.iter().next(),
+        };
+        let end = next.map_or(Cow::Borrowed(BEHIND_ALL_KEYS), |(next, _)| Cow::Borrowed(next.as_slice()));
+        let Some((at, entry)) = before else {
+            return WriteSegment { begin: Cow::Borrowed(b""), end, ops: None, state: RangeState::default() };
+        };
+        if entry.ops.is_empty() {
+            return WriteSegment { begin: Cow::Borrowed(at), end, ops: None, state: entry.after };
+        }
+        let after = key_after(at);
+        if side == Side::At && at == key {
+            let state = RangeState { is_unreadable: entry.is_unreadable, ..RangeState::default() };
+            return WriteSegment { begin: Cow::Borrowed(at), end: Cow::Owned(after), ops: Some(&entry.ops), state };
+        }
+        WriteSegment { begin: Cow::Owned(after), end, ops: None, state: entry.after }
+    }
+
+    /// Whether the transaction wrote, cleared or made unreadable anything in `[begin, end)`.
+    pub(crate) fn touches(&self, begin: &[u8], end: &[u8]) -> bool {
+        if self.entries.is_empty() {
+            return false;
+        }
+        let (state, mut entries) = self.from(begin);
+        state != RangeState::default() || entries.next().is_some_and(|(key, _)| key.as_slice() < end)
     }
 
     /// Entries from `key` on, ascending, and the state of the range that `key` lies in.
@@ -241,31 +297,45 @@ impl WriteMap {
         keys.into_iter().filter_map(|key| self.entries.remove_entry(&key)).collect()
     }
 
-    /// Clears `[begin, end)`, which must not be empty.
+    /// Clears `[begin, end)`, which must not be empty. Like FoundationDB's client it keeps no boundary where the range
+    /// begins or ends inside one that was cleared before, since boundaries decide where a page of a range ends.
     pub(crate) fn clear(&mut self, begin: &[u8], end: &[u8], add_conflict: bool) {
-        if !add_conflict {
-            self.split(begin);
-        }
+        let has_ops = self.entries.get(begin).is_some_and(|entry| !entry.ops.is_empty());
+        let was_boundary = self.entries.contains_key(begin);
+        let state = self.range_state(begin);
+        let continues = !has_ops && state.is_cleared && !state.is_unreadable && (state.is_conflict || !add_conflict);
+        self.split(begin);
         let old = self.take(begin, end);
+        let mut conflict = None;
         let mut put = |key: Vec<u8>, is_conflict: bool| {
-            let after = RangeState { is_cleared: true, is_conflict, is_unreadable: false };
-            self.entries.insert(key, Entry { ops: Ops::default(), is_conflict, is_unreadable: false, after });
+            if conflict != Some(is_conflict) {
+                let after = RangeState { is_cleared: true, is_conflict, is_unreadable: false };
+                self.entries.insert(key, Entry { ops: Ops::default(), is_conflict, is_unreadable: false, after });
+            }
+            conflict = Some(is_conflict);
         };
         if add_conflict {
             put(begin.to_vec(), true);
-            return;
-        }
-        // Conflicts that earlier writes in the range made stay.
-        for (key, entry) in old {
-            if entry.ops.is_empty() || entry.is_conflict == entry.after.is_conflict {
-                put(key, entry.after.is_conflict);
-            } else {
-                let next = key_after(&key);
-                put(key, entry.is_conflict);
-                if next.as_slice() < end {
-                    put(next, entry.after.is_conflict);
+        } else {
+            // Conflicts that earlier writes in the range made stay.
+            for (key, entry) in old {
+                if entry.ops.is_empty() || entry.is_conflict == entry.after.is_conflict {
+                    put(key, entry.after.is_conflict);
+                } else {
+                    let next = key_after(&key);
+                    put(key, entry.is_conflict);
+                    if next.as_slice() < end {
+                        put(next, entry.after.is_conflict);
+                    }
                 }
             }
+        }
+        let last = RangeState { is_cleared: true, is_conflict: conflict.unwrap_or(add_conflict), is_unreadable: false };
+        if self.entries.get(end).is_some_and(|entry| entry.ops.is_empty() && entry.after == last) {
+            self.entries.remove(end);
+        }
+        if continues && !was_boundary {
+            self.entries.remove(begin);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::shared::core::Core;
 use crate::shared::owner::Handle;
 use crate::shared::watch::{Waiting, WatchId};
 use crate::transaction::commit::{Started, after_reads, start_commit};
-use crate::transaction::look::look;
+use crate::transaction::look::{get, look};
 use crate::transaction::options::is_known;
 use crate::transaction::state::{OwnWatch, State};
 use crate::transaction::timeout::{arm_timeout, time_out};
@@ -315,7 +315,7 @@ fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Opti
     if key.len() > state.key_bytes_max(key) {
         return Err(Error::KEY_TOO_LARGE);
     }
-    let value = look(state, core, false, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+    let value = look(state, core, false, |view, known| get(view, known, key))?;
     state.add_read_conflict_of(key);
     Ok(value)
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
-use crate::base::key_space::key_after;
+use crate::read::known::Known;
+use crate::read::page::PageRead;
 use crate::read::range::{RangeRead, Rules};
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key};
@@ -17,7 +18,7 @@ pub(crate) fn view<T>(
     state: &mut State,
     core: &Arc<Core>,
     snapshot: bool,
-    read: impl Fn(&View<'_>) -> ViewResult<T>,
+    read: impl Fn(&View<'_>, &mut Known) -> ViewResult<T>,
 ) -> Result<T> {
     let answer = look(state, core, snapshot, read);
     keep_error(state, answer)
@@ -29,7 +30,7 @@ pub(crate) fn view_stored<T>(
     core: &Arc<Core>,
     read: impl FnOnce(&View<'_>) -> ViewResult<T>,
 ) -> Result<T> {
-    let answer = look_at(state, core, false, read);
+    let answer = look_at(state, core, false, |view, _| read(view));
     keep_error(state, answer)
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn look<T>(
     state: &mut State,
     core: &Arc<Core>,
     snapshot: bool,
-    read: impl Fn(&View<'_>) -> ViewResult<T>,
+    read: impl Fn(&View<'_>, &mut Known) -> ViewResult<T>,
 ) -> Result<T> {
     state.has_read = true;
     let options = &state.options;
@@ -53,7 +54,7 @@ pub(crate) fn look<T>(
     if sees_writes && state.read.is_none() {
         // What the writes alone answer takes no read version: that may be of a later time then.
         let view = View { stored: None, writes: Some(&state.writes), bypass_unreadable: options.bypass_unreadable };
-        match read(&view) {
+        match read(&view, &mut state.known) {
             Err(ViewError::NeedsStored) => {}
             answer => return Ok(answer?),
         }
@@ -65,7 +66,7 @@ fn look_at<T>(
     state: &mut State,
     core: &Arc<Core>,
     sees_writes: bool,
-    read: impl FnOnce(&View<'_>) -> ViewResult<T>,
+    read: impl FnOnce(&View<'_>, &mut Known) -> ViewResult<T>,
 ) -> Result<T> {
     state.has_read = true;
     state.reads = state.reads.saturating_add(1);
@@ -75,15 +76,24 @@ fn look_at<T>(
         None => {}
     }
     state.read_point(core, false)?;
-    let State { read: Some(point), writes, options, .. } = &*state else { return Err(Error::INTERNAL_ERROR) };
+    let State { read: Some(point), writes, options, known, .. } = state else { return Err(Error::INTERNAL_ERROR) };
     if core.versions.is_too_old(point.version) {
         return Err(Error::TRANSACTION_TOO_OLD);
     }
-    let writes = sees_writes.then_some(writes);
+    let writes = sees_writes.then_some(&*writes);
     point.snapshot.with(|stored| {
         let view = View { stored: Some(stored), writes, bypass_unreadable: options.bypass_unreadable };
-        Ok(read(&view)?)
+        Ok(read(&view, known)?)
     })
+}
+
+/// Reads a key's value.
+pub(crate) fn get(view: &View<'_>, known: &mut Known, key: &[u8]) -> ViewResult<Option<Vec<u8>>> {
+    let value = view.get(key)?.map(|value| value.into_owned());
+    if view.needs_stored(key) {
+        known.add_key(key);
+    }
+    Ok(value)
 }
 
 /// Reads a range and takes over its conflict.
@@ -96,43 +106,35 @@ pub(crate) fn read_range(
     read: RangeRead<'_>,
     snapshot: bool,
 ) -> Result<RangeResult> {
-    if state.writes.is_empty()
-        && let Some((begin, end)) = read.keys()
-    {
-        return read_keys(state, core, &read, (&begin, &end), snapshot);
-    }
-    if read.rules != Rules::Native || !read.reverse || read.end.offset <= 1 {
-        let outcome = view(state, core, snapshot, |view| read.run(view))?;
+    if read.rules == Rules::ReadYourWrites {
+        if let Some((begin, end)) = read.keys() {
+            let RangeRead { limits, reverse, max_key, .. } = read;
+            let page = PageRead { begin: &begin, end: &end, limits, reverse, max_key };
+            let answer = view(state, core, snapshot, |view, known| page.run(view, known))?;
+            let conflict = page.conflict(&answer);
+            return Ok(settle(state, Outcome { answer, conflict: Some(conflict) }, snapshot));
+        }
+        let outcome = view(state, core, snapshot, |view, known| {
+            let outcome = read.run(view)?;
+            if view.stored.is_some() {
+                known.add_rows(&outcome.answer);
+            }
+            Ok(outcome)
+        })?;
         return Ok(settle(state, outcome, snapshot));
     }
-    let outcome = view(state, core, snapshot, |view| get_key(view, read.end, read.max_key))?;
+    if !read.reverse || read.end.offset <= 1 {
+        let outcome = view(state, core, snapshot, |view, _| read.run(view))?;
+        return Ok(settle(state, outcome, snapshot));
+    }
+    let outcome = view(state, core, snapshot, |view, _| get_key(view, read.end, read.max_key))?;
     let last = settle(state, outcome, snapshot);
     let read = RangeRead { end: KeySelector::first_greater_or_equal(&last), ..read };
     if KeySelector::are_inverted(&read.begin, &read.end) {
         return Ok(RangeResult::default());
     }
-    let outcome = view(state, core, snapshot, |view| read.run(view))?;
+    let outcome = view(state, core, snapshot, |view, _| read.run(view))?;
     Ok(settle(state, outcome, snapshot))
-}
-
-/// Reads from a key to another where the transaction wrote nothing: what most reads of ranges are, by a short way. The
-/// read conflicts with what it went over, by either set of rules.
-fn read_keys(
-    state: &mut State,
-    core: &Arc<Core>,
-    read: &RangeRead<'_>,
-    (begin, end): (&[u8], &[u8]),
-    snapshot: bool,
-) -> Result<RangeResult> {
-    let answer = look_at(state, core, false, |view| read.run_keys(&view.stored()?, begin, end));
-    let result = keep_error(state, answer)?;
-    if !snapshot {
-        match result.last_key().filter(|_| result.more) {
-            Some(last) => state.add_read_conflict(begin, &key_after(last)),
-            None => state.add_read_conflict(begin, end),
-        }
-    }
-    Ok(result)
 }
 
 /// Takes over the conflict of a read, unless it is a snapshot read.

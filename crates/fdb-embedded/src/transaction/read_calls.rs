@@ -11,7 +11,7 @@ use crate::read::selector::{KeySelector, get_key};
 use crate::read::{mapped, range_size};
 use crate::shared::{status, timekeeper};
 use crate::transaction::calls::Transaction;
-use crate::transaction::look::{read_range, settle, view, view_stored};
+use crate::transaction::look::{get, read_range, settle, view, view_stored};
 use crate::transaction::special;
 use crate::transaction::state::State;
 
@@ -51,7 +51,7 @@ impl Transaction {
             if key.len() > read_key_bytes_max(key) {
                 return Ok(None);
             }
-            let value = view(state, core, snapshot, |view| Ok(view.get(key)?.map(|value| value.into_owned())))?;
+            let value = view(state, core, snapshot, |view, known| get(view, known, key))?;
             core.counters.bytes_read.add(value.as_ref().map_or(0, |value| key.len() + value.len()) as u64);
             state.cost.add_read(key.len() + value.as_ref().map_or(0, Vec::len));
             if !snapshot {
@@ -74,7 +74,13 @@ impl Transaction {
             if selector.key > max_key {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
             }
-            let outcome = view(state, core, snapshot, |view| get_key(view, selector, max_key))?;
+            let outcome = view(state, core, snapshot, |view, known| {
+                let outcome = get_key(view, selector, max_key)?;
+                if view.stored.is_some() {
+                    known.add_selected(&selector.base(), selector.offset, &outcome.answer, max_key);
+                }
+                Ok(outcome)
+            })?;
             Ok(settle(state, outcome, snapshot))
         })
     }

@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::key_space::{SYSTEM_END, key_after};
 use crate::base::mutation::place_versionstamp;
 use crate::base::range_set::{RangeList, RangeSet};
-use crate::read::limits::Limits;
+use crate::read::limits::{CLIENT_PAIR_OVERHEAD, Limits};
 use crate::read::result::RangeResult;
 use crate::read::selector::KeySelector;
 use crate::shared::owner::Handle;
@@ -114,6 +114,8 @@ pub(crate) fn get_range(
     mut limits: Limits,
     reverse: bool,
 ) -> Result<RangeResult> {
+    // The client alone answers, without a server.
+    limits.pair_overhead = CLIENT_PAIR_OVERHEAD;
     let (from, to) = (begin.base(), end.base());
     let mut result = RangeResult::default();
     if begin.offset >= end.offset && from >= to {

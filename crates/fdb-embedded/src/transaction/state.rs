@@ -8,6 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::base::key_space::{KeyRange, SYSTEM_END, TENANT_PREFIX_BYTES, USER_END, read_key_bytes_max};
 use crate::base::lock::lock;
 use crate::base::range_set::RangeSet;
+use crate::read::known::Known;
 use crate::read::snapshot::ReadPoint;
 use crate::read::write_map::WriteMap;
 use crate::shared::core::Core;
@@ -65,6 +66,7 @@ pub(crate) struct State {
     pub(crate) version_due: Option<Moment>,
     pub(crate) cost: Cost,
     pub(crate) writes: WriteMap,
+    pub(crate) known: Known,
     pub(crate) outgoing: Outgoing,
     pub(crate) read_conflicts: RangeSet,
     /// Special keys were written that make or remove tenants.
@@ -110,6 +112,7 @@ impl State {
             version_due: None,
             read: None,
             writes: WriteMap::default(),
+            known: Known::default(),
             outgoing: Outgoing::default(),
             read_conflicts: RangeSet::default(),
             writes_tenants: false,
@@ -356,6 +359,7 @@ impl State {
         self.cost = Cost::default();
         self.read = None;
         self.writes = WriteMap::default();
+        self.known = Known::default();
         self.outgoing = Outgoing::default();
         self.read_conflicts = RangeSet::default();
         self.reads = 0;

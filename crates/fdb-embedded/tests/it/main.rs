@@ -15,6 +15,7 @@ mod mapped;
 mod model;
 mod options;
 mod oracle;
+mod oracle_pages;
 mod packing;
 mod pages;
 mod special_keys;

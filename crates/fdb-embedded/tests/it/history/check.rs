@@ -173,11 +173,11 @@ struct Replayed {
 fn replay(record: &Record, state: &Map) -> Vec<Replayed> {
     let mut modelled = Modelled::new(&record.plan, state);
     let mut replayed = Vec::new();
-    for (action, _) in &record.steps {
+    for (action, answered) in &record.steps {
         let (mut answer, mut conflicts, mut is_covered) = (None, Default::default(), true);
         match action {
             Action::Read { read, snapshot } => {
-                let (expected, extent) = modelled.read(read, *snapshot);
+                let (expected, extent) = modelled.read(read, *snapshot, answered.as_ref());
                 answer = Some(expected);
                 is_covered = extent.is_covered;
                 if !snapshot {

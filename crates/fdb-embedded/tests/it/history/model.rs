@@ -157,7 +157,9 @@ impl<'m> Modelled<'m> {
         keys.into_iter().map(|key| (key.clone(), self.view.get(key).cloned())).collect()
     }
 
-    pub fn read(&self, read: &Read, snapshot: bool) -> (Answer, Extent) {
+    /// What a read answers. A page of a range may end at any row if it says that there may be more: `answered` decides,
+    /// since it depends on what the transaction wrote and read before (`oracle_pages.rs` checks the exact cuts).
+    pub fn read(&self, read: &Read, snapshot: bool, answered: Option<&Answer>) -> (Answer, Extent) {
         let items = self.items(snapshot);
         match read {
             Read::Get(key) => {
@@ -181,7 +183,14 @@ impl<'m> Modelled<'m> {
                 if *reverse {
                     pairs.reverse();
                 }
-                let more = cut(&mut pairs, limits);
+                let mut more = cut(&mut pairs, limits);
+                if let Some(Answer::Pairs(page, true)) = answered
+                    && (1..=pairs.len()).contains(&page.len())
+                    && limits.has_bytes()
+                {
+                    more = true;
+                    pairs.truncate(page.len());
+                }
                 let mut extent = extent(begin, end, &pairs, more, *reverse);
                 if !extent.is_exact {
                     // FoundationDB's client conflicts over too little where an offset runs off an end, or over keys that
@@ -227,17 +236,27 @@ fn found_key(items: &[Item], selector: &Selector) -> Vec<u8> {
     found.map_or(off_the_end, |(key, _)| key.clone())
 }
 
+impl Limits {
+    fn bytes(&self) -> Option<usize> {
+        let mode_bytes = match self.mode {
+            -2 | 4 => Some(80_000),
+            -1 | 3 => Some(4_096),
+            1 => Some(256),
+            2 => Some(1_000),
+            _ => None,
+        };
+        let given = (self.target_bytes > 0).then_some(self.target_bytes as usize);
+        [mode_bytes, given].into_iter().flatten().min()
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.bytes().is_some()
+    }
+}
+
 /// Cuts the pairs at their limits; whether a limit was reached.
 fn cut(pairs: &mut Vec<(Vec<u8>, Vec<u8>)>, limits: &Limits) -> bool {
-    let mode_bytes = match limits.mode {
-        -2 | 4 => Some(80_000),
-        -1 | 3 => Some(4_096),
-        1 => Some(256),
-        2 => Some(1_000),
-        _ => None,
-    };
-    let given = (limits.target_bytes > 0).then_some(limits.target_bytes as usize);
-    let bytes_max = [mode_bytes, given].into_iter().flatten().min().unwrap_or(usize::MAX);
+    let bytes_max = limits.bytes().unwrap_or(usize::MAX);
     let rows_max = if limits.rows > 0 { limits.rows as usize } else { usize::MAX };
     let mut bytes = 0;
     let reached = pairs.iter().position(|(key, value)| {
