@@ -1,7 +1,7 @@
 // Starts the built binary for a test file and stops it afterwards.
 //   FLATBED_BIN           the binary [target/debug/flatbed]
 //   FLATBED_CLUSTER_FILE  a cluster to run on, under a root of its own, instead of the embedded engine
-//   FLATBED_TEST_FAULTS   PROBABILITY or PROBABILITY,SEED: the embedded engine injects faults; another seed each time
+//   FLATBED_TEST_FAULTS   PROBABILITY, PROBABILITY,SEED or PROBABILITY,SEED,SHORT_PAGES: the embedded engine injects faults; another seed each time
 //   FLATBED_TEST_URL      a CouchDB-compatible server that runs already, to try the tests themselves on
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -46,8 +46,8 @@ export async function startServer(again) {
     env.FLATBED_SYNCSTORAGE_MASTER_SECRET = 'a secret of the tests alone';
   }
   if (process.env.FLATBED_TEST_FAULTS) {
-    const [probability, seed = randomBytes(4).readUInt32LE()] = process.env.FLATBED_TEST_FAULTS.split(',');
-    env.FLATBED_FDB_BUGGIFY = `${probability},${seed}`;
+    const [probability, seed = randomBytes(4).readUInt32LE(), ...shortPages] = process.env.FLATBED_TEST_FAULTS.split(',');
+    env.FLATBED_FDB_BUGGIFY = [probability, seed, ...shortPages].join(',');
     console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
   }
   const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...ports, ...sync, ...storage], {

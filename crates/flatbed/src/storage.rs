@@ -88,8 +88,13 @@ impl Storage {
     /// [`StorageError`].
     pub(crate) fn embedded(directory: &Path) -> Result<Storage, StorageError> {
         let options = OpenOptions::from_env()?;
-        if let Some(Buggify { probability, seed }) = options.buggify {
-            tracing::warn!(probability, seed, "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only");
+        if let Some(Buggify { probability, seed, short_pages, .. }) = options.buggify {
+            tracing::warn!(
+                probability,
+                seed,
+                short_pages,
+                "FLATBED_FDB_BUGGIFY is set: the engine injects faults, for tests only"
+            );
         }
         if let Some(SimulatedCluster { read, read_version, commit, has_server, .. }) = &options.simulated {
             tracing::warn!(

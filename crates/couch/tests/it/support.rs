@@ -52,7 +52,7 @@ impl Store {
         Store { fdb: open(cluster_file.to_str().expect("UTF-8")), root: b"t".to_vec(), _directory: Some(directory) }
     }
 
-    /// On the engine with faults, where it is the engine that answers: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the
+    /// On the engine with faults, where it is the engine that answers: `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` of the
     /// environment, or another seed each time.
     pub fn with_faults() -> Option<Store> {
         Store::on(faults_of(engine()?))
@@ -336,7 +336,8 @@ fn faults_of(engine: Embedded) -> (Embedded, fdb_embedded::OpenOptions) {
     // Shown when the test fails.
     println!("FLATBED_TEST_FAULTS={text}");
     let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED"));
+    options.buggify =
+        Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED[,SHORT_PAGES]"));
     (engine, options)
 }
 

@@ -163,7 +163,7 @@ fn faults_come_on_top() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = OpenOptions::default();
     options.simulated = Some(SimulatedCluster::parse("300,200,400").unwrap());
-    options.buggify = Some(Buggify { probability: 0.3, seed: 5 });
+    options.buggify = Some(Buggify::new(0.3, 5));
     options.pending_read_every = Some(1);
     let database = Database(open_embedded(dir.path(), options).unwrap());
     let mut codes = BTreeSet::new();

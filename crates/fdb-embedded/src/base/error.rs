@@ -44,8 +44,18 @@ codes! {
     PROCESS_BEHIND = 1037,
     /// The database is locked, and the transaction does not know of locks.
     DATABASE_LOCKED = 1038,
+    /// A cluster's commit proxies have no memory left; never but as a fault.
+    COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED = 1042,
+    /// A cluster has no capacity left for transactions of low priority; never but as a fault.
+    BATCH_TRANSACTION_THROTTLED = 1051,
+    /// A cluster's proxies have no memory left for read versions; never but as a fault.
+    GRV_PROXY_MEMORY_LIMIT_EXCEEDED = 1078,
     /// A watch was cancelled by its owner.
     OPERATION_CANCELLED = 1101,
+    /// A cluster throttles a tag of the transaction; never but as a fault.
+    TAG_THROTTLED = 1213,
+    /// A cluster's proxies throttled a tag of the transaction for too long; never but as a fault.
+    PROXY_TAG_THROTTLED = 1223,
     /// Reading or writing the disk failed; the engine takes no commits until it is opened again.
     IO_ERROR = 1510,
     /// The call is not valid in this state or with these arguments.

@@ -241,7 +241,7 @@ impl Committer {
         let core = &self.core;
         let fault = core.faults.on_commit();
         match fault {
-            Some(CommitFault::NotCommitted) => return Err(Error::NOT_COMMITTED.into()),
+            Some(CommitFault::Refused(error)) => return Err(error.into()),
             Some(CommitFault::UnknownNotApplied) => return Err(Error::COMMIT_UNKNOWN_RESULT.into()),
             Some(CommitFault::UnknownApplied) | None => {}
         }
@@ -353,10 +353,7 @@ impl Committer {
     fn find_changed(&self, batch: &Batch, fired: &mut Vec<Arc<Watch>>) {
         let core = &self.core;
         for key in core.watches.changed_by(batch.values(), &batch.cleared, fired) {
-            let now = core.versions.acquire(false).and_then(|point| {
-                let to_owned = |value: Option<&[u8]>| value.map(<[u8]>::to_vec);
-                point.snapshot.with(|stored| stored.get(&key).map(to_owned).map_err(|_| Error::IO_ERROR))
-            });
+            let now = core.newest_value(&key);
             core.watches.changed(&key, now.ok().flatten().as_deref(), fired);
         }
     }

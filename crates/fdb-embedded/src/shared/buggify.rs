@@ -1,7 +1,8 @@
 //! Faults on demand, reproducible by seed.
 //!
-//! With a fault injector a commit may answer 1020, or 1021 with or without being applied, a read 1007 or 1009; answers
-//! come late, and a watch fires late or without a change. All are what a FoundationDB cluster may do at any time.
+//! With a fault injector commits and reads fail with the codes that a retry loop takes, a commit of unknown result may or
+//! may not be applied, answers come late, pages of range reads are short, sizes are rough, and watches fire late, without
+//! a change or with an error. All are what a FoundationDB cluster may do at any time.
 //!
 //! Each kind of call draws from a sequence of its own, so that what one kind does, however often, does not change what
 //! happens to another. The n-th draw of a sequence follows from the seed and n alone.
@@ -11,24 +12,50 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::base::error::{Error, Result};
 use crate::shared::stats::{Counter, FaultCount};
 
 /// How often faults happen, and the seed that decides which.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Buggify {
     /// Chance of a fault at each place that can have one, 0.0 to 1.0. The n-th read of a transaction fails with the n-th
     /// part of a quarter of it, so that transactions with many reads come to an end too.
     pub probability: f64,
     /// Equal seeds give equal faults to equal sequences of calls.
     pub seed: u64,
+    /// Chance that a range read answers fewer rows than it could, or none, with `more` set; 0.0 to 1.0.
+    pub short_pages: f64,
 }
 
+/// The chance of a short page where none is given and there are other faults.
+const SHORT_PAGES_DEFAULT: f64 = 0.3;
+
 impl Buggify {
-    /// From `PROBABILITY,SEED`; `None` where that is not what the text is, or the probability is not within 0 and 1.
+    /// Faults with a probability, 0.0 to 1.0, and short pages at 30 %; with probability 0 no short pages either.
+    pub fn new(probability: f64, seed: u64) -> Buggify {
+        let short_pages = if probability > 0.0 { SHORT_PAGES_DEFAULT } else { 0.0 };
+        Buggify { probability, seed, short_pages }
+    }
+
+    /// The same faults with another chance of short pages, 0.0 to 1.0.
+    #[must_use]
+    pub fn with_short_pages(self, short_pages: f64) -> Buggify {
+        Buggify { short_pages, ..self }
+    }
+
+    /// From `PROBABILITY,SEED` or `PROBABILITY,SEED,SHORT_PAGES`; `None` for any other text, and for a probability that is
+    /// not within 0 and 1. Without the third number short pages are those of [`Buggify::new`].
     pub fn parse(text: &str) -> Option<Buggify> {
-        let (probability, seed) = text.split_once(',')?;
-        let (probability, seed) = (probability.trim().parse().ok()?, seed.trim().parse().ok()?);
-        (0.0..=1.0).contains(&probability).then_some(Buggify { probability, seed })
+        let mut parts = text.split(',').map(str::trim);
+        let (probability, seed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let mut buggify = Buggify::new(probability, seed);
+        if let Some(short_pages) = parts.next() {
+            buggify.short_pages = short_pages.parse().ok()?;
+        }
+        let is_chance = |chance: f64| (0.0..=1.0).contains(&chance);
+        let is_valid = is_chance(buggify.probability) && is_chance(buggify.short_pages) && parts.next().is_none();
+        is_valid.then_some(buggify)
     }
 }
 
@@ -85,6 +112,8 @@ impl ClientBuggify {
         match place {
             _ if !is_below(drawn, percent(&self.activated_percent)) => 0.0,
             Place::Read => CLIENT_READ_CHANCE,
+            // FoundationDB's client has no such section, and its Python and Node bindings end at a page without rows.
+            Place::Page | Place::Size => 0.0,
             _ => percent(&self.fired_percent),
         }
     }
@@ -92,20 +121,21 @@ impl ClientBuggify {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitFault {
-    /// 1020 without a conflict.
-    NotCommitted,
+    /// Nothing is written, and the answer is an error of a cluster that does not commit now.
+    Refused(Error),
     /// 1021, and nothing is written.
     UnknownNotApplied,
     /// 1021, and everything is written.
     UnknownApplied,
 }
 
+/// What happens to a new watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadFault {
-    /// 1007.
-    TooOld,
-    /// 1009.
-    FutureVersion,
+pub(crate) struct WatchFault {
+    /// When it does.
+    pub(crate) after: Duration,
+    /// The watch fires without a change, or ends with 1009.
+    pub(crate) result: Result<()>,
 }
 
 /// Where a fault may happen; each has a sequence.
@@ -118,9 +148,11 @@ enum Place {
     ReadAnswer,
     SetWatch,
     FireWatch,
+    Page,
+    Size,
 }
 
-const PLACES: usize = 7;
+const PLACES: usize = 9;
 
 /// What is counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +166,17 @@ enum Kind {
     LateRead,
     SpuriousWatch,
     LateWatch,
+    WatchError,
+    ProcessBehind,
+    MemoryLimit,
+    Throttled,
+    ShortPage,
+    EmptyPage,
+    RoughSize,
+    UnnoticedChange,
 }
 
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 17] = [
     "not_committed",
     "unknown_not_applied",
     "unknown_applied",
@@ -146,6 +186,14 @@ const KINDS: [&str; 9] = [
     "late_read",
     "spurious_watch",
     "late_watch",
+    "watch_error",
+    "process_behind",
+    "memory_limit",
+    "throttled",
+    "short_page",
+    "empty_page",
+    "rough_size",
+    "unnoticed_change",
 ];
 
 /// A transaction's first read fails with this share of the chance.
@@ -172,6 +220,7 @@ impl Faults {
     fn chance(&self, place: Place, share: f64) -> f64 {
         match (self.client, self.setting) {
             (Some(client), _) if client.is_enabled.load(Ordering::Relaxed) => client.chance(self.seed, place),
+            (_, Some(setting)) if place == Place::Page => setting.short_pages,
             (_, Some(setting)) => setting.probability * share,
             _ => 0.0,
         }
@@ -204,14 +253,27 @@ impl Faults {
         Some(delay)
     }
 
-    pub(crate) fn on_commit(&self) -> Option<CommitFault> {
-        let (fault, kind) = match self.roll(Place::Commit, 1.0)? % 3 {
-            0 => (CommitFault::NotCommitted, Kind::NotCommitted),
-            1 => (CommitFault::UnknownNotApplied, Kind::UnknownNotApplied),
-            _ => (CommitFault::UnknownApplied, Kind::UnknownApplied),
-        };
+    /// Counts an error and returns it.
+    fn error(&self, kind: Kind, error: Error) -> Error {
         self.count(kind);
-        Some(fault)
+        error
+    }
+
+    pub(crate) fn on_commit(&self) -> Option<CommitFault> {
+        let choice = self.roll(Place::Commit, 1.0)?;
+        Some(match choice % 8 {
+            0 | 1 => CommitFault::Refused(self.error(Kind::NotCommitted, Error::NOT_COMMITTED)),
+            2 | 3 => {
+                self.count(Kind::UnknownNotApplied);
+                CommitFault::UnknownNotApplied
+            }
+            4 | 5 => {
+                self.count(Kind::UnknownApplied);
+                CommitFault::UnknownApplied
+            }
+            6 => CommitFault::Refused(self.error(Kind::TooOld, Error::TRANSACTION_TOO_OLD)),
+            _ => CommitFault::Refused(self.error(Kind::MemoryLimit, Error::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED)),
+        })
     }
 
     /// How late the answer of a commit shall come.
@@ -219,26 +281,74 @@ impl Faults {
         self.late(Place::CommitAnswer, Kind::LateCommit)
     }
 
-    /// Whether a transaction's read shall fail; `nth` counts from 1.
+    /// The error that a transaction's read shall answer; `nth` counts from 1.
     #[inline]
-    pub(crate) fn on_read(&self, nth: u32) -> Option<ReadFault> {
+    pub(crate) fn on_read(&self, nth: u32) -> Option<Error> {
         let choice = self.roll(Place::Read, READ_SHARE / f64::from(nth.max(1)))?;
-        let (fault, kind) = match choice % 2 {
-            0 => (ReadFault::TooOld, Kind::TooOld),
-            _ => (ReadFault::FutureVersion, Kind::FutureVersion),
-        };
-        self.count(kind);
-        Some(fault)
+        Some(match choice % 3 {
+            0 => self.error(Kind::TooOld, Error::TRANSACTION_TOO_OLD),
+            1 => self.error(Kind::FutureVersion, Error::FUTURE_VERSION),
+            _ => self.error(Kind::ProcessBehind, Error::PROCESS_BEHIND),
+        })
     }
 
-    /// Whether asking for a read version shall answer 1009.
+    /// The error that asking for a read version shall answer. A cluster throttles transactions of low priority and those
+    /// with tags.
     #[inline]
-    pub(crate) fn on_read_version(&self) -> bool {
-        let happens = self.roll(Place::ReadVersion, READ_SHARE).is_some();
-        if happens {
-            self.count(Kind::FutureVersion);
+    pub(crate) fn on_read_version(&self, is_batch: bool, has_tags: bool) -> Option<Error> {
+        let choice = self.roll(Place::ReadVersion, READ_SHARE)?;
+        Some(match choice % 4 {
+            0 if is_batch => self.error(Kind::Throttled, Error::BATCH_TRANSACTION_THROTTLED),
+            1 if has_tags && (choice / 4).is_multiple_of(2) => self.error(Kind::Throttled, Error::TAG_THROTTLED),
+            1 if has_tags => self.error(Kind::Throttled, Error::PROXY_TAG_THROTTLED),
+            2 => self.error(Kind::MemoryLimit, Error::GRV_PROXY_MEMORY_LIMIT_EXCEEDED),
+            _ => self.error(Kind::FutureVersion, Error::FUTURE_VERSION),
+        })
+    }
+
+    /// The most rows that a page of a range read shall have, fewer than its limit; 0: none at all. A quarter of such pages
+    /// have no row, half at most one to three, the rest up to a thousand.
+    #[inline]
+    pub(crate) fn on_page(&self, limit: Option<u32>) -> Option<u32> {
+        let choice = self.roll(Place::Page, 1.0)?;
+        let (kind, rest) = (choice % 4, choice / 4);
+        let rows = match kind {
+            0 => 0,
+            1 | 2 => 1 + rest % 3,
+            _ => 1 + rest % 1_000,
+        };
+        Some((rows as u32).min(limit.map_or(u32::MAX, |limit| limit.saturating_sub(1))))
+    }
+
+    /// Counts a page that a fault cut to `rows`.
+    pub(crate) fn count_page(&self, rows: usize) {
+        self.count(if rows == 0 { Kind::EmptyPage } else { Kind::ShortPage });
+    }
+
+    /// How a cluster may estimate what is so large: small ranges, which have no key in its sample, as nothing, and others
+    /// with half as much more or less.
+    pub(crate) fn on_size(&self, bytes: i64) -> i64 {
+        /// FoundationDB calls estimates of less inexact.
+        const EXACT_FROM_BYTES: i64 = 3_000_000;
+        let Some(choice) = self.roll(Place::Size, 1.0) else { return bytes };
+        self.count(Kind::RoughSize);
+        if bytes < EXACT_FROM_BYTES && choice.is_multiple_of(2) {
+            return 0;
         }
-        happens
+        (bytes as f64 * (0.5 + ((choice / 2) % 1_000) as f64 / 1_000.0)) as i64
+    }
+
+    /// Takes some of the points between the first and the last away, as if the sample had not told them.
+    pub(crate) fn on_split_points(&self, points: &mut Vec<Vec<u8>>) {
+        let Some(choice) = self.roll(Place::Size, 1.0) else { return };
+        self.count(Kind::RoughSize);
+        let (mut at, last) = (0u64, points.len().saturating_sub(1) as u64);
+        points.retain(|_| {
+            let is_end = at == 0 || at == last;
+            let is_kept = is_end || mix(choice.wrapping_add(at)).is_multiple_of(2);
+            at += 1;
+            is_kept
+        });
     }
 
     /// How late the answer of a read shall come.
@@ -247,14 +357,27 @@ impl Faults {
         self.late(Place::ReadAnswer, Kind::LateRead)
     }
 
-    /// Whether a new watch shall fire soon without a change.
-    pub(crate) fn on_watch(&self) -> Option<Duration> {
-        self.late(Place::SetWatch, Kind::SpuriousWatch)
+    /// What shall happen to a new watch soon: three times of four it fires without a change, else it ends with 1009.
+    pub(crate) fn on_watch(&self) -> Option<WatchFault> {
+        let choice = self.roll(Place::SetWatch, 1.0)?;
+        let result = match choice % 4 {
+            0 => Err(self.error(Kind::WatchError, Error::FUTURE_VERSION)),
+            _ => {
+                self.count(Kind::SpuriousWatch);
+                Ok(())
+            }
+        };
+        Some(WatchFault { after: delay(choice / 4), result })
     }
 
     /// Whether a watch shall fire late.
     pub(crate) fn on_fire(&self) -> Option<Duration> {
         self.late(Place::FireWatch, Kind::LateWatch)
+    }
+
+    /// Counts a watch whose key had its old value again before it fired late.
+    pub(crate) fn count_unnoticed(&self) {
+        self.count(Kind::UnnoticedChange);
     }
 
     /// How often each kind happened.
@@ -295,7 +418,7 @@ mod tests {
     use super::*;
 
     fn faults(probability: f64, seed: u64) -> Faults {
-        Faults::new(Some(Buggify { probability, seed }), None)
+        Faults::new(Some(Buggify::new(probability, seed)), None)
     }
 
     fn commits(faults: &Faults) -> Vec<Option<CommitFault>> {
@@ -304,8 +427,14 @@ mod tests {
 
     #[test]
     fn the_text_form() {
-        assert_eq!(Buggify::parse("0.25, 7"), Some(Buggify { probability: 0.25, seed: 7 }));
-        for bad in ["", "1", "2,1", "-0.1,1", "x,1", "0.1,x", "NaN,1", "0.1,-1", "0.1,1,2"] {
+        let buggify = |probability, short_pages| Some(Buggify { probability, seed: 7, short_pages });
+        assert_eq!(Buggify::parse("0.25, 7"), buggify(0.25, 0.3));
+        assert_eq!(Buggify::parse("0,7"), buggify(0.0, 0.0), "no faults, no short pages");
+        assert_eq!(Buggify::parse("0.25,7, 0"), buggify(0.25, 0.0));
+        assert_eq!(Buggify::parse("0,7,0.3"), buggify(0.0, 0.3), "short pages alone");
+        for bad in
+            ["", "1", "2,1", "-0.1,1", "x,1", "0.1,x", "NaN,1", "0.1,-1", "0.1,1,2", "0.1,1,", "0.1,1,NaN", "0,1,0,0"]
+        {
             assert_eq!(Buggify::parse(bad), None, "{bad}");
         }
     }
@@ -325,6 +454,8 @@ mod tests {
             beside.on_read(1);
             beside.on_read_answer();
             beside.on_watch();
+            beside.on_page(None);
+            beside.on_size(1);
         }
         assert_eq!(commits(&alone), commits(&beside));
     }
@@ -333,12 +464,17 @@ mod tests {
     fn each_kind_is_counted() {
         let faults = faults(0.5, 1);
         for _ in 0..400 {
-            let _ = (faults.on_commit(), faults.on_commit_answer(), faults.on_read(1), faults.on_read_version());
-            let _ = (faults.on_read_answer(), faults.on_watch(), faults.on_fire());
+            let _ = (faults.on_commit(), faults.on_commit_answer(), faults.on_read(1));
+            let _ = (faults.on_read_answer(), faults.on_watch(), faults.on_fire(), faults.on_size(1));
+            let _ = faults.on_read_version(true, true);
+            faults.count_unnoticed();
+            if let Some(rows) = faults.on_page(None) {
+                faults.count_page(rows as usize);
+            }
         }
         let counts = faults.counts();
         assert!(counts.iter().all(|count| count.count > 0), "{counts:?}");
-        assert!(counts.iter().map(|count| count.count).sum::<u64>() < 1_400);
+        assert!(counts.iter().map(|count| count.count).sum::<u64>() < 2_400);
     }
 
     #[test]
@@ -347,6 +483,46 @@ mod tests {
         let fails = || (1..=1_000).any(|nth| faults.on_read(nth).is_some());
         let failed = (0..1_000).filter(|_| fails()).count();
         assert!((450..750).contains(&failed), "{failed}");
+    }
+
+    #[test]
+    fn pages_are_short_at_their_own_chance_and_below_their_limit() {
+        let faults = Faults::new(Some(Buggify::new(0.0, 1).with_short_pages(0.3)), None);
+        let pages = |limit| (0..1_000).filter_map(|_| faults.on_page(limit)).collect::<Vec<_>>();
+        let all = pages(None);
+        assert!((250..350).contains(&all.len()), "{}", all.len());
+        for rows in [0, 1, 2, 3] {
+            assert!(all.iter().filter(|page| **page == rows).count() > 20, "{rows} rows");
+        }
+        assert!(all.iter().any(|rows| *rows > 500));
+        assert_eq!(pages(Some(2)).iter().max(), Some(&1));
+        assert_eq!(pages(Some(1)).iter().max(), Some(&0));
+        assert!(commits(&faults).iter().all(Option::is_none), "nothing else happens");
+    }
+
+    #[test]
+    fn throttling_is_for_those_who_may_be_throttled() {
+        let faults = faults(1.0, 1);
+        let errors = |is_batch, has_tags| {
+            let drawn = (0..400).filter_map(|_| faults.on_read_version(is_batch, has_tags));
+            drawn.map(|error| error.0).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(errors(false, false), [1009, 1078].into());
+        assert_eq!(errors(true, false), [1009, 1051, 1078].into());
+        assert_eq!(errors(false, true), [1009, 1078, 1213, 1223].into());
+    }
+
+    #[test]
+    fn estimates_are_rough_and_split_points_keep_their_ends() {
+        let faults = faults(1.0, 1);
+        let sizes: Vec<i64> = (0..100).map(|_| faults.on_size(10_000)).collect();
+        assert!(sizes.contains(&0) && sizes.iter().any(|size| *size > 12_000), "{sizes:?}");
+        assert!((0..100).all(|_| faults.on_size(100_000_000) >= 50_000_000));
+        let points: Vec<Vec<u8>> = (0..100u8).map(|point| vec![point]).collect();
+        let mut fewer = points.clone();
+        faults.on_split_points(&mut fewer);
+        assert!((20..80).contains(&fewer.len()) && fewer.is_sorted(), "{fewer:?}");
+        assert_eq!((fewer.first(), fewer.last()), (points.first(), points.last()));
     }
 
     #[test]
@@ -361,7 +537,7 @@ mod tests {
     #[test]
     fn the_client_options_hold_at_once() {
         static OPTIONS: ClientBuggify = ClientBuggify::new();
-        let faults = Faults::new(Some(Buggify { probability: 0.0, seed: 1 }), Some(&OPTIONS));
+        let faults = Faults::new(Some(Buggify::new(0.0, 1)), Some(&OPTIONS));
         let happens = || commits(&faults).iter().flatten().count();
         assert_eq!(happens(), 0);
         OPTIONS.enable(true);
@@ -373,6 +549,7 @@ mod tests {
         OPTIONS.set_activated_percent(0);
         assert_eq!(happens(), 0);
         OPTIONS.set_activated_percent(100);
+        assert!((0..1_000).all(|_| faults.on_page(None).is_none()), "bindings end at a page without rows");
         let reads = (0..10_000).filter(|_| faults.on_read(1).is_some()).count();
         assert!((50..200).contains(&reads), "a read fails in one of a hundred, whatever the option: {reads}");
         OPTIONS.enable(false);

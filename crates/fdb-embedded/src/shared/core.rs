@@ -114,12 +114,25 @@ impl Core {
         self.queue.failure.fail(describe(error, &self.dir));
     }
 
-    /// Calls a watch's callback because of a change.
+    /// The newest value of a key.
+    pub(crate) fn newest_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.versions.acquire(false)?.snapshot.with(|stored| {
+            let value = stored.get(key).map_err(|_| Error::IO_ERROR)?;
+            Ok(value.map(<[u8]>::to_vec))
+        })
+    }
+
+    /// Calls a watch's callback because of a change, which faults may delay. A watch whose key has its old value again by
+    /// then goes on waiting: a cluster does not tell of a change that it looks for too late.
     pub(crate) fn fire(&self, watch: &Arc<Watch>) {
         match (self.faults.on_fire(), self.me.upgrade()) {
             (Some(delay), Some(core)) => {
                 let watch = Arc::clone(watch);
-                self.timer.schedule(Instant::now() + delay, move || core.watches.finish(&watch, Ok(())));
+                self.timer.schedule(Instant::now() + delay, move || match core.newest_value(&watch.key) {
+                    // A watch that does not wait yet is not told again, so it has to be told now.
+                    Ok(value) if core.watches.expects(&watch, value.as_deref()) => core.faults.count_unnoticed(),
+                    _ => core.watches.finish(&watch, Ok(())),
+                });
             }
             _ => self.watches.finish(watch, Ok(())),
         }
@@ -127,9 +140,9 @@ impl Core {
 
     /// Lets a committed transaction's watch wait.
     pub(crate) fn start_watch(&self, waiting: Waiting) {
-        if let (Some(delay), Some(core)) = (self.faults.on_watch(), self.me.upgrade()) {
+        if let (Some(fault), Some(core)) = (self.faults.on_watch(), self.me.upgrade()) {
             let watch = Arc::clone(&waiting.watch);
-            self.timer.schedule(Instant::now() + delay, move || core.watches.finish(&watch, Ok(())));
+            self.timer.schedule(Instant::now() + fault.after, move || core.watches.finish(&watch, fault.result));
         }
         self.watches.wait(waiting);
     }
@@ -257,5 +270,43 @@ impl Core {
     /// Calls when a simulated cluster answers a commit.
     pub(crate) fn deliver(&self, answer: CommitAnswer, call: impl FnOnce() + Send + 'static) {
         self.at(answer.due, call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use crate::shared::watch::Waiting;
+    use crate::{Buggify, Engine, OpenOptions};
+
+    #[test]
+    fn a_change_that_was_taken_back_may_go_unnoticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = OpenOptions { buggify: Some(Buggify::new(1.0, 1)), ..OpenOptions::default() };
+        let engine = Engine::open(dir.path(), options).unwrap();
+        let core = engine.core();
+        let (sender, receiver) = channel();
+        let done = move |result| sender.send(result).unwrap_or_default();
+        let watch = core.watches.create(b"k", Box::new(done)).map_err(|(error, _)| error).unwrap();
+        core.watches.wait(Waiting { watch: watch.clone(), expected: None });
+        core.fire(&watch);
+        let count = || core.faults.counts().iter().find(|fault| fault.kind == "unnoticed_change").unwrap().count;
+        for _ in 0..3_000 {
+            if count() == 1 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(count(), 1);
+        assert!(receiver.try_recv().is_err());
+        core.watches.cancel(watch.id);
+        // A watch that does not wait yet is told.
+        let (sender, receiver) = channel();
+        let done = move |result| sender.send(result).unwrap_or_default();
+        let early = core.watches.create(b"k", Box::new(done)).map_err(|(error, _)| error).unwrap();
+        core.fire(&early);
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(30)).unwrap(), Ok(()));
     }
 }

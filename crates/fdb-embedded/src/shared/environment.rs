@@ -16,7 +16,10 @@ const SERVER: &str = "FLATBED_FDB_SERVER";
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// Of the faults.
-    #[error("{BUGGIFY} is {0:?}: it must be PROBABILITY,SEED, a number from 0 to 1 and a whole number, as in 0.05,7")]
+    #[error(
+        "{BUGGIFY} is {0:?}: it must be PROBABILITY,SEED or PROBABILITY,SEED,SHORT_PAGES, numbers from 0 to 1 and a whole \
+         number for the seed, as in 0.05,7"
+    )]
     Buggify(OsString),
     /// Of the share of reads that is answered from another thread.
     #[error("{PENDING_READS} is {0:?}: it must be a whole number, every how many reads one is pending, or 0 for none")]
@@ -33,7 +36,7 @@ pub enum EnvironmentError {
 }
 
 impl OpenOptions {
-    /// The defaults, with faults as `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED` says, and every Nth read answered from
+    /// The defaults, with faults as `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED[,SHORT_PAGES]` says, and every Nth read answered from
     /// another thread as `FLATBED_FDB_PENDING_READS=N` says; a cluster simulated with the latencies of
     /// `FLATBED_FDB_LATENCY_US=READ,GRV,COMMIT` and, with `FLATBED_FDB_SERVER=1`, with its server. A variable that is empty counts as one that is not set.
     ///
@@ -79,8 +82,9 @@ mod tests {
             let value = OsString::from(value);
             OpenOptions::from_variables(|asked| (asked == name).then(|| value.clone()))
         };
-        let buggify = Buggify { probability: 0.05, seed: 7 };
+        let buggify = Buggify::new(0.05, 7);
         assert_eq!(read(BUGGIFY, "0.05,7").unwrap().buggify, Some(buggify));
+        assert_eq!(read(BUGGIFY, "0.05,7,1").unwrap().buggify, Some(buggify.with_short_pages(1.0)));
         assert_eq!(read(BUGGIFY, "").unwrap().buggify, None);
         assert_eq!(read("OTHER", "x").unwrap().buggify, None);
         let error = read(BUGGIFY, "5%").unwrap_err();

@@ -107,6 +107,12 @@ impl Table {
         is_removed
     }
 
+    /// Whether a watch waits for a change from `value`.
+    fn expects(&self, watch: &Watch, value: Option<&[u8]>) -> bool {
+        let waiting = self.by_key.get(&watch.key).and_then(|list| list.iter().find(|other| other.watch.id == watch.id));
+        waiting.is_some_and(|waiting| waiting.expected == self.digest(value))
+    }
+
     /// The watches on `key` that expect another value.
     fn changed(&self, key: &[u8], value: Option<&[u8]>, found: &mut Vec<Arc<Watch>>) {
         if !self.hashes.contains_key(&self.hasher.hash_one(key)) {
@@ -222,6 +228,11 @@ impl Watches {
 
     pub(crate) fn is_any_waiting(&self) -> bool {
         self.waiting_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a watch waits for a change from `value`.
+    pub(crate) fn expects(&self, watch: &Watch, value: Option<&[u8]>) -> bool {
+        lock(&self.waiting).expects(watch, value)
     }
 
     /// The watches on a key that expect another value than the one it has now.

@@ -105,8 +105,10 @@ impl Transaction {
             if let (None, Some(version)) = (&state.read, state.requested_version.or(state.ended_version)) {
                 return Ok(version);
             }
-            if state.read.is_none() && core.faults.on_read_version() {
-                return Err(Error::FUTURE_VERSION);
+            if state.read.is_none()
+                && let Some(error) = core.faults.on_read_version(state.options.is_batch, state.options.has_tags())
+            {
+                return Err(error);
             }
             Ok(state.read_point(core, true)?.version)
         })
@@ -156,13 +158,7 @@ impl Transaction {
             let (watch, expected) = (Arc::clone(&waiting.watch), waiting.expected.clone());
             core.start_watch(waiting);
             // The committer looks at the table after each commit, so only what was committed before needs a look here.
-            let now = core.versions.acquire(false).and_then(|point| {
-                point.snapshot.with(|stored| {
-                    let value = stored.get(&watch.key).map_err(|_| Error::IO_ERROR)?;
-                    Ok(value.map(<[u8]>::to_vec))
-                })
-            });
-            if now != Ok(expected) {
+            if core.newest_value(&watch.key) != Ok(expected) {
                 core.fire(&watch);
             }
         }

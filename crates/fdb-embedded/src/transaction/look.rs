@@ -9,7 +9,6 @@ use crate::read::range::{RangeRead, Rules};
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key};
 use crate::read::view::{View, ViewError, ViewResult};
-use crate::shared::buggify::ReadFault;
 use crate::shared::core::Core;
 use crate::transaction::state::State;
 
@@ -70,10 +69,8 @@ fn look_at<T>(
 ) -> Result<T> {
     state.has_read = true;
     state.reads = state.reads.saturating_add(1);
-    match core.faults.on_read(state.reads) {
-        Some(ReadFault::TooOld) => return Err(Error::TRANSACTION_TOO_OLD),
-        Some(ReadFault::FutureVersion) => return Err(Error::FUTURE_VERSION),
-        None => {}
+    if let Some(error) = core.faults.on_read(state.reads) {
+        return Err(error);
     }
     state.read_point(core, false)?;
     let State { read: Some(point), writes, options, known, .. } = state else { return Err(Error::INTERNAL_ERROR) };

@@ -41,6 +41,8 @@ pub(crate) struct TransactionOptions {
     pub(crate) special_key_space_relaxed: bool,
     pub(crate) special_key_space_writes: bool,
     pub(crate) bypass_unreadable: bool,
+    /// The transaction has low priority, which matters for its faults alone.
+    pub(crate) is_batch: bool,
     tags: Vec<Vec<u8>>,
     /// The transaction's name in logs, of which there are none here.
     identifier: Option<Vec<u8>>,
@@ -66,6 +68,7 @@ impl Default for TransactionOptions {
             special_key_space_relaxed: false,
             special_key_space_writes: false,
             bypass_unreadable: false,
+            is_batch: false,
             tags: Vec::new(),
             identifier: None,
         }
@@ -175,14 +178,23 @@ impl TransactionOptions {
             800 | 801 => self.tag(present(value)?)?,
             900 if present(value)?.len() != SPAN_BYTES => return Err(Error::INVALID_OPTION_VALUE),
             1100 => flag(value, &mut self.bypass_unreadable)?,
-            // Priorities, tracing, locality and the like mean nothing in one process.
-            10 | 20 | 23 | 40 | 50 | 52 | 200 | 201 | 300 | 400 | 406 | 505 | 710 | 711 | 1000 | 1101 | 1102 => {
+            200 => {
+                no_value(value)?;
+                self.is_batch = false;
+            }
+            201 => flag(value, &mut self.is_batch)?,
+            // Tracing, locality and the like mean nothing in one process.
+            10 | 20 | 23 | 40 | 50 | 52 | 300 | 400 | 406 | 505 | 710 | 711 | 1000 | 1101 | 1102 => {
                 no_value(value)?;
             }
             code if is_known(code) => {}
             _ => return Err(Error::INVALID_OPTION),
         }
         Ok(())
+    }
+
+    pub(crate) fn has_tags(&self) -> bool {
+        !self.tags.is_empty()
     }
 
     fn identify(&mut self, identifier: &[u8]) -> Result<()> {

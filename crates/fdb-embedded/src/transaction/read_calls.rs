@@ -1,5 +1,7 @@
 //! The calls that read: keys, ranges, and what they come to.
 
+use std::sync::Arc;
+
 use crate::base::error::{Error, Result};
 use crate::base::key_space::{METADATA_VERSION_KEY, SYSTEM_END, read_key_bytes_max};
 use crate::read::limits::{Limits, RangeOptions};
@@ -9,6 +11,7 @@ use crate::read::range_size::Measured;
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, get_key};
 use crate::read::{mapped, range_size};
+use crate::shared::core::Core;
 use crate::shared::{status, timekeeper};
 use crate::transaction::calls::Transaction;
 use crate::transaction::look::{get, read_range, settle, view, view_stored};
@@ -109,8 +112,13 @@ impl Transaction {
                 true => Rules::Native,
                 false => Rules::ReadYourWrites,
             };
-            let read = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
-            let result = read_range(state, core, read, options.snapshot)?;
+            let mut read = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let rows_max = shorten(core, &mut read.limits);
+            let result = match rows_max {
+                Some(0) => RangeResult { more: read_nothing(state, core)?, ..RangeResult::default() },
+                _ => read_range(state, core, read, options.snapshot)?,
+            };
+            count_page(core, rows_max, &result);
             core.counters.keys_read.add(result.pairs.len() as u64);
             core.counters.bytes_read.add(result.arena.len() as u64);
             state.cost.add_read(result.arena.len());
@@ -141,8 +149,16 @@ impl Transaction {
                 return Err(Error::UNSUPPORTED_OPERATION);
             }
             let rules = Rules::ReadYourWrites;
-            let index = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let mut index = RangeRead { begin, end, limits, reverse: options.reverse, rules, max_key };
+            let rows_max = shorten(core, &mut index.limits);
+            if rows_max == Some(0) {
+                let mut nothing = MappedRange::default();
+                nothing.index.more = read_nothing(state, core)?;
+                count_page(core, rows_max, &nothing.index);
+                return Ok(nothing);
+            }
             let read = view_stored(state, core, |view| Ok(mapped::read(view, index, mapper)))??;
+            count_page(core, rows_max, &read.answer.index);
             let ranges = || read.answer.records.iter().map(|records| &records.pairs).chain([&read.answer.index]);
             core.counters.keys_read.add(ranges().map(|range| range.pairs.len() as u64).sum());
             core.counters.bytes_read.add(ranges().map(|range| range.arena.len() as u64).sum());
@@ -167,7 +183,8 @@ impl Transaction {
             return Err(Error::INVERTED_RANGE);
         }
         self.with(|state, _| state.check_usable())?;
-        range_size::size(self.measured(), begin, end)
+        let size = range_size::size(self.measured(), begin, end)?;
+        Ok(self.core().faults.on_size(size))
     }
 
     /// Keys that cut `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included. A piece of more than
@@ -188,7 +205,9 @@ impl Transaction {
         if chunk_size_bytes <= 0 {
             return Err(Error::CLIENT_INVALID_OPERATION);
         }
-        range_size::split_points(self.measured(), begin, end, chunk_size_bytes)
+        let mut points = range_size::split_points(self.measured(), begin, end, chunk_size_bytes)?;
+        self.core().faults.on_split_points(&mut points);
+        Ok(points)
     }
 
     /// Where a key is kept: one made-up address, since it is this process; none for a key past the system keys. It has a
@@ -199,6 +218,28 @@ impl Transaction {
     pub fn get_addresses_for_key(&self, key: &[u8]) -> Result<Vec<String>> {
         self.with(|state, _| state.check_usable())?;
         Ok((key < SYSTEM_END).then(|| status::ADDRESS.to_owned()).into_iter().collect())
+    }
+}
+
+/// Lets a fault lower the rows of a page, so that it answers `more` and conflicts with its rows alone, as where a limit ends
+/// it. Returns the rows that are left; 0: the page has none, and nothing is read.
+fn shorten(core: &Core, limits: &mut Limits) -> Option<u32> {
+    let rows = core.faults.on_page(limits.rows)?;
+    limits.rows = Some(rows);
+    Some(rows)
+}
+
+/// Stands for the read of a page without rows: it needs a read version and fails as any read, but conflicts with nothing.
+/// Returns that there is more.
+fn read_nothing(state: &mut State, core: &Arc<Core>) -> Result<bool> {
+    view_stored(state, core, |_| Ok(()))?;
+    Ok(true)
+}
+
+/// Counts a page that a fault ended.
+fn count_page(core: &Core, rows_max: Option<u32>, page: &RangeResult) {
+    if rows_max.is_some_and(|rows| page.more && page.pairs.len() == rows as usize) {
+        core.faults.count_page(page.pairs.len());
     }
 }
 

@@ -51,11 +51,13 @@ pub fn range(
         let from = KeySelector { key: &begin.0, or_equal: begin.1, offset: 1 };
         let page = transaction.get_range(from, KeySelector::first_greater_or_equal(&end), &options)?;
         pairs.extend(page.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
-        let Some((last, _)) = pairs.last().filter(|_| page.more && options.limit == 0) else { return Ok(pairs) };
-        if options.reverse {
-            end.clone_from(last);
-        } else {
-            begin = (last.clone(), true);
+        if !page.more || options.limit != 0 {
+            return Ok(pairs);
+        }
+        match pairs.last() {
+            Some((last, _)) if options.reverse => end.clone_from(last),
+            Some((last, _)) => begin = (last.clone(), true),
+            None => {}
         }
         options.iteration += 1;
     }

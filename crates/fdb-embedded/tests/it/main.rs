@@ -18,5 +18,6 @@ mod oracle;
 mod oracle_pages;
 mod packing;
 mod pages;
+mod short_pages;
 mod special_keys;
 mod time_keeper;

@@ -55,7 +55,7 @@ impl Disk {
     }
 
     /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None` where a
-    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED` says which.
+    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` says which.
     pub fn with_faults() -> Option<Disk> {
         let Some(engine) = foundationdb_sys::backend::embedded() else {
             println!("skipped: needs the embedded engine");

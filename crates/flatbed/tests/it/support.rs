@@ -67,7 +67,7 @@ pub fn before() -> Option<PathBuf> {
     before.map(PathBuf::from)
 }
 
-/// What `FLATBED_FDB_BUGGIFY` is to be: `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment, or another seed each
+/// What `FLATBED_FDB_BUGGIFY` is to be: `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` of the environment, or another seed each
 /// time. Nothing on a cluster, which does not know it.
 pub fn faults() -> Option<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();

@@ -42,6 +42,19 @@ pub struct Store {
     _directory: Option<tempfile::TempDir>,
 }
 
+/// Faults with the chance of short pages that `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` gives, else 30 %.
+fn buggify(probability: f64, seed: u64) -> fdb_embedded::Buggify {
+    let faults = fdb_embedded::Buggify::new(probability, seed);
+    match std::env::var("FLATBED_TEST_FAULTS").ok() {
+        None => faults,
+        Some(text) => {
+            let given =
+                fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]");
+            faults.with_short_pages(given.short_pages)
+        }
+    }
+}
+
 impl Store {
     pub fn new() -> Store {
         // SAFETY: the network is stopped by nobody before the process ends.
@@ -82,7 +95,7 @@ impl Store {
             return None;
         };
         let mut options = fdb_embedded::OpenOptions::default();
-        options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+        options.buggify = Some(buggify(probability, seed));
         Some(Store::on(engine, options))
     }
 
@@ -92,7 +105,7 @@ impl Store {
         cluster.has_server = true;
         let mut options = fdb_embedded::OpenOptions::default();
         options.simulated = Some(cluster);
-        options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+        options.buggify = Some(buggify(probability, seed));
         Some(Store::on(engine()?, options))
     }
 

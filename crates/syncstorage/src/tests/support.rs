@@ -84,7 +84,7 @@ impl Storage {
     }
 
     /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None` where a
-    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED` says which.
+    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` says which.
     pub(crate) fn with_faults() -> Option<Storage> {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
         let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));

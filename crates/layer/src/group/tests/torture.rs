@@ -146,7 +146,7 @@ pub(super) fn store(faults: Option<u64>) -> Option<(Arc<foundationdb::Database>,
     let engine = foundationdb_sys::backend::embedded()?;
     let directory = tempfile::tempdir().unwrap();
     let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify { probability: 0.03, seed });
+    options.buggify = Some(fdb_embedded::Buggify::new(0.03, seed));
     let database = engine.open(directory.path(), options).unwrap();
     // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
     let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };

@@ -16,7 +16,7 @@ pub(crate) async fn with_faults(
     crate::fenced::network();
     let directory = tempfile::tempdir().unwrap();
     let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify { probability, seed });
+    options.buggify = Some(fdb_embedded::Buggify::new(probability, seed));
     let database = engine.open(directory.path(), options).unwrap();
     // SAFETY: the pointer is a database that nobody else destroys.
     let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
