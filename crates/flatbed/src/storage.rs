@@ -236,7 +236,7 @@ fn engine_figures(stats: &Stats, has_faults: bool) -> Vec<Family> {
 
 fn boot() -> Result<NetworkAutoStop, FdbError> {
     let network = FdbApiBuilder::default().build()?;
-    // SAFETY: the guard is dropped before the process ends: by `Storage::close`, or on the way out with an error. The
-    // one other way out, a second signal, runs nothing of the library's.
+    // SAFETY: the guard is dropped before the process ends: by `Storage::close`, or on the way out with an error. Where
+    // the process exits without that, foundationdb-sys stops the network. A second signal runs nothing of the library's.
     unsafe { network.boot() }
 }

@@ -10,6 +10,26 @@ use fdb_capi::{
 use crate::backend::{Active, active};
 use crate::declared::each_function;
 use crate::embedded;
+use crate::exit;
+
+/// What is done around a call of some functions.
+macro_rules! around {
+    (fdb_run_network, $call:expr) => {
+        // SAFETY: there is a network to be stopped, since it runs.
+        exit::run_network(|| $call, || unsafe { fdb_stop_network() })
+    };
+    (fdb_create_database, $call:expr) => {{
+        exit::register();
+        $call
+    }};
+    (fdb_database_create_transaction, $call:expr) => {{
+        exit::note_transaction();
+        $call
+    }};
+    ($name:ident, $call:expr) => {
+        $call
+    };
+}
 
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {
@@ -21,13 +41,14 @@ macro_rules! functions {
             #[inline]
             #[allow(clippy::too_many_arguments, reason = "as in C")]
             pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $ret)? {
-                match active() {
+                exit::hold_if_over();
+                around!($name, match active() {
                     // SAFETY: the caller keeps the contract of the C API, and the backend does not change.
                     #[allow(unused_unsafe, reason = "some of the engine's functions are safe")]
                     Active::Embedded => unsafe { embedded::$name($($arg),*) },
                     // SAFETY: as above.
                     Active::Library(table) => unsafe { (table.$name)($($arg),*) },
-                }
+                })
             }
         )*
     };

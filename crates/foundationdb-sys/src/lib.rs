@@ -10,11 +10,13 @@
 pub mod backend;
 mod declared;
 mod embedded;
+mod exit;
 mod functions;
 mod options;
 mod table;
 mod versions;
 
+pub use exit::NETWORK_THREAD;
 pub use fdb_capi::{
     FDBCallback, FDBDatabase, FDBFuture, FDBKey, FDBKeyValue, FDBMappedKeyValue, FDBTenant, FDBTransaction, fdb_bool_t,
     fdb_error_t,

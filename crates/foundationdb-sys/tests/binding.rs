@@ -33,7 +33,7 @@ fn open(test: &str) -> (Arc<Database>, Vec<u8>) {
                 path.to_str().expect("UTF-8").to_owned()
             }
         };
-        // SAFETY: once in the process; stopped by nobody before it ends.
+        // SAFETY: once in the process; foundationdb-sys stops it when the process ends.
         let network = unsafe { foundationdb::boot() };
         let database = Arc::new(Database::from_path(&path).expect("opened"));
         Process { database, cluster_file: path, _network: network, _directory: directory }

@@ -116,7 +116,7 @@ fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().ok_or("DIRECTORY COUNT")?;
     let count = arguments.next().map_or(Ok(100_000), |count| count.parse())?;
-    // SAFETY: the network is stopped by nobody before the process ends.
+    // SAFETY: foundationdb-sys stops the network when the process ends.
     let network = unsafe { foundationdb::boot() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(measure(Path::new(&directory), count));

@@ -18,7 +18,7 @@ use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDoc
 /// Starts FoundationDB's client, once for all tests of the process.
 pub(crate) fn network() {
     static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
-    // SAFETY: the network is stopped by nobody before the process ends.
+    // SAFETY: foundationdb-sys stops the network when the process ends.
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
 }
 

@@ -53,7 +53,7 @@ async fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().ok_or("a directory")?;
     let documents: u64 = arguments.next().ok_or("how many documents")?.parse()?;
-    // SAFETY: the network is stopped by nobody before the process ends.
+    // SAFETY: foundationdb-sys stops the network when the process ends.
     let _network = unsafe { foundationdb::boot() };
     let cluster_file = Path::new(&directory).join("embedded.cluster");
     std::fs::write(&cluster_file, "embedded:views@data\n")?;

@@ -72,7 +72,7 @@ async fn open(database: &Arc<foundationdb::Database>, root: &[u8]) -> (Layer, Au
 /// Starts FoundationDB's client, once for all tests of the process.
 fn network() {
     static NETWORK: std::sync::OnceLock<foundationdb::api::NetworkAutoStop> = std::sync::OnceLock::new();
-    // SAFETY: the network is stopped by nobody before the process ends.
+    // SAFETY: foundationdb-sys stops the network when the process ends.
     #[allow(unsafe_code, reason = "the client is started once, as a program does")]
     NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
 }

@@ -41,7 +41,7 @@ pub struct Disk {
 
 impl Disk {
     pub fn new() -> Disk {
-        // SAFETY: the network is stopped by nobody before the process ends.
+        // SAFETY: foundationdb-sys stops the network when the process ends.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
         let open = |path: &str| Arc::new(foundationdb::Database::from_path(path).unwrap());
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {

@@ -97,7 +97,7 @@ impl Bench {
         let cluster_file = directory.join("fdb.cluster");
         std::fs::write(&cluster_file, "embedded:bench@engine\n").expect("the cluster file is written");
         foundationdb_sys::backend::select(foundationdb_sys::backend::Backend::Embedded).expect("chosen first");
-        // SAFETY: once in the process; stopped by nobody before it ends.
+        // SAFETY: once in the process; foundationdb-sys stops it when the process ends.
         let network = unsafe { foundationdb::boot() };
         let database = Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
         let database = Arc::new(database);

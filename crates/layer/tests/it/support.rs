@@ -57,7 +57,7 @@ fn buggify(probability: f64, seed: u64) -> fdb_embedded::Buggify {
 
 impl Store {
     pub fn new() -> Store {
-        // SAFETY: the network is stopped by nobody before the process ends.
+        // SAFETY: foundationdb-sys stops the network when the process ends.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
             let fdb = foundationdb::Database::from_path(&path).expect("the cluster file opens");

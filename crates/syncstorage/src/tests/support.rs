@@ -65,7 +65,7 @@ impl Default for TestClock {
 
 impl Storage {
     pub(crate) fn new() -> Storage {
-        // SAFETY: the network is stopped by nobody before the process ends.
+        // SAFETY: foundationdb-sys stops the network when the process ends.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
         let (clock, limits) = (TestClock::default(), Limits::default());
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
