@@ -44,5 +44,35 @@ pub(crate) fn command(settings: &Settings) -> String {
         StorageChoice::DataDirectory(path) => format!("--data-dir {}", path.display()),
     };
     let root = settings.root.as_ref().map(|root| format!(" --root {root}")).unwrap_or_default();
-    format!("flatbed renew {storage}{root}")
+    // Of a cluster alone: the embedded engine needs no library.
+    let library = match (&settings.storage, &settings.fdb_library) {
+        (StorageChoice::ClusterFile(_), Some(path)) => format!(" --fdb-library {}", path.display()),
+        _ => String::new(),
+    };
+    format!("flatbed renew {storage}{root}{library}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::settings::from_environment;
+
+    #[test]
+    fn the_command_renews_the_storage_that_was_named() {
+        let command = |variables: &[(&str, &str)]| {
+            let variables: HashMap<String, String> =
+                variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            command(&Settings::resolve(&[from_environment(&variables)]).unwrap())
+        };
+        let (file, library) = (("FLATBED_CLUSTER_FILE", "/c"), ("FLATBED_FDB_LIBRARY", "/l/libfdb_c.so"));
+        let root = ("FLATBED_ROOT", "r");
+        assert_eq!(command(&[file]), "flatbed renew --cluster-file /c");
+        assert_eq!(
+            command(&[file, root, library]),
+            "flatbed renew --cluster-file /c --root r --fdb-library /l/libfdb_c.so"
+        );
+        assert_eq!(command(&[("FLATBED_DATA_DIR", "/d"), root, library]), "flatbed renew --data-dir /d --root r");
+    }
 }

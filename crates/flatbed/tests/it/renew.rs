@@ -75,6 +75,8 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
         }
         let checked = check("other", &data);
         if !checked.status.success() {
+            let reason = String::from_utf8_lossy(&checked.stderr).into_owned();
+            assert!(reason.contains("interrupted"), "{:?} {reason}", checked.status);
             // A server that is started now says what to do.
             let (status, _, error) = done("serve", &data);
             let command = arguments("renew", &data).join(" ");
