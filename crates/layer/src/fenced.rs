@@ -43,9 +43,9 @@ pub(crate) async fn layer_judged_by(
             (path.to_str().unwrap().to_owned(), Some(directory))
         }
     };
-    let fdb = foundationdb::Database::from_path(&path).unwrap();
-    let (layer, authority) =
-        Layer::open(Arc::new(fdb), LayerOptions { root, ..LayerOptions::default() }, judge).await.unwrap();
+    let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
+    crate::neighbour::begin_if_asked(&fdb);
+    let (layer, authority) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, judge).await.unwrap();
     layer.database("db", authority.for_job("test")).create(&CreateOptions::default()).await.unwrap();
     (layer, authority, directory)
 }

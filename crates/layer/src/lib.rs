@@ -45,6 +45,7 @@ mod layer;
 mod lease;
 mod many_names;
 mod metrics;
+mod neighbour;
 mod read;
 mod record_change;
 pub mod renew;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::neighbour;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
@@ -60,26 +61,23 @@ impl Store {
         // SAFETY: foundationdb-sys stops the network when the process ends.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
         if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
-            let fdb = foundationdb::Database::from_path(&path).expect("the cluster file opens");
+            let fdb = Arc::new(foundationdb::Database::from_path(&path).expect("the cluster file opens"));
+            neighbour::begin_if_asked(&fdb);
             // A process has several stores. The name is short, as it is in every key.
             static STORES: AtomicU32 = AtomicU32::new(0);
             let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_micros();
             let number = STORES.fetch_add(1, Ordering::Relaxed);
             let root = format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes();
-            return Store {
-                fdb: Arc::new(fdb),
-                root,
-                shards: default_shards(),
-                layers: AtomicU32::new(0),
-                _directory: None,
-            };
+            return Store { fdb, root, shards: default_shards(), layers: AtomicU32::new(0), _directory: None };
         }
         let directory = tempfile::tempdir().expect("a temporary directory");
         let cluster_file = directory.path().join("embedded.cluster");
         std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
         let fdb = foundationdb::Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
+        let fdb = Arc::new(fdb);
+        neighbour::begin_if_asked(&fdb);
         Store {
-            fdb: Arc::new(fdb),
+            fdb,
             root: b"t".to_vec(),
             shards: default_shards(),
             layers: AtomicU32::new(0),

@@ -9,6 +9,7 @@ mod channels;
 
 use std::sync::Arc;
 
+use crate::neighbour::{is_quiet, version};
 use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, parse};
@@ -602,6 +603,7 @@ async fn creations_cost_other_databases_no_wait() {
     let mut rev = put(&db, "d", None, &body(1)).await.unwrap();
     let known = other.database("db");
     get(&known, "d").await.unwrap();
+    let quiet = version(&store.fdb).await;
     let mut measured = Vec::new();
     for number in 0..10 {
         let text = body(number);
@@ -616,11 +618,13 @@ async fn creations_cost_other_databases_no_wait() {
         created.unwrap();
         assert!(creation.path.depth() <= 3, "{creation:?}");
     }
-    // The first ones may have had something to read that is cached since.
-    let (edit, got) = measured[1];
-    assert_eq!((edit.path.depth(), got.path.depth()), (3, 2));
-    assert!(measured[1..].iter().all(|(other, another)| other.path == edit.path && another.path == got.path));
-    assert!(measured[1..].iter().all(|(other, _)| other.point_reads == edit.point_reads));
+    // The first ones may have had something to read that is cached since. Where other roots' records change, each may.
+    if is_quiet(&store.fdb, &quiet).await {
+        let (edit, got) = measured[1];
+        assert_eq!((edit.path.depth(), got.path.depth()), (3, 2));
+        assert!(measured[1..].iter().all(|(other, another)| other.path == edit.path && another.path == got.path));
+        assert!(measured[1..].iter().all(|(other, _)| other.point_reads == edit.point_reads));
+    }
     other.delete_database("new0").await.unwrap();
     let (read, got) = waits::count(get(&known, "d")).await;
     read.unwrap();
