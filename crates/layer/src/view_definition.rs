@@ -14,8 +14,9 @@ use sha2::{Digest, Sha256};
 use crate::view_functions::GroupSource;
 
 /// Raised where the same definition is kept otherwise in storage, or rows of the same document come out otherwise: all groups
-/// are built anew then.
-const FORMAT: u32 = 3;
+/// are built anew then. Programs of format 3 and before could end the first build of a group on a cluster before all documents
+/// were mapped.
+const FORMAT: u32 = 4;
 
 /// The language of a design document that names none.
 const JAVASCRIPT: &str = "javascript";
@@ -159,7 +160,7 @@ impl GroupDefinition {
         for source in &sources {
             group.add(source, &mut written)?;
         }
-        group.signature = group.sign();
+        group.signature = group.sign(FORMAT);
         Ok(Some(group))
     }
 
@@ -198,13 +199,19 @@ impl GroupDefinition {
         Ok(())
     }
 
-    fn sign(&self) -> Signature {
+    /// The signature that a program of the format before gave the group.
+    #[cfg(test)]
+    pub(crate) fn signature_before(&self) -> Signature {
+        self.sign(FORMAT - 1)
+    }
+
+    fn sign(&self, format: u32) -> Signature {
         let mut hash = Sha256::new();
         let mut part = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_be_bytes());
             hash.update(bytes);
         };
-        part(&FORMAT.to_be_bytes());
+        part(&format.to_be_bytes());
         part(self.language.as_bytes());
         let GroupOptions { local_seq, include_design, partitioned } = self.options;
         part(&[u8::from(local_seq), u8::from(include_design), if partitioned { 1 } else { 2 }]);

@@ -8,7 +8,7 @@ use crate::document::edit::{Document, GetOptions};
 use crate::error::{Error, Refusal, Result, ViewFailure};
 use crate::handle::Reader;
 use crate::index::definitions::write_record;
-use crate::index::groups::{group_named_by, mark_changed, name_group};
+use crate::index::groups::{group_named_by, mark_changed, name_group, remove_unnamed};
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -185,6 +185,11 @@ impl Operation for Enter<'_> {
         }
         let mut record = instance.record.clone();
         name_group(&mut record, id, Some(self.signature));
+        if group_named_by(&record, id).is_none() {
+            // Groups that no design document names make room: where signatures change, each group leaves one.
+            remove_unnamed(trx, &instance.keys, &mut record, u64::MAX)?;
+            name_group(&mut record, id, Some(self.signature));
+        }
         if group_named_by(&record, id).is_none() {
             return Ok(Entered::NoRoom);
         }

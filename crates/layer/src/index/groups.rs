@@ -12,6 +12,7 @@ use crate::index::definitions::{ENTRY_BYTES, RECORD_BYTES_MAX, write_record};
 use crate::index::maintainers::Within;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
+use crate::store::keys::Keys;
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
@@ -116,6 +117,23 @@ pub(crate) fn mark_changed(
     Ok(())
 }
 
+/// Takes the groups that no design document has named since some time out of a record, which is to be written, and clears what they
+/// have. Returns their numbers.
+pub(crate) fn remove_unnamed(
+    trx: &Transaction,
+    keys: &Keys,
+    record: &mut proto::DatabaseRecord,
+    until_ms: u64,
+) -> Result<Vec<u64>> {
+    let goes =
+        |index: &proto::Index| is_group(index) && index.named_by.is_empty() && index.unnamed_since_ms <= until_ms;
+    let gone: Vec<u64> = record.indexes.iter().filter(|index| goes(index)).map(|index| index.number).collect();
+    record.indexes.retain(|index| !goes(index));
+    // Whoever writes into a group has the record as a read conflict.
+    gone.iter().try_for_each(|number| Quiet(trx).clear_range(&keys.index(*number)))?;
+    Ok(gone)
+}
+
 /// Drops the groups that no design document has named since some time. Returns the numbers of those that are gone.
 pub(crate) struct DropUnnamed<'a> {
     pub inner: &'a Inner,
@@ -129,18 +147,11 @@ impl Operation for DropUnnamed<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u64>> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        let goes = |index: &proto::Index| {
-            is_group(index) && index.named_by.is_empty() && index.unnamed_since_ms <= self.until_ms
-        };
-        let gone: Vec<u64> =
-            instance.record.indexes.iter().filter(|index| goes(index)).map(|index| index.number).collect();
+        let mut record = instance.record.clone();
+        let gone = remove_unnamed(trx, &instance.keys, &mut record, self.until_ms)?;
         if gone.is_empty() {
             return Ok(gone);
         }
-        let mut record = instance.record.clone();
-        record.indexes.retain(|index| !goes(index));
-        // Whoever writes into a group has the record as a read conflict.
-        gone.iter().try_for_each(|number| Quiet(trx).clear_range(&instance.keys.index(*number)))?;
         write_record(&Within { inner: self.inner, trx, instance: &instance }, record);
         Ok(gone)
     }

@@ -5,21 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::define;
+use flatbed_flatten::json::{Limits, parse};
+
 use super::functions::Texts;
+use super::{compare, define, mapped, put, violations};
 use crate::error::{Result, ViewFailure};
 use crate::fenced::database;
+use crate::group::attend::{Attended, attend_at};
 use crate::group::updater::ensure;
 use crate::handle::Database;
 use crate::index::definitions::write_record;
-use crate::index::groups::groups_of;
+use crate::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
 use crate::index::maintainers::Within;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::once::now_ms;
+use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_updates::GroupId;
 
-/// Gives the only group a signature that nothing has, and names.
+/// Gives the first group another signature, and a name.
 struct Resign<'a> {
     db: &'a Database,
+    signature: Signature,
     named_by: &'a str,
 }
 
@@ -30,7 +36,8 @@ impl Operation for Resign<'_> {
         let inner = &self.db.inner;
         let instance = inner.resolve_for_write(trx, &self.db.name).await?;
         let mut record = instance.record.clone();
-        (record.indexes[0].definition, record.indexes[0].named_by) = (vec![9; 16], vec![self.named_by.to_owned()]);
+        (record.indexes[0].definition, record.indexes[0].named_by) =
+            (self.signature.to_vec(), vec![self.named_by.to_owned()]);
         let id = (record.namespace, record.indexes[0].number);
         write_record(&Within { inner, trx, instance: &instance }, record);
         Ok(id)
@@ -39,7 +46,9 @@ impl Operation for Resign<'_> {
 
 /// Lets such a group be followed, to the end of that; by how many documents groups are named then, and what failed.
 async fn followed(db: &Database, named_by: &str) -> (Vec<usize>, Option<ViewFailure>) {
-    let id = transaction::write(&db.inner.db, &db.inner.metrics, &mut Resign { db, named_by }).await.unwrap();
+    // Which nothing has.
+    let mut resign = Resign { db, signature: [9; 16], named_by };
+    let id = transaction::write(&db.inner.db, &db.inner.metrics, &mut resign).await.unwrap();
     let state = db.inner.views.group(id);
     // Not while it is said to have failed for want of functions.
     let until = tokio::time::Instant::now() + Duration::from_secs(20);
@@ -65,4 +74,130 @@ async fn a_group_that_nothing_defines_is_named_anew_or_left() {
     assert_eq!(followed(&db, "_design/v").await, (vec![0, 1], None));
     db.view_cleanup().await.unwrap();
     assert_eq!(followed(&db, "_design/none").await, (vec![1], Some(ViewFailure::Changed)));
+}
+
+/// Takes rows out of the first group, as if its build had ended too early.
+struct LoseRows<'a> {
+    db: &'a Database,
+}
+
+impl Operation for LoseRows<'_> {
+    type Output = usize;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<usize> {
+        let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
+        let rows = instance.keys.view(instance.record.indexes[0].number).rows(0, &[], None);
+        let page = trx.get_range(&page_of(&rows, 20, true), 1, true).await?;
+        page.iter().for_each(|row| trx.clear(row.key()));
+        Ok(page.len())
+    }
+}
+
+/// Whether the groups of a database are named, by their numbers.
+async fn are_named(db: &Database) -> Vec<(u64, bool)> {
+    db.exists().await.unwrap();
+    let instance = db.inner.cached("db").unwrap();
+    groups_of(&instance.record).map(|group| (group.number, !group.named_by.is_empty())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
+    let (db, _directory) = mapped().await;
+    for n in 0..40 {
+        put(&db, &format!("d{n:02}"), Some(&format!(r#"{{"n":{n}}}"#))).await;
+    }
+    define(&db, "_design/v", &[("n", "n|_sum")]).await;
+    compare(&db, "_design/v", "n", "n").await;
+    let body = parse(br#"{"views":{"n":{"map":"n","reduce":"_sum"}}}"#, &Limits::default()).unwrap();
+    let definition = GroupDefinition::of_design(&body, false).unwrap().expect("a group");
+    let signature = definition.signature_before();
+    assert_ne!(signature, definition.signature);
+    let (fdb, metrics) = (&db.inner.db, &db.inner.metrics);
+    assert_eq!(transaction::write(fdb, metrics, &mut LoseRows { db: &db }).await.unwrap(), 20);
+    let found = violations(&db).await;
+    assert!(found.len() >= 20, "the checker finds what is lost: {found:?}");
+    transaction::write(fdb, metrics, &mut Resign { db: &db, signature, named_by: "_design/v" }).await.unwrap();
+    assert_eq!(are_named(&db).await, [(1, true)]);
+
+    // A query finds the new group, and waits until it is built. Each further one finds it at once.
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!(are_named(&db).await, [(1, false), (2, true)]);
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+    let built = metrics.view_groups_built.get();
+    put(&db, "new", Some(r#"{"n":7}"#)).await;
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!(metrics.view_groups_built.get(), built);
+
+    // The older program names its own once more, and this one takes it back.
+    transaction::write(fdb, metrics, &mut NameFirst { db: &db }).await.unwrap();
+    assert_eq!(are_named(&db).await, [(1, true), (2, false)]);
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!((are_named(&db).await, metrics.view_groups_built.get()), (vec![(1, false), (2, true)], built));
+
+    // What is left goes after a day.
+    let later = now_ms() + UNNAMED_KEPT_FOR_MS + 1;
+    assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), Attended::Through);
+    assert_eq!(are_named(&db).await, [(2, true)]);
+    let trx = Transaction::begin(fdb, metrics).unwrap();
+    let all = db.inner.cached("db").unwrap().keys.index(1);
+    assert!(trx.get_range(&page_of(&all, 1, false), 1, true).await.unwrap().is_empty());
+    compare(&db, "_design/v", "n", "n").await;
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+}
+
+/// Has the first group named by the design document, as a program does that signs it so.
+struct NameFirst<'a> {
+    db: &'a Database,
+}
+
+impl Operation for NameFirst<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let inner = &self.db.inner;
+        let instance = inner.resolve_for_write(trx, &self.db.name).await?;
+        let mut record = instance.record.clone();
+        let signature = Signature::try_from(record.indexes[0].definition.as_slice()).unwrap();
+        name_group(&mut record, "_design/v", Some(&signature));
+        write_record(&Within { inner, trx, instance: &instance }, record);
+        Ok(())
+    }
+}
+
+/// A database may have as many groups as there is room for, and each leaves one when signatures change.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_are_left_make_room() {
+    let (db, _directory) = mapped().await;
+    put(&db, "d", Some(r#"{"n":1}"#)).await;
+    define(&db, "_design/v", &[("n", "n")]).await;
+    compare(&db, "_design/v", "n", "n").await;
+    transaction::write(&db.inner.db, &db.inner.metrics, &mut Fill { db: &db }).await.unwrap();
+    let named = are_named(&db).await;
+    assert!(named.len() == GROUPS_MAX && named.iter().all(|(_, is_named)| *is_named));
+    compare(&db, "_design/v", "n", "n").await;
+    let named = are_named(&db).await;
+    assert_eq!((named.len(), named[0], named[GROUPS_MAX - 1]), (GROUPS_MAX, (2, true), (GROUPS_MAX as u64 + 1, true)));
+}
+
+/// Makes as many groups as there can be, all of them named; the first one's signature is not that of its design document.
+struct Fill<'a> {
+    db: &'a Database,
+}
+
+impl Operation for Fill<'_> {
+    type Output = ();
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+        let inner = &self.db.inner;
+        let instance = inner.resolve_for_write(trx, &self.db.name).await?;
+        let mut record = instance.record.clone();
+        for number in 0..GROUPS_MAX as u16 - 1 {
+            let mut signature = [7; 16];
+            signature[..2].copy_from_slice(&number.to_be_bytes());
+            name_group(&mut record, &format!("_design/{number}"), Some(&signature));
+        }
+        record.indexes[0].definition = vec![9; 16];
+        write_record(&Within { inner, trx, instance: &instance }, record);
+        Ok(())
+    }
 }
