@@ -175,14 +175,17 @@ pub(crate) fn answer_at(withheld: Withheld, due: Due) {
 }
 
 /// Moves the clock of a simulated cluster to its next answer that somebody waits for with a callback, which comes from
-/// this call; the answers before it are delivered too. False where none is under way. It is for a runtime that has
-/// nothing else to do, see [`VirtualClock::advance`].
+/// this call; the answers before it are delivered too. It stops at a sleeper that the clock wakes as well. False where
+/// nobody waits. It is for a runtime that has nothing else to do, see [`VirtualClock::advance`].
 pub fn advance(clock: &VirtualClock) -> bool {
     let before = CALLS_BACK.replace(true);
     HAS_CALLED_BACK.set(false);
-    while clock.advance() && !HAS_CALLED_BACK.get() {}
+    let mut has_woken = clock.take_woken();
+    while !has_woken && clock.advance() && !HAS_CALLED_BACK.get() {
+        has_woken = clock.take_woken();
+    }
     CALLS_BACK.set(before);
-    HAS_CALLED_BACK.get()
+    has_woken || HAS_CALLED_BACK.get()
 }
 
 /// Calls a future's callbacks; [`advance`] learns of it.

@@ -1,5 +1,7 @@
 //! What the engine's threads and all transactions share.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,7 +21,7 @@ use crate::shared::open_options::{CLEAR_RECORDS_MAX, OpenOptions};
 use crate::shared::pending_reads::PendingReads;
 use crate::shared::queue::{CommitQueue, Committed, Complete, Failure};
 use crate::shared::rates::Rates;
-use crate::shared::simulation::{CommitAnswer, Moment, Simulation};
+use crate::shared::simulation::{CommitAnswer, Moment, Simulation, fraction};
 use crate::shared::stats::{Counters, Stats};
 use crate::shared::timekeeper::TimeKeeper;
 use crate::shared::timer::Timer;
@@ -179,9 +181,11 @@ impl Core {
         });
     }
 
-    /// Gives a commit its answer, which faults may delay; by now others see what it wrote.
+    /// Gives a commit its answer, which faults may delay; by now others see what it wrote. A simulated cluster adds the
+    /// delay to its own ([`Core::deliver`]).
     pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<Committed, Failure>) {
-        match self.faults.on_commit_answer() {
+        let delay = if self.simulation.is_some() { None } else { self.faults.on_commit_answer() };
+        match delay {
             Some(delay) => {
                 self.timer.schedule(Instant::now() + delay, move || complete(answer));
             }
@@ -267,9 +271,16 @@ impl Core {
         }
     }
 
-    /// Calls when a simulated cluster answers a commit.
+    /// Calls when a simulated cluster answers a commit, which faults may delay.
     pub(crate) fn deliver(&self, answer: CommitAnswer, call: impl FnOnce() + Send + 'static) {
-        self.at(answer.due, call);
+        let delay = self.faults.on_commit_answer().unwrap_or_default();
+        self.at(answer.due + delay, call);
+    }
+
+    /// From 0 to 1, for the spread of retries; reproducible where time is virtual, and only there.
+    pub(crate) fn spread(&self) -> f64 {
+        let by_clock = self.simulation.as_ref().and_then(Simulation::spread);
+        by_clock.unwrap_or_else(|| fraction(RandomState::new().hash_one(0u8)))
     }
 }
 

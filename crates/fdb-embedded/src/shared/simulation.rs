@@ -8,7 +8,10 @@
 //! moves it on to the next answer: with it what happens does not depend on how fast the machine is.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::base::call::{Call, shielded};
@@ -103,7 +106,7 @@ impl Simulation {
         Simulation { cluster, opened: Instant::now(), idle_from: Mutex::default() }
     }
 
-    fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.cluster.clock.as_ref().map_or_else(|| self.opened.elapsed(), |clock| clock.now())
     }
 
@@ -170,6 +173,14 @@ impl Simulation {
         }
     }
 
+    /// From 0 to 1, for the spread of retries, where time is virtual: by what the clock was asked before.
+    pub(crate) fn spread(&self) -> Option<f64> {
+        let clock = self.cluster.clock.as_ref()?;
+        let asked = lock(&clock.inner).next;
+        // Multiples of the golden ratio: neighbours lie far apart.
+        Some(fraction(asked.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
     /// When a moment of its time is by the machine's; `None` where its time is another.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         self.cluster.clock.is_none().then(|| self.opened + moment)
@@ -186,6 +197,11 @@ impl Simulation {
     }
 }
 
+/// From 0 to 1, by the upper bits of a number.
+pub(crate) fn fraction(number: u64) -> f64 {
+    (number >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// The answer of a commit that is to come.
 pub(crate) struct CommitAnswer {
     pub(crate) due: Moment,
@@ -197,6 +213,8 @@ pub(crate) struct CommitAnswer {
 pub struct VirtualClock {
     inner: Mutex<Inner>,
     settled: Condvar,
+    /// A sleeper's time has come since [`VirtualClock::take_woken`].
+    has_woken: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -231,6 +249,13 @@ impl Drop for Expected {
     }
 }
 
+/// What a sleeper waits for.
+#[derive(Default)]
+struct Slept {
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
 impl VirtualClock {
     /// Time since the clock was made, as far as it was moved.
     pub fn now(&self) -> Duration {
@@ -250,6 +275,36 @@ impl VirtualClock {
         drop(inner);
         shielded(call);
         true
+    }
+
+    /// Waits until the clock was moved on by `time`, which counts from this call. The clock stops there as at an answer.
+    pub fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let slept = Arc::<Mutex<Slept>>::default();
+        let (sleeper, has_woken) = (Arc::downgrade(&slept), Arc::clone(&self.has_woken));
+        let wake = move || {
+            let Some(sleeper) = sleeper.upgrade() else { return };
+            let mut slept = lock(&sleeper);
+            slept.is_over = true;
+            if let Some(waker) = slept.waker.take() {
+                drop(slept);
+                has_woken.store(true, Ordering::Relaxed);
+                waker.wake();
+            }
+        };
+        self.schedule(self.now() + time, Box::new(wake));
+        poll_fn(move |context| {
+            let mut slept = lock(&slept);
+            if slept.is_over {
+                return Poll::Ready(());
+            }
+            slept.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
+    }
+
+    /// Whether the clock has woken a sleeper since this was asked last.
+    pub fn take_woken(&self) -> bool {
+        self.has_woken.swap(false, Ordering::Relaxed)
     }
 
     fn schedule(&self, moment: Moment, call: Call) {

@@ -1,7 +1,5 @@
 //! The transaction: FoundationDB's calls over one [`State`].
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -226,7 +224,7 @@ impl Transaction {
             if let Some(error) = state.ended {
                 return Some((done, error));
             }
-            let delay = match crate::transaction::retry::delay(state, code, random()) {
+            let delay = match crate::transaction::retry::delay(state, code, core.spread()) {
                 Ok(delay) => delay,
                 Err(error) => {
                     state.end(Error::TRANSACTION_CANCELLED);
@@ -314,9 +312,4 @@ fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Opti
     let value = look(state, core, false, |view, known| get(view, known, key))?;
     state.add_read_conflict_of(key);
     Ok(value)
-}
-
-/// From 0 to 1, for the spread of retries; not reproducible, and need not be.
-fn random() -> f64 {
-    (RandomState::new().hash_one(0u8) >> 11) as f64 / (1u64 << 53) as f64
 }

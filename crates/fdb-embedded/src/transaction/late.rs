@@ -104,13 +104,15 @@ impl Transaction {
     #[inline]
     pub fn next_delivery(&self, question: Question, bytes: impl FnOnce() -> usize) -> Delivery {
         let core = self.core();
-        if let Some(simulation) = &core.simulation
-            && let Some(due) = self.with(|state, _| simulation.answer_due(state.asker(), question, bytes()))
-        {
-            let fault = core.faults.on_read_answer().unwrap_or_default();
-            return Delivery::Simulated(Due(due + fault));
+        let fault = core.faults.on_read_answer();
+        if let Some(simulation) = &core.simulation {
+            let due = self.with(|state, _| simulation.answer_due(state.asker(), question, bytes()));
+            // A fault delays also what no server was asked for, such as a read that was refused.
+            if let Some(due) = due.or_else(|| fault.map(|_| simulation.now())) {
+                return Delivery::Simulated(Due(due + fault.unwrap_or_default()));
+            }
         }
-        match core.faults.on_read_answer() {
+        match fault {
             Some(delay) => Delivery::After(delay),
             None if core.pending_reads.is_next() => Delivery::WhenAskedFor,
             None => Delivery::AtOnce,

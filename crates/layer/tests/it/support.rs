@@ -110,10 +110,29 @@ impl Store {
     /// On the embedded engine with a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock
     /// that stands still until it is moved.
     pub fn simulated(engine: Embedded, clock: &Arc<fdb_embedded::VirtualClock>) -> Store {
+        Store::on_clock(engine, clock, None)
+    }
+
+    /// The same with faults, which follow from the seed alone as long as one thread calls.
+    pub fn simulated_with_faults(
+        engine: Embedded,
+        clock: &Arc<fdb_embedded::VirtualClock>,
+        probability: f64,
+        seed: u64,
+    ) -> Store {
+        Store::on_clock(engine, clock, Some(fdb_embedded::Buggify { probability, seed }))
+    }
+
+    fn on_clock(
+        engine: Embedded,
+        clock: &Arc<fdb_embedded::VirtualClock>,
+        faults: Option<fdb_embedded::Buggify>,
+    ) -> Store {
         let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
         cluster.clock = Some(Arc::clone(clock));
         let mut options = fdb_embedded::OpenOptions::default();
         options.simulated = Some(cluster);
+        options.buggify = faults;
         Store::on(engine, options)
     }
 
