@@ -1,6 +1,9 @@
 //! Jobs of which several processes have one in common: a lease says which of them works.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -112,8 +115,11 @@ pub async fn try_lead<J: Job, L: Leases>(
     let stale = claim.seen().as_ref().and_then(|seen| seen.stale(begun, claim.silence_max)).cloned();
     match leases.take(job.id(), &claim.owner, stale.as_ref()).await {
         Ok(TakenLease::Ours(before)) => {
+            if Instant::now() >= claim.extend(begun) {
+                tracing::debug!(kind = job.kind(), job = job.id(), "a job's lease was given too late");
+                return None;
+            }
             job.restore(&before.state);
-            claim.extend(begun);
             claim.is_ours.send_replace(true);
             let end = hold(job, claim, leases, backoff, begun).await;
             claim.is_ours.send_replace(false);
@@ -141,16 +147,32 @@ async fn hold<J: Job, L: Leases>(
 ) -> End {
     let fence = fence(job, claim.owner, leases);
     let end = tokio::select! {
-        end = supervise(&**job, backoff, Some(fence)) => end,
+        // First: a process that was stopped for a while learns here that the lease is lost, before its run continues.
+        biased;
         // The run is dropped where it stands: nothing further of it is recorded.
         () = renew(&**job, claim, &**leases, begun) => End::Superseded,
+        end = while_valid(claim, supervise(&**job, backoff, Some(fence))) => end,
     };
     job.status().rest();
     if let End::Done = end {
+        let state = job.state();
+        // Another process may have the lease before the answer comes.
+        claim.is_ours.send_replace(false);
         // A lease that is gone already need not be released.
-        let _ = leases.hold(job.id(), &claim.owner, &job.state(), true).await;
+        let _ = leases.hold(job.id(), &claim.owner, &state, true).await;
     }
     end
+}
+
+/// Polls the run only while the lease is ours without doubt: the timer that ends it may be late.
+async fn while_valid(claim: &Claim, run: impl Future<Output = End>) -> End {
+    let mut run = pin!(run);
+    poll_fn(
+        |context| {
+            if claim.is_valid(Instant::now()) { run.as_mut().poll(context) } else { Poll::Ready(End::Superseded) }
+        },
+    )
+    .await
 }
 
 /// Returns once the lease is lost, or might be.
@@ -191,6 +213,9 @@ fn fence<J: Job, L: Leases>(job: &Arc<J>, owner: Owner, leases: &Arc<L>) -> Fenc
         })
     })
 }
+
+#[cfg(test)]
+mod contest;
 
 #[cfg(test)]
 mod tests {
