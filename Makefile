@@ -7,15 +7,19 @@ target := $(or $(CARGO_TARGET_DIR),target)
 # nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does. Either
 # goes on behind a test that fails, so that a run tells of all of them.
 runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test) --no-fail-fast
-# What the tests are built of: everywhere the same, so that nothing is built twice. The feature does nothing until the
-# environment asks for it; `make run` builds without it.
-tested := --workspace --features flatbed/otel
+# The selection of packages and features that the tests, the lints and the documentation are built of. Another one turns
+# on other features of dependencies, and cargo builds all that depends on them again. The feature `otel` does nothing
+# until the environment asks for it; `make run` builds without it.
+tested := --workspace --features flatbed/otel,flatbed/test-build
 
 bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
-.PHONY: help fuzz run test test-worker lint rust-tests client-tests bindings-tests test-oracle memcheck sanitize crash mutants attack bench bench-worker \
+# The parts of `make test`, in their order; `.ci/run` times each.
+parts := lint test-build client-tests rust-tests doc-tests bindings-tests
+
+.PHONY: help fuzz run test parts test-worker $(parts) test-oracle memcheck sanitize crash mutants attack bench bench-worker \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -25,25 +29,33 @@ run: need-rust ## build and serve on the embedded engine at 127.0.0.1:5984
 	cargo build --release --package flatbed
 	exec $(target)/release/flatbed serve
 
-test: lint client-tests rust-tests bindings-tests ## all checks and tests
+test: $(parts) ## all checks and tests
 
+parts:
+	@echo $(parts)
+
+# The second run of clippy checks the program without `otel`; all other crates are as in the first.
 lint: need-rust
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy --package flatbed --all-targets --features otel -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
+	cargo clippy $(tested) --all-targets -- -D warnings
+	cargo clippy --workspace --features flatbed/test-build --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc $(tested) --no-deps --document-private-items
 	cargo test --quiet --package flatbed-tidy
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check licenses bans sources; fi
 
-# The binary is among what the tests are built of.
-client-tests: need-rust need-npm tests/node_modules/.package-lock.json
+test-build: need-rust
 	cargo test $(tested) --no-run
+
+# The binary is among what the tests are built of.
+client-tests: need-npm test-build tests/node_modules/.package-lock.json
 	cd tests && CARGO_TARGET_DIR='$(abspath $(target))' npm test
 
 rust-tests: need-rust
 	cargo $(runner) $(tested)
-	# What must not compile: nextest runs no tests of documentation.
-	cargo test --package flatbed-layer --package flatbed-service --doc
+
+# nextest runs no tests of documentation. Crates without any say `doctest = false`.
+doc-tests: need-rust
+	cargo test $(tested) --doc
 
 # Properties that say themselves how many cases they take keep to that. What is found goes into tests, as an example.
 fuzz: need-rust ## parsers of what comes from outside, and whole requests, by property; CASES=20000 inputs each
@@ -102,8 +114,7 @@ sanitize: need-rust $(bindings)/venv/installed ## the tests of the C API and the
 	  cargo build -Zbuild-std --target $(host) --target-dir $(target)/thread --package fdb-c; \
 	  $(run-bindings) --library $(target)/thread/$(host)/debug --sanitizer thread c
 
-bindings-library: need-rust $(bindings)/venv/installed
-	cargo test $(tested) --no-run
+bindings-library: need-python test-build $(bindings)/venv/installed
 	mkdir -p $(bindings)/lib
 	ln -sf '$(abspath $(target))/debug/deps/libfdb_c.so' $(bindings)/lib/libfdb_c.so
 

@@ -30,9 +30,29 @@ pub fn broken(text: &str) -> Vec<String> {
     broken
 }
 
+/// Whether a doc comment has an example that rustdoc compiles.
+pub fn has_example(text: &str) -> bool {
+    const RUST: [&str; 6] = ["", "rust", "ignore", "should_panic", "no_run", "compile_fail"];
+    let mut is_open = false;
+    text.lines().map(str::trim_start).any(|line| {
+        let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let Some(fence) = comment.and_then(|comment| comment.trim_start().strip_prefix("```")) else { return false };
+        is_open = !is_open;
+        is_open && RUST.contains(&fence.split(',').next().unwrap_or_default().trim())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn examples_are_told_from_drawings() {
+        assert!(
+            has_example("    /// ```\n    /// f();\n    /// ```") && has_example("//! ```compile_fail,E0061\n//! ```")
+        );
+        assert!(!has_example("/// ```text\n/// a -> b\n/// ```") && !has_example("// ```\nlet fence = \"```\";"));
+    }
 
     #[test]
     fn each_rule_can_be_broken() {

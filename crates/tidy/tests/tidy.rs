@@ -58,6 +58,23 @@ fn sources_are_short_and_finished() {
 }
 
 #[test]
+fn examples_in_documentation_are_tested() {
+    let mut broken = Vec::new();
+    for of in crates::of_workspace(&root()).unwrap() {
+        let directory = root().join("crates").join(&of.name);
+        let is_tested = !read(&directory.join("Cargo.toml")).lines().any(|line| line == "doctest = false");
+        let has_library = directory.join("src/lib.rs").exists();
+        let sources = with_ending(&directory.join("src"), ".rs").unwrap();
+        let has_example = sources.iter().any(|path| sources::has_example(&read(path)));
+        if has_library && is_tested != has_example {
+            let says = if is_tested { "has none, and not `doctest = false`" } else { "says `doctest = false`" };
+            broken.push(format!("{} {says}", of.name));
+        }
+    }
+    assert_none("examples in doc comments", &broken);
+}
+
+#[test]
 fn subjects_of_commits_are_short() {
     let Some(subjects) = commits::subjects(&root()) else {
         eprintln!("skipped: no git, or no repository");
