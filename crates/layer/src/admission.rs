@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use foundationdb::FdbResult;
-use foundationdb::future::{FdbSlice, FdbValues};
+use foundationdb::future::FdbSlice;
 use foundationdb::options::ConflictRangeType;
 use futures_util::future::join_all;
 
@@ -25,7 +25,7 @@ use crate::layer::Inner;
 use crate::store::database_name::{USER_ID_PREFIX, USERS};
 use crate::store::keys::{KeyRange, METADATA_VERSION};
 use crate::store::records::Info;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, conflict_with, page_of};
+use crate::store::transaction::{self, Attempt, BoxedPageRead, Operation, Transaction, conflict_with};
 
 type Admitted = std::result::Result<(), Refusal>;
 
@@ -40,7 +40,7 @@ struct InfoRead {
 struct SettingRead {
     fence: Arc<SettingFence>,
     range: KeyRange,
-    read: Option<Pin<Box<dyn Future<Output = FdbResult<FdbValues>> + Send + Sync>>>,
+    read: Option<BoxedPageRead>,
 }
 
 impl SettingRead {
@@ -54,18 +54,17 @@ impl SettingRead {
             }
         };
         let is_same = fence.state.as_ref().is_some_and(|state| state.is_as_of(records));
-        let read: Option<Pin<Box<_>>> =
-            (!is_same).then(|| Box::pin(trx.get_range(&page_of(&range, 1, false), 1, true)) as _);
+        let read = (!is_same).then(|| trx.range(&range, true).begin(Some(1)).boxed());
         SettingRead { fence: Arc::clone(fence), range, read }
     }
 
-    async fn judged(self) -> Result<JudgedSetting> {
+    async fn judged(self, trx: &Transaction) -> Result<JudgedSetting> {
         let SettingRead { fence, range, read } = self;
         let is_same = match read {
             None => true,
             Some(read) => {
-                let rows = read.await?;
-                let found = rows.first().map(|row| row.value());
+                let first = read.finish(trx).await?;
+                let found = first.get(0).map(|row| row.value());
                 found == fence.found.as_ref().map(|(_, text)| text.as_bytes())
             }
         };
@@ -136,13 +135,13 @@ impl Arriving {
     }
 
     /// Waits for the reads.
-    pub(crate) async fn arrived(self) -> Result<Admissions> {
+    pub(crate) async fn arrived(self, trx: &Transaction) -> Result<Admissions> {
         let reads = self.reads.into_iter().map(|InfoRead { fence, key, read }| async move {
             let info = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
             let is_same = info.map(|info| info.winner) == fence.rev;
             Ok::<_, Error>((fence, Judged { is_same, key: Some(key) }))
         });
-        let settings = join_all(self.settings.into_iter().map(SettingRead::judged));
+        let settings = join_all(self.settings.into_iter().map(|setting| setting.judged(trx)));
         let (reads, settings) = futures_util::future::join(join_all(reads), settings).await;
         let settings = settings.into_iter().collect::<Result<_>>()?;
         let mut judged = HashMap::new();
@@ -219,7 +218,7 @@ impl Writer<'_> {
 
     /// The same, of a record that was read besides.
     pub(crate) async fn admitted_by(self, trx: &Transaction, security: &SecurityOf) -> Result<()> {
-        Ok(self.arriving.arrived().await?.admit(trx, self.actor, security)??)
+        Ok(self.arriving.arrived(trx).await?.admit(trx, self.actor, security)??)
     }
 }
 

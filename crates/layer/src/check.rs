@@ -33,7 +33,6 @@ use crate::store::keys::{BucketKeys, Counter, KeyRange, Subspace};
 use crate::store::proto;
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::upgrade::is_kept;
 use document::{DocumentCheck, Sums};
@@ -488,7 +487,7 @@ impl Operation for HasBlob<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
         same_instance(self.inner, self.name, self.instance, trx).await?;
         let rows = self.instance.keys.blob_rows(self.id);
-        Ok(!trx.get_range(&page_of(&rows, 1, false), 1, true).await?.is_empty())
+        Ok(trx.range(&rows, true).any().await?)
     }
 }
 
@@ -518,11 +517,11 @@ impl Operation for DocumentPage<'_> {
         let indexes: Vec<_> = indexes_of(&now).collect();
         let keys = &self.instance.keys;
         let compacted = trx.get(&keys.compacted(), true);
-        let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
+        let page = trx.range(&self.range, true).page(PAGE_KEYS).await?;
         let compacted = compacted.await?.map(|bytes| proto::Compacted::decode(&*bytes)).transpose()?;
         let compacted = compacted.filter(|compacted| compacted.incarnation == now.incarnation());
         let compacted = &compacted.unwrap_or_default();
-        let more = page.more() || page.len() == PAGE_KEYS;
+        let more = !page.is_all();
         let mut ids: Vec<String> = Vec::new();
         let mut found = Vec::new();
         for row in &page {
@@ -601,8 +600,8 @@ impl Operation for IndexPage<'_> {
     type Output = (u64, Option<Seq>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
-        let entries: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+        let page = trx.range(&self.range, true).page(PAGE_KEYS).await?;
+        let entries = page.to_vec();
         let checks: Vec<BoxFuture<'_, Result<Option<String>>>> =
             entries.iter().map(|(key, value)| Box::pin(self.entry(trx, key, value)) as _).collect();
         let reasons: Vec<Option<String>> = iter(checks).buffered(CHECKED_AT_ONCE).try_collect().await?;
@@ -612,16 +611,11 @@ impl Operation for IndexPage<'_> {
         };
         let wrong = entries.iter().zip(reasons).filter_map(|((key, _), reason)| Some((key, reason?)));
         let violations = wrong.map(|(key, reason)| format!("{kind} entry {}: {reason}", hex(key))).collect();
-        let more = page.more() || page.len() == PAGE_KEYS;
-        let next = page
-            .last()
-            .filter(|_| more)
-            .map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
         let last = match self.kind {
             IndexKind::BySeq(bucket) => page.last().and_then(|last| bucket.by_seq_parse(last.key()).ok()),
             _ => None,
         };
-        Ok((page.len() as u64, last, violations, next))
+        Ok((page.len() as u64, last, violations, page.rest))
     }
 }
 
@@ -648,12 +642,11 @@ async fn read_keys<T: Send>(
 ) -> Result<Vec<T>> {
     struct KeysPage<'a, F>(&'a KeyRange, &'a F);
     impl<T: Send, F: Fn(&[u8], &[u8]) -> Result<T> + Send + Sync> Operation for KeysPage<'_, F> {
-        type Output = (Vec<T>, Option<Vec<u8>>);
+        type Output = (Vec<T>, Option<KeyRange>);
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-            let page = trx.get_range(&page_of(self.0, PAGE_KEYS, false), 1, true).await?;
-            let more = page.more() || page.len() == PAGE_KEYS;
-            let next = page.last().filter(|_| more).map(|last| [last.key(), &[0]].concat());
-            Ok((page.iter().map(|row| (self.1)(row.key(), row.value())).collect::<Result<_>>()?, next))
+            let page = trx.range(self.0, true).page(PAGE_KEYS).await?;
+            let found = page.iter().map(|row| (self.1)(row.key(), row.value())).collect::<Result<_>>()?;
+            Ok((found, page.rest))
         }
     }
     let mut all = Vec::new();
@@ -663,7 +656,7 @@ async fn read_keys<T: Send>(
         let (found, next) = run(inner, &mut KeysPage(&range, &take)).await?;
         all.extend(found);
         match next {
-            Some(begin) => range.begin = begin,
+            Some(rest) => range = rest,
             None => return Ok(all),
         }
     }
@@ -679,8 +672,8 @@ impl Operation for NextNamespace<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
         let range = self.inner.keys.namespaces_from(self.from);
-        let page = trx.get_range(&page_of(&range, 1, false), 1, true).await?;
-        page.first().map(|row| self.inner.keys.namespace_of(row.key())).transpose()
+        let first = trx.range(&range, true).first(1).await?;
+        first.first().map(|row| self.inner.keys.namespace_of(row.key())).transpose()
     }
 }
 

@@ -1,8 +1,5 @@
 //! The names of all databases, in their order.
 
-use foundationdb::RangeOption;
-use foundationdb::options::StreamingMode;
-
 use crate::error::Result;
 use crate::layer::{Inner, Layer};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -63,14 +60,10 @@ impl Operation for List<'_> {
             return Ok(names);
         }
         let mut skip = wanted.skip;
-        let mut option = RangeOption {
-            mode: StreamingMode::WantAll,
-            reverse: wanted.descending,
-            ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
-        };
-        loop {
-            let rows = trx.get_range(&option, 1, true).await?;
-            for row in &rows {
+        let mut rest = Some(range);
+        while let Some(range) = rest {
+            let page = trx.range(&range, true).reverse(wanted.descending).reply().await?;
+            for row in &page {
                 if skip > 0 {
                     skip -= 1;
                     continue;
@@ -80,10 +73,8 @@ impl Operation for List<'_> {
                     return Ok(names);
                 }
             }
-            match option.next_range(&rows) {
-                Some(next) => option = next,
-                None => return Ok(names),
-            }
+            rest = page.rest;
         }
+        Ok(names)
     }
 }

@@ -10,6 +10,7 @@ use crate::document::fields::Allocated;
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
+use crate::store::keys::KeyRange;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
@@ -261,9 +262,7 @@ async fn nothing_is_written_while_a_renewal_goes_on() {
 }
 
 async fn everything(db: &Database) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let trx = db.inner.db.create_trx().unwrap();
-    let (begin, end) = (db.inner.keys.instance(), db.inner.keys.end());
-    let option = foundationdb::RangeOption::from((begin.as_slice(), end.as_slice()));
-    let page = trx.get_range(&option, 1, true).await.unwrap();
-    page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect()
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let range = KeyRange { begin: db.inner.keys.instance(), end: db.inner.keys.end() };
+    trx.range(&range, true).all(10_000).await.unwrap().to_vec()
 }

@@ -67,14 +67,8 @@ impl Operation for Downgrade<'_> {
     }
 }
 
-async fn all(trx: &Transaction, mut range: KeyRange) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut rows = Vec::new();
-    loop {
-        let page = trx.get_range(&transaction::page_of(&range, 1_000, false), 1, true).await?;
-        rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
-        let Some(last) = page.last().filter(|_| page.more() || page.len() == 1_000) else { return Ok(rows) };
-        range.begin = [last.key(), &[0]].concat();
-    }
+async fn all(trx: &Transaction, range: KeyRange) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    Ok(trx.range(&range, true).all(1_000_000).await?.to_vec())
 }
 
 /// The formats of the root and of the database, and how many segments lie under keys of either format.

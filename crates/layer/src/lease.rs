@@ -18,7 +18,6 @@ use crate::store::keys::KeyRange;
 use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::root::epoch_for_write;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Leases of a page.
@@ -402,7 +401,7 @@ impl Operation for List<'_> {
             begin.push(0);
         }
         let range = KeyRange { begin, end };
-        let rows = trx.get_range(&page_of(&range, PAGE_LEASES_MAX, false), 1, true).await?;
+        let rows = trx.range(&range, true).page(PAGE_LEASES_MAX).await?;
         rows.iter().map(|row| Ok((instance.keys.lease_id(row.key())?, decode(row.value())?))).collect()
     }
 }
@@ -449,7 +448,7 @@ mod tests {
         assert!(leases.hold("a", &two, b"", true).await.unwrap());
         let range = db.inner.keys.leases();
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        assert!(trx.get_range(&page_of(&range, 1, false), 1, true).await.unwrap().is_empty());
+        assert!(!trx.range(&range, true).any().await.unwrap());
         // Taken anew it is not the one that was seen before.
         assert!(matches!(leases.take("a", &two, None).await.unwrap(), TakenLease::Ours(_)));
         assert!(matches!(leases.take("a", &one, Some(&seen)).await.unwrap(), TakenLease::Others(_)));

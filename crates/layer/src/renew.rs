@@ -34,7 +34,6 @@ use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
 use crate::store::once::random_id;
 use crate::store::proto;
 use crate::store::root_upgrade::{Upgrade, begin_renewal, check_store, end_renewal, is_renewing, move_updates};
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{newest_stamps, touch_newest};
 
@@ -221,16 +220,13 @@ impl Operation for Records<'_> {
     type Output = (Vec<(Vec<u8>, String, proto::DatabaseRecord)>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(self.range, RECORDS_AT_ONCE, false), 1, true).await?;
-        let more = page.more() || page.len() == RECORDS_AT_ONCE;
+        let page = trx.range(self.range, true).page(RECORDS_AT_ONCE).await?;
         let mut records = Vec::with_capacity(page.len());
         for row in &page {
             let record = proto::DatabaseRecord::decode(row.value())?;
             check_record(&record, own_collation())?;
             records.push((row.key().to_vec(), self.keys.database_name(row.key())?, record));
         }
-        let last = page.last().filter(|_| more);
-        let next = last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
-        Ok((records, next))
+        Ok((records, page.rest))
     }
 }

@@ -41,7 +41,7 @@ use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::winner::Bodies;
 
 /// Documents of a transaction.
@@ -308,8 +308,8 @@ impl Operation for Page<'_> {
         let mut infos = Vec::new();
         // Tombstones are in channels, too, and stand in no index by id. A document's first key is its info.
         while infos.len() < DOCUMENTS_AT_ONCE {
-            let page = trx.get_range(&page_of(&range, 1, false), 1, true).await?;
-            let Some(row) = page.first() else { break };
+            let first = trx.range(&range, true).first(1).await?;
+            let Some(row) = first.first() else { break };
             let (id, _, _) = keys.split_document(row.key())?;
             let document = keys.document(&id);
             range.begin = document.whole().end;

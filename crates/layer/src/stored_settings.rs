@@ -19,7 +19,7 @@ use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{epoch_for_write, in_use};
 use crate::store::root_upgrade::{has_settings, name_settings};
-use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
 /// Settings that are stored at most.
 pub const STORED_SETTINGS_MAX: usize = 500;
@@ -148,21 +148,11 @@ impl Operation for Look<'_> {
 /// All settings, as the transaction finds them.
 async fn all(trx: &Transaction, keys: &RootKeys, snapshot: bool) -> Result<StoredSettings> {
     let mut settings = StoredSettings::new();
-    let mut range = keys.settings();
-    loop {
-        let page = trx.get_range(&page_of(&range, STORED_SETTINGS_MAX, false), 1, snapshot).await?;
-        for row in &page {
-            let text = std::str::from_utf8(row.value()).map_err(|_| Error::Corrupt("a setting is not UTF-8".into()))?;
-            settings.insert(keys.split_setting(row.key())?, text.to_owned());
-        }
-        if settings.len() > STORED_SETTINGS_MAX {
-            return Err(Error::Corrupt("there are more stored settings than there can be".into()));
-        }
-        match page.last().filter(|_| page.more()) {
-            Some(last) => range.begin = [last.key(), &[0]].concat(),
-            None => return Ok(settings),
-        }
+    for row in trx.range(&keys.settings(), snapshot).all(STORED_SETTINGS_MAX).await?.iter() {
+        let text = std::str::from_utf8(row.value()).map_err(|_| Error::Corrupt("a setting is not UTF-8".into()))?;
+        settings.insert(keys.split_setting(row.key())?, text.to_owned());
     }
+    Ok(settings)
 }
 
 /// Whether there is room for what is to be stored.

@@ -10,7 +10,7 @@ use crate::feed::updates;
 use crate::layer::{Inner, Layer};
 use crate::store::once::now_ms;
 use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// For how long what a later event supersedes, and the mark of an operation, is kept: followers see each event until then,
 /// and no operation is tried for nearly as long.
@@ -49,7 +49,7 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
             let range = self.0.keys.marks_until(self.1);
-            if trx.get_range(&page_of(&range, 1, false), 1, true).await?.is_empty() {
+            if !trx.range(&range, true).any().await? {
                 return Ok(false);
             }
             epoch_for_write(trx, &self.0.keys).await?;
@@ -68,7 +68,7 @@ pub(crate) async fn are_marks_left(inner: &Inner) -> Result<bool> {
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
             let range = self.0.keys.marks_until(u64::MAX);
-            Ok(!trx.get_range(&page_of(&range, 1, false), 1, true).await?.is_empty())
+            Ok(trx.range(&range, true).any().await?)
         }
     }
     transaction::read(&inner.db, &inner.metrics, &mut Look(inner)).await

@@ -171,8 +171,7 @@ async fn as_many_purges_are_remembered_as_the_limit_says() {
     let range = instance.keys.purges();
     let count = async || {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let option = foundationdb::RangeOption::from((&range.begin[..], &range.end[..]));
-        trx.get_range(&option, 1, true).await.unwrap().len()
+        trx.range(&range, true).all(1_000).await.unwrap().len()
     };
     for number in 1..7 {
         replicate(&db, "d", "1-a").await;

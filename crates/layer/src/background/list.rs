@@ -14,7 +14,7 @@ use crate::store::keys::{DueKey, KeyRange};
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::sweeper;
 
 /// Entries that a process takes notice of at once.
@@ -66,8 +66,8 @@ impl Operation for Look<'_> {
             }
         }
         if !found.slices.is_empty() {
-            let leases = trx.get_range(&page_of(&keys.leases(), ENTRIES_MAX, false), 1, true).await?;
-            for row in &leases {
+            let leases = trx.range(&keys.leases(), true).first(ENTRIES_MAX).await?;
+            for row in leases.iter() {
                 if let Ok(slice) = keys.lease_id(row.key())?.parse() {
                     found.leases.insert(slice, lease::decode(row.value())?);
                 }
@@ -79,7 +79,7 @@ impl Operation for Look<'_> {
 
 impl Look<'_> {
     async fn page(&self, trx: &Transaction, range: &KeyRange, found: &mut Found) -> Result<bool> {
-        let page = trx.get_range(&page_of(range, ENTRIES_MAX, false), 1, true).await?;
+        let page = trx.range(range, true).page(ENTRIES_MAX).await?;
         for row in &page {
             let entry = self.inner.keys.split_due(row.key()).and_then(|key| {
                 let due = proto::Due::decode(row.value())?;
@@ -92,7 +92,7 @@ impl Look<'_> {
                 Err(error) => tracing::warn!(%error, "an entry of what is due cannot be read"),
             }
         }
-        Ok(page.more() || page.len() == ENTRIES_MAX)
+        Ok(!page.is_all())
     }
 }
 

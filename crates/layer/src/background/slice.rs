@@ -268,7 +268,6 @@ async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
 
 #[cfg(test)]
 mod tests {
-    use foundationdb::RangeOption;
     use prost::Message;
 
     use super::*;
@@ -324,8 +323,7 @@ mod tests {
     async fn compactions_due(inner: &Inner) -> Vec<u32> {
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         let range = inner.keys.due_all();
-        let option = RangeOption::from((range.begin.as_slice(), range.end.as_slice()));
-        let rows = trx.get_range(&option, 1, true).await.unwrap();
+        let rows = trx.range(&range, true).all(1_000).await.unwrap();
         let entries = rows.iter().map(|row| (inner.keys.split_due(row.key()).unwrap(), row));
         let compactions = entries.filter(|(key, _)| key.kind == Kind::Compaction as u64);
         compactions.map(|(_, row)| proto::Due::decode(row.value()).unwrap().failures).collect()

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::layer::{Inner, Layer};
 use crate::store::keys::unpack_principal;
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Changes of one database that are read; where there are more, perhaps all users have changed.
 const CHANGES_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
@@ -82,12 +82,12 @@ async fn look_at(
     let is_same = |before: &UsersPlace| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
     let Some(UsersPlace(before)) = before.filter(is_same) else { return Ok(all) };
     let range = instance.keys.changed_principals_after(&before);
-    let rows = trx.get_range(&page_of(&range, CHANGES_MAX, false), 1, true).await?;
-    if rows.more() || rows.len() == CHANGES_MAX {
+    let rows = trx.range(&range, true).first(CHANGES_MAX).await?;
+    if rows.len() == CHANGES_MAX {
         return Ok(all);
     }
     let mut names = Vec::new();
-    for row in &rows {
+    for row in rows.iter() {
         let (kind, name) = unpack_principal(row.value())?;
         if kind == Kind::User {
             names.push(name.into());

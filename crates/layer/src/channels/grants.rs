@@ -19,7 +19,7 @@ use crate::held::Reading;
 use crate::instance::Instance;
 use crate::store::keys::{Keys, pack_principal};
 use crate::store::once::now_ms;
-use crate::store::transaction::{Quiet, Transaction, conflict_with, page_of};
+use crate::store::transaction::{Quiet, Transaction, conflict_with};
 
 /// The place of a transaction's versionstamp, with the least user version: what a transaction gives is had before whatever else it
 /// writes.
@@ -122,11 +122,11 @@ impl Shared {
             let periods = periods.unwrap_or_else(|| Box::pin(trx.get(&key, true)));
             // Behind what the transaction itself has cleared and set; it conflicts as far as it reads.
             let ways = keys.ways(*kind, name, what);
-            let left = made.is_empty().then(|| trx.get_range(&page_of(&ways, 1, false), 1, false));
+            let left = made.is_empty().then(|| trx.range(&ways, false).any());
             async move {
                 let (periods, left) = futures_util::future::join(periods, OptionFuture::from(left)).await;
                 let periods = periods?.map(|found| periods_of(&found)).transpose()?.unwrap_or_default();
-                let is_left = left.transpose()?.is_none_or(|rows| !rows.is_empty());
+                let is_left = left.transpose()?.unwrap_or(true);
                 Ok::<_, crate::error::Error>((thing, key, periods, is_left))
             }
         });

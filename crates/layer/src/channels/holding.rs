@@ -4,12 +4,9 @@
 //! reads: where they are the same, nothing else is. So what somebody gains or loses holds at once, at every process.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_channels::{Given, Held, Kind, OwnRow, Periods, RoleRows, Stamp};
-use foundationdb::FdbResult;
-use foundationdb::future::FdbValues;
 use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
@@ -21,7 +18,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::proto;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::{BoxedPageRead, Transaction};
 
 /// What a user and the user's roles have and had, in rows, that is looked at at most: what is behind it, by name, does not count.
 const ROWS_MAX: usize = 100_000;
@@ -34,9 +31,6 @@ const PAGE_ROWS: usize = 5_000;
 
 /// Roles that are looked at at once.
 const ROLES_AT_ONCE: usize = 64;
-
-/// A page of rows under way.
-type PageReading = Pin<Box<dyn Future<Output = FdbResult<FdbValues>> + Send + Sync>>;
 
 /// What somebody has, being read.
 pub(crate) struct Holding<'a> {
@@ -64,10 +58,7 @@ struct UserReading {
 }
 
 /// Rows of what somebody has, under way.
-struct RowsReading {
-    range: KeyRange,
-    page: PageReading,
-}
+struct RowsReading(BoxedPageRead);
 
 impl<'a> Holding<'a> {
     /// Asks for what is needed to know what somebody has: as snapshots, and nothing where it is plain.
@@ -148,24 +139,19 @@ impl UserReading {
 
 impl RowsReading {
     fn begin(trx: &Transaction, range: KeyRange) -> RowsReading {
-        let page = Box::pin(trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, true));
-        RowsReading { range, page }
+        RowsReading(trx.range(&range, true).begin(Some(PAGE_ROWS)).boxed())
     }
 
     /// The rows, so many at most.
     async fn rows(self, trx: &Transaction, keys: &Keys, max: usize) -> Result<Vec<OwnRow>> {
-        let RowsReading { mut range, mut page } = self;
+        let mut page = self.0.finish(trx).await?;
         let mut rows = Vec::new();
         loop {
-            let found = page.await?;
-            for row in &found {
+            for row in &page {
                 rows.push(row_of(keys, row.key(), row.value())?);
             }
-            match found.last().filter(|_| found.more() && rows.len() < max) {
-                Some(last) => range.begin = [last.key(), &[0]].concat(),
-                None => break,
-            }
-            page = Box::pin(trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, true));
+            let Some(rest) = page.rest.filter(|_| rows.len() < max) else { break };
+            page = trx.range(&rest, true).page(PAGE_ROWS).await?;
         }
         rows.truncate(max);
         Ok(rows)

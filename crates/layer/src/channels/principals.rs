@@ -17,7 +17,7 @@ use crate::store::keys::{Keys, PrincipalPart};
 use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Names of channels and roles that an administrator gives one user or role, in bytes together: they stand in one record, and all may
 /// change in one transaction.
@@ -371,8 +371,8 @@ impl Operation for Delete<'_> {
 /// Clears what a user had and has no more, as far as it is little.
 async fn forget(trx: &Transaction, keys: &Keys, name: &str) -> Result<()> {
     let range = keys.periods_of(Kind::User, name);
-    let rows = trx.get_range(&page_of(&range, FORGOTTEN_MAX, false), 1, false).await?;
-    for row in &rows {
+    let rows = trx.range(&range, false).first(FORGOTTEN_MAX).await?;
+    for row in rows.iter() {
         if crate::channels::holding::periods_of(row.value())?.open().is_none() {
             trx.clear(row.key());
         }
@@ -423,7 +423,7 @@ impl Operation for List<'_> {
         let mut names = Vec::new();
         // Those that are gone are passed over, so that what is empty is the end.
         loop {
-            let page = trx.get_range(&page_of(&range, PAGE_NAMES_MAX, false), 1, true).await?;
+            let page = trx.range(&range, true).page(PAGE_NAMES_MAX).await?;
             for row in &page {
                 if let PrincipalPart::Record { name, .. } = instance.keys.split_principals(row.key())?
                     && proto::Principal::decode(row.value())?.exists
@@ -431,9 +431,9 @@ impl Operation for List<'_> {
                     names.push(name);
                 }
             }
-            match page.last().filter(|_| page.more() && names.is_empty()) {
-                Some(last) => range.begin = [last.key(), &[0]].concat(),
-                None => return Ok(names),
+            match page.rest {
+                Some(rest) if names.is_empty() => range = rest,
+                _ => return Ok(names),
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::store::due::{self, Kind};
 use crate::store::keys::changed_principal_at;
 use crate::store::once::now_ms;
 use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// For how long it is kept which principals have changed, in milliseconds: nobody who follows is behind by nearly as much.
 pub(crate) const KEPT_FOR_MS: u64 = 60 * 60 * 1_000;
@@ -93,7 +93,7 @@ impl Operation for Page<'_> {
             range.begin = [&self.behind[..], &[0]].concat();
         }
         // A session that is prolonged meanwhile conflicts; who changes conflicts with nobody.
-        let rows = trx.get_range(&page_of(&range, PAGE_ROWS, false), 1, self.of == Of::Changes).await?;
+        let rows = trx.range(&range, self.of == Of::Changes).page(PAGE_ROWS).await?;
         let before_ms = self.now_ms.saturating_sub(KEPT_FOR_MS);
         let (mut is_left, mut is_over) = (false, false);
         for row in &rows {
@@ -109,7 +109,7 @@ impl Operation for Page<'_> {
                 is_over = self.of == Of::Changes;
             }
         }
-        let behind = rows.last().filter(|_| rows.more() && !is_over).map(|row| row.key().to_vec());
+        let behind = rows.last().filter(|_| !rows.is_all() && !is_over).map(|row| row.key().to_vec());
         Ok(Found { is_left, behind })
     }
 }

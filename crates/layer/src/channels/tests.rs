@@ -358,8 +358,7 @@ async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
     let changes = async || {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         let range = db.inner.cached("db").unwrap().keys.changed_principals_all();
-        let option = crate::store::transaction::page_of(&range, 9, false);
-        trx.get_range(&option, 1, true).await.unwrap().len()
+        trx.range(&range, true).all(9).await.unwrap().len()
     };
     let sweep = async |at_ms: u64| {
         let until = tokio::time::Instant::now() + std::time::Duration::from_secs(9);

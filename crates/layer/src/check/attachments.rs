@@ -13,7 +13,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
 use crate::store::proto;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Checks every digest's data; its blobs and bytes are added to the sums. Returns how many digests and how many
@@ -116,8 +115,7 @@ impl Operation for Chunks<'_> {
     type Output = Vec<(Vec<u8>, Vec<u8>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(self.range, CHUNKS_READ_AT_ONCE, false), 1, true).await?;
-        Ok(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect())
+        Ok(trx.range(self.range, true).page(CHUNKS_READ_AT_ONCE).await?.to_vec())
     }
 }
 

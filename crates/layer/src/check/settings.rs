@@ -2,12 +2,12 @@
 
 use prost::Message;
 
-use crate::check::{PAGE_KEYS, Report, hex, run};
+use crate::check::{Report, hex, run};
 use crate::error::Result;
 use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::root_upgrade::has_settings;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::stored_settings::STORED_SETTINGS_MAX;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
@@ -27,20 +27,13 @@ impl Operation for Look<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let keys = &self.inner.keys;
-        let (root_key, mut range) = (keys.instance(), keys.settings());
+        let (root_key, range) = (keys.instance(), keys.settings());
         let root = trx.get(&root_key, true);
-        let (mut count, mut violations) = (0, Vec::new());
         let is_right = |key: &[u8], value: &[u8]| keys.split_setting(key).is_ok() && str::from_utf8(value).is_ok();
-        while count <= STORED_SETTINGS_MAX {
-            let page = trx.get_range(&page_of(&range, PAGE_KEYS, false), 1, true).await?;
-            count += page.len();
-            let wrong = page.iter().filter(|row| !is_right(row.key(), row.value()));
-            violations.extend(wrong.map(|row| format!("key {} is no setting", hex(row.key()))));
-            match page.last().filter(|_| page.more()) {
-                Some(last) => range.begin = [last.key(), &[0]].concat(),
-                None => break,
-            }
-        }
+        let rows = trx.range(&range, true).first(STORED_SETTINGS_MAX + 1).await?;
+        let count = rows.len();
+        let wrong = rows.iter().filter(|row| !is_right(row.key(), row.value()));
+        let mut violations: Vec<_> = wrong.map(|row| format!("key {} is no setting", hex(row.key()))).collect();
         if count > STORED_SETTINGS_MAX {
             violations.push(format!("there are more than {STORED_SETTINGS_MAX} stored settings"));
         }

@@ -10,7 +10,6 @@ use crate::layer::Inner;
 use crate::store::buckets::Buckets;
 use crate::store::keys::{KeyRange, bucket_of};
 use crate::store::proto;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::store::updated::{newest_rows, stamp_of};
 
@@ -65,12 +64,10 @@ impl Operation for OldPage<'_> {
     type Output = Page;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
-        let page = trx.get_range(&page_of(self.range, PAGE_KEYS, false), 1, true).await?;
+        let page = trx.range(self.range, true).page(PAGE_KEYS).await?;
         let left = |key: &[u8]| format!("key {} is where a store has newest changes that was not upgraded", hex(key));
         let violations = page.iter().map(|row| left(row.key())).collect();
-        let next =
-            page.last().filter(|_| page.more() || page.len() == PAGE_KEYS).map(|last| behind(self.range, last.key()));
-        Ok((page.len(), violations, next))
+        Ok((page.len(), violations, page.rest))
     }
 }
 
@@ -85,18 +82,12 @@ impl Operation for NewestPage<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
-        let page = trx.get_range(&page_of(self.range, PAGE_KEYS, false), 1, true).await?;
+        let page = trx.range(self.range, true).page(PAGE_KEYS).await?;
         let is_wrong = |key: &[u8], value: &[u8]| keys.newest_update_bucket(key).is_err() || stamp_of(value).is_err();
         let wrong = page.iter().filter(|row| is_wrong(row.key(), row.value()));
         let violations = wrong.map(|row| format!("key {} is no bucket's newest change", hex(row.key()))).collect();
-        let next =
-            page.last().filter(|_| page.more() || page.len() == PAGE_KEYS).map(|last| behind(self.range, last.key()));
-        Ok((page.len(), violations, next))
+        Ok((page.len(), violations, page.rest))
     }
-}
-
-fn behind(range: &KeyRange, last: &[u8]) -> KeyRange {
-    KeyRange { begin: [last, &[0]].concat(), end: range.end.clone() }
 }
 
 /// The stamp of a database's newest change is the one of its own `last_seq`.
@@ -111,9 +102,8 @@ impl Operation for UpdatedPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
         let newest: HashMap<Vec<u8>, Vec<u8>> = newest_rows(trx, keys).await?.into_iter().collect();
-        let page = trx.get_range(&page_of(self.range, PAGE_DATABASES, false), 1, true).await?;
-        let rows: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
-        let more = page.more() || page.len() == PAGE_DATABASES;
+        let page = trx.range(self.range, true).page(PAGE_DATABASES).await?;
+        let rows = page.to_vec();
         let mut violations = Vec::new();
         for (key, value) in &rows {
             let (Ok((name, shard)), Ok(stamp)) = (keys.database_updated_parse(key), stamp_of(value)) else {
@@ -140,8 +130,7 @@ impl Operation for UpdatedPage<'_> {
                 violations.push(format!("{name:?} is listed as changed after the newest change of its bucket"));
             }
         }
-        let next = rows.last().filter(|_| more).map(|(last, _)| behind(self.range, last));
-        Ok((rows.len(), violations, next))
+        Ok((rows.len(), violations, page.rest))
     }
 }
 
@@ -156,9 +145,8 @@ impl Operation for EventsPage<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
-        let page = trx.get_range(&page_of(self.range, PAGE_KEYS, true), 1, true).await?;
-        let rows: Vec<_> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
-        let more = page.more() || page.len() == PAGE_KEYS;
+        let page = trx.range(self.range, true).reverse(true).page(PAGE_KEYS).await?;
+        let rows = page.to_vec();
         let mut violations = Vec::new();
         let mut new = HashSet::new();
         for (key, value) in &rows {
@@ -178,9 +166,7 @@ impl Operation for EventsPage<'_> {
         }
         // Only now: an attempt may be made again.
         self.seen.extend(new);
-        let next = rows.last().filter(|_| more);
-        let next = next.map(|(last, _)| KeyRange { begin: self.range.begin.clone(), end: last.clone() });
-        Ok((rows.len(), violations, next))
+        Ok((rows.len(), violations, page.rest))
     }
 }
 
@@ -193,7 +179,7 @@ impl Operation for LastEvent<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let range = self.inner.keys.database_events();
-        let page = trx.get_range(&page_of(&range, 1, true), 1, true).await?;
-        Ok(page.first().map(|row| row.key().to_vec()))
+        let last = trx.range(&range, true).reverse(true).first(1).await?;
+        Ok(last.first().map(|row| row.key().to_vec()))
     }
 }

@@ -13,7 +13,6 @@ use crate::store::due::{Kind, slice_of};
 use crate::store::keys::{KeyRange, Subspace};
 use crate::store::proto;
 use crate::store::secrets::secrets_of;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// `names`: of all databases.
@@ -85,7 +84,7 @@ impl Operation for Page<'_> {
     type Output = (Vec<(u64, String)>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(&self.range, PAGE_KEYS, false), 1, true).await?;
+        let page = trx.range(&self.range, true).page(PAGE_KEYS).await?;
         let (mut entries, mut violations) = (Vec::new(), Vec::new());
         for row in &page {
             match (self.inner.keys.split_due(row.key()), proto::Due::decode(row.value())) {
@@ -93,9 +92,7 @@ impl Operation for Page<'_> {
                 _ => violations.push(format!("key {} is nothing that is due", hex(row.key()))),
             }
         }
-        let last = page.last().filter(|_| page.more() || page.len() == PAGE_KEYS);
-        let next = last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() });
-        Ok((entries, violations, next))
+        Ok((entries, violations, page.rest))
     }
 }
 
@@ -109,9 +106,9 @@ impl Operation for Leases<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
         let keys = &self.inner.keys;
-        let page = trx.get_range(&page_of(&keys.leases(), PAGE_KEYS, false), 1, true).await?;
+        let leases = trx.range(&keys.leases(), true).first(PAGE_KEYS).await?;
         let is_right = |key: &[u8], value: &[u8]| keys.lease_id(key).is_ok() && lease::decode(value).is_ok();
-        let wrong = page.iter().filter(|row| !is_right(row.key(), row.value()));
+        let wrong = leases.iter().filter(|row| !is_right(row.key(), row.value()));
         Ok(wrong.map(|row| format!("key {} is no lease", hex(row.key()))).collect())
     }
 }
@@ -134,7 +131,7 @@ impl Operation for Forgotten<'_> {
         } else {
             for subspace in [Subspace::Staged, Subspace::Released] {
                 let range = instance.keys.subspace(subspace);
-                is_any |= !trx.get_range(&page_of(&range, 1, false), 1, true).await?.is_empty();
+                is_any |= trx.range(&range, true).any().await?;
             }
         }
         let mut rest = Some(self.inner.keys.due_all()).filter(|_| is_any);

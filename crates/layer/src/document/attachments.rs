@@ -24,7 +24,6 @@ use crate::layer::Inner;
 use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::proto;
 use crate::store::room::Room;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// The list of a revision's attachments takes at most this many bytes: it is the value of one key.
@@ -393,8 +392,8 @@ pub(crate) async fn drop_lists(
 pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, digest: &[u8; 32]) -> Result<i64> {
     trx.clear(&instance.keys.attachment_use(digest, id));
     let uses = instance.keys.attachment_uses(digest);
-    let others = trx.get_range(&page_of(&uses, 1, false), 1, false).await?;
-    if !others.is_empty() {
+    // Beside the one that this transaction has cleared.
+    if trx.range(&uses, false).any().await? {
         return Ok(0);
     }
     let record_key = instance.keys.attachment_data(digest);
@@ -446,7 +445,7 @@ pub(crate) struct ReadChunks<'a> {
 }
 
 impl Operation for ReadChunks<'_> {
-    /// The chunks; fewer than were asked for at the end.
+    /// The first chunks; none at the end.
     type Output = Vec<Vec<u8>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -457,7 +456,7 @@ impl Operation for ReadChunks<'_> {
         let rows = instance.keys.blob_rows(&self.place.blob_id);
         let begin = [&instance.keys.blob(&self.place.blob_id)[..], &self.from.to_be_bytes()].concat();
         let range = KeyRange { begin, end: rows.end };
-        let page = trx.get_range(&page_of(&range, CHUNKS_READ_AT_ONCE, false), 1, true).await?;
+        let page = trx.range(&range, true).page(CHUNKS_READ_AT_ONCE).await?;
         Ok(page.iter().map(|row| row.value().to_vec()).collect())
     }
 }

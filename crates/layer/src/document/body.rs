@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{DecodeError, FlattenOptions};
+use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
-use foundationdb::options::StreamingMode;
-use foundationdb::{FdbResult, RangeOption};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
@@ -16,7 +15,7 @@ use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
 use crate::store::keys::KeyRange;
 use crate::store::records::BodyPlace;
-use crate::store::transaction::Transaction;
+use crate::store::transaction::{PageRead, Transaction};
 
 /// A body whose rows take more than this is written ahead: with the superseded one it moves, and the records, a
 /// transaction stays below 1 MB.
@@ -111,8 +110,7 @@ impl Rows {
 
 /// A range that is being read: the first page is asked for when this is made, so that many can be under way at once.
 pub(crate) struct RangeRead<F> {
-    range: KeyRange,
-    first: F,
+    first: PageRead<F>,
 }
 
 /// Begins to read a whole range, as a snapshot: the conflict of a document is on its info key.
@@ -129,8 +127,7 @@ pub(crate) fn begin_read_of(
     range: KeyRange,
     target_bytes: usize,
 ) -> RangeRead<impl Future<Output = FdbResult<FdbValues>> + Send + use<>> {
-    let first = trx.get_range(&RangeOption { target_bytes, ..whole(&range) }, 1, true);
-    RangeRead { range, first }
+    RangeRead { first: trx.range(&range, true).target_bytes(target_bytes).begin(None) }
 }
 
 /// A range read whose future has a name, for structures that hold several.
@@ -147,64 +144,60 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
     where
         F: 'static,
     {
-        RangeRead { range: self.range, first: Box::pin(self.first) }
+        RangeRead { first: self.first.boxed() }
     }
 
-    /// The range's only page of at most `bytes_max` bytes of values; `None` if there is more.
-    pub(crate) async fn only_page(self, bytes_max: usize) -> Result<Option<FdbValues>> {
-        let page = self.first.await?;
+    /// All rows of the range, if they come in the first page and have at most `bytes_max` bytes of values. `None` also of fewer bytes
+    /// that come in several pages: the caller reads those in another way.
+    pub(crate) async fn only_page(self, trx: &Transaction, bytes_max: usize) -> Result<Option<FdbValues>> {
+        let (page, rest) = self.first.finish(trx).await?.into_parts();
         let bytes: usize = page.iter().map(|row| row.value().len()).sum();
-        Ok((!page.more() && bytes <= bytes_max).then_some(page))
+        Ok((rest.is_none() && bytes <= bytes_max).then_some(page))
     }
 
     /// The first pages of the range, until they hold so many bytes of keys and values or more, and whether they are all.
     pub(crate) async fn up_to(self, trx: &Transaction, bytes_max: u64) -> Result<(Vec<FdbValues>, bool)> {
-        let mut pages = Vec::with_capacity(1);
-        let mut page = self.first.await?;
-        let (mut bytes, mut iteration) = (0, 2);
-        loop {
-            bytes += page.iter().map(|row| (row.key().len() + row.value().len()) as u64).sum::<u64>();
-            let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
-            pages.push(page);
-            let Some(begin) = next else { return Ok((pages, true)) };
-            if bytes >= bytes_max {
-                return Ok((pages, false));
-            }
-            let rest = KeyRange { begin, end: self.range.end.clone() };
-            page = trx.get_range(&whole(&rest), iteration, true).await?;
-            iteration += 1;
-        }
+        let (pages, rest) = self.until(trx, |read| read.keys + read.values >= bytes_max).await?;
+        Ok((pages, rest.is_none()))
     }
 
     /// All pages of the range; at most `bytes_max` bytes, beyond it the data is not what this layer writes.
     pub(crate) async fn finish(self, trx: &Transaction, bytes_max: u64) -> Result<Vec<FdbValues>> {
-        let mut pages = Vec::with_capacity(1);
-        let mut page = self.first.await?;
-        let mut bytes = 0;
-        let mut iteration = 2;
+        let (pages, rest) = self.until(trx, |read| read.values > bytes_max).await?;
+        match rest {
+            None => Ok(pages),
+            Some(_) => Err(Error::Corrupt("a body is larger than a document may be".into())),
+        }
+    }
+
+    /// The first pages until they are enough, and the rest of the range.
+    async fn until(
+        self,
+        trx: &Transaction,
+        is_enough: impl Fn(&ReadBytes) -> bool,
+    ) -> Result<(Vec<FdbValues>, Option<KeyRange>)> {
+        let (mut pages, mut read) = (Vec::with_capacity(1), ReadBytes::default());
+        let mut page = self.first.finish(trx).await?;
         loop {
-            let next = if page.more() { page.last().map(|last| [last.key(), &[0]].concat()) } else { None };
-            let Some(begin) = next else {
-                if page.more() {
-                    return Err(Error::Corrupt("a range read ended without its end".into()));
-                }
-                pages.push(page);
-                return Ok(pages);
-            };
-            bytes += page.iter().map(|row| row.value().len() as u64).sum::<u64>();
-            if bytes > bytes_max {
-                return Err(Error::Corrupt("a body is larger than a document may be".into()));
+            let (rows, rest) = page.into_parts();
+            for row in &rows {
+                read.keys += row.key().len() as u64;
+                read.values += row.value().len() as u64;
             }
-            let rest = KeyRange { begin, end: self.range.end.clone() };
-            pages.push(page);
-            page = trx.get_range(&whole(&rest), iteration, true).await?;
-            iteration += 1;
+            pages.push(rows);
+            match rest {
+                Some(rest) if !is_enough(&read) => page = trx.range(&rest, true).reply().await?,
+                rest => return Ok((pages, rest)),
+            }
         }
     }
 }
 
-pub(crate) fn whole(range: &KeyRange) -> RangeOption<'_> {
-    RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((range.begin.as_slice(), range.end.as_slice())) }
+/// Bytes of keys and of values that were read.
+#[derive(Default)]
+struct ReadBytes {
+    keys: u64,
+    values: u64,
 }
 
 /// Most bytes of rows that one body can have: a document of the largest size with a key for each leaf.

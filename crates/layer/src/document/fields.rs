@@ -17,7 +17,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::Keys;
 use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Longer names stand literally in paths: a mapping key would be too large for what it saves.
 pub(crate) const FIELD_NAME_BYTES_MAX: usize = 512;
@@ -144,21 +144,15 @@ fn gap() -> Error {
 async fn read_names(trx: &Transaction, keys: &Keys, from: u64, most: u64) -> Result<Vec<String>> {
     let range = keys.field_names_from(from);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let mut option = page_of(&range, most, false);
-    let mut names = Vec::new();
-    loop {
-        let rows = trx.get_range(&option, 1, true).await?;
-        for row in &rows {
-            if keys.field_name_id(row.key())? != from + names.len() as u64 {
-                return Err(gap());
-            }
-            names.push(proto::FieldName::decode(row.value())?.name);
+    let rows = trx.range(&range, true).first(most).await?;
+    let mut names = Vec::with_capacity(rows.len());
+    for row in rows.iter() {
+        if keys.field_name_id(row.key())? != from + names.len() as u64 {
+            return Err(gap());
         }
-        match option.next_range(&rows) {
-            Some(next) if names.len() < most => option = next,
-            _ => return Ok(names),
-        }
+        names.push(proto::FieldName::decode(row.value())?.name);
     }
+    Ok(names)
 }
 
 /// Gives ids to names that have none.

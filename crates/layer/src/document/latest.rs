@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
-use foundationdb::{FdbResult, RangeOption};
 use futures_util::future::BoxFuture;
 
 use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
@@ -121,9 +121,9 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Ok(all) };
     let mut rest = KeyRange { begin: first.info(), end: last.latest().end };
     let mut current: Option<(Info, Rows)> = None;
-    for iteration in 1.. {
-        let option = RangeOption { target_bytes: TARGET_BYTES, ..body::whole(&rest) };
-        let page = Arc::new(trx.get_range(&option, iteration, true).await?);
+    loop {
+        let (page, behind) = trx.range(&rest, true).target_bytes(TARGET_BYTES).reply().await?.into_parts();
+        let page = Arc::new(page);
         let before = all.share.bytes;
         // The rows of the page that are the current document's body.
         let mut body = 0..0;
@@ -156,7 +156,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
         if let (Some((_, rows)), false) = (&mut current, body.is_empty()) {
             rows.push(&page, body);
         }
-        let Some(last) = page.last().filter(|_| page.more()) else {
+        let Some(behind) = behind else {
             all.found.extend(keys.get(all.found.len()..).unwrap_or_default().iter().map(|_| current.take()));
             break;
         };
@@ -165,7 +165,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
         if all.share.bytes > RANGE_BYTES_MAX || all.share.is_small(keys.len()) || all.found.len() == keys.len() {
             break;
         }
-        rest.begin = [last.key(), &[0]].concat();
+        rest = behind;
     }
     Ok(all)
 }

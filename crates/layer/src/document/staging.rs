@@ -22,7 +22,7 @@ use crate::store::keys::Keys;
 use crate::store::once::{now_ms, random_id};
 use crate::store::proto;
 use crate::store::records::BodyPlace;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Rows of one staging transaction take at most this much.
 const STAGE_BYTES_MAX: u64 = 500_000;
@@ -232,11 +232,11 @@ impl Operation for ListStaged<'_> {
             }
             range.begin = [after, &[0][..]].concat();
         }
-        let page = trx.get_range(&page_of(&range, LISTED_AT_ONCE, false), 1, true).await?;
+        let page = trx.range(&range, true).page(LISTED_AT_ONCE).await?;
         let since = |value: &[u8]| proto::Staged::decode(value).map(|staged| staged.created_at_ms);
         let rows = page.iter().map(|row| Ok((instance.keys.staged_id(row.key())?, since(row.value())?)));
         let ids = rows.collect::<Result<_>>()?;
-        let last = page.last().filter(|_| page.more() || page.len() == LISTED_AT_ONCE);
+        let last = page.last().filter(|_| !page.is_all());
         Ok((instance, ids, last.map(|last| last.key().to_vec())))
     }
 }

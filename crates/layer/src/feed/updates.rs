@@ -30,7 +30,6 @@ use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::root::in_use;
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{Stamp, newest_of, newest_stamps, stamp_of};
 
@@ -370,12 +369,12 @@ impl Operation for Look<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Looked> {
         let mut looked = Looked::default();
         let most = KEYS_AT_ONCE.min(self.events_left);
-        let events = self.events.as_ref().map(|range| trx.get_range(&page_of(range, most, self.descending), 1, true));
+        let events = self.events.as_ref();
+        let events = events.map(|range| trx.range(range, true).reverse(self.descending).page(most));
         let ranges = self.updated.get(..RANGES_AT_ONCE).unwrap_or(&self.updated);
         let keys_max = KEYS_AT_ONCE / ranges.len().max(1);
-        let updated: Vec<_> =
-            ranges.iter().map(|range| trx.get_range(&page_of(range, keys_max, false), 1, true)).collect();
-        if let (Some(range), Some(page)) = (&self.events, events) {
+        let updated: Vec<_> = ranges.iter().map(|range| trx.range(range, true).page(keys_max)).collect();
+        if let Some(page) = events {
             let page = page.await?;
             for row in &page {
                 let event = proto::DatabaseEvent::decode(row.value())?;
@@ -383,10 +382,9 @@ impl Operation for Look<'_> {
                 let stamp = self.keys.database_event_stamp(row.key())?;
                 looked.events.push(Found { stamp, name: event.name.into(), kind });
             }
-            let more = page.more() || page.len() == most;
-            looked.next_events = page.last().filter(|_| more).map(|last| rest(range, last.key(), self.descending));
+            looked.next_events = page.rest;
         }
-        for (range, page) in ranges.iter().zip(updated) {
+        for page in updated {
             let page = page.await?;
             for row in &page {
                 let stamp = stamp_of(row.value())?;
@@ -396,19 +394,11 @@ impl Operation for Look<'_> {
                     looked.updated.push(Found { stamp, name: name.into(), kind: DatabaseUpdateKind::Updated });
                 }
             }
-            let more = page.more() || page.len() == keys_max;
-            looked.next_updated.extend(page.last().filter(|_| more).map(|last| rest(range, last.key(), false)));
+            looked.next_updated.extend(page.rest);
         }
         looked.next_updated.extend(self.updated.iter().skip(ranges.len()).cloned());
         Ok(looked)
     }
-}
-
-fn rest(range: &KeyRange, last: &[u8], reverse: bool) -> KeyRange {
-    if reverse {
-        return KeyRange { begin: range.begin.clone(), end: last.to_vec() };
-    }
-    KeyRange { begin: [last, &[0]].concat(), end: range.end.clone() }
 }
 
 /// Where changes after a stamp lie, by the newest stamps of the buckets: neighbours together, and what was never touched

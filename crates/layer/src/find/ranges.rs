@@ -12,7 +12,7 @@ use crate::index::json::definition::collation;
 use crate::index::json::key::DocumentKey;
 use crate::index::json::place::Among;
 use crate::store::keys::{KeyRange, Keys};
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 
 /// Ranges that are read at once.
@@ -157,7 +157,7 @@ pub(crate) async fn read(trx: &Transaction, ranges: &[KeyRange], rows_max: usize
         while under_way.len() < RANGES_AT_ONCE
             && let Some(range) = left.next()
         {
-            under_way.push_back(trx.get_range(&page_of(range, rows_max, reverse), 1, true));
+            under_way.push_back(trx.range(range, true).reverse(reverse).page(rows_max));
         }
         let Some(page) = under_way.next().await else { return Ok(read) };
         let page = page?;
@@ -168,7 +168,7 @@ pub(crate) async fn read(trx: &Transaction, ranges: &[KeyRange], rows_max: usize
             }
             read.rows.push((row.key().to_vec(), row.value().to_vec()));
         }
-        if page.more() || read.rows.len() == rows_max {
+        if !page.is_all() || read.rows.len() == rows_max {
             read.more = true;
             return Ok(read);
         }

@@ -20,7 +20,7 @@ use crate::group::leases::{Token, Wrote};
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing};
 use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::write_rows;
 use crate::view::build::NODES;
 use crate::view::known::new_mark;
@@ -102,7 +102,7 @@ impl Operation for Read<'_> {
         let inner = &self.job.reader.inner;
         let instance = inner.resolve(trx, &self.job.reader.name).await?;
         let noted = instance.keys.view(self.job.number()).all_later();
-        let page = trx.get_range(&page_of(&noted, READ_AT_ONCE, false), 1, true).await?;
+        let page = trx.range(&noted, true).page(READ_AT_ONCE).await?;
         let id = |value: &[u8]| {
             String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
         };

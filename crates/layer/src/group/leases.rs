@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 use crate::group::steps::{WithinGroup, Work, begin_standing};
 use crate::store::keys::ViewPart;
 use crate::store::proto::{ViewLease, ViewLeasePlace, ViewLeased};
-use crate::store::transaction::page_of;
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;
@@ -118,13 +117,13 @@ impl Work for TakeLease<'_> {
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
         let all = keys.leases();
-        let leases = trx.get_range(&page_of(&all, LEASES_MAX * 2 + 1, false), 1, true);
+        let leases = trx.range(&all, true).first(LEASES_MAX * 2 + 1);
         let (progress, ..) = standing.await?;
         if progress.is_none_or(|progress| progress.phase != ROWS) {
             return Ok(Some(Taken::Over));
         }
         let mut listed: Vec<(String, ViewLease, ViewLeasePlace)> = Vec::new();
-        for row in &leases.await? {
+        for row in leases.await?.iter() {
             match keys.split(row.key())? {
                 ViewPart::Lease(from) => {
                     listed.push((from, ViewLease::decode(row.value())?, ViewLeasePlace::default()));
@@ -308,7 +307,7 @@ impl Work for EndLease<'_> {
         let leased = leased.await?.as_deref().map(ViewLeased::decode).transpose()?.unwrap_or_default();
         let all = keys.leases();
         // Is any left beside what this transaction has cleared? Beats of others make it try again, at worst.
-        let is_over = leased.is_end && trx.get_range(&page_of(&all, 2, false), 1, false).await?.len() < 2;
+        let is_over = leased.is_end && trx.range(&all, false).page(2).await?.len() < 2;
         if is_over {
             trx.clear_range(&all.begin, &all.end);
             progress.phase = NODES;

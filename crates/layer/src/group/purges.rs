@@ -15,7 +15,7 @@ use crate::group::steps::{EnterPurged, Step};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto::{self, ViewProgress};
 use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Records that are read at once, and documents of them.
 const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
@@ -97,10 +97,11 @@ impl Operation for Read<'_> {
         if !self.after.is_empty() {
             begin = instance.keys.behind_purge(self.after);
         }
-        let page = trx.get_range(&page_of(&KeyRange { begin, end }, RECORDS_MAX, false), 1, true).await?;
-        let is_all = page.len() < RECORDS_MAX && !page.more();
-        let mut records = Vec::with_capacity(page.len());
-        for row in &page {
+        // So many as there are: those of the last commit are left out, and of fewer that may be all.
+        let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX).await?;
+        let is_all = rows.len() < RECORDS_MAX;
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows.iter() {
             records.push((instance.keys.purge_stamp(row.key())?, proto::PurgeInfo::decode(row.value())?.document_id));
         }
         let commit = |stamp: &[u8]| stamp.get(..COMMIT_BYTES).unwrap_or_default().to_vec();

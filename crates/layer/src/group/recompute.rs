@@ -18,7 +18,7 @@ use crate::store::keys::{KeyRange, ViewPart};
 use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
 use crate::view::documents::read_had;
 use crate::view::prepare::PreparedDocument;
@@ -166,7 +166,7 @@ impl Operation for Orphans<'_> {
         let keys = &self.instance.keys;
         let view = keys.view(self.number);
         let range = KeyRange { begin: self.begin.clone(), ..view.of_documents() };
-        let page = trx.get_range(&page_of(&range, PAGE, false), 1, true);
+        let page = trx.range(&range, true).page(PAGE);
         let (reached, page) =
             try_join(Reached::read(trx, self.instance, self.number), async { Ok(page.await?) }).await?;
         let mut ids = Vec::with_capacity(page.len());
@@ -185,7 +185,6 @@ impl Operation for Orphans<'_> {
                 violations.push(format!("group {} has rows of {id:?}, which is not there", self.number));
             }
         }
-        let next = page.last().filter(|_| page.more() || page.len() == PAGE);
-        Ok((violations, next.map(|last| [last.key(), &[0]].concat())))
+        Ok((violations, page.rest.map(|rest| rest.begin)))
     }
 }

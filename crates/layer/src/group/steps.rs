@@ -15,7 +15,7 @@ use crate::layer::Inner;
 use crate::store::keys::Counter;
 use crate::store::proto::{self, ViewProgress};
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
 use crate::view::large::{may_enter, tidy};
@@ -168,7 +168,7 @@ impl Work for Take {
         let WithinGroup { job, trx, instance } = *within;
         let standing = begin_standing(trx, instance, job.number(), true);
         let purged = instance.keys.purges();
-        let last_purge = trx.get_range(&page_of(&purged, 1, true), 1, true);
+        let last_purge = trx.range(&purged, true).reverse(true).first(1);
         let (progress, last_seq, purges) = standing.await?;
         let mut progress = match progress.filter(|progress| self.anew != Some(beginning_of(progress))) {
             // Who builds ranges of it has leases.

@@ -26,7 +26,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::records::Info;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Documents that a step enters; tests have several steps with few.
 const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 2_000 };
@@ -164,7 +164,7 @@ impl Operation for Step<'_> {
         if !progress.later && !progress.built_until.is_empty() {
             range.begin = [&instance.keys.all_docs_entry(&progress.built_until)[..], &[0]].concat();
         }
-        let page = trx.get_range(&page_of(&range, most, false), 1, true).await?;
+        let page = trx.range(&range, true).page(most).await?;
         let ids = if progress.later {
             page.iter().map(|row| noted_id(row.value())).collect::<Result<Vec<_>>>()?
         } else {
@@ -255,7 +255,7 @@ impl Operation for Step<'_> {
             self.attempts -= 1;
         }
         self.preparations.check()?;
-        let is_last = passed == ids.len() && !page.more() && ids.len() < most;
+        let is_last = passed == ids.len() && page.is_all();
         // What was put off was counted then.
         let documents = progress.documents + if progress.later { 0 } else { self.entered };
         self.entered_in_all = documents;
@@ -263,7 +263,7 @@ impl Operation for Step<'_> {
         if progress.later {
             page.iter().take(passed).for_each(|row| trx.clear(row.key()));
         }
-        if is_last && !progress.later && !trx.get_range(&page_of(&later, 1, false), 1, false).await?.is_empty() {
+        if is_last && !progress.later && trx.range(&later, false).any().await? {
             let built_until = ids.last().cloned().unwrap_or(progress.built_until);
             let behind = proto::IndexProgress { built_until, later: true, documents, ..Default::default() };
             trx.set(&key, &behind.encode_to_vec());

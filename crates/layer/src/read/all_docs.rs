@@ -24,7 +24,6 @@ use crate::read::viewer::{Coming, Viewer, check_id, is_judged};
 use crate::store::keys::{Counter, KeyRange, Keys};
 use crate::store::once::now_ms;
 use crate::store::records::{ById, Info, is_over};
-use crate::store::transaction::page_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::store::waits;
 
@@ -397,7 +396,7 @@ impl Page<'_> {
             }
             viewer = Some(found);
         }
-        let page = trx.get_range(&page_of(range, limit, descending), 1, true).await?;
+        let page = trx.range(range, true).reverse(descending).page(limit).await?;
         let mut rows = Vec::with_capacity(page.len());
         for found in &page {
             let id = keys.all_docs_id(found.key())?;
@@ -408,7 +407,7 @@ impl Page<'_> {
             }
         }
         let last = page.last().map(|row| row.key().to_vec());
-        Ok(Listed { viewer, rows, last, more: page.more() || page.len() == limit })
+        Ok(Listed { viewer, rows, last, more: !page.is_all() })
     }
 }
 

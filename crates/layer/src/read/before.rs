@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::layer::Inner;
 use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
 use crate::store::keys::{Counter, KeyRange};
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// What is counted one by one: ids, counters of partitions.
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
@@ -76,6 +76,6 @@ async fn count(trx: &Transaction, range: KeyRange) -> Result<Option<u64>> {
     if range.begin >= range.end {
         return Ok(Some(0));
     }
-    let page = trx.get_range(&page_of(&range, COUNTED_MAX, false), 1, true).await?;
-    Ok((!page.more() && page.len() < COUNTED_MAX).then_some(page.len() as u64))
+    let count = trx.range(&range, true).first(COUNTED_MAX).await?.len();
+    Ok((count < COUNTED_MAX).then_some(count as u64))
 }

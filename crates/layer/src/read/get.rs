@@ -58,8 +58,8 @@ where
     ///
     /// # Errors
     /// [`Refusal::LargeDocument`].
-    pub(super) async fn finish_small(self) -> Result<Option<(Info, Rows)>> {
-        let found = self.finish_one_page(SMALL_ONLY_BYTES_MAX).await?;
+    pub(super) async fn finish_small(self, trx: &Transaction) -> Result<Option<(Info, Rows)>> {
+        let found = self.finish_one_page(trx, SMALL_ONLY_BYTES_MAX).await?;
         match found {
             // What is small as it is stored may be compressed.
             Some((info, _)) if info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 => Err(Refusal::LargeDocument.into()),
@@ -71,9 +71,9 @@ where
     ///
     /// # Errors
     /// [`Refusal::LargeDocument`].
-    async fn finish_one_page(self, bytes_max: usize) -> Result<Option<(Info, Rows)>> {
+    async fn finish_one_page(self, trx: &Transaction, bytes_max: usize) -> Result<Option<(Info, Rows)>> {
         let prefix_bytes = self.keys.body().len();
-        let page = self.read.only_page(bytes_max).await?.ok_or(Refusal::LargeDocument)?;
+        let page = self.read.only_page(trx, bytes_max).await?.ok_or(Refusal::LargeDocument)?;
         let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
             return Ok(None);
         };
@@ -117,7 +117,7 @@ where
         id: &str,
         conflicts: Conflicts,
     ) -> Result<Option<Document>> {
-        match self.finish_one_page(SMALL_BYTES_MAX).await {
+        match self.finish_one_page(trx, SMALL_BYTES_MAX).await {
             Ok(Some(found)) => shown(&found, trx, inner, instance, id, conflicts).await.map(Some),
             Ok(None) | Err(Error::Refused(Refusal::LargeDocument)) => Ok(None),
             Err(error) => Err(error),
@@ -322,7 +322,7 @@ impl Operation for GetOne<'_> {
         }
         let read = begin_latest(trx, &instance, self.id);
         let found = match self.options.small_only {
-            true => read.finish_small().await?,
+            true => read.finish_small(trx).await?,
             // Boxed, as all that few reads need: the future of each has room for it.
             false => Box::pin(read.finish(trx, &instance)).await?,
         };
@@ -566,7 +566,7 @@ impl Get<'_> {
                 return Err(Refusal::LargeDocument.into());
             }
             BodyPlace::Rows if self.options.small_only => {
-                let page = rows.only_page(SMALL_ONLY_BYTES_MAX).await?.ok_or(Refusal::LargeDocument)?;
+                let page = rows.only_page(self.trx, SMALL_ONLY_BYTES_MAX).await?.ok_or(Refusal::LargeDocument)?;
                 Rows::new(vec![page], prefix_bytes)
             }
             BodyPlace::Blob(_) if self.options.small_only => return Err(Refusal::LargeDocument.into()),

@@ -17,7 +17,6 @@ use crate::read::viewer::{Coming, is_judged};
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::once::Once;
 use crate::store::proto;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The largest local document, in bytes of JSON text: it is written in one transaction.
@@ -306,7 +305,7 @@ impl Operation for ListLocal<'_> {
         let mut ids = Vec::new();
         while ids.len() < PAGE_LOCALS_MAX {
             // A record of many parts is stepped over, not read.
-            let first = trx.get_range(&page_of(&range, 1, self.descending), 1, true).await?;
+            let first = trx.range(&range, true).reverse(self.descending).first(1).await?;
             let Some(row) = first.first() else { return Ok((ids, true)) };
             let id = owner.id_of(keys, row.key())?;
             let KeyRange { begin, end } = owner.parts(keys, &id);

@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use crate::error::Result;
 use crate::store::keys::{KeyRange, Keys};
 use crate::store::records::ById;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Ranges that are read at once.
 pub(super) const RANGES_AT_ONCE: usize = 256;
@@ -81,8 +81,7 @@ pub(crate) async fn merged_page(
             asked.truncate(RANGES_AT_ONCE);
         }
         for part in asked.chunks_mut(RANGES_AT_ONCE) {
-            let reads =
-                part.iter().map(|stream| trx.get_range(&page_of(&stream.range, rows_each, descending), 1, true));
+            let reads = part.iter().map(|stream| trx.range(&stream.range, true).reverse(descending).page(rows_each));
             let pages = try_join_all(reads.collect::<Vec<_>>()).await?;
             for (stream, page) in part.iter_mut().zip(pages) {
                 rows_read += page.len();
@@ -91,9 +90,8 @@ pub(crate) async fn merged_page(
                     stream.last = Some(id.clone());
                     found.insert(id, ById::decode(row.value())?);
                 }
-                match page.last().filter(|_| page.more() || page.len() == rows_each) {
-                    Some(last) if descending => stream.range.end = last.key().to_vec(),
-                    Some(last) => stream.range.begin = [last.key(), &[0]].concat(),
+                match page.rest {
+                    Some(rest) => stream.range = rest,
                     None => stream.is_through = true,
                 }
             }

@@ -142,7 +142,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     let found = if Shown::is_latest(&info, options) {
         let read = begin_latest(trx, instance, id);
         let found = match options.small_only {
-            true => read.finish_small().await?,
+            true => read.finish_small(trx).await?,
             false => Box::pin(read.finish(trx, instance)).await?,
         };
         found.ok_or_else(missing)?

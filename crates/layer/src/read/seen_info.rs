@@ -13,7 +13,7 @@ use crate::read::viewer::{Coming, Viewer};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::records::is_over;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Documents that are counted one by one.
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
@@ -54,9 +54,9 @@ async fn newest_seq(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> 
     let ranges: Vec<_> =
         viewer.held.channels().map(|(channel, _)| keys.channel_entries(channel, incarnation)).collect();
     for part in ranges.chunks(RANGES_AT_ONCE) {
-        let reads: Vec<_> = part.iter().map(|range| trx.get_range(&page_of(range, 1, true), 1, true)).collect();
-        for page in try_join_all(reads).await? {
-            if let Some(row) = page.first() {
+        let reads: Vec<_> = part.iter().map(|range| trx.range(range, true).reverse(true).first(1)).collect();
+        for last in try_join_all(reads).await? {
+            if let Some(row) = last.first() {
                 newest = newest.max(keys.channel_entry_seq(row.key())?);
             }
         }
@@ -68,12 +68,10 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
     let keys = &instance.keys;
     if viewer.held.has_all() {
         let designs = KeyRange { begin: keys.all_docs_entry(DESIGN_IDS.0), end: keys.all_docs_entry(DESIGN_IDS.1) };
-        let (all, page) = (
-            instance.buckets.begin_count(trx, Counter::Documents),
-            trx.get_range(&page_of(&designs, COUNTED_MAX, false), 1, true),
-        );
+        let all = instance.buckets.begin_count(trx, Counter::Documents);
+        let designs = trx.range(&designs, true).first(COUNTED_MAX);
         // These are not for them.
-        return Ok((all.await?.max(0) as u64).saturating_sub(page.await?.len() as u64));
+        return Ok((all.await?.max(0) as u64).saturating_sub(designs.await?.len() as u64));
     }
     let channels = || viewer.held.channels().map(|(channel, _)| channel);
     let page = merged_page(trx, keys, channels(), &keys.all_docs(), false, COUNTED_MAX + 1).await?;

@@ -16,7 +16,7 @@ use crate::layer::Inner;
 use crate::store::keys::{DocumentPart, KeyRange, Keys, take_rev};
 use crate::store::records::Info;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Keys of a page.
 const KEYS_MAX: usize = 100;
@@ -65,12 +65,8 @@ impl Operation for ReadKeys<'_> {
         if let Some(after) = self.after.filter(|after| (begin.as_slice()..end.as_slice()).contains(after)) {
             begin = [after, &[0]].concat();
         }
-        let range = KeyRange { begin, end };
-        let option = page_of(&range, KEYS_MAX, false);
-        let rows = trx.get_range(&option, 1, true).await?;
+        let rows = trx.range(&KeyRange { begin, end }, true).page(KEYS_MAX).await?;
         let under = rows.iter().map(|row| (row.key().to_vec(), row.value().len())).collect();
-        // An option whose limit is reached has no next one.
-        let has_more = rows.len() >= KEYS_MAX || option.next_range(&rows).is_some();
         let mut beside = Vec::new();
         let info = rows.iter().find(|row| row.key() == document.info()).filter(|_| self.after.is_none());
         if let Some(info) = info {
@@ -86,7 +82,7 @@ impl Operation for ReadKeys<'_> {
                 found.into_iter().filter_map(|(what, key, value)| value.map(|value| (what, (key, value.len())))),
             );
         }
-        Ok((instance, under, beside, has_more))
+        Ok((instance, under, beside, !rows.is_all()))
     }
 }
 

@@ -7,9 +7,7 @@
 use std::collections::HashMap;
 
 use flatbed_revtree::RevId;
-use foundationdb::RangeOption;
 
-use crate::document::body::whole;
 use crate::error::Result;
 use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::records::RevisionRecord;
@@ -65,31 +63,25 @@ impl Records {
         now_ms: u64,
         asked: Asked<'_>,
     ) -> Result<Records> {
-        let mut range = KeyRange { begin: keys.revisions_from(from_generation), end: keys.revisions().end };
+        let mut rest = Some(KeyRange { begin: keys.revisions_from(from_generation), end: keys.revisions().end });
         let prefix_bytes = keys.revisions().begin.len();
         let mut records = Records { complete_from: from_generation, ..Records::default() };
-        let mut iteration = 1;
-        loop {
-            let page = trx.get_range(&RangeOption { reverse: true, ..whole(&range) }, iteration, true).await?;
-            let mut last = None;
+        while let Some(range) = rest {
+            let page = trx.range(&range, true).reverse(true).reply().await?;
+            let mut last = from_generation;
             for row in &page {
                 let rev = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0;
                 records.bytes += (row.key().len() + row.value().len()) as u64;
-                last = Some(rev.generation());
+                last = rev.generation();
                 records.told.insert(rev, Told::of(row.value(), now_ms, asked)?);
             }
-            match (page.last(), last) {
-                (Some(row), Some(generation)) if page.more() => {
-                    if records.bytes >= RECORDS_BYTES_MAX {
-                        records.complete_from = generation.saturating_add(1);
-                        return Ok(records);
-                    }
-                    range.end = row.key().to_vec();
-                }
-                _ => return Ok(records),
+            if !page.is_all() && records.bytes >= RECORDS_BYTES_MAX {
+                records.complete_from = last.saturating_add(1);
+                return Ok(records);
             }
-            iteration += 1;
+            rest = page.rest;
         }
+        Ok(records)
     }
 
     /// Reads those of revisions that were too old, one by one, as far as room goes: those behind are as if there were none.

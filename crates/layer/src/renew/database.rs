@@ -15,7 +15,6 @@ use crate::store::merge::{Part, Shares, merge};
 use crate::store::proto;
 use crate::store::records::stamped_anew;
 use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::store::updated::UpdatedKeys;
 use crate::store::updated::touch_last_seq;
@@ -124,7 +123,7 @@ impl Operation for Step<'_> {
         let mut room = Room { entries: (PAGE_ENTRIES >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
         let (root, record) = (trx.get(&self.renewal.keys.instance(), false), trx.get(self.record_key, false));
         let own: Vec<_> = self.buckets.all().iter().map(|bucket| bucket.by_seq_all(self.incarnation)).collect();
-        let newest: Vec<_> = own.iter().map(|own| trx.get_range(&page_of(own, 1, true), 1, true)).collect();
+        let newest: Vec<_> = own.iter().map(|own| trx.range(own, true).any()).collect();
         let updated = try_join_all(self.updated.iter().map(|updated| updated.is_there(trx)));
         self.renewal.is_own(root.await?.as_deref())?;
         let mut record = match record.await? {
@@ -147,7 +146,7 @@ impl Operation for Step<'_> {
         last_of.iter_mut().take(1).for_each(|last| *last = (*last).max(last_mark));
         let mut has_entries = Vec::with_capacity(own.len());
         for (newest, last) in newest.into_iter().zip(&last_of) {
-            has_entries.push(!newest.await?.is_empty() || last.is_some());
+            has_entries.push(newest.await? || last.is_some());
         }
         let was_updated = updated.await?.contains(&true);
         let mut left = Left { entries, marks, purges: self.left.purges.clone(), shares };
@@ -397,9 +396,8 @@ pub(super) async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Re
     if range.begin >= range.end {
         return Ok((Vec::new(), true));
     }
-    let page = trx.get_range(&page_of(range, most, false), 1, false).await?;
-    let is_all = !page.more() && page.len() < most;
-    Ok((page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect(), is_all))
+    let page = trx.range(range, false).page(most).await?;
+    Ok((page.to_vec(), page.is_all()))
 }
 
 #[cfg(test)]

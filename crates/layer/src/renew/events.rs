@@ -7,7 +7,6 @@ use crate::error::Result;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 use crate::store::keys::KeyRange;
 use crate::store::proto;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Renewal<'_> {
@@ -39,7 +38,7 @@ impl Operation for EventsPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let Renewal { keys, epoch, .. } = *self.renewal;
         let root = trx.get(&keys.instance(), false);
-        let page = trx.get_range(&page_of(self.range, PAGE_ENTRIES, false), 1, false).await?;
+        let page = trx.range(self.range, false).page(PAGE_ENTRIES).await?;
         self.renewal.is_own(root.await?.as_deref())?;
         let quiet = Quiet(trx);
         let (mut bytes, mut user_version, mut last) = (0, 0, None);

@@ -10,7 +10,6 @@ use crate::metrics::Metrics;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::root_upgrade::check_store;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The roots of all layers in a store, in bytewise order.
@@ -46,8 +45,8 @@ impl Operation for FirstRoot<'_> {
     type Output = Option<(Vec<u8>, Option<(Vec<u8>, bool)>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(self.range, 1, false), 1, true).await?;
-        let Some(key) = page.first().map(|row| row.key().to_vec()) else { return Ok(None) };
+        let first = trx.range(self.range, true).first(1).await?;
+        let Some(key) = first.first().map(|row| row.key().to_vec()) else { return Ok(None) };
         let Ok(root) = RootKeys::root_of(&key) else { return Ok(Some((key, None))) };
         let bytes = trx.get(&RootKeys::new(&root).instance(), true).await?;
         let record = bytes.and_then(|bytes| proto::Instance::decode(&*bytes).ok());

@@ -12,7 +12,7 @@ use crate::store::keys::{BucketKeys, Counter, Keys};
 use crate::store::proto;
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Quiet, Transaction, page_of};
+use crate::store::transaction::{Quiet, Transaction};
 
 /// Most shards of a database: each page of a feed reads all of them.
 pub const SHARDS_MAX: u32 = 64;
@@ -119,18 +119,18 @@ impl Buckets {
     }
 
     /// Asks for the newest sequence and what all counters say, as [`Counter::ALL`] has them: one range of each bucket.
-    pub(crate) fn begin_meta(
+    pub(crate) fn begin_meta<'t>(
         &self,
-        trx: &Transaction,
+        trx: &'t Transaction,
         incarnation: u64,
-    ) -> impl Future<Output = Result<(Seq, [i64; Counter::ALL.len()])>> + Send + use<> {
+    ) -> impl Future<Output = Result<(Seq, [i64; Counter::ALL.len()])>> + Send + use<'t> {
         let buckets = self.all.clone();
-        let read = |bucket: &BucketKeys| trx.get_range(&page_of(&bucket.meta(), META_KEYS_MAX, false), 1, true);
+        let read = |bucket: &BucketKeys| trx.range(&bucket.meta(), true).all(META_KEYS_MAX);
         let reads: Vec<_> = buckets.iter().map(read).collect();
         async move {
             let (mut newest, mut sums) = (Seq::zero(incarnation), [0_i64; Counter::ALL.len()]);
             for (bucket, read) in buckets.iter().zip(reads) {
-                for row in &read.await? {
+                for row in read.await?.iter() {
                     match bucket.meta_parse(row.key())? {
                         None => newest = newest.max(Seq::from_slice(incarnation, row.value())?),
                         Some(counter) => {
@@ -147,20 +147,18 @@ impl Buckets {
     }
 
     /// Asks for what the counters of a partition say: one range of each bucket.
-    pub(crate) fn begin_partition(
+    pub(crate) fn begin_partition<'t>(
         &self,
-        trx: &Transaction,
+        trx: &'t Transaction,
         partition: &str,
-    ) -> impl Future<Output = Result<Vec<(Counter, i64)>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<(Counter, i64)>>> + Send + use<'t> {
         let buckets = self.all.clone();
-        let read = |bucket: &BucketKeys| {
-            trx.get_range(&page_of(&bucket.partition(partition), Counter::ALL.len(), false), 1, true)
-        };
+        let read = |bucket: &BucketKeys| trx.range(&bucket.partition(partition), true).all(Counter::ALL.len());
         let reads: Vec<_> = buckets.iter().map(read).collect();
         async move {
             let mut found = Vec::new();
             for (bucket, read) in buckets.iter().zip(reads) {
-                for row in &read.await? {
+                for row in read.await?.iter() {
                     found.push((bucket.partition_parse(row.key())?.1, decode_counter(Some(row.value()))?));
                 }
             }
@@ -170,24 +168,24 @@ impl Buckets {
 
     /// Asks how many documents there are in the partitions whose ids are before those of this one. `None`: they have more
     /// counters in a bucket than are read.
-    pub(crate) fn begin_partitions_before(
+    pub(crate) fn begin_partitions_before<'t>(
         &self,
-        trx: &Transaction,
+        trx: &'t Transaction,
         partition: &str,
         counters_max: usize,
-    ) -> impl Future<Output = Result<Option<u64>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Option<u64>>> + Send + use<'t> {
         let (buckets, own) = (self.all.clone(), format!("{partition}:"));
-        let read = |range| trx.get_range(&page_of(&range, counters_max, false), 1, true);
+        let read = |range| trx.range(&range, true).first(counters_max);
         let reads: Vec<_> = buckets.iter().map(|bucket| bucket.partitions_around(partition).map(read)).collect();
         async move {
             let mut sum = 0_i64;
             for (bucket, reads) in buckets.iter().zip(reads) {
                 for read in reads {
-                    let page = read.await?;
-                    if page.more() || page.len() == counters_max {
+                    let rows = read.await?;
+                    if rows.len() == counters_max {
                         return Ok(None);
                     }
-                    for row in &page {
+                    for row in rows.iter() {
                         let (other, counter) = bucket.partition_parse(row.key())?;
                         if counter == Counter::Documents && format!("{other}:") < own {
                             sum = sum.wrapping_add(decode_counter(Some(row.value()))?);

@@ -9,7 +9,7 @@ use crate::store::buckets::Buckets;
 use crate::store::keys::KeyRange;
 use crate::store::merge::{Part, Shares, merge};
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// What a page has.
 pub(crate) struct Read<T> {
@@ -23,18 +23,18 @@ pub(crate) struct Read<T> {
 
 /// Asks all buckets, before anything is awaited, for what lies in a range of each, by their numbers: the first `most` entries
 /// of all together, or the last, newest first. An entry is its sequence and the bytes of a `SequenceEntry`.
-pub(crate) fn begin<T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
-    trx: &Transaction,
+pub(crate) fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
+    trx: &'t Transaction,
     metrics: &Arc<Metrics>,
     buckets: &Buckets,
     ranges: &[KeyRange],
     (most, descending): (usize, bool),
     shares: &Shares,
     decode: D,
-) -> impl Future<Output = Result<Read<T>>> + Send + use<T, D> {
+) -> impl Future<Output = Result<Read<T>>> + Send + use<'t, T, D> {
     let (metrics, buckets) = (Arc::clone(metrics), buckets.all().clone());
     let limits: Vec<usize> = (0..buckets.len()).map(|bucket| shares.limit(bucket, buckets.len(), most)).collect();
-    let page = |(range, limit): (&KeyRange, &usize)| trx.get_range(&page_of(range, *limit, descending), 1, true);
+    let page = |(range, limit): (&KeyRange, &usize)| trx.range(range, true).reverse(descending).page(*limit);
     let pages: Vec<_> = ranges.iter().zip(&limits).map(page).collect();
     metrics.by_seq_reads.add(pages.len() as u64);
     async move {
@@ -43,20 +43,19 @@ pub(crate) fn begin<T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
             entries.push(page.await?);
         }
         // Of one bucket there is nothing to be merged, and a row costs little more than its decoding.
-        if let ([bucket], [limit], [page]) = (&*buckets, &*limits, &*entries) {
+        if let ([bucket], [page]) = (&*buckets, &*entries) {
             metrics.by_seq_rows.add(page.len() as u64);
             let mut rows = Vec::with_capacity(page.len());
             for entry in page {
                 rows.push(decode(bucket.by_seq_parse(entry.key())?, entry.value())?);
             }
-            let is_all = !page.more() && page.len() < *limit;
-            return Ok(Read { rows, is_all, shares: Shares::default() });
+            return Ok(Read { rows, is_all: page.is_all(), shares: Shares::default() });
         }
         let mut parts = Vec::with_capacity(entries.len());
-        for ((bucket, limit), entries) in buckets.iter().zip(limits).zip(&entries) {
+        for (bucket, entries) in buckets.iter().zip(&entries) {
             metrics.by_seq_rows.add(entries.len() as u64);
             let rows = entries.iter().map(|entry| Ok((bucket.by_seq_parse(entry.key())?, entry.value())));
-            parts.push(Part { rows: rows.collect::<Result<_>>()?, is_all: !entries.more() && entries.len() < limit });
+            parts.push(Part { rows: rows.collect::<Result<_>>()?, is_all: entries.is_all() });
         }
         let merged = match descending {
             false => merge(parts, most, |(seq, _)| *seq),

@@ -1,5 +1,7 @@
 //! The transaction that the layer works with: FoundationDB's, which counts what it is asked for.
 
+mod ranges;
+
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +10,9 @@ use std::time::Instant;
 
 use foundationdb::future::{FdbSlice, FdbValues};
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
-use foundationdb::{Database, FdbError, FdbResult, KeySelector, RangeOption};
+use foundationdb::{Database, FdbError, FdbResult, KeySelector};
 
+pub(crate) use self::ranges::{BoxedPageRead, Page, PageRead};
 use crate::metrics::Metrics;
 use crate::store::keys::METADATA_VERSION;
 use crate::store::waits::{Operation, Path};
@@ -19,7 +22,7 @@ const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 
 /// A transaction of FoundationDB's whose reads and writes are counted: for the process in [`Metrics`], for the operation
 /// that it belongs to in [`crate::waits`]. Its methods are those of [`foundationdb::Transaction`]; one that is missing
-/// is added here, so that nothing goes uncounted.
+/// is added here, so that nothing goes uncounted. Ranges are read by [`Transaction::range`].
 pub(crate) struct Transaction {
     trx: foundationdb::Transaction,
     tally: Arc<Tally>,
@@ -283,15 +286,6 @@ impl Transaction {
         snapshot: bool,
     ) -> impl Future<Output = FdbResult<FdbSlice>> + Send + Sync + Unpin + use<> {
         self.given(Kind::Range, self.trx.get_key(selector, snapshot))
-    }
-
-    pub(crate) fn get_range(
-        &self,
-        option: &RangeOption<'_>,
-        iteration: usize,
-        snapshot: bool,
-    ) -> impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<> {
-        self.given(Kind::Range, self.trx.get_range(option, iteration, snapshot))
     }
 
     pub(crate) fn get_estimated_range_size_bytes(

@@ -12,7 +12,7 @@ use crate::store::keys::RootKeys;
 use crate::store::proto;
 use crate::store::root_upgrade::{check_store, is_renewing, is_upgraded, new_store, upgrade};
 use crate::store::seq::Seq;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{newest_of, newest_stamps, stamp_of};
 
 /// The root's record, as far as the store may be used: an error while it is being renewed. Where there is none the store is
@@ -57,8 +57,8 @@ impl Operation for OpenRoot<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Opened> {
         let (key, due_key, old) = (self.keys.instance(), self.keys.due_from(), self.keys.old_updates());
-        let old = page_of(&old, 1, true);
-        let (found, due, old) = (trx.get(&key, false), trx.get(&due_key, false), trx.get_range(&old, 1, true));
+        let old = trx.range(&old, true).reverse(true).first(1);
+        let (found, due) = (trx.get(&key, false), trx.get(&due_key, false));
         let (found, newest) = try_join(async { Ok(found.await?) }, newest_stamps(trx, self.keys)).await?;
         let is_noted = due.await?.is_some();
         if !is_noted {

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::store::keys::{FEATURES_FORMAT_VERSION, FORMAT_VERSION, KeyRange, RootKeys, bucket_of};
 use crate::store::proto;
 use crate::store::records::check_format;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::store::updated::stamp_of;
 
 /// Newest changes of databases lie in buckets by hash of the name.
@@ -158,7 +158,7 @@ impl Operation for Move<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         // Read with conflict: another one may have moved it since, and what was moved may have been deleted since then.
-        let page = trx.get_range(&page_of(&self.range, MOVED_AT_ONCE, false), 1, false).await?;
+        let page = trx.range(&self.range, false).page(MOVED_AT_ONCE).await?;
         let quiet = Quiet(trx);
         for row in &page {
             // What comes later than what is moved is greater.
@@ -174,9 +174,7 @@ impl Operation for Move<'_> {
             }
             trx.clear(row.key());
         }
-        let more = page.more() || page.len() == MOVED_AT_ONCE;
-        let last = page.last().filter(|_| more);
-        Ok(last.map(|last| KeyRange { begin: [last.key(), &[0]].concat(), end: self.range.end.clone() }))
+        Ok(page.rest)
     }
 }
 

@@ -4,14 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foundationdb::options::{ConflictRangeType, MutationType, StreamingMode, TransactionOption};
-use foundationdb::{Database, FdbError, RangeOption};
+use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
+use foundationdb::{Database, FdbError};
 use tracing::Instrument;
 
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-pub(crate) use crate::store::counted::Transaction;
-use crate::store::keys::KeyRange;
+pub(crate) use crate::store::counted::{BoxedPageRead, Page, PageRead, Transaction};
 
 /// How long an operation is tried again before its last error is given to the client. A commit that may have happened
 /// is never left unresolved by it: the error says so.
@@ -208,16 +207,6 @@ pub(crate) fn note(metrics: &Metrics, error: FdbError) {
     // The last one's stays.
     tracing::Span::current().record("error_code", error.code());
     tracing::debug!(code = error.code(), "transaction is tried again");
-}
-
-/// A range option for one page of rows.
-pub(crate) fn page_of(range: &KeyRange, limit: usize, reverse: bool) -> RangeOption<'_> {
-    RangeOption {
-        mode: StreamingMode::WantAll,
-        limit: Some(limit),
-        reverse,
-        ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::store::keys::{BUCKETS, BucketKeys, RootKeys, bucket_of};
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{Quiet, Transaction, page_of};
+use crate::store::transaction::{Quiet, Transaction};
 
 /// A transaction's versionstamp, with two bytes of user version.
 pub(crate) type Stamp = [u8; STAMP_BYTES];
@@ -32,14 +32,13 @@ pub(crate) async fn newest_stamps(trx: &Transaction, keys: &RootKeys) -> Result<
 /// As [`newest_stamps`], as they are stored.
 pub(crate) async fn newest_rows(trx: &Transaction, keys: &RootKeys) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut rows = Vec::with_capacity(BUCKETS);
-    let mut rest = keys.newest_updates();
-    loop {
-        let page = trx.get_range(&page_of(&rest, BUCKETS, false), 1, true).await?;
-        rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
-        // A page may end where a server's range does, however little it has.
-        let Some(last) = page.last().filter(|_| page.more()) else { return Ok(rows) };
-        rest.begin = [last.key(), &[0]].concat();
+    let mut rest = Some(keys.newest_updates());
+    while let Some(range) = rest {
+        let page = trx.range(&range, true).page(BUCKETS + 1).await?;
+        rows.extend(page.to_vec());
+        rest = page.rest;
     }
+    Ok(rows)
 }
 
 /// The newest of all buckets.

@@ -22,7 +22,7 @@ use crate::store::keys::{
 use crate::store::proto;
 use crate::store::records::RevisionRecord;
 use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Keys that are looked at in one transaction, at most: a page ends earlier at the client's bound of bytes.
 const KEYS_COUNTED_AT_ONCE: usize = 10_000;
@@ -111,7 +111,7 @@ impl Operation for Walk<'_> {
     type Output = Option<(Vec<u8>, Option<(String, RevId)>, i64)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.get_range(&page_of(&self.range, KEYS_COUNTED_AT_ONCE, false), 1, true).await?;
+        let page = trx.range(&self.range, true).page(KEYS_COUNTED_AT_ONCE).await?;
         let Some(last) = page.last() else { return Ok(None) };
         let begin = [last.key(), &[0]].concat();
         let (mut leaf, mut sum) = (self.leaf.clone(), self.sum);

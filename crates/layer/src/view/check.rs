@@ -13,7 +13,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
 use crate::store::proto;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::documents::{Had, read_had};
@@ -64,11 +64,9 @@ pub(crate) async fn check(
     let view = keys.view(group.number());
     let all = keys.index(group.number());
     let range = KeyRange { begin: if begin.is_empty() { all.begin } else { begin }, end: all.end };
-    let (progress, page) = futures_util::future::try_join(
-        trx.get(&view.progress(), true),
-        trx.get_range(&page_of(&range, PAGE_KEYS, false), 1, true),
-    )
-    .await?;
+    let (progress, page) =
+        futures_util::future::try_join(trx.get(&view.progress(), true), trx.range(&range, true).page(PAGE_KEYS))
+            .await?;
     let progress = progress.map(|bytes| proto::ViewProgress::decode(&*bytes)).transpose()?;
     let mut checked = Checked { keys: page.len() as u64, ..Checked::default() };
     let Some(progress) = progress else {
@@ -81,7 +79,7 @@ pub(crate) async fn check(
     let (progress, began) = (&progress, Instant::now());
     let check = Check { reads, trx, keys: &view, group, written, began, progress, trees: &progress.trees };
     let mut seen = Seen::default();
-    let found: Vec<(Vec<u8>, Vec<u8>)> = page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+    let found = page.to_vec();
     for (key, value) in &found {
         let wrong = match check.key(key, value, &mut seen).await {
             Err(Error::Corrupt(wrong)) => Some(wrong),
@@ -95,7 +93,7 @@ pub(crate) async fn check(
             checked.refused += i64::from(proto::ViewRowsOf::decode(&**value).is_ok_and(|had| had.refused));
         }
     }
-    if let Some(last) = page.last().filter(|_| page.more() || page.len() == PAGE_KEYS) {
+    if let Some(last) = page.last().filter(|_| !page.is_all()) {
         // A row is looked at twice: it is compared with the next one.
         let is_row = page.len() > 1 && matches!(view.split(last.key()), Ok(ViewPart::Row(..)));
         checked.keys -= u64::from(is_row);
@@ -475,7 +473,7 @@ pub(crate) async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(
             rows.push((text(key), id, text(value)));
         }
         match page.len().checked_sub(1).and_then(|last| page.get(last)) {
-            Some((last, _)) if page.more() || page.len() == 1_000 => range.begin = [last, &[0]].concat(),
+            Some((last, _)) if page.more() => range.begin = [last, &[0]].concat(),
             _ => return Ok(rows),
         }
     }

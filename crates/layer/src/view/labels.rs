@@ -163,7 +163,7 @@ impl<'a> Labels<'a> {
             Ok(flatbed_collate::split(&element).1.to_vec())
         };
         let labels = nodes.iter().map(|(key, _)| label(key)).collect::<Result<_>>()?;
-        Ok((labels, nodes.more() || nodes.len() == PIVOTS))
+        Ok((labels, nodes.more()))
     }
 
     /// The sort key and the key of the row that is asked for.

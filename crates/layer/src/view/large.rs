@@ -13,7 +13,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::store::keys::{ViewKeys, ViewPart};
 use crate::store::proto::{self, ViewProgress};
-use crate::store::transaction::{Quiet, Transaction, page_of};
+use crate::store::transaction::{Quiet, Transaction};
 use crate::view::documents::{Plan, read_had};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
@@ -57,7 +57,7 @@ pub(super) async fn stage(trx: &Transaction, keys: &ViewKeys, plan: &mut Plan<'_
     }
     let range = keys.staged_of(id);
     // With conflict: in a first build two processes may be at it.
-    let found = trx.get_range(&page_of(&range, MARKS_OF_DOCUMENT_MAX, false), 1, false).await?;
+    let found = trx.range(&range, false).first(MARKS_OF_DOCUMENT_MAX).await?;
     let mark = |row: &foundationdb::future::FdbKeyValue| match keys.split(row.key())? {
         ViewPart::Staged(_, blob_id) => Ok((blob_id, proto::ViewStaged::decode(row.value())?.parts)),
         _ => Err(Error::Corrupt("a mark of parts is none".to_owned())),
@@ -93,7 +93,7 @@ pub(crate) async fn tidy(trx: &Transaction, keys: &ViewKeys, progress: &mut View
         return Ok(());
     }
     let range = keys.all_staged();
-    let page = trx.get_range(&page_of(&range, MARKS_MAX, false), 1, true).await?;
+    let page = trx.range(&range, true).page(MARKS_MAX).await?;
     let mut marks = Vec::with_capacity(page.len());
     for row in &page {
         if let ViewPart::Staged(id, blob_id) = keys.split(row.key())? {

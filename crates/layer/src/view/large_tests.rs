@@ -9,7 +9,7 @@ use crate::fenced::database;
 use crate::handle::Database;
 use crate::store::keys::{KeyRange, ViewPart};
 use crate::store::proto;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 use crate::view::apply::Applied;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
@@ -208,8 +208,7 @@ async fn the_checker_looks_through_undos() {
     let view = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap().keys.view(NUMBER);
     let all = async |range: KeyRange| -> Vec<(Vec<u8>, Vec<u8>)> {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await.unwrap();
-        page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect()
+        trx.range(&range, true).all(1_000).await.unwrap().to_vec()
     };
     let changed = rows(200, 2);
     while all(view.undos()).await.is_empty() {

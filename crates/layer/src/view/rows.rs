@@ -620,7 +620,7 @@ async fn find_rows(
         let keys = reading.keys.rows(tree, &rest.begin, rest.end.as_deref());
         let most = wanted - rows.len();
         let page = reading.reads().range(&keys, most, descending).await?;
-        is_all = !page.more() && page.len() < most;
+        is_all = !page.more();
         for (key, value) in page.iter() {
             let key = key.get(prefix..).unwrap_or_default().to_vec();
             let row = decode(value)?;

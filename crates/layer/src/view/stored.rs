@@ -81,8 +81,7 @@ impl Tree for StoredTree<'_> {
                 row.alone = Some(Summary::decode(&summary)?);
             }
         }
-        let more = (page.more() || page.len() == limit) && !entries.is_empty();
-        Ok(Page { entries, more })
+        Ok(Page { entries, more: page.more() })
     }
 
     async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Summary>> {
@@ -94,8 +93,7 @@ impl Tree for StoredTree<'_> {
             .iter()
             .map(|(key, value)| Ok((key.get(prefix..).unwrap_or_default().to_vec(), Summary::decode(value)?)))
             .collect::<Result<Vec<_>>>()?;
-        let more = (page.more() || page.len() == limit) && !entries.is_empty();
-        Ok(Page { entries, more })
+        Ok(Page { entries, more: page.more() })
     }
 
     fn adjusted(&self, summary: &Summary, deltas: &[&RowDelta]) -> Option<Summary> {

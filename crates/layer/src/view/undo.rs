@@ -5,14 +5,13 @@
 //! sees in the progress that there are undos, and reads what they say instead. With the last change all undos are
 //! cleared, which is one range, so the new rows come into sight together with the group's place.
 
-use foundationdb::future::FdbValues;
 use futures_util::future::{join_all, try_join};
 use prost::Message;
 
 use crate::error::Result;
 use crate::store::keys::{KeyRange, ViewKeys};
 use crate::store::proto::{self, ViewProgress, ViewTree};
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::{Page, Transaction};
 
 /// Keys that are read at once at least where undos are merged in: many of these may be of keys that were not there.
 const MERGED_KEYS: usize = if cfg!(test) { 3 } else { 500 };
@@ -37,7 +36,7 @@ pub(crate) struct GroupReads<'a> {
 /// Keys and values in order, or backwards.
 pub(crate) enum Found {
     /// As they came.
-    Stored(FdbValues),
+    Stored(Page),
     /// Merged with undos; whether there is more behind them.
     Merged(Vec<(Vec<u8>, Vec<u8>)>, bool),
 }
@@ -45,7 +44,7 @@ pub(crate) enum Found {
 impl Found {
     pub(crate) fn len(&self) -> usize {
         match self {
-            Found::Stored(values) => values.len(),
+            Found::Stored(page) => page.len(),
             Found::Merged(rows, _) => rows.len(),
         }
     }
@@ -57,14 +56,14 @@ impl Found {
     /// Whether the range goes on behind the last one.
     pub(crate) fn more(&self) -> bool {
         match self {
-            Found::Stored(values) => values.more(),
+            Found::Stored(page) => !page.is_all(),
             Found::Merged(_, more) => *more,
         }
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
         match self {
-            Found::Stored(values) => values.get(at).map(|row| (row.key(), row.value())),
+            Found::Stored(page) => page.get(at).map(|row| (row.key(), row.value())),
             Found::Merged(rows, _) => rows.get(at).map(|(key, value)| (key.as_slice(), value.as_slice())),
         }
     }
@@ -96,7 +95,7 @@ impl<'a> GroupReads<'a> {
         limit: usize,
         reverse: bool,
     ) -> impl Future<Output = Result<Found>> + Send + use<'a> {
-        let stored = (!self.is_before).then(|| self.trx.get_range(&page_of(range, limit, reverse), 1, true));
+        let stored = (!self.is_before).then(|| self.trx.range(range, true).reverse(reverse).page(limit));
         let range = range.clone();
         async move {
             match stored {
@@ -111,14 +110,11 @@ impl<'a> GroupReads<'a> {
         let most = limit.max(MERGED_KEYS);
         while rest.begin < rest.end {
             let undos = KeyRange { begin: self.keys.undo(&rest.begin), end: self.keys.undo(&rest.end) };
-            let page = |range: &KeyRange| self.trx.get_range(&page_of(range, most, reverse), 1, true);
+            let page = |range: &KeyRange| self.trx.range(range, true).reverse(reverse).page(most);
             let (stored, undos) = try_join(page(&rest), page(&undos)).await?;
             let before = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
             // Up to where both are known.
-            let end = |page: &FdbValues| {
-                let last = page.last().filter(|_| page.more() || page.len() >= most);
-                last.map(|row| row.key().to_vec())
-            };
+            let end = |page: &Page| page.last().filter(|_| !page.is_all()).map(|row| row.key().to_vec());
             let (stored_end, undo_end) = (end(&stored), end(&undos).map(|key| self.keys.undone(&key)));
             let until = match (stored_end, undo_end) {
                 (Some(a), Some(b)) => Some(if before(&a, &b) { a } else { b }),

@@ -509,7 +509,7 @@ impl Operation for WriteBatch<'_, '_> {
                 (keys, earlier, info, old)
             })
             .collect();
-        let mut admissions = arriving.arrived().await?;
+        let mut admissions = arriving.arrived(trx).await?;
         let fences = fences.arrived().await?;
         let room = Room::new(DROPPED_BYTES_MAX);
         let mut outcomes: Placed<Outcome> = Vec::with_capacity(self.items.len());

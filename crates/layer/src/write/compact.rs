@@ -337,13 +337,13 @@ impl Operation for Candidates<'_> {
 }
 
 /// Asks for documents that may have superseded bodies: all but those whose only leaf is their first revision.
-fn candidates(
-    trx: &Transaction,
+fn candidates<'t>(
+    trx: &'t Transaction,
     inner: &Inner,
     instance: &Instance,
     after: Seq,
     shares: &Shares,
-) -> impl Future<Output = Result<CandidatePage>> + Send + use<> {
+) -> impl Future<Output = Result<CandidatePage>> + Send + use<'t> {
     let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&after)).collect();
     let decode = |seq: Seq, value: &[u8]| {
         let entry = proto::SequenceEntry::decode(value)?;

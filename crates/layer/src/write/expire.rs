@@ -20,7 +20,7 @@ use crate::judge::ask::Judged;
 use crate::layer::Inner;
 use crate::store::keys::{ChannelPart, KeyRange};
 use crate::store::records::{Info, RevisionRecord};
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{Cut, Work, WriteBatch, instance_of, prepare};
 
 /// Documents that are looked at at once: six reads each, here and as they are written, which others wait behind on a cluster
@@ -60,13 +60,13 @@ impl Operation for ReadEnded<'_> {
         let ReadEnded { inner, instance, begin, until_s } = *self;
         let KeyRange { begin: first, end } = instance.keys.ends_until(until_s);
         let range = KeyRange { begin: begin.map_or(first, <[u8]>::to_vec), end };
-        let rows = trx.get_range(&page_of(&range, LOOKED_AT, false), 1, true);
+        let rows = trx.range(&range, true).page(LOOKED_AT);
         if inner.resolve(trx, &instance.name).await?.id() != instance.id() {
             return Ok(None);
         }
         let rows = rows.await?;
-        let behind = rows.last().filter(|_| rows.len() == LOOKED_AT).map(|row| [row.key(), &[0]].concat());
         let parts = rows.iter().map(|row| instance.keys.split_channels(row.key())).collect::<Result<Vec<_>>>();
+        let behind = rows.rest.as_ref().map(|rest| rest.begin.clone());
         drop(rows);
         let reads = parts?.into_iter().map(|part| async move {
             let ChannelPart::End { second, id } = part else { return Ok(None) };

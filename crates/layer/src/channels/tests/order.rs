@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::handle::Database;
 use crate::layer::Inner;
 use crate::store::keys::{KeyRange, PrincipalPart, Subspace, unpack_principal};
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 struct Random(u64);
 
@@ -237,16 +237,8 @@ impl Model {
     }
 }
 
-async fn all_rows(trx: &Transaction, mut range: KeyRange) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut rows = Vec::new();
-    loop {
-        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await.unwrap();
-        rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
-        match page.last().filter(|_| page.more()) {
-            Some(last) => range.begin = [last.key(), &[0]].concat(),
-            None => return rows,
-        }
-    }
+async fn all_rows(trx: &Transaction, range: KeyRange) -> Vec<(Vec<u8>, Vec<u8>)> {
+    trx.range(&range, true).all(1_000_000).await.unwrap().to_vec()
 }
 
 /// Compares what is stored with the log.

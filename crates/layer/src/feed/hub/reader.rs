@@ -23,7 +23,7 @@ use crate::store::by_seq;
 use crate::store::keys::{Counter, PrincipalPart, unpack_principal};
 use crate::store::merge::Shares;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, note, page_of};
+use crate::store::transaction::{Transaction, note};
 
 /// Rows read in one transaction, and with documents.
 const SHARED_ROWS_MAX: usize = 500;
@@ -256,12 +256,12 @@ async fn principals_after(
     cursor: &Seq,
 ) -> Result<Option<Vec<(Seq, Kind, Arc<str>)>>> {
     let range = instance.keys.changed_principals_after(cursor);
-    let page = trx.get_range(&page_of(&range, SHARED_PRINCIPALS_MAX, false), 1, true).await?;
-    if page.more() || page.len() == SHARED_PRINCIPALS_MAX {
+    let rows = trx.range(&range, true).first(SHARED_PRINCIPALS_MAX).await?;
+    if rows.len() == SHARED_PRINCIPALS_MAX {
         return Ok(None);
     }
-    let mut found = Vec::with_capacity(page.len());
-    for row in &page {
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows.iter() {
         let PrincipalPart::Changed(seq) = instance.keys.split_principals(row.key())? else { continue };
         let (kind, name) = unpack_principal(row.value())?;
         found.push((seq, kind, name.into()));

@@ -21,7 +21,7 @@ use crate::store::by_seq;
 use crate::store::merge::Shares;
 use crate::store::proto;
 use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Entries that are looked at behind a page that is not the last one.
 const AHEAD_MAX: usize = 2_000;
@@ -166,7 +166,7 @@ async fn look_up(trx: &Transaction, instance: &Instance, sought: Sought) -> Resu
     // Both asked for at once.
     let left = (sought.is_left_sought || sought.has_missed).then(|| {
         let range = instance.keys.left_of(&sought.id);
-        trx.get_range(&page_of(&range, LEFT_MAX, false), 1, true)
+        trx.range(&range, true).first(LEFT_MAX)
     });
     let entered = match &sought.entered_of {
         None => None,
@@ -176,12 +176,12 @@ async fn look_up(trx: &Transaction, instance: &Instance, sought: Sought) -> Resu
         }
     };
     let Some(left) = left else { return Ok(Found { sought, entered, left: None }) };
-    let page = left.await?;
-    if page.more() || page.len() >= LEFT_MAX {
+    let rows = left.await?;
+    if rows.len() == LEFT_MAX {
         return Ok(Found { sought, entered, left: None });
     }
-    let mut found = Vec::with_capacity(page.len());
-    for row in &page {
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows.iter() {
         let left = Left::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
         found.push((instance.keys.left_channel(row.key())?, seq(instance, left.seq)));
     }

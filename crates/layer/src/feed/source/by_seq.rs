@@ -14,7 +14,7 @@ use crate::layer::Inner;
 use crate::store::by_seq;
 use crate::store::keys::{BucketKeys, Counter, KeyRange};
 use crate::store::merge::Shares;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Up to here `pending` is counted: one answer of the storage.
 const PENDING_EXACT_MAX: usize = 500;
@@ -149,14 +149,12 @@ async fn count(trx: &Transaction, ranges: &[KeyRange], most: usize) -> Result<(u
     let (mut count, mut bytes, mut rest) = (0, 0, ranges.to_vec());
     while count < most && !rest.is_empty() {
         let left = limit.min(most - count);
-        let pages = try_join_all(rest.iter().map(|range| trx.get_range(&page_of(range, left, false), 1, true))).await?;
+        let pages = try_join_all(rest.iter().map(|range| trx.range(range, true).page(left))).await?;
         let mut cut = Vec::new();
-        for (page, range) in pages.iter().zip(rest) {
+        for page in pages {
             count += page.len();
             bytes += page.iter().map(|row| row.key().len() + row.value().len()).sum::<usize>() as u64;
-            if let Some(last) = page.last().filter(|_| page.more() || page.len() == left) {
-                cut.push(KeyRange { begin: [last.key(), &[0]].concat(), end: range.end });
-            }
+            cut.extend(page.rest);
         }
         (rest, limit) = (cut, limit.saturating_mul(2));
     }

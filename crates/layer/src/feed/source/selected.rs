@@ -15,7 +15,7 @@ use crate::feed::tail::TailRow;
 use crate::index::selector::definition::IndexName;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// The index that a feed began with.
 struct Known {
@@ -87,11 +87,11 @@ impl Source for Selected {
         }
         let most = page.rows_max();
         let limit = if self.active_only { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
-        let entries = trx.get_range(&page_of(&range, limit, page.descending), 1, true);
+        let entries = trx.range(&range, true).reverse(page.descending).page(limit);
         let (entries, newest) = (entries.await?, newest.await?);
         page.inner.metrics.selector_index_reads.add(1);
         page.inner.metrics.selector_index_rows.add(entries.len() as u64);
-        let read_all = !entries.more() && entries.len() < limit;
+        let read_all = entries.is_all();
         let mut rows = Vec::with_capacity(entries.len());
         for entry in &entries {
             rows.push(change_row(instance.keys.index_change_seq(entry.key())?, entry.value())?);

@@ -14,7 +14,6 @@ use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::root::in_use;
-use crate::store::transaction::page_of;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 
 /// Entries read in one transaction, and removed in one.
@@ -90,13 +89,10 @@ impl Operation for Page<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let root = trx.get(&self.keys.instance(), true);
-        let page = trx.get_range(&page_of(self.range, SWEPT_ENTRIES_MAX, true), 1, true).await?;
+        let page = trx.range(self.range, true).reverse(true).page(SWEPT_ENTRIES_MAX).await?;
         let epoch = (self.epoch_of)(root.await?.as_deref())?;
-        let more = page.more() || page.len() == SWEPT_ENTRIES_MAX;
-        let next = page.last().filter(|_| more);
-        let next = next.map(|last| KeyRange { begin: self.range.begin.clone(), end: last.key().to_vec() });
         let entries = page.iter().map(|row| Ok((row.key().to_vec(), proto::DatabaseEvent::decode(row.value())?)));
-        Ok((epoch, entries.collect::<Result<_>>()?, next))
+        Ok((epoch, entries.collect::<Result<_>>()?, page.rest))
     }
 }
 

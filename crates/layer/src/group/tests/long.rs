@@ -8,7 +8,7 @@ use super::{compare, mapped, put, rows, standing, violations};
 use crate::ViewUpdate;
 use crate::error::{Error, ViewFailure};
 use crate::store::keys::RowKey;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// By their ids documents come each between the last two. They are entered in another order, so labels stay short, however many
 /// there are.
@@ -30,18 +30,10 @@ async fn a_first_build_enters_long_keys_in_no_order() {
     let standing = standing(&db).await;
     let keys = standing.instance.keys.view(standing.group.number);
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let mut range = keys.rows(0, &[], None);
     let mut longest = 0;
-    loop {
-        let page = trx.get_range(&page_of(&range, 1_000, false), 1, true).await.unwrap();
-        for row in &page {
-            let element = RowKey::element_of(&row.key()[keys.row_prefix(0)..]).unwrap();
-            longest = longest.max(flatbed_collate::split(&element).1.len());
-            range.begin = [row.key(), &[0]].concat();
-        }
-        if page.is_empty() || !page.more() && page.len() < 1_000 {
-            break;
-        }
+    for row in trx.range(&keys.rows(0, &[], None), true).all(10_000).await.unwrap().iter() {
+        let element = RowKey::element_of(&row.key()[keys.row_prefix(0)..]).unwrap();
+        longest = longest.max(flatbed_collate::split(&element).1.len());
     }
     // In the order of ids it would be a bit for each of them.
     assert!((8..=16).contains(&longest), "{longest} bytes");

@@ -14,7 +14,6 @@ use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::{Change, Within};
 use crate::store::proto;
 use crate::store::seq::Seq;
-use crate::store::transaction::page_of;
 
 /// Entries of by-seq that a step reads; tests have several steps with few.
 const STEP_ENTRIES_MAX: usize = if cfg!(test) { 10 } else { 5_000 };
@@ -35,8 +34,8 @@ impl Step<'_> {
         let passed = progress.passed.parse::<Seq>().ok();
         let passed = passed.filter(|passed| passed.incarnation() == instance.incarnation());
         let range = bucket.by_seq_after(&passed.unwrap_or(Seq::zero(instance.incarnation())));
-        let page = trx.get_range(&page_of(&range, STEP_ENTRIES_MAX, false), 1, true).await?;
-        let is_last = !page.more() && page.len() < STEP_ENTRIES_MAX;
+        let page = trx.range(&range, true).page(STEP_ENTRIES_MAX).await?;
+        let is_last = page.is_all();
         let mut entries = Vec::with_capacity(page.len());
         for row in &page {
             let entry = proto::SequenceEntry::decode(row.value())?;

@@ -16,7 +16,7 @@ use crate::store::proto;
 use crate::store::records::{Info, Routed};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::since::since_each;
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Keys that are read at once.
 const READ_AT_ONCE: usize = 100;
@@ -172,9 +172,9 @@ pub(crate) async fn check_principal(
         PrincipalPart::Local { .. } | PrincipalPart::Way { by: None, .. } => Ok(None),
         PrincipalPart::Periods { kind, name, what } => {
             let Ok(periods) = Periods::decode(value) else { return bad(false) };
-            let ways = trx.get_range(&page_of(&instance.keys.ways(kind, &name, &what), 1, false), 1, true).await?;
+            let has_ways = trx.range(&instance.keys.ways(kind, &name, &what), true).any().await?;
             let is_had = periods.open().is_some();
-            Ok((is_had == ways.is_empty()).then(|| format!("it is had: {is_had}, and there are ways: {}", !is_had)))
+            Ok((is_had != has_ways).then(|| format!("it is had: {is_had}, and there are ways: {}", !is_had)))
         }
         PrincipalPart::Way { kind, name, what, by: Some(id) } => {
             let document = instance.keys.document(&id);

@@ -15,7 +15,6 @@ use crate::index::maintainers::Within;
 use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use crate::store::proto;
 use crate::store::records::{BodyPlace, Info};
-use crate::store::transaction::page_of;
 
 /// See [`crate::index::kinds::Kind::check_document`].
 pub(crate) async fn check_document(
@@ -132,8 +131,8 @@ async fn is_in_order(
     let places = RowPlaces::of(compiled.is_partitioned(), id);
     let begin = keys.index_beginning(index.number, places, key.bytes()).begin;
     let before = KeyRange { begin, end: keys.index_entry(index.number, places, element, id) };
-    let page = trx.get_range(&page_of(&before, 1, true), 1, true).await?;
-    let Some(row) = page.first() else { return Ok(None) };
+    let last = trx.range(&before, true).reverse(true).first(1).await?;
+    let Some(row) = last.first() else { return Ok(None) };
     let (_, IndexPart::Entry(Sorted { element: other, id: other_id, .. })) = keys.split_index(row.key())? else {
         return Ok(None);
     };

@@ -14,7 +14,6 @@ use crate::index::json::key::{Body, key_of};
 use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};
 use crate::index::maintainers::Within;
 use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
-use crate::store::transaction::page_of;
 
 /// Labels in order, and whether there are more.
 type Labels = (Vec<Vec<u8>>, bool);
@@ -78,13 +77,13 @@ impl Among<'_> {
     /// The first labels of a level between those that a search has seen; whether there are more.
     async fn pivots(&self, pivots: &Pivots<'_>, level: u64, search: &Search) -> Result<Labels> {
         let Within { trx, instance, .. } = *self.within;
-        let page = trx.get_range(&page_of(&pivots.range(level, search.between()), PAGE, false), 1, true).await?;
+        let page = trx.range(&pivots.range(level, search.between()), true).page(PAGE).await?;
         let mut labels = Vec::with_capacity(page.len());
         for row in &page {
             let (_, IndexPart::Node(_, from)) = instance.keys.split_index(row.key())? else { continue };
             labels.extend(pivots::label(&from).map(<[u8]>::to_vec));
         }
-        Ok((labels, page.more() || page.len() == PAGE))
+        Ok((labels, !page.is_all()))
     }
 
     /// The first entry of a range, or the last one: its label and its key.
@@ -93,8 +92,8 @@ impl Among<'_> {
         if range.begin >= range.end {
             return Ok(None);
         }
-        let page = trx.get_range(&page_of(range, 1, reverse), 1, self.snapshot).await?;
-        let Some(row) = page.first() else { return Ok(None) };
+        let first = trx.range(range, self.snapshot).reverse(reverse).first(1).await?;
+        let Some(row) = first.first() else { return Ok(None) };
         let (_, IndexPart::Entry(Sorted { element, id, .. })) = instance.keys.split_index(row.key())? else {
             return Err(Error::Corrupt("what lies among an index's entries is none".to_owned()));
         };

@@ -93,7 +93,7 @@ impl Operation for Compact<'_> {
             }
             // With conflict: an edit that commits meanwhile makes this begin anew.
             let info = info.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
-            let page = tree.only_page(AT_ONCE_BYTES_MAX).await?;
+            let page = tree.only_page(trx, AT_ONCE_BYTES_MAX).await?;
             from = match info {
                 None => None,
                 Some(info) => {

@@ -27,7 +27,7 @@ use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, is_over, revision};
 use crate::store::seq::Seq;
 use crate::store::since::{born, since_each};
-use crate::store::transaction::{Transaction, page_of};
+use crate::store::transaction::Transaction;
 
 /// Ranges, or documents, that are read at once.
 pub(super) const AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
@@ -65,12 +65,12 @@ pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
 
 impl UnderWay {
     /// Asks for what the merge wants: of all that is read at once what comes first.
-    pub(super) fn begin_reads(
+    pub(super) fn begin_reads<'t>(
         &mut self,
-        trx: &Transaction,
+        trx: &'t Transaction,
         inner: &Inner,
         instance: &Instance,
-    ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<'t> {
         let room = ROOM.saturating_sub(self.merge.held_entries());
         // What is in step with the stream that has run dry runs dry soon, too: asked for now, it is not waited for then.
         let low = |stream: usize| self.limits.get(stream).map_or(0, |limit| limit / 4);
@@ -166,14 +166,14 @@ fn ranges(instance: &Instance, want: &Want<'_>, index: Option<u64>) -> Vec<KeyRa
 }
 
 /// Asks for some entries, and whether they are all.
-fn begin_entries(
-    trx: &Transaction,
+fn begin_entries<'t>(
+    trx: &'t Transaction,
     inner: &Inner,
     instance: &Instance,
     want: &Want<'_>,
     limit: usize,
     index: Option<u64>,
-) -> BoxFuture<'static, Result<Page>> {
+) -> BoxFuture<'t, Result<Page>> {
     let ranges = ranges(instance, want, index);
     let is_all = *want.source == Of::All;
     if is_all && index.is_none() {
@@ -185,7 +185,7 @@ fn begin_entries(
         });
     }
     // One more than is kept: so it is known of a channel that has no more that it has no more.
-    let pages = ranges.iter().map(|range| trx.get_range(&page_of(range, limit + 1, false), 1, true));
+    let pages = ranges.iter().map(|range| trx.range(range, true).page(limit + 1));
     let pages: Vec<_> = pages.collect();
     let reads = if is_all { &inner.metrics.selector_index_reads } else { &inner.metrics.channel_reads };
     reads.add(pages.len() as u64);
@@ -194,7 +194,7 @@ fn begin_entries(
         let (mut rows, mut is_whole) = (Vec::new(), true);
         for page in pages {
             let page = page.await?;
-            is_whole &= !page.more() && page.len() <= limit;
+            is_whole &= page.is_all() && page.len() <= limit;
             if is_all {
                 metrics.selector_index_rows.add(page.len() as u64);
                 for row in page.iter().take(limit) {
@@ -262,10 +262,10 @@ pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedS
     } else {
         let last = |channel: String| {
             let range = instance.keys.channel_entries(&channel, instance.incarnation());
-            let page = trx.get_range(&page_of(&range, 1, true), 1, true);
+            let last = trx.range(&range, true).reverse(true).first(1);
             async move {
-                let page = page.await?;
-                let seq = page.first().map(|row| instance.keys.channel_entry_seq(row.key())).transpose()?;
+                let last = last.await?;
+                let seq = last.first().map(|row| instance.keys.channel_entry_seq(row.key())).transpose()?;
                 Ok::<_, Error>(seq.map_or(Stamp::ZERO, |seq| Stamp(*seq.stamp())))
             }
         };
