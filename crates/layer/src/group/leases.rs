@@ -19,7 +19,7 @@ use prost::Message;
 use crate::at_once::Paced;
 use crate::error::{Error, Result};
 use crate::group::steps::{WithinGroup, Work, begin_standing};
-use crate::store::keys::ViewPart;
+use crate::store::keys::{KeyRange, ViewPart};
 use crate::store::proto::{ViewLease, ViewLeasePlace, ViewLeased};
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
@@ -306,8 +306,10 @@ impl Work for EndLease<'_> {
         progress.documents += documents;
         let leased = leased.await?.as_deref().map(ViewLeased::decode).transpose()?.unwrap_or_default();
         let all = keys.leases();
-        // Is any left beside what this transaction has cleared? Beats of others make it try again, at worst.
-        let is_over = leased.is_end && trx.range(&all, false).page(2).await?.len() < 2;
+        // Behind the key up to which ids are leased, and beside the lease that this transaction has cleared. Beats of others
+        // make it try again, at worst.
+        let others = KeyRange { begin: [&keys.leased()[..], &[0]].concat(), end: all.end.clone() };
+        let is_over = leased.is_end && !trx.range(&others, false).any().await?;
         if is_over {
             trx.clear_range(&all.begin, &all.end);
             progress.phase = NODES;

@@ -249,6 +249,48 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(none, Some(Taken::Over)));
 }
 
+/// The transaction that ends a lease has cleared keys of the range in which it looks for others. A cluster answers that read
+/// with fewer rows than its limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_are_built_once_the_last_lease_has_ended() {
+    let Some((fdb, root, _directory)) = store(None) else { return };
+    let options = LayerOptions { root, ..LayerOptions::default() };
+    let (layer, authority) = Layer::open(fdb, options, None).await.unwrap();
+    let db = layer.database("db", authority.for_job("test"));
+    fill(&db, 100).await;
+    define(&db, "_design/v", &[("n", "n")]).await;
+    let (job, others) = (job(&db).await, Others::default());
+    Step::run(&job, Take { anew: None }).await.unwrap().unwrap();
+    let mut leases = Vec::new();
+    while let Some(lease) = taken(&job, &others).await.unwrap() {
+        leases.push(lease);
+    }
+    assert!(leases.len() > 2 && leases.last().unwrap().until.is_none(), "all ids are leased");
+    let last = leases.len() - 1;
+    for (at, Lease { from, token, .. }) in leases.into_iter().enumerate() {
+        let held = Held { from, token, built_until: String::new(), documents: 1 };
+        let ended = Step::run(&job, EndLease { held: &held }).await.unwrap();
+        match at == last {
+            true => assert!(matches!(ended, Some(Ended::Rows)), "{ended:?}"),
+            false => assert!(matches!(ended, Some(Ended::Lease)), "lease {at} of {last}: {ended:?}"),
+        }
+    }
+    assert_eq!(standing(&job.reader).await.progress.unwrap().phase, NODES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_of_several_leases_has_all_rows() {
+    let Some((fdb, root, _directory)) = store(None) else { return };
+    let options = LayerOptions { root, ..LayerOptions::default() };
+    let (layer, authority) = Layer::open(fdb, options, None).await.unwrap();
+    layer.run_views_by(Arc::new(Texts::default()));
+    let db = layer.database("db", authority.for_job("test"));
+    fill(&db, 100).await;
+    define(&db, "_design/v", &[("id", "_id")]).await;
+    let found = rows(&db, "_design/v", "id", ViewUpdate::True).await.unwrap();
+    assert_eq!((found.len(), violations(&db).await), (101, Vec::new()), "the design document, too");
+}
+
 /// The slice's lease is that of a process that is gone, and lasts for 15 s yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_begins_takes_up_groups_at_once() {
