@@ -187,9 +187,9 @@ impl Accounts {
                 if number == BY_ACCOUNT {
                     checked.accounts += page.rows.len() as u64;
                 }
-                match page.rows.last() {
-                    Some((key, _)) if page.has_more => range = range.behind(key),
-                    _ => break,
+                match page.rest {
+                    Some(rest) => range = rest,
+                    None => break,
                 }
             }
         }
@@ -258,9 +258,9 @@ async fn has_room(trx: &Trx, keys: &RootKeys, admission: &Admission, is_snapshot
     while count < max {
         let page = trx.page_with(&range, PAGE_ROWS.min(max - count), false, is_snapshot).await?;
         count += page.rows.len();
-        match page.rows.last() {
-            Some((key, _)) if page.has_more => range = range.behind(key),
-            _ => break,
+        match page.rest {
+            Some(rest) => range = rest,
+            None => break,
         }
     }
     Ok(count < max)

@@ -17,6 +17,7 @@ use crate::keys::{ACCOUNTS, Due, DueEntry, KeyRange, UserKeys};
 use crate::names::{BatchId, CollectionName, Uid};
 use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
+use crate::transaction::Page;
 use crate::values::{Batch, Collection, Head};
 use crate::write::{all_states, batches, head};
 
@@ -98,14 +99,14 @@ impl Store {
         let mut from = Some(Uid(0));
         while let Some(uid) = from {
             let found = inner.one_page(&inner.keys.users_from(uid), 1).await?;
-            let Some((key, _)) = found.0.first() else { break };
+            let Some((key, _)) = found.rows.first() else { break };
             let uid = inner.keys.uid_of(key)?;
             inner.check_user(uid, &mut checked).await?;
             from = uid.0.checked_add(1).map(Uid);
         }
         inner.check_dues(&mut checked).await?;
         let behind = KeyRange { begin: inner.keys.part(ACCOUNTS + 1), ..inner.keys.all() };
-        if !inner.one_page(&behind, 1).await?.0.is_empty() {
+        if !inner.one_page(&behind, 1).await?.rows.is_empty() {
             checked.note("there is something behind all that is known of".to_owned());
         }
         Ok(checked)
@@ -113,24 +114,19 @@ impl Store {
 }
 
 impl Inner {
-    /// A page of a range, in a transaction of its own, and whether there is more.
-    async fn one_page(&self, range: &KeyRange, limit: usize) -> Result<(Vec<(Vec<u8>, Bytes)>, bool)> {
-        self.runner
-            .read(move |trx| async move {
-                let page = trx.page(range, limit, false).await?;
-                Ok((page.rows, page.has_more))
-            })
-            .await
+    /// A page of a range, in a transaction of its own.
+    async fn one_page(&self, range: &KeyRange, limit: usize) -> Result<Page> {
+        self.runner.read(move |trx| async move { trx.page(range, limit, false).await }).await
     }
 
     /// Takes all keys of a range, page by page.
     async fn walk(&self, mut range: KeyRange, mut take: impl FnMut(&[u8], &Bytes) -> Result<()>) -> Result<()> {
         loop {
-            let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
+            let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
             rows.iter().try_for_each(|(key, value)| take(key, value))?;
-            match rows.last() {
-                Some((key, _)) if has_more => range = range.behind(key),
-                _ => return Ok(()),
+            match rest {
+                Some(rest) => range = rest,
+                None => return Ok(()),
             }
         }
     }
@@ -262,16 +258,16 @@ impl Inner {
     async fn check_dues(&self, checked: &mut Checked) -> Result<()> {
         let mut range = self.keys.due_all();
         loop {
-            let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
+            let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
             for (key, _) in &rows {
                 match self.keys.take_due(key) {
                     Ok(entry) => self.check_due(key, entry, checked).await?,
                     Err(_) => checked.note("a note of what is due is not of the form".to_owned()),
                 }
             }
-            match rows.last() {
-                Some((key, _)) if has_more => range = range.behind(key),
-                _ => return Ok(()),
+            match rest {
+                Some(rest) => range = rest,
+                None => return Ok(()),
             }
         }
     }

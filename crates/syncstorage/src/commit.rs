@@ -228,7 +228,7 @@ impl Inner {
             look.kept_earliest = row.kept_expires().map_or(look.kept_earliest, |at| at.min(look.kept_earliest));
         }
         self.metrics.sync_records_resolved.add(edits.len() as u64);
-        let last = edits.pop().map(|(id, _)| id).filter(|_| page.has_more);
+        let last = edits.pop().map(|(id, _)| id).filter(|_| page.rest.is_some());
         if last.is_none() {
             (record.seen, record.kept_earliest) = (Some(look.state), look.kept_earliest);
         }

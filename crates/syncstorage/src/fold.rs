@@ -153,7 +153,7 @@ async fn fold_in(
     trx.clear_range_quietly(&records)?;
     trx.clear_range_quietly(&payloads)?;
     // That was all of a small one.
-    let is_over = after.is_none() && !page.has_more && edits.len() == page.rows.len();
+    let is_over = after.is_none() && page.rest.is_none() && edits.len() == page.rows.len();
     if is_over {
         take_off(trx, user, name, &mut state)?;
     }

@@ -129,7 +129,7 @@ impl Inner {
         let (now, state) = (head.now(self.clock.now()), state.unwrap_or_default());
         condition.judge(state.modified, now)?;
         let layers = Layers::new(user, keys, &state);
-        if let Some(page) = whole.filter(|page| !page.has_more && layers.overlays.is_empty()) {
+        if let Some(page) = whole.filter(|page| page.rest.is_none() && layers.overlays.is_empty()) {
             let rows = page.rows.iter().map(|(key, value)| Ok((layers.keys.take_record(key)?, Row::decode(value)?)));
             let rows = rows.collect::<Result<Vec<_>>>()?;
             let (ids, next_offset) = wanted.among_rows(&rows, now);

@@ -96,9 +96,9 @@ impl Inner {
                     states.push((user.take_collection(key)?, Collection::decode(value)?));
                 }
             }
-            match page.rows.last() {
-                Some((key, _)) if page.has_more => range = range.behind(key),
-                _ => break,
+            match page.rest {
+                Some(rest) => range = rest,
+                None => break,
             }
         }
         states.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -187,9 +187,9 @@ async fn gone_base(trx: &Trx, layers: &Layers, now: Timestamp) -> Result<Size> {
             entries.push((layers.keys.take_expiry(key)?.1, u64::from(u32::from_be_bytes(len))));
         }
         gone = gone.plus(uncovered(trx, layers, 0, entries).await?);
-        match page.rows.last() {
-            Some((key, _)) if page.has_more => range = range.behind(key),
-            _ => return Ok(gone),
+        match page.rest {
+            Some(rest) => range = rest,
+            None => return Ok(gone),
         }
     }
 }
@@ -208,9 +208,9 @@ async fn gone_overlay(trx: &Trx, layers: &Layers, layer: usize, now: Timestamp) 
             }
         }
         gone = gone.plus(uncovered(trx, layers, layer + 1, entries).await?);
-        match page.rows.last() {
-            Some((key, _)) if page.has_more => range = range.behind(key),
-            _ => return Ok(gone),
+        match page.rest {
+            Some(rest) => range = rest,
+            None => return Ok(gone),
         }
     }
 }

@@ -44,10 +44,10 @@ impl Inner {
         for shard in self.shards_due().await? {
             let mut range = self.keys.due_until(shard, self.clock.now());
             loop {
-                let (entries, last) = self.due(&range).await?;
+                let (entries, rest) = self.due(&range).await?;
                 done += self.do_entries(entries).await?;
-                match last {
-                    Some(last) => range = range.behind(&last),
+                match rest {
+                    Some(rest) => range = rest,
                     None => break,
                 }
             }
@@ -65,19 +65,18 @@ impl Inner {
         let now = self.clock.now();
         self.runner
             .read(move |trx| async move {
-                let looks = (0..SHARDS).map(|shard| trx.page(&self.keys.due_until(shard, now), 1, false));
+                let looks = (0..SHARDS).map(|shard| trx.is_any(&self.keys.due_until(shard, now)));
                 let looks = try_join_all(looks).await?;
-                Ok((0..).zip(looks).filter(|(_, page)| !page.rows.is_empty()).map(|(shard, _)| shard).collect())
+                Ok((0..).zip(looks).filter(|(_, is_any)| *is_any).map(|(shard, _)| shard).collect())
             })
             .await
     }
 
-    /// A page of what is due, and its last key if there may be more.
-    async fn due(&self, range: &KeyRange) -> Result<(Vec<DueEntry>, Option<Vec<u8>>)> {
+    /// A page of what is due, and the rest of the range.
+    async fn due(&self, range: &KeyRange) -> Result<(Vec<DueEntry>, Option<KeyRange>)> {
         let page = self.runner.read(move |trx| async move { trx.page(range, PAGE_DUE, false).await }).await?;
         let entries = page.rows.iter().filter_map(|(key, _)| self.passed_over(self.keys.take_due(key)).transpose());
-        let entries = entries.collect::<Result<_>>()?;
-        Ok((entries, page.rows.into_iter().last().map(|(key, _)| key).filter(|_| page.has_more)))
+        Ok((entries.collect::<Result<_>>()?, page.rest))
     }
 
     /// What was done; `None` if something is corrupt, which must not keep all others from being done.

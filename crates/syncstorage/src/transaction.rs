@@ -1,15 +1,18 @@
 //! Running something in a FoundationDB transaction, again where FoundationDB says so.
 
+mod ranges;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foundationdb::options::{ConflictRangeType, StreamingMode, TransactionOption};
-use foundationdb::{FdbError, FdbResult, RangeOption};
+use foundationdb::options::{ConflictRangeType, TransactionOption};
+use foundationdb::{FdbError, FdbResult};
 use futures_util::future::try_join_all;
 
+pub(crate) use self::ranges::Page;
 use crate::error::{Error, Result};
 use crate::keys::KeyRange;
 use crate::metrics::Metrics;
@@ -48,12 +51,6 @@ pub(crate) struct Trx {
     metrics: Arc<Metrics>,
 }
 
-/// A page of a range: keys and values, and whether there may be more behind it.
-pub(crate) struct Page {
-    pub rows: Vec<(Vec<u8>, Bytes)>,
-    pub has_more: bool,
-}
-
 impl Trx {
     /// A key's value. Without `is_snapshot` the commit fails if another writes it first.
     pub(crate) fn get(
@@ -90,45 +87,10 @@ impl Trx {
         let page = self.page(&range, 2 * run.len(), false).await?;
         let until = page.rows.last().map_or_else(Vec::new, |(key, _)| key.clone());
         let mut found: HashMap<Vec<u8>, Bytes> = page.rows.into_iter().collect();
-        let is_behind = |key: &Vec<u8>| page.has_more && *key > until;
+        let is_behind = |key: &Vec<u8>| page.rest.is_some() && *key > until;
         let mut behind = self.get_all(run.iter().filter(|key| is_behind(key)).cloned()).await?.into_iter();
         let value = |key| if is_behind(key) { behind.next().flatten() } else { found.remove(key) };
         Ok(run.iter().map(value).collect())
-    }
-
-    /// One page of a range, of at most so many rows, as a snapshot.
-    pub(crate) fn page(
-        &self,
-        range: &KeyRange,
-        limit: usize,
-        is_reverse: bool,
-    ) -> impl Future<Output = Result<Page>> + Send + use<> {
-        self.page_with(range, limit, is_reverse, true)
-    }
-
-    /// The same; without `is_snapshot` the commit fails if another writes something in what was read.
-    pub(crate) fn page_with(
-        &self,
-        range: &KeyRange,
-        limit: usize,
-        is_reverse: bool,
-        is_snapshot: bool,
-    ) -> impl Future<Output = Result<Page>> + Send + use<> {
-        self.metrics.sync_range_reads.add(1);
-        let option = RangeOption {
-            mode: StreamingMode::WantAll,
-            limit: Some(limit),
-            reverse: is_reverse,
-            ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
-        };
-        let read = (range.begin < range.end).then(|| self.trx.get_range(&option, 1, is_snapshot));
-        async move {
-            let Some(read) = read else { return Ok(Page { rows: Vec::new(), has_more: false }) };
-            let values = read.await?;
-            let rows: Vec<_> =
-                values.iter().map(|row| (row.key().to_vec(), Bytes::copy_from_slice(row.value()))).collect();
-            Ok(Page { has_more: values.more() || rows.len() >= limit, rows })
-        }
     }
 
     /// Writes, and another one's read of it conflicts.

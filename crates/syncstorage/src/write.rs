@@ -398,9 +398,9 @@ pub(crate) async fn all_states(
         for (key, value) in &page.rows {
             out.push((user.take_collection(key)?, Collection::decode(value)?));
         }
-        match page.rows.last() {
-            Some((key, _)) if page.has_more => range = range.behind(key),
-            _ => return Ok(out),
+        match page.rest {
+            Some(rest) => range = rest,
+            None => return Ok(out),
         }
     }
 }
@@ -413,9 +413,9 @@ pub(crate) async fn batches(trx: &Trx, user: &UserKeys, is_snapshot: bool) -> Re
         for (key, value) in &page.rows {
             out.push((user.take_batch(key)?, Batch::decode(value)?));
         }
-        match page.rows.last() {
-            Some((key, _)) if page.has_more => range = range.behind(key),
-            _ => return Ok(out),
+        match page.rest {
+            Some(rest) => range = rest,
+            None => return Ok(out),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::layers::Layers;
 use crate::names::{BatchId, RecordId};
 use crate::store::Inner;
+use crate::transaction::Page;
 use crate::values::{Batch, GivenPayload};
 
 impl Inner {
@@ -25,7 +26,7 @@ impl Inner {
         let mut sums = Batch { records: 0, bytes: 0, count_delta: 0, bytes_delta: 0, ..record.clone() };
         let (mut range, mut pointed_at) = (keys.staged(), 0);
         loop {
-            let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
+            let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
             let edits = staged(&keys, &rows)?;
             for (id, edit) in &edits {
                 sums.records += 1;
@@ -49,9 +50,9 @@ impl Inner {
                 }
             }
             self.check_staged(&what, &keys, &edits, look).await?;
-            match rows.last() {
-                Some((key, _)) if has_more => range = range.behind(key),
-                _ => break,
+            match rest {
+                Some(rest) => range = rest,
+                None => break,
             }
         }
         let (mut blobs, mut last) = (0, None);

@@ -9,6 +9,7 @@ use crate::layers::{Found, Layers};
 use crate::names::{CollectionName, RecordId};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
+use crate::transaction::Page;
 use crate::values::{Collection, GivenPayload, Row, StagedRow};
 
 /// What is counted while a collection is walked.
@@ -90,7 +91,7 @@ impl Inner {
         let keys = &layers.keys;
         let mut range = keys.records();
         loop {
-            let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
+            let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
             let mut records: Vec<(RecordId, Row)> = Vec::with_capacity(rows.len());
             for (key, value) in &rows {
                 records.push((keys.take_record(key)?, Row::decode(value)?));
@@ -130,9 +131,9 @@ impl Inner {
                     self.check_blob(what, keys, id, blob, row.payload.len(), look).await?;
                 }
             }
-            match rows.last() {
-                Some((key, _)) if has_more => range = range.behind(key),
-                _ => return Ok(()),
+            match rest {
+                Some(rest) => range = rest,
+                None => return Ok(()),
             }
         }
     }
@@ -148,7 +149,7 @@ impl Inner {
         let Some((overlay, batch)) = layers.overlays.get(layer) else { return Ok(()) };
         let (mut range, mut rows_of, mut beside) = (batch.staged(), 0, 0);
         loop {
-            let (rows, has_more) = self.one_page(&range, PAGE_ROWS).await?;
+            let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
             let edits = staged(batch, &rows)?;
             let covered = self.covered(layers, layer + 1, edits.iter().map(|(id, _)| id)).await?;
             let beneath = self.beneath(layers, layer, &edits).await?;
@@ -174,9 +175,9 @@ impl Inner {
                 }
             }
             self.check_staged(what, batch, &edits, look).await?;
-            match rows.last() {
-                Some((key, _)) if has_more => range = range.behind(key),
-                _ => break,
+            match rest {
+                Some(rest) => range = rest,
+                None => break,
             }
         }
         let (mut entries, mut payloads) = (0, 0);

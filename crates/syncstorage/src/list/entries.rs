@@ -154,7 +154,7 @@ impl Wanted {
                 self.among_some(trx, layers, now, self.ids.as_ref().unwrap_or(&none), rows).await?
             }
             Ahead::Page(page) => return self.merge(trx, layers, now, page).await.map(|entries| self.cut_off(entries)),
-            Ahead::InTime(page) if !page.has_more && !self.is_any_in_time(layers) => {
+            Ahead::InTime(page) if page.rest.is_none() && !self.is_any_in_time(layers) => {
                 let ids = page.rows.iter().map(|(key, _)| Ok(layers.keys.take_modified(key)?.1));
                 let ids = ids.collect::<Result<BTreeSet<_>>>()?;
                 let rows = base_rows(trx, &layers.keys, &ids.iter().collect::<Vec<_>>()).await?;
@@ -292,12 +292,7 @@ impl Wanted {
 
     /// Takes a page's entries that are wanted, and that nothing lies over.
     async fn take(&self, trx: &Trx, layers: &Layers, now: Timestamp, stream: &mut Stream, page: Page) -> Result<()> {
-        stream.left = match (stream.left.take(), page.rows.last()) {
-            (Some(range), Some((key, _))) if page.has_more => {
-                Some(if self.is_reverse() { range.before(key) } else { range.behind(key) })
-            }
-            _ => None,
-        };
+        stream.left = page.rest;
         stream.may_read = stream.may_read.saturating_sub(page.rows.len());
         let raws = page.rows.iter().map(|(key, value)| self.raw(layers, stream.layer, key, value));
         let raws = raws.collect::<Result<Vec<_>>>()?;

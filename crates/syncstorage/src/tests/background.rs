@@ -51,10 +51,7 @@ async fn what_is_due_is_done_by_one_and_goes_on_in_another() {
     two.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await.unwrap();
     let keys = two.inner.keys.user(UID).staged();
     let keys = &keys;
-    let is_folded = async || {
-        let left = two.inner.runner.read(move |trx| async move { trx.page(keys, 1, false).await }).await.unwrap();
-        left.rows.is_empty()
-    };
+    let is_folded = async || !two.inner.runner.read(move |trx| async move { trx.is_any(keys).await }).await.unwrap();
     until("folded", is_folded).await;
     second.stop().await;
     assert_sound(&one).await;
