@@ -1,6 +1,6 @@
 //! A store after a restore: other incarnations and stamps, everything else as it was, and nobody writes what he knew before.
 
-use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put};
+use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put, rows_between};
 use flatbed_layer::renew::{Renewed, renew, roots};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Refusal, Seq, Since, json};
 use foundationdb::tuple::pack;
@@ -98,10 +98,9 @@ async fn what_was_interrupted_is_done_again() {
         (pack(&(root.clone(), 3, n, 3)), pack(&(root, 3, n, 4)))
     };
     let (begin, end) = namespace(1);
-    let range = foundationdb::RangeOption::from((begin.as_slice(), end.as_slice()));
-    let rows: Vec<(Vec<u8>, Vec<u8>)> = loop {
-        if let Ok(page) = store.fdb.create_trx().unwrap().get_range(&range, 1, false).await {
-            break page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();
+    let rows = loop {
+        if let Ok(rows) = rows_between(&store.fdb.create_trx().unwrap(), &begin, &end).await {
+            break rows;
         }
     };
     assert_eq!(rows.len(), 20);

@@ -392,23 +392,29 @@ pub async fn snapshot(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     let begin = foundationdb::tuple::pack(&(foundationdb::tuple::Bytes::from(store.root.clone()),));
     let end = [begin.as_slice(), &[0xff]].concat();
     let mut trx = store.fdb.create_trx().expect("a transaction");
-    'anew: loop {
-        let mut option = foundationdb::RangeOption::from((begin.as_slice(), end.as_slice()));
-        let mut rows = Vec::new();
-        loop {
-            match trx.get_range(&option, 1, true).await {
-                Ok(page) => {
-                    rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
-                    match option.next_range(&page) {
-                        Some(next) => option = next,
-                        None => return rows,
-                    }
-                }
-                Err(error) => {
-                    trx = trx.on_error(error).await.expect("an error that a retry mends");
-                    continue 'anew;
-                }
-            }
+    loop {
+        match rows_between(&trx, &begin, &end).await {
+            Ok(rows) => return rows,
+            Err(error) => trx = trx.on_error(error).await.expect("an error that a retry mends"),
+        }
+    }
+}
+
+/// All rows of a range, as a snapshot. `RangeOption::next_range` takes a reply without rows for the end, which it need not be.
+pub async fn rows_between(
+    trx: &foundationdb::Transaction,
+    begin: &[u8],
+    end: &[u8],
+) -> foundationdb::FdbResult<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (mut begin, mut rows) = (begin.to_vec(), Vec::new());
+    loop {
+        let page = trx.get_range(&foundationdb::RangeOption::from((begin.as_slice(), end)), 1, true).await?;
+        rows.extend(page.iter().map(|row| (row.key().to_vec(), row.value().to_vec())));
+        if !page.more() {
+            return Ok(rows);
+        }
+        if let Some(last) = page.last() {
+            begin = [last.key(), &[0]].concat();
         }
     }
 }
