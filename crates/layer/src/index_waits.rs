@@ -28,9 +28,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Whoever waits gets an answer at least this often, be it that nothing has happened.
 const WAITS_FOR: Duration = Duration::from_millis(500);
 
-/// A builder that has failed for so long fails those who wait.
-const STUCK_MAX: Duration = if cfg!(test) { Duration::from_secs(5) } else { Duration::from_secs(30) };
-
 /// Queries that wait for an index until it is built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexWait {
@@ -51,8 +48,12 @@ pub struct IndexWait {
 }
 
 /// Those that wait.
-#[derive(Debug, Default)]
-pub(crate) struct IndexWaits(Arc<Mutex<All>>);
+#[derive(Debug)]
+pub(crate) struct IndexWaits {
+    all: Arc<Mutex<All>>,
+    /// A builder that has failed for so long fails those that wait.
+    stuck_max: Duration,
+}
 
 #[derive(Debug, Default)]
 struct All {
@@ -114,9 +115,15 @@ pub(crate) struct Waiting {
     /// Looks that are of no use to it.
     seen: u64,
     all: Arc<Mutex<All>>,
+    stuck_max: Duration,
 }
 
 impl IndexWaits {
+    /// None; a builder that has failed for `stuck_max` will fail those that wait for it.
+    pub(crate) fn new(stuck_max: Duration) -> IndexWaits {
+        IndexWaits { all: Arc::default(), stuck_max }
+    }
+
     /// A query begins to wait for an index.
     ///
     /// # Errors
@@ -131,7 +138,7 @@ impl IndexWaits {
             since_ms: now_ms(),
             build: None,
         };
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         if all.count >= WAITING_MAX {
             return Err(IndexFailure::TooManyWaiting.into());
         }
@@ -141,24 +148,26 @@ impl IndexWaits {
         // It may be built in a moment.
         *lock(&at.looks.pause) = PAUSE;
         let (looks, seen) = (at.looks.clone(), at.looks.newest.borrow().count);
-        Ok(Waiting { database: database.to_owned(), number, looks, seen, all: self.0.clone() })
+        let (all, stuck_max) = (Arc::clone(&self.all), self.stuck_max);
+        Ok(Waiting { database: database.to_owned(), number, looks, seen, all, stuck_max })
     }
 
     /// How many wait.
     pub(crate) fn count(&self) -> u64 {
-        lock(&self.0).count
+        lock(&self.all).count
     }
 
     /// An index of a database is built: who waits for one need not wait until the next look.
     pub(crate) fn is_built(&self, database: &str) {
-        if let Some(at) = lock(&self.0).databases.get(database) {
+        if let Some(at) = lock(&self.all).databases.get(database) {
             at.looks.soon.notify_one();
         }
     }
 
     /// Queries that wait, those that have waited the longest first; and how many more wait than these.
     pub(crate) fn all(&self, builds: &[IndexBuild]) -> (Vec<IndexWait>, u64) {
-        let mut waits: Vec<_> = lock(&self.0).databases.values().flat_map(|at| at.indexes.values().cloned()).collect();
+        let mut waits: Vec<_> =
+            lock(&self.all).databases.values().flat_map(|at| at.indexes.values().cloned()).collect();
         waits.sort_by(|a, b| (a.since_ms, &a.database, a.number).cmp(&(b.since_ms, &b.database, b.number)));
         let rest = waits.split_off(waits.len().min(SHOWN_MAX));
         for wait in &mut waits {
@@ -185,7 +194,7 @@ impl Waiting {
                     self.seen = count;
                     return Ok(true);
                 }
-                if let Some(reason) = builds.failing(found.namespace, self.number, STUCK_MAX) {
+                if let Some(reason) = builds.failing(found.namespace, self.number, self.stuck_max) {
                     return Err(IndexFailure::Stuck(reason).into());
                 }
             }
@@ -243,9 +252,11 @@ mod tests {
     use std::future::ready;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    const STUCK_MAX: Duration = Duration::from_secs(30);
+
     #[tokio::test(start_paused = true)]
     async fn all_who_wait_at_a_database_have_one_look_at_a_time() {
-        let (waits, builds) = (IndexWaits::default(), IndexBuilds::default());
+        let (waits, builds) = (IndexWaits::new(STUCK_MAX), IndexBuilds::default());
         let (looked, is_built) = (&AtomicU64::new(0), &AtomicBool::new(false));
         let look = &|| {
             looked.fetch_add(1, Ordering::Relaxed);
@@ -277,9 +288,9 @@ mod tests {
         assert_eq!((waits.count(), waits.all(&[])), (0, (Vec::new(), 0)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn no_more_wait_than_so_many_and_none_for_a_builder_that_fails() {
-        let (waits, builds) = (IndexWaits::default(), IndexBuilds::default());
+        let (waits, builds) = (IndexWaits::new(STUCK_MAX), IndexBuilds::default());
         let begin = |number| waits.begin("db", number, "_design/d", "i");
         let mut waiting: Vec<_> = (0..WAITING_MAX).map(|number| begin(number % 600).unwrap()).collect();
         assert!(matches!(begin(1), Err(Error::Index(IndexFailure::TooManyWaiting))));
@@ -288,7 +299,7 @@ mod tests {
         let look = &|| ready(Ok(Unbuilt { namespace: 1, numbers: vec![0] })).boxed();
         builds.fails(1, 0, "no room");
         assert!(!waiting[0].wait(&builds, look).await.unwrap());
-        std::thread::sleep(STUCK_MAX);
+        tokio::time::advance(STUCK_MAX).await;
         let failed = waiting[0].wait(&builds, look).await;
         assert!(matches!(failed, Err(Error::Index(IndexFailure::Stuck(reason))) if reason == "no room"));
         builds.gets_on(1, 0);

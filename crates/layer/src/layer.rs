@@ -104,6 +104,8 @@ pub struct LayerOptions {
     pub single_writes_at_once: Option<usize>,
     /// What a document may have in a group of views: one with more is in none of them.
     pub view_bounds: ViewBounds,
+    /// Queries that wait for an index fail once its builder has failed for this long.
+    pub index_stuck_max: Duration,
 }
 
 impl Default for LayerOptions {
@@ -120,6 +122,7 @@ impl Default for LayerOptions {
             shard: None,
             single_writes_at_once: None,
             view_bounds: ViewBounds::default(),
+            index_stuck_max: Duration::from_secs(30),
         }
     }
 }
@@ -219,6 +222,7 @@ impl Layer {
         let views = ViewUpdates::new(random_id()?, options.view_bounds);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let lanes = Lanes::new(options.single_writes_at_once);
+        let index_waits = IndexWaits::new(options.index_stuck_max);
         let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
         let inner = Arc::new(Inner {
             db,
@@ -228,7 +232,7 @@ impl Layer {
             compactions,
             resyncs: Resyncs::default(),
             index_builds: IndexBuilds::default(),
-            index_waits: IndexWaits::default(),
+            index_waits,
             lanes,
             watches,
             hubs_running: AtomicUsize::new(0),

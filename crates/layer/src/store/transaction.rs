@@ -2,10 +2,11 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::error::{Error, Result};
@@ -213,6 +214,8 @@ pub(crate) fn note(metrics: &Metrics, error: FdbError) {
 mod tests {
     use super::*;
 
+    const DATABASE_LOCKED: i32 = 1038;
+
     #[tokio::test(start_paused = true)]
     async fn a_cluster_that_does_not_answer_is_given_up() {
         let never = bounded(std::future::pending::<Result<()>>()).await;
@@ -224,5 +227,31 @@ mod tests {
         let never = bounded_commit(std::future::pending::<()>()).await;
         assert!(matches!(never, Err(Error::Storage(error)) if error.is_maybe_committed()));
         assert!(bounded_commit(std::future::ready(7)).await.is_ok_and(|answer| answer == 7));
+    }
+
+    /// Finds a locked database, 8 s later each time.
+    struct Locked(u32);
+
+    impl Operation for Locked {
+        type Output = ();
+
+        async fn attempt(&mut self, _: &Transaction, _: Attempt) -> Result<()> {
+            self.0 += 1;
+            tokio::time::advance(Duration::from_secs(8)).await;
+            Err(Error::Storage(FdbError::from_code(DATABASE_LOCKED)))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_operation_is_retried_for_half_a_minute() {
+        let (database, _directory) = crate::fenced::database().await;
+        let inner = &database.inner;
+        tokio::time::pause();
+        let is_locked =
+            |failed: Result<()>| matches!(failed, Err(Error::Storage(error)) if error.code() == DATABASE_LOCKED);
+        let (mut writes, mut reads) = (Locked(0), Locked(0));
+        assert!(is_locked(write(&inner.db, &inner.metrics, &mut writes).await));
+        assert!(is_locked(read(&inner.db, &inner.metrics, &mut reads).await));
+        assert_eq!((writes.0, reads.0), (4, 4));
     }
 }
