@@ -120,7 +120,7 @@ impl Store {
         probability: f64,
         seed: u64,
     ) -> Store {
-        Store::on_clock(engine, clock, Some(fdb_embedded::Buggify { probability, seed }))
+        Store::on_clock(engine, clock, Some(buggify(probability, seed)))
     }
 
     fn on_clock(

@@ -18,7 +18,7 @@ use crate::index::definitions::write_record;
 use crate::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
 use crate::index::maintainers::Within;
 use crate::store::once::now_ms;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, page_of};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_updates::GroupId;
 
@@ -87,7 +87,7 @@ impl Operation for LoseRows<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<usize> {
         let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
         let rows = instance.keys.view(instance.record.indexes[0].number).rows(0, &[], None);
-        let page = trx.get_range(&page_of(&rows, 20, true), 1, true).await?;
+        let page = trx.range(&rows, true).reverse(true).first(20).await?;
         page.iter().for_each(|row| trx.clear(row.key()));
         Ok(page.len())
     }
@@ -140,7 +140,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     assert_eq!(are_named(&db).await, [(2, true)]);
     let trx = Transaction::begin(fdb, metrics).unwrap();
     let all = db.inner.cached("db").unwrap().keys.index(1);
-    assert!(trx.get_range(&page_of(&all, 1, false), 1, true).await.unwrap().is_empty());
+    assert!(!trx.range(&all, true).any().await.unwrap());
     compare(&db, "_design/v", "n", "n").await;
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
