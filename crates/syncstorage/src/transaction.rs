@@ -12,10 +12,10 @@ use foundationdb::options::{ConflictRangeType, TransactionOption};
 use foundationdb::{FdbError, FdbResult};
 use futures_util::future::try_join_all;
 
-pub(crate) use self::ranges::Page;
 use crate::error::{Error, Result};
 use crate::keys::KeyRange;
 use crate::metrics::Metrics;
+pub(crate) use crate::transaction::ranges::Page;
 
 /// How long an operation is tried again before its last error is given to the client.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);

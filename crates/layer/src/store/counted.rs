@@ -12,8 +12,8 @@ use foundationdb::future::{FdbSlice, FdbValues};
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, FdbResult, KeySelector};
 
-pub(crate) use self::ranges::{BoxedPageRead, Page, PageRead};
 use crate::metrics::Metrics;
+pub(crate) use crate::store::counted::ranges::{BoxedPageRead, Page, PageRead};
 use crate::store::keys::METADATA_VERSION;
 use crate::store::waits::{Operation, Path};
 

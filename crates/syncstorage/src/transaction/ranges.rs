@@ -12,9 +12,9 @@ use foundationdb::future::{FdbKeyValue, FdbValues};
 use foundationdb::options::StreamingMode;
 use foundationdb::{FdbResult, RangeOption};
 
-use super::Trx;
 use crate::error::Result;
 use crate::keys::KeyRange;
+use crate::transaction::Trx;
 
 /// Rows of a range and the rest of it. A page without rows is the end of the range; one of fewer rows than its limit is not.
 pub(crate) struct Page {

@@ -22,8 +22,8 @@ use foundationdb::options::StreamingMode;
 use foundationdb::{FdbResult, RangeOption};
 use futures_util::future::BoxFuture;
 
-use super::{Kind, Transaction};
 use crate::error::{Error, Result};
+use crate::store::counted::{Kind, Transaction};
 use crate::store::keys::KeyRange;
 
 impl Transaction {

@@ -1,3 +1,5 @@
+#![cfg(test)]
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::{Ready, ready};
