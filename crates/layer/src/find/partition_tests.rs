@@ -112,10 +112,11 @@ async fn entries_of_one_partition_are_read() {
     let ((found, stats), waits) = waits::count(ask(r#"{"selector":{"a":{"$gt":null}},"fields":["a"]}"#)).await;
     assert_eq!((found, stats.keys_examined), (30, 30));
     println!("{} keys, depth {}", waits.keys_read, waits.path.depth());
-    assert!(waits.keys_read <= 33, "{waits:?}");
+    let is_exact = waits::are_exact();
+    assert!(!is_exact || waits.keys_read <= 33, "{waits:?}");
     let ((found, stats), waits) = waits::count(ask(r#"{"selector":{"a":3}}"#)).await;
     assert_eq!((found as u64, stats.keys_examined, stats.docs_examined), (stats.results_returned, 4, 4));
-    assert!(waits.keys_read <= 20, "{waits:?}");
+    assert!(!is_exact || waits.keys_read <= 20, "{waits:?}");
     for (id, expected) in
         [("p06:x", 30 - 13), ("p08:x", 30 - 17), ("p07", 30 - 13), ("p07:", 30 - 13), ("p07;", 30 - 17)]
     {

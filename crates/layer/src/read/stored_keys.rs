@@ -65,12 +65,17 @@ impl Operation for ReadKeys<'_> {
         if let Some(after) = self.after.filter(|after| (begin.as_slice()..end.as_slice()).contains(after)) {
             begin = [after, &[0]].concat();
         }
+        // The first page may end before the info, so the info is read by its key.
+        let info = self.after.is_none().then(|| trx.get(&document.info(), true));
         let rows = trx.range(&KeyRange { begin, end }, true).page(KEYS_MAX).await?;
         let under = rows.iter().map(|row| (row.key().to_vec(), row.value().len())).collect();
         let mut beside = Vec::new();
-        let info = rows.iter().find(|row| row.key() == document.info()).filter(|_| self.after.is_none());
+        let info = match info {
+            Some(info) => info.await?,
+            None => None,
+        };
         if let Some(info) = info {
-            let info = Info::decode(info.value())?;
+            let info = Info::decode(&*info)?;
             let bucket = instance.buckets.of(info.bucket);
             let bucket =
                 bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;

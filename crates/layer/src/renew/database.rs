@@ -140,14 +140,14 @@ impl Operation for Step<'_> {
         if record != *self.record {
             return Err(Error::RenewedElsewhere);
         }
+        // Before anything is written there: a read that is asked again sees what the transaction has stamped, and fails.
+        let newest = try_join_all(newest).await?;
         let Moved { moved, first, mut last_of, left: entries, marks, last_mark, shares } =
             self.entries(trx, &own, &mut room).await?;
         // What users and roles have counts as a change of the database, and lies behind entries.
         last_of.iter_mut().take(1).for_each(|last| *last = (*last).max(last_mark));
-        let mut has_entries = Vec::with_capacity(own.len());
-        for (newest, last) in newest.into_iter().zip(&last_of) {
-            has_entries.push(newest.await? || last.is_some());
-        }
+        let mut has_entries: Vec<bool> =
+            newest.into_iter().zip(&last_of).map(|(has, last)| has || last.is_some()).collect();
         let was_updated = updated.await?.contains(&true);
         let mut left = Left { entries, marks, purges: self.left.purges.clone(), shares };
         let mut stamped = 0;

@@ -132,6 +132,12 @@ pub async fn count<F: Future>(operation: F) -> (F::Output, Waits) {
     (output, counted.waits())
 }
 
+/// Whether pages of ranges are full, so that tests can compare counts of reads. `FLATBED_FDB_BUGGIFY` cuts pages short.
+#[cfg(test)]
+pub(crate) fn are_exact() -> bool {
+    std::env::var_os("FLATBED_FDB_BUGGIFY").is_none()
+}
+
 /// A future for a task of its own that goes on counting with the operation that starts it, if that is counted.
 pub(crate) async fn carry<F: Future>(operation: Option<Arc<Operation>>, future: F) -> F::Output {
     match operation {

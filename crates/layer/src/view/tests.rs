@@ -383,8 +383,8 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
     assert_eq!(applied.len(), 1);
     let trees = step(&db, &group, Todo::Apply(&[])).await.1.trees;
     let height = trees.iter().map(|tree| tree.height).max().unwrap();
-    eprintln!("{waits:?} height {trees:?}");
-    assert!(waits.path.depth() <= 5 + u64::from(height), "{waits:?}");
+    let is_exact = crate::store::waits::are_exact();
+    assert!(!is_exact || waits.path.depth() <= 5 + u64::from(height), "{waits:?} height {trees:?}");
     assert_eq!(violations(&db, &group).await, Vec::<String>::new());
 }
 

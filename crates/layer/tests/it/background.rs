@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{Layer, Random, Store, assert_clean, change, create, delete, engine, put, snapshot, soon};
+use crate::support::{
+    Layer, Random, Store, assert_clean, change, create, delete, engine, pages_are_full, put, snapshot, soon,
+};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
 use foundationdb::tuple::{Bytes, pack};
@@ -377,11 +379,14 @@ async fn compactions_of_a_database_with_shards_go_on_where_others_were() {
         let first = put(db, &id, None, "{}").await.unwrap();
         revs.push(put(db, &id, Some(&first), "{}").await.unwrap());
     }
-    assert_eq!([compact(0).await, compact(0).await, compact(1).await], [30, 0, 0]);
+    let compacted = [compact(0).await, compact(0).await, compact(1).await];
+    // Where one bucket's page is short, rows of the others are read again.
+    assert!(compacted == [30, 0, 0] || !pages_are_full() && compacted[0] >= 30, "{compacted:?}");
     // Ten stay in their bucket, ten move to the other one, which was gone through as well.
     for (number, rev) in revs.iter().enumerate().filter(|(number, _)| number % 3 < 2) {
         put(&databases[number % 3], &format!("d{number}"), Some(rev), "{}").await.unwrap();
     }
-    assert_eq!([compact(1).await, compact(0).await], [20, 0]);
+    let compacted = [compact(1).await, compact(0).await];
+    assert!(compacted == [20, 0] || !pages_are_full() && compacted[0] >= 20, "{compacted:?}");
     assert_clean(&layers[0], &databases[0]).await;
 }

@@ -56,6 +56,11 @@ fn buggify(probability: f64, seed: u64) -> fdb_embedded::Buggify {
     }
 }
 
+/// Whether pages of ranges are full, so that counts of reads can be compared. `FLATBED_FDB_BUGGIFY` cuts pages short.
+pub fn pages_are_full() -> bool {
+    std::env::var_os("FLATBED_FDB_BUGGIFY").is_none()
+}
+
 impl Store {
     pub fn new() -> Store {
         // SAFETY: foundationdb-sys stops the network when the process ends.

@@ -140,7 +140,7 @@ async fn a_page_of_a_view_that_is_up_to_date_is_one_transaction_and_says_whether
     for (from, most) in [(None, 4), (Some(100), 5)] {
         let (rows, waits) = waits::count(page(from)).await;
         assert_eq!((rows.unwrap(), waits.transactions), (20, 1));
-        assert!(waits.path.depth() <= most, "{waits:?}");
+        assert!(!waits::are_exact() || waits.path.depth() <= most, "{waits:?}");
     }
     // Another process changes it.
     let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();

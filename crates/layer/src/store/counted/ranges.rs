@@ -12,7 +12,8 @@
 //! | [`RangeQuery::page`], [`RangeQuery::reply`] | some rows, none only where the range has none, and the rest of the range |
 //!
 //! FoundationDB's own call is private to this module. A read issues its first call at once, before anything is awaited, so that
-//! a caller can begin several and await them later. Where replies are full it makes no call more than that one.
+//! a caller can begin several and await them later. Where replies are full it makes no call more than that one. A caller must
+//! await a read before it writes into its range: a further call sees the writes, and fails at keys with a versionstamp.
 //!
 //! The loops have no bound of their own. Every turn awaits a call, and calls fail when the transaction is too old or is cancelled,
 //! or when its attempt has lasted too long ([`bounded`](crate::store::transaction::bounded)).

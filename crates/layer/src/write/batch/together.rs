@@ -439,6 +439,10 @@ mod tests {
     /// all the time it would hold up all who are with it.
     #[tokio::test]
     async fn who_is_refused_holds_up_nobody() {
+        if !crate::store::waits::are_exact() {
+            // A page that is asked for again lets the first poll of a write end before the write waits in its lane.
+            return;
+        }
         let (db, _directory) = database().await;
         let mut hot = db.update(&edit("hot")).await.unwrap().rev;
         let nobodys: flatbed_revtree::RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();

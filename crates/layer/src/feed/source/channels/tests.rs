@@ -480,12 +480,14 @@ async fn very_many_channels_are_read_by_several_transactions() {
         // Where the storage fails a page ends, or begins anew.
         let failed = waits.transactions.saturating_sub(begun() - before);
         // The ranges of a transaction, its versions, the user's rows, and what rows rest on.
-        assert!(waits.path.reads <= waits.transactions * (ROUNDS_MAX as u64 + 5), "{waits:?}");
-        assert!(waits.range_reads <= waits.transactions * (ROUNDS_MAX * reading::AT_ONCE + 3) as u64, "{waits:?}");
+        let is_exact = crate::store::waits::are_exact();
+        assert!(!is_exact || waits.path.reads <= waits.transactions * (ROUNDS_MAX as u64 + 5), "{waits:?}");
+        let range_reads_max = waits.transactions * (ROUNDS_MAX * reading::AT_ONCE + 3) as u64;
+        assert!(!is_exact || waits.range_reads <= range_reads_max, "{waits:?}");
         // All channels are asked for once a page.
-        assert!(waits.range_reads <= (streams + 5) * (1 + failed), "{waits:?}");
+        assert!(!is_exact || waits.range_reads <= (streams + 5) * (1 + failed), "{waits:?}");
         at_end = page.at_end;
-        assert!(at_end || page.rows.len() == ROWS_MAX || failed > 0, "{page:?}");
+        assert!(at_end || page.rows.len() == ROWS_MAX || failed > 0 || !is_exact, "{page:?}");
         rows.extend(page.rows);
     }
     let docs: BTreeSet<&str> = rows.iter().filter(|row| row.kind == RowKind::Changed).map(|row| &*row.id).collect();

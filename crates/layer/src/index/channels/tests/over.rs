@@ -160,10 +160,11 @@ async fn records_are_gone_through_once() {
         let (found, waits) = count(open(reader, &OpenRevs::Some(revs.clone()))).await;
         assert!(found.values().all(Option::is_some), "{found:?}");
         // A range of each body, and beside them the tree, the winner, the records and the names of fields.
-        assert!(waits.range_reads <= REVISIONS as u64 + 6, "{waits:?}");
+        let is_exact = crate::store::waits::are_exact();
+        assert!(!is_exact || waits.range_reads <= REVISIONS as u64 + 6, "{waits:?}");
         let (found, waits) = count(in_bulk(reader, &revs)).await;
         assert!(found.values().all(Option::is_some), "{found:?}");
-        assert!(waits.range_reads <= 2 * REVISIONS as u64 + 6, "{waits:?}");
+        assert!(!is_exact || waits.range_reads <= 2 * REVISIONS as u64 + 6, "{waits:?}");
         assert_eq!(waits.transactions, 1, "{waits:?}");
         let (found, waits) = count(one_by_one(reader, &[leaf.parse().unwrap()])).await;
         assert!(found.values().all(Option::is_some), "{found:?}");
