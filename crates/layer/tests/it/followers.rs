@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Layer, Store, all_changes, create, delete, put, soon};
+use crate::support::{Layer, Store, all_changes, create, delete, pages_are_full, put, soon};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesQuery, Database, Documents, Extras, Followed, LayerOptions, RevId, Seq, Since,
 };
@@ -86,7 +86,8 @@ async fn followers_share_what_is_read() {
         );
     }
     let after = names.map(|name| metric(&reader, name));
-    assert_eq!([after[0] - before[0], after[1] - before[1], after[2] - before[2]], [10, 10, 0]);
+    let counted = [after[0] - before[0], after[1] - before[1], after[2] - before[2]];
+    assert!(!pages_are_full() || counted == [10, 10, 0], "{counted:?}");
     assert_eq!(metric(&reader, "tail_rows"), 10 * FOLLOWERS as u64);
     assert_eq!(
         soon(async {

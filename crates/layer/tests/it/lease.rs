@@ -118,7 +118,14 @@ async fn several_are_held_at_once_and_each_is_somebodys() {
     let db = create(&layer, "db", None).await;
     let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
     let beats = async || -> Vec<(String, u64, Vec<u8>)> {
-        let leases = db.leases(None).await.unwrap();
+        let mut leases = db.leases(None).await.unwrap();
+        while let Some((last, _)) = leases.last() {
+            let page = db.leases(Some(last)).await.unwrap();
+            if page.is_empty() {
+                break;
+            }
+            leases.extend(page);
+        }
         leases.into_iter().map(|(id, lease)| (id, lease.beats, lease.state)).collect()
     };
     for id in ["a", "b", "c", "d", "e"] {

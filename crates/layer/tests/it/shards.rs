@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Layer, Store, all_changes, assert_clean, change, create, delete, put, snapshot, soon};
+use crate::support::{
+    Layer, Store, all_changes, assert_clean, change, create, delete, pages_are_full, put, snapshot, soon,
+};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
@@ -142,7 +144,7 @@ async fn feeds_have_the_order_of_commits_and_every_parameter_its_meaning() {
         plain.bulk_update(&edits(ids, "{}")).await.unwrap();
     }
     let plain_pages = walk(&plain, ChangesQuery::default()).await.2;
-    assert!(pages <= plain_pages + 2, "{pages} pages, {plain_pages} without shards");
+    assert!(!pages_are_full() || pages <= plain_pages + 2, "{pages} pages, {plain_pages} without shards");
     assert_eq!(last, db.update_seq().await.unwrap());
     let (ids, ..) = walk(&db, ChangesQuery { descending: true, ..ChangesQuery::default() }).await;
     assert!(ids.iter().eq(order.iter().rev()));

@@ -12,6 +12,8 @@ async fn all(db: &Database, id: &str) -> Vec<StoredKey> {
         keys.extend(page.keys);
         after = page.next;
         if after.is_none() {
+            // The keys beside the document come with the first page.
+            keys.sort_by_key(|key| ["by_seq", "all_docs"].contains(&key.what));
             return keys;
         }
     }

@@ -10,7 +10,7 @@ mod channels;
 use std::sync::Arc;
 
 use crate::neighbour::{is_quiet, version};
-use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, put};
+use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, pages_are_full, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::waits::{self, Path, Waits};
@@ -100,6 +100,10 @@ pub fn runtime(engine: Option<Embedded>, clock: &Arc<VirtualClock>) -> tokio::ru
 
 #[test]
 fn operations_wait_as_often_as_the_table_says() {
+    if !pages_are_full() {
+        println!("pages are cut short: counts are not compared");
+        return;
+    }
     let clock = Arc::<VirtualClock>::default();
     let engine = engine();
     let measured = || {
@@ -619,7 +623,7 @@ async fn creations_cost_other_databases_no_wait() {
         assert!(creation.path.depth() <= 3, "{creation:?}");
     }
     // The first ones may have had something to read that is cached since. Where other roots' records change, each may.
-    if is_quiet(&store.fdb, &quiet).await {
+    if pages_are_full() && is_quiet(&store.fdb, &quiet).await {
         let (edit, got) = measured[1];
         assert_eq!((edit.path.depth(), got.path.depth()), (3, 2));
         assert!(measured[1..].iter().all(|(other, another)| other.path == edit.path && another.path == got.path));

@@ -1,7 +1,7 @@
 //! What walks with documents read: few replies where documents lie close together, and documents one by one where histories
 //! or tombstones lie between them.
 
-use crate::support::{Random, Store, create};
+use crate::support::{Random, Store, create, pages_are_full};
 use flatbed_layer::json::parse;
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Edit, RevId};
@@ -69,7 +69,10 @@ async fn documents_close_together_take_few_replies() {
     assert_eq!(pages.iter().map(|(rows, _)| rows.len()).sum::<usize>(), documents.len());
     let is_within = |what: &str, range_reads: u64, bytes_read: u64| {
         let at_most = bytes_read as f64 * 1.3 / REPLY_BYTES as f64;
-        assert!(range_reads as f64 <= at_most, "{what}: {range_reads} replies for {bytes_read} bytes");
+        assert!(
+            !pages_are_full() || range_reads as f64 <= at_most,
+            "{what}: {range_reads} replies for {bytes_read} bytes"
+        );
     };
     let sum = |of: fn(&Waits) -> u64| pages.iter().map(|(_, waits)| of(waits)).sum();
     is_within("all", sum(|waits| waits.range_reads), sum(|waits| waits.bytes_read));
@@ -148,7 +151,7 @@ async fn documents_among_nine_times_as_many_tombstones_are_read_one_by_one() {
     assert!(looked.bytes_read < body_bytes(first) * 11 / 10 + 3 * 400_000, "{looked:?}");
     for (rows, waits) in &pages[1..] {
         assert!(waits.bytes_read < body_bytes(rows) * 11 / 10, "{waits:?}");
-        assert!(waits.range_reads <= 1 + rows.len() as u64 * 11 / 10, "{waits:?}");
+        assert!(!pages_are_full() || waits.range_reads <= 1 + rows.len() as u64 * 11 / 10, "{waits:?}");
     }
     assert!(pages.len() >= 3);
 }
