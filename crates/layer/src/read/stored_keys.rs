@@ -75,7 +75,7 @@ impl Operation for ReadKeys<'_> {
             None => None,
         };
         if let Some(info) = info {
-            let info = Info::decode(&*info)?;
+            let info = Info::decode(&info)?;
             let bucket = instance.buckets.of(info.bucket);
             let bucket =
                 bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;

@@ -435,8 +435,15 @@ mod tests {
         }
         trx.commit().await.unwrap();
         renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();
-        let page = db.changes(ChangesQuery::default()).next_page().await.unwrap();
-        assert_eq!(page.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ids);
+        let (mut changes, mut changed) = (db.changes(ChangesQuery::default()), Vec::new());
+        loop {
+            let page = changes.next_page().await.unwrap();
+            changed.extend(page.rows.into_iter().map(|row| row.id));
+            if page.at_end {
+                break;
+            }
+        }
+        assert_eq!(changed, ids);
         let report = check::check_database(&db, |_| {}).await.unwrap();
         assert!(report.is_clean(), "{report:#?}");
     }
