@@ -62,7 +62,8 @@ async fn a_new_process_reads_all_names_at_full_width() {
     written.unwrap();
     assert!(counted.keys_read < NAMES + 1_100, "each name is read once, but for the first: {counted:?}");
     // Three to load, each with ranges of 1,000 names at once; one that finds so many, one for what is left, one that writes.
-    assert!(!waits::are_exact() || counted.transactions <= 6 && counted.range_reads <= 45, "{counted:?}");
+    // A reply holds some 900 of these names, so a range takes two.
+    assert!(!waits::are_exact() || counted.transactions <= 6 && counted.range_reads <= 90, "{counted:?}");
     let known = |layer: &Layer| layer.inner.cached("many").expect("cached").fields.clone();
     assert_eq!(known(&other).len() as u64, NAMES + first - flatbed_flatten::path::FIRST_FIELD_ID);
 

@@ -28,14 +28,10 @@ pub struct Buggify {
     pub short_pages: f64,
 }
 
-/// The chance of a short page where none is given and there are other faults.
-const SHORT_PAGES_DEFAULT: f64 = 0.3;
-
 impl Buggify {
-    /// Faults with a probability, 0.0 to 1.0, and short pages at 30 %; with probability 0 no short pages either.
+    /// Faults with a probability, 0.0 to 1.0, and no short pages.
     pub fn new(probability: f64, seed: u64) -> Buggify {
-        let short_pages = if probability > 0.0 { SHORT_PAGES_DEFAULT } else { 0.0 };
-        Buggify { probability, seed, short_pages }
+        Buggify { probability, seed, short_pages: 0.0 }
     }
 
     /// The same faults with another chance of short pages, 0.0 to 1.0.
@@ -428,9 +424,9 @@ mod tests {
     #[test]
     fn the_text_form() {
         let buggify = |probability, short_pages| Some(Buggify { probability, seed: 7, short_pages });
-        assert_eq!(Buggify::parse("0.25, 7"), buggify(0.25, 0.3));
-        assert_eq!(Buggify::parse("0,7"), buggify(0.0, 0.0), "no faults, no short pages");
-        assert_eq!(Buggify::parse("0.25,7, 0"), buggify(0.25, 0.0));
+        assert_eq!(Buggify::parse("0.25, 7"), buggify(0.25, 0.0));
+        assert_eq!(Buggify::parse("0,7"), buggify(0.0, 0.0));
+        assert_eq!(Buggify::parse("0.25,7, 0.5"), buggify(0.25, 0.5));
         assert_eq!(Buggify::parse("0,7,0.3"), buggify(0.0, 0.3), "short pages alone");
         for bad in
             ["", "1", "2,1", "-0.1,1", "x,1", "0.1,x", "NaN,1", "0.1,-1", "0.1,1,2", "0.1,1,", "0.1,1,NaN", "0,1,0,0"]
@@ -462,7 +458,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_counted() {
-        let faults = faults(0.5, 1);
+        let faults = Faults::new(Some(Buggify::new(0.5, 1).with_short_pages(0.3)), None);
         for _ in 0..400 {
             let _ = (faults.on_commit(), faults.on_commit_answer(), faults.on_read(1));
             let _ = (faults.on_read_answer(), faults.on_watch(), faults.on_fire(), faults.on_size(1));

@@ -43,7 +43,7 @@ pub struct Store {
     _directory: Option<tempfile::TempDir>,
 }
 
-/// Faults with the chance of short pages that `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` gives, else 30 %.
+/// Faults with the chance of short pages that `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` gives, else none.
 fn buggify(probability: f64, seed: u64) -> fdb_embedded::Buggify {
     let faults = fdb_embedded::Buggify::new(probability, seed);
     match std::env::var("FLATBED_TEST_FAULTS").ok() {
