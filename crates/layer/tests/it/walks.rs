@@ -68,7 +68,8 @@ async fn documents_close_together_take_few_replies() {
     let pages = walk(&db).await;
     assert_eq!(pages.iter().map(|(rows, _)| rows.len()).sum::<usize>(), documents.len());
     let is_within = |what: &str, range_reads: u64, bytes_read: u64| {
-        let at_most = bytes_read as f64 * 1.3 / REPLY_BYTES as f64;
+        // A reply counts 24 bytes a row beside its key and value.
+        let at_most = bytes_read as f64 * 1.4 / REPLY_BYTES as f64;
         assert!(
             !pages_are_full() || range_reads as f64 <= at_most,
             "{what}: {range_reads} replies for {bytes_read} bytes"
