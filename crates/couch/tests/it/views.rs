@@ -323,22 +323,43 @@ async fn deleted_leaves_are_shown_to_maps_alone() {
     }
 }
 
-/// As in CouchDB a function is given the last row first, and the first one where the order is the other. (Forwards where nodes begin
-/// is chance, and with it what is reduced in one call.)
+/// As in CouchDB a function is given the last row first, and the first one where the order is the other. A row in a hundred begins a
+/// node of the tree, by a secret of the tree, and divides what is reduced in one call. So trees are made until one has a single node.
 #[tokio::test]
 async fn rows_of_a_reduce_are_in_the_other_order() {
-    let map = "function (doc) { if (doc.tens === 0) emit([doc.n % 2, doc.n], String(doc.n)); }";
-    let views = json!({"v": {"map": map, "reduce": "function (keys, values) { return values.join(''); }"}});
-    let Some(server) = serve(12, json!({ "views": views })).await else { return };
+    let map = |name: u32| {
+        format!("function (doc) {{ if (doc.n < 10) emit([doc.n % 2, doc.n], String(doc.n)); /* {name} */ }}")
+    };
+    let reduce = "function (keys, values) { return '(' + values.join('') + ')'; }";
+    let Some(server) = serve(12, json!({})).await else { return };
+    let values_of = async |name: u32, query: &str| {
+        let answer = server.ok("GET", &format!("/db/_design/{name}/_view/v?{query}"), NULL).await;
+        rows(&answer).iter().map(|row| row["value"].clone()).collect::<Value>()
+    };
+    let mut name = 0;
+    loop {
+        let views = json!({"v": {"map": map(name), "reduce": reduce}});
+        server.ok("PUT", &format!("/db/_design/{name}"), json!({ "views": views })).await;
+        if values_of(name, "").await == json!(["(9753186420)"]) {
+            break;
+        }
+        name += 1;
+    }
     for (query, expected) in [
-        ("descending=true", json!(["0246813579"])),
-        ("group_level=1&descending=true", json!(["13579", "02468"])),
-        ("group_level=1&descending=true&startkey=[1,6]&endkey=[0,4]", json!(["135", "468"])),
-        ("group=true&descending=true&limit=2", json!(["9", "7"])),
+        ("descending=true", json!(["(0246813579)"])),
+        ("group_level=1&descending=true", json!(["(13579)", "(02468)"])),
+        ("group_level=1&descending=true&startkey=[1,6]&endkey=[0,4]", json!(["(135)", "(468)"])),
+        ("group=true&descending=true&limit=2", json!(["(9)", "(7)"])),
     ] {
-        let answer = server.ok("GET", &format!("/db/_design/d/_view/v?{query}"), NULL).await;
-        let values: Vec<&Value> = rows(&answer).iter().map(|row| &row["value"]).collect();
-        assert_eq!(json!(values), expected, "{query}");
+        // A page that the storage cuts short makes two calls of one.
+        let mut values = values_of(name, query).await;
+        for _ in 0..100 {
+            if values == expected {
+                break;
+            }
+            values = values_of(name, query).await;
+        }
+        assert_eq!(values, expected, "{query}");
     }
 }
 
