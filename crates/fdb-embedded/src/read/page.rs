@@ -142,12 +142,11 @@ impl Page<'_, '_> {
                     let taken = self.take_stored(&at.begin, &end, false)?;
                     at = self.segments().at(&taken.map_or_else(|| at.end.clone(), |key| key_after(&key)))?;
                 }
-                content => {
-                    if let Content::Written(Some(value)) = content {
-                        self.result.take(&at.begin, value, &mut self.limits);
-                    }
+                Content::Written(Some(value)) if at.begin < to => {
+                    self.result.take(&at.begin, value, &mut self.limits);
                     at = self.segments().at(&at.end)?;
                 }
+                Content::Written(_) | Content::Empty => at = self.segments().at(&at.end)?,
             }
         }
         Ok(())
@@ -183,10 +182,10 @@ impl Page<'_, '_> {
                         at = self.segments().at(&taken)?;
                     }
                 }
-                Content::Written(Some(value)) => {
+                Content::Written(Some(value)) if at.begin >= from => {
                     self.result.take(&at.begin, value, &mut self.limits);
                 }
-                Content::Written(None) | Content::Empty => {}
+                Content::Written(_) | Content::Empty => {}
             }
             if at.begin == last.begin {
                 break;
