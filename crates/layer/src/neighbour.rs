@@ -15,9 +15,14 @@ const EVERY: Duration = Duration::from_millis(3);
 
 /// Begins a neighbour if the environment asks for one.
 pub(crate) fn begin_if_asked(database: &Arc<Database>) {
-    if std::env::var_os("FLATBED_TEST_NEIGHBOUR").is_some() {
+    if is_asked() {
         begin(database);
     }
+}
+
+/// Whether the environment asks for one.
+pub(crate) fn is_asked() -> bool {
+    std::env::var_os("FLATBED_TEST_NEIGHBOUR").is_some()
 }
 
 /// Whether this process has begun one.

@@ -9,7 +9,7 @@ mod channels;
 
 use std::sync::Arc;
 
-use crate::neighbour::{is_quiet, version};
+use crate::neighbour::{is_asked, is_quiet, version};
 use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, pages_are_full, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, parse};
@@ -105,7 +105,8 @@ fn operations_wait_as_often_as_the_table_says() {
         return;
     }
     let clock = Arc::<VirtualClock>::default();
-    let engine = engine();
+    // Beside a neighbour it is as on a cluster: no number is exact.
+    let engine = engine().filter(|_| !is_asked());
     let measured = || {
         let store = engine.map_or_else(Store::new, |engine| Store::simulated(engine, &clock));
         let mut table = Table(Vec::new());
@@ -141,7 +142,8 @@ fn operations_wait_as_often_as_the_table_says() {
     );
 }
 
-/// Depths depend on when answers come, bytes on the length of the root's name, and pages on the servers.
+/// Depths depend on when answers come, bytes on the length of the root's name, and pages on the servers. Other roots there change
+/// the metadata version, and each transaction may then read two records anew that it has in its caches otherwise.
 fn compare_on_a_cluster(expected: &str, measured: &str) -> Result<(), String> {
     println!("on a cluster waits, bytes and pages of ranges are not compared");
     let rows = |table: &str| -> Vec<Vec<String>> {
@@ -156,8 +158,15 @@ fn compare_on_a_cluster(expected: &str, measured: &str) -> Result<(), String> {
             println!("not compared, since transactions were tried again: {}", expected[1]);
             continue;
         }
-        // Name, point reads, keys read, keys written.
-        if [1, 8, 10, 12].into_iter().any(|column| expected[column] != measured[column]) {
+        let number = |row: &[String], column: usize| row[column].parse::<u64>().unwrap_or_default();
+        let anew = 2 * number(&expected, 7);
+        // Point reads and keys read.
+        let is_near = [8, 10].into_iter().all(|column| {
+            let expected = number(&expected, column);
+            (expected..=expected + anew).contains(&number(&measured, column))
+        });
+        // Name and keys written.
+        if !is_near || expected[1] != measured[1] || expected[12] != measured[12] {
             return Err(format!("expected {expected:?}, measured {measured:?}"));
         }
     }
