@@ -19,7 +19,7 @@ host = $(shell rustc -vV | sed -n 's/^host: //p')
 # The parts of `make test`, in their order; `.ci/run` times each.
 parts := lint test-build client-tests rust-tests doc-tests bindings-tests
 
-.PHONY: help fuzz run test parts test-worker $(parts) test-oracle memcheck sanitize crash mutants attack bench bench-worker \
+.PHONY: help fuzz run test parts torture test-worker $(parts) test-oracle memcheck sanitize crash mutants attack bench bench-worker \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -64,6 +64,19 @@ fuzz: need-rust ## parsers of what comes from outside, and whole requests, by pr
 	  --package flatbed-mango --package flatbed-http --package flatbed-outward --package flatbed-worker --lib --tests; \
 	cargo test --package flatbed-couch --lib; \
 	cargo test --package flatbed-couch --test it any_requests::
+
+# The tests that are long by choice. `make test` runs each for seconds, with a fixed seed.
+tortures := binary(/torture$$/) | binary(=crash) | test(/^(crash|(feeds|worker)_torture|torture|replicas|concurrent|lease)::/)
+
+# Last comes the whole suite on an engine that cuts three pages of ten short.
+torture: need-rust ## what a release has to pass: tortures, kills and faults at length; SEED=7 SECONDS_OF_TORTURE=600 (an hour and more)
+	@cargo nextest --version >/dev/null 2>&1 || { echo 'cargo-nextest is missing: cargo install cargo-nextest --locked'; exit 1; }
+	seed=$(or $(SEED),$$RANDOM); seconds=$(or $(SECONDS_OF_TORTURE),120); \
+	echo "again: make torture SEED=$$seed SECONDS_OF_TORTURE=$$seconds"; \
+	FLATBED_TEST_SECONDS=$$seconds FLATBED_TEST_SEED=$$seed FLATBED_TEST_FAULTS=0.05,$$seed,0.3 FLATBED_CRASH_SEED=$$seed \
+	  FLATBED_CRASH_KILLS=300 cargo nextest run --no-fail-fast $(tested) -E '$(tortures)'; \
+	FLATBED_TEST_SEEDS=5000 cargo nextest run $(tested) -E 'test(never_two_holders) | test(no_two_processes_believe)'; \
+	FLATBED_FDB_BUGGIFY=0,$$seed,0.3 FLATBED_TEST_FAULTS=0.05,$$seed,0.3 cargo nextest run --no-fail-fast $(tested)
 
 # What `make test` does without, as most machines lack it.
 test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: PostgreSQL, MariaDB and an S3 server; DOCUMENTS=100000 and SECONDS_OF_TORTURE=600 make its torture long

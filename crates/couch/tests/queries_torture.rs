@@ -2,7 +2,7 @@
 //! in the middle of building and is replaced, with injected faults.
 //!
 //! During it no query may miss what its writer was told was written; at the end all that indexes answer is computed once
-//! more from the documents. `FLATBED_TEST_SECONDS` says for how long.
+//! more from the documents. `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "it/support.rs"]
@@ -187,6 +187,9 @@ async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal) -> M
 async fn torture(store: Store, is_partitioned: bool) {
     log();
     let store = Arc::new(store);
+    let seed = std::env::var("FLATBED_TEST_SEED").ok();
+    let seed = seed.map_or(1, |text| text.parse().expect("FLATBED_TEST_SEED is a number"));
+    println!("FLATBED_TEST_SEED={seed}");
     // Alone at first, so that it follows all groups.
     let mortal = Mortal::start(&store).await;
     let world = Arc::new(World {
@@ -201,9 +204,8 @@ async fn torture(store: Store, is_partitioned: bool) {
         kills: AtomicU64::new(0),
         queries: AtomicU64::new(0),
         definitions: AtomicU64::new(0),
-        seed: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_nanos() as u64,
+        seed,
     });
-    println!("seed {}", world.seed);
     let mut random = Random(world.seed);
     let database = format!("/db?partitioned={is_partitioned}");
     assert_eq!(world.call(&mut random, Method::PUT, &database, &Value::Null).await.0, 201);

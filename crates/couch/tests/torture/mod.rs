@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
 use hyper::Method;
@@ -95,10 +95,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The seed of the random numbers: `FLATBED_TEST_SEED`, or as said here. It is printed, which shows it when a test fails.
+fn seed(default: u64) -> u64 {
+    let given = std::env::var("FLATBED_TEST_SEED").ok();
+    let seed = given.map_or(default, |text| text.parse().expect("FLATBED_TEST_SEED is a number"));
+    println!("FLATBED_TEST_SEED={seed}");
+    seed
+}
+
 impl World {
     /// One whose servers are at these addresses.
     pub fn new(servers: Vec<SocketAddr>, plan: Plan) -> Arc<World> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").subsec_nanos();
         Arc::new(World {
             servers: Mutex::new(servers),
             plan,
@@ -114,7 +121,7 @@ impl World {
             connections: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             wakes: AtomicU64::new(0),
-            seed: u64::from(now),
+            seed: seed(1),
         })
     }
 

@@ -63,8 +63,7 @@ impl Disk {
         };
         // SAFETY: as in `new`.
         NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
-        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.02,{now}"));
+        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| "0.02,1,0.3".to_owned());
         println!("FLATBED_TEST_FAULTS={faults}");
         let mut options = fdb_embedded::OpenOptions::default();
         options.buggify = Some(fdb_embedded::Buggify::parse(&faults).unwrap());

@@ -43,17 +43,12 @@ pub struct Store {
     _directory: Option<tempfile::TempDir>,
 }
 
-/// Faults with the chance of short pages that `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` gives, else none.
+/// Faults with the share of short pages that `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` gives, or 0.3.
 fn buggify(probability: f64, seed: u64) -> fdb_embedded::Buggify {
-    let faults = fdb_embedded::Buggify::new(probability, seed);
-    match std::env::var("FLATBED_TEST_FAULTS").ok() {
-        None => faults,
-        Some(text) => {
-            let given =
-                fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]");
-            faults.with_short_pages(given.short_pages)
-        }
-    }
+    let given = std::env::var("FLATBED_TEST_FAULTS").ok().map(|text| {
+        fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]").short_pages
+    });
+    fdb_embedded::Buggify::new(probability, seed).with_short_pages(given.unwrap_or(0.3))
 }
 
 /// Whether pages of ranges are full, so that counts of reads can be compared. `FLATBED_FDB_BUGGIFY` cuts pages short.

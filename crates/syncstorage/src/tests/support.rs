@@ -86,8 +86,7 @@ impl Storage {
     /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None` where a
     /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` says which.
     pub(crate) fn with_faults() -> Option<Storage> {
-        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
-        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| format!("0.05,{now}"));
+        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| "0.05,1,0.3".to_owned());
         println!("FLATBED_TEST_FAULTS={faults}");
         let mut options = fdb_embedded::OpenOptions::default();
         options.buggify = Some(fdb_embedded::Buggify::parse(&faults).unwrap());
