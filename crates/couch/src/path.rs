@@ -9,7 +9,9 @@ use crate::error::Result;
 use crate::query::decode;
 use crate::route::Route;
 pub(crate) use node::{Node, Reshard};
-pub(crate) use worker::{Queued, WorkerApi};
+#[cfg(feature = "worker")]
+pub(crate) use worker::Queued;
+pub(crate) use worker::WorkerApi;
 
 /// What CouchDB calls the node that is asked.
 const NODE_HERE: &str = "_local";

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "worker")]
 use flatbed_dispatcher::Dispatcher;
 use flatbed_http::{Cors, Limits, Shell};
 use flatbed_replicator::Replicator;
@@ -27,7 +28,7 @@ pub struct CouchOptions {
     pub health: StorageHealth,
     /// What `/metrics` tells besides the figures of the server, of this surface and of its layer.
     pub figures: FiguresElsewhere,
-    /// Whether `/_utils/` has the console.
+    /// Whether `/_utils/` has the console; the feature `console` has its files.
     pub has_console: bool,
     /// For the body of a sign-in to come: anybody may send one.
     pub session_body_max: Duration,
@@ -59,6 +60,7 @@ pub struct State {
     pub(crate) session_body_max: Duration,
     pub(crate) replicator: Arc<Replicator>,
     /// The jobs of the worker.
+    #[cfg(feature = "worker")]
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
     /// Whose large answers, made by functions, wait for room.
     pub(crate) large_answers: Semaphore,
@@ -108,12 +110,14 @@ impl State {
             has_console: options.has_console,
             session_body_max: options.session_body_max,
             replicator,
+            #[cfg(feature = "worker")]
             dispatcher: None,
             large_answers: Semaphore::new(LARGE_ANSWERS_MAX),
         }
     }
 
     /// With the worker's jobs, which whoever made it starts and stops, if they run in this process.
+    #[cfg(feature = "worker")]
     #[must_use]
     pub fn with_worker(self, dispatcher: Arc<Dispatcher>) -> State {
         State { dispatcher: Some(dispatcher), ..self }

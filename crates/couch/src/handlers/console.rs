@@ -1,17 +1,13 @@
 //! `/_utils/`: the console, where Fauxton is with CouchDB. Its files have nothing of the server in them, so everyone gets them; who asks what from there
 //! is asked who they are as anywhere else.
 
-use bytes::Bytes;
-use flatbed_console::{CONTENT_SECURITY_POLICY, File, file};
-use flatbed_http::{Reply, ReplyBody};
-use hyper::{Method, StatusCode, header};
+use flatbed_http::Reply;
+use hyper::Method;
 
+use super::console_files;
 use crate::error::{Failure, Result};
 use crate::request::Request;
 use crate::state::State;
-
-/// Where it lies.
-const PLACE: &str = "/_utils";
 
 pub(crate) async fn console(state: &State, mut request: Request) -> Result<Reply> {
     request.skip_body().await;
@@ -19,32 +15,11 @@ pub(crate) async fn console(state: &State, mut request: Request) -> Result<Reply
         return Err(Failure::method("GET,HEAD"));
     }
     if !state.has_console {
-        return Err(Failure::not_found("The console is turned off."));
+        return Err(turned_off());
     }
-    let Some(path) = request.uri.path().strip_prefix(PLACE) else {
-        return Err(Failure::not_found("missing"));
-    };
-    if path.is_empty() {
-        // Relative, as all addresses of the console: it may lie behind a prefix of a proxy.
-        let mut reply = Reply::json(StatusCode::MOVED_PERMANENTLY, Vec::new());
-        reply.header(header::LOCATION, "_utils/");
-        return Ok(reply);
-    }
-    let found = path.strip_prefix('/').and_then(file).ok_or_else(|| Failure::not_found("missing"))?;
-    let mut reply = if request.accepts_cached(&found.etag) { Reply::not_modified(&found.etag) } else { whole(found) };
-    // Asked for again each time, and sent when it has changed: another version of the server has another one.
-    reply.header(header::CACHE_CONTROL, "no-cache");
-    reply.header(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY);
-    reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    reply.header(header::X_FRAME_OPTIONS, "DENY");
-    reply.header(header::REFERRER_POLICY, "no-referrer");
-    Ok(reply)
+    console_files::reply(&request)
 }
 
-fn whole(found: &File) -> Reply {
-    let mut reply = Reply::json(StatusCode::OK, Vec::new());
-    reply.body = ReplyBody::Full(Some(Bytes::from_static(found.bytes)));
-    reply.header(header::CONTENT_TYPE, found.content_type);
-    reply.header(header::ETAG, &found.etag);
-    reply
+pub(super) fn turned_off() -> Failure {
+    Failure::not_found("The console is turned off.")
 }

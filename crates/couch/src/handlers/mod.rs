@@ -7,6 +7,8 @@ pub(crate) mod bulk;
 pub(crate) mod bulk_get;
 pub(crate) mod changes;
 pub(crate) mod console;
+#[cfg_attr(not(feature = "console"), path = "without/console_files.rs")]
+mod console_files;
 pub(crate) mod database;
 pub(crate) mod db_updates;
 pub(crate) mod dbs_info;
@@ -33,4 +35,5 @@ pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod stats;
 pub(crate) mod view;
+#[cfg_attr(not(feature = "worker"), path = "without/worker.rs")]
 pub(crate) mod worker;
