@@ -1,13 +1,10 @@
-//! `flatbed check`: the layer's checker on one database, and that of Firefox Sync, for operators.
+//! `flatbed check`: the layer's checker on one database, for operators.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Layer, check};
 use flatbed_service::Functions;
-use flatbed_syncstorage::accounts::Accounts;
-use flatbed_syncstorage::{Options, Store};
 
 use crate::{
     progress::{Progress, Unit},
@@ -61,42 +58,4 @@ pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, B
     layer.shutdown();
     storage.close();
     Ok(report.is_clean())
-}
-
-/// Checks what is stored of Firefox Sync and prints what is wrong with it, a line each, and a summary.
-///
-/// Returns whether nothing is wrong.
-///
-/// # Errors
-/// If the storage cannot be opened or read.
-pub(crate) async fn check_syncstorage(settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
-    let began = Instant::now();
-    let storage = Storage::open(settings).await?;
-    let options = Options { root: settings.layer_options().root, ..Options::default() };
-    let store = Store::open(storage.database(), options).await?;
-    let found = store.check().await?;
-    let accounts = Accounts::new(&store).check().await?;
-    for text in found.texts.iter().chain(&accounts.texts) {
-        println!("{text}");
-    }
-    let verdict = match found.problems + accounts.problems {
-        0 => "clean".to_owned(),
-        count => format!("{count} violations"),
-    };
-    let passed_over = match found.passed_over {
-        0 => String::new(),
-        users => format!(", {users} users passed over because they were written to meanwhile"),
-    };
-    println!(
-        "syncstorage: {verdict}; {} accounts, {} users, {} collections, {} records, {} open batches in {:.1} s{passed_over}",
-        accounts.accounts,
-        found.users,
-        found.collections,
-        found.records,
-        found.batches,
-        began.elapsed().as_secs_f64()
-    );
-    drop(store);
-    storage.close();
-    Ok(found.problems + accounts.problems == 0)
 }

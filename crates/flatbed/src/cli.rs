@@ -5,9 +5,10 @@ use std::{ffi::OsString, path::PathBuf};
 use lexopt::prelude::*;
 
 use crate::account::Account;
+use crate::part::{self, NotBuilt};
 use crate::settings::{Found, Layer, SETTINGS, Setting};
-use crate::worker_import::Import;
-use crate::worker_process::Home;
+#[cfg(feature = "worker")]
+use crate::worker_command::{self, WorkerCommand};
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,15 +55,9 @@ pub(crate) enum Command {
     Load(Load),
     /// Write documents out.
     Dump(Dump),
-    /// Make jobs of what seed 003's worker has left.
-    WorkerImport(Import),
-    /// Run the jobs of a server elsewhere.
-    Worker {
-        /// The server.
-        home: Home,
-        /// How jobs run.
-        given: Given,
-    },
+    /// Jobs of a server elsewhere.
+    #[cfg(feature = "worker")]
+    Worker(WorkerCommand),
 }
 
 /// Settings given on the command line, and the configuration file to read, if one is named here.
@@ -123,6 +118,9 @@ pub(crate) enum UsageError {
         /// What is missing.
         missing: &'static str,
     },
+    /// A command of a part that is not built.
+    #[error(transparent)]
+    Part(#[from] NotBuilt),
 }
 
 /// Reads the arguments after the program's name.
@@ -145,7 +143,10 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             Some("user") => account("user", &mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
-            Some("worker") => worker(&mut parser),
+            #[cfg(feature = "worker")]
+            Some("worker") => worker_command::parse(&mut parser),
+            #[cfg(not(feature = "worker"))]
+            Some("worker") => Err(part::WORKER.not_built("flatbed worker").into()),
             Some("help") => Ok(Command::Print(help())),
             _ => Err(UsageError::Command(command.to_string_lossy().into_owned())),
         },
@@ -323,44 +324,9 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     Ok(Command::Dump(dump))
 }
 
-fn worker(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let (mut import, mut words) = (Import::default(), Vec::new());
-    let (mut home, mut given) = (Home::default(), Given::default());
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Short('h') | Long("help") => return Ok(Command::Print(worker_help())),
-            Long("url") => import.url = Some(parser.value()?.string()?),
-            Long("job") => import.job = parser.value()?.string()?,
-            Long("secrets") => import.secrets = Some(parser.value()?.into()),
-            Long("user") if words.is_empty() => home.user = Some(parser.value()?.string()?),
-            Long("password-file") if words.is_empty() => home.password_file = Some(parser.value()?.into()),
-            Long(flag) if words.is_empty() => {
-                let flag = flag.to_owned();
-                given.take(&flag, Takes::Worker, parser)?;
-            }
-            Value(value) if words.len() < 2 => words.push(value),
-            other => return Err(other.unexpected().into()),
-        }
-    }
-    let mut words = words.into_iter();
-    match (words.next(), words.next()) {
-        (Some(what), Some(directory)) if what == "import" => {
-            let job = if import.job.is_empty() { "imported".to_owned() } else { import.job };
-            Ok(Command::WorkerImport(Import { directory: directory.into(), job, ..import }))
-        }
-        (Some(what), None) if what == "import" => {
-            Err(UsageError::Missing { command: "worker", missing: "the directory that has config.json" })
-        }
-        (None, _) if import.job.is_empty() && import.secrets.is_none() => {
-            Ok(Command::Worker { home: Home { url: import.url, ..home }, given })
-        }
-        _ => Err(UsageError::Missing { command: "worker", missing: "what to do: import DIR, or --url URL" }),
-    }
-}
-
 /// Which settings a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+pub(crate) enum Takes {
     /// All of them.
     All,
     /// Those of the storage.
@@ -368,6 +334,7 @@ enum Takes {
     /// Where the storage is.
     Directory,
     /// Those of jobs that run in a process without a storage.
+    #[cfg(feature = "worker")]
     Worker,
 }
 
@@ -377,6 +344,7 @@ impl Takes {
             Takes::All => true,
             Takes::Storage => setting.storage,
             Takes::Directory => matches!(setting.key, "data_dir" | "cluster_file"),
+            #[cfg(feature = "worker")]
             Takes::Worker => matches!(
                 setting.key,
                 "worker_files"
@@ -394,7 +362,11 @@ impl Takes {
 }
 
 impl Given {
-    fn take(&mut self, flag: &str, takes: Takes, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
+    /// Takes an option with its value.
+    ///
+    /// # Errors
+    /// [`UsageError`] for one that the command does not take, and for one without a value.
+    pub(crate) fn take(&mut self, flag: &str, takes: Takes, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
         if flag == "config" {
             self.config = Some(parser.value()?.into());
             return Ok(());
@@ -434,9 +406,10 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
     .to_owned()
 }
 
-fn setting_lines(takes: Takes) -> String {
+/// The lines of the help text on settings; those of parts that are not built are left out.
+pub(crate) fn setting_lines(takes: Takes) -> String {
     let mut lines = String::new();
-    for setting in takes.settings() {
+    for setting in takes.settings().filter(|setting| part::is_built(setting.key)) {
         let flag = format!("--{} {}", setting.flag(), setting.value);
         lines.push_str(&format!("  {flag:<22} {}\n", setting.help));
     }
@@ -519,28 +492,6 @@ fn secret_help() -> String {
         setting_lines(Takes::Storage)
     )
 }
-
-fn worker_help() -> String {
-    format!(
-        "flatbed worker --url URL [OPTIONS]\n\n\
-         Runs jobs of a server's changes worker in a process of its own, which shares them with all others. Jobs, leases and\n\
-         the queue are kept at the server, which is asked as one of its administrators; files and secrets are this machine's.\n\n  \
-         --url URL              the server, http:// or https://, without a password in it [FLATBED_URL]\n  \
-         --user NAME            an administrator of the server [FLATBED_USER]\n  \
-         --password-file FILE   a file of their password [FLATBED_PASSWORD_FILE, or FLATBED_PASSWORD with the password];\n                         \
-         outside of worker_secrets, whose files jobs may name\n{}\n{WORKER_IMPORT_HELP}",
-        setting_lines(Takes::Worker)
-    )
-}
-
-const WORKER_IMPORT_HELP: &str = "\
-flatbed worker import DIR [OPTIONS]: make jobs of a running server's changes worker of the files that the Python worker
-change_stream_db has left: config.json, mappings/, checkpoint.json, failed_docs.jsonl. Jobs are not enabled: look at them first.
-
-  --job ID               what the job is to be called [imported]
-  --secrets DIR          the server's worker_secrets: passwords are written there, as files of mode 600 [FLATBED_WORKER_SECRETS]
-  --url URL              the server, with name:password@ if it needs them [FLATBED_URL, else http://127.0.0.1:5984]
-";
 
 const LOAD_HELP: &str = "\
 flatbed load DB FILE... [OPTIONS]
@@ -630,11 +581,6 @@ mod tests {
             ("admin add anna --role x", "invalid option '--role' (flatbed --help lists what there is)"),
             ("secret", "flatbed secret needs what to do: rotate (flatbed secret --help)"),
             ("renew db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
-            ("worker export", "flatbed worker needs what to do: import DIR, or --url URL (flatbed worker --help)"),
-            ("worker --job j", "flatbed worker needs what to do: import DIR, or --url URL (flatbed worker --help)"),
-            ("worker --worker", "invalid option '--worker' (flatbed --help lists what there is)"),
-            ("worker --cluster-file c", "invalid option '--cluster-file' (flatbed --help lists what there is)"),
-            ("worker import d --user u", "invalid option '--user' (flatbed --help lists what there is)"),
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
         ] {
             assert_eq!(parsed(line), Err(message.to_owned()), "{line}");
@@ -642,8 +588,18 @@ mod tests {
     }
 
     #[test]
-    fn help_names_every_setting() {
+    fn help_names_every_setting_of_what_is_built() {
         let Ok(Command::Print(help)) = parsed("serve --help") else { panic!("help") };
-        assert!(SETTINGS.iter().all(|setting| help.contains(&format!("--{} ", setting.flag()))));
+        for setting in SETTINGS {
+            let is_named = help.contains(&format!("--{} ", setting.flag()));
+            assert_eq!(is_named, part::is_built(setting.key), "{}", setting.key);
+        }
+    }
+
+    #[cfg(not(feature = "worker"))]
+    #[test]
+    fn the_worker_is_not_built() {
+        let message = "flatbed worker: this flatbed was built without the changes worker (cargo feature \"worker\")";
+        assert_eq!(parsed("worker --url http://h"), Err(message.to_owned()));
     }
 }

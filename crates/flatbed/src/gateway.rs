@@ -57,8 +57,7 @@ impl GatewaySettings {
 pub(crate) struct GatewayServer {
     server: Server<Gateway>,
     shell: Arc<Shell<Route>>,
-    /// What it is called in what is printed, and in figures.
-    pub name: &'static str,
+    name: &'static str,
     surface: &'static str,
 }
 
@@ -106,8 +105,7 @@ impl GatewayServer {
                 limits: listening.limits,
                 unlimited: listening.unlimited.clone().unwrap_or(defaults.unlimited.clone()),
                 proxies: listening.proxies.clone(),
-                #[cfg(feature = "otel")]
-                continue_trace: Some(crate::otel::continue_trace),
+                continue_trace: crate::otel::CONTINUE_TRACE,
                 ..defaults
             });
             let options = GatewayOptions { port, version: env!("CARGO_PKG_VERSION").to_owned() };
@@ -117,6 +115,11 @@ impl GatewayServer {
             servers.push(GatewayServer { server, shell, name, surface });
         }
         Ok(servers)
+    }
+
+    /// Its name in what is printed.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Where it listens.

@@ -1,5 +1,6 @@
 //! The log: events of all crates to stderr, as text or JSON.
 
+use std::env;
 use std::panic;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
+use crate::otel::{self, Traces, TracesError};
 use crate::redact::{Redact, Redacting};
 use crate::settings::{LogFormat, Settings};
 
@@ -25,21 +27,22 @@ pub(crate) enum LogError {
     #[error(transparent)]
     Twice(#[from] TryInitError),
     /// Traces are asked for and cannot be had.
-    #[cfg(feature = "otel")]
     #[error(transparent)]
-    Traces(#[from] crate::otel::TracesError),
+    Traces(#[from] TracesError),
 }
 
 /// What ends with the process's work: dropping it, outside of `runtime`, sends the last traces.
 pub(crate) struct Log {
     /// Logs what this level says from now on, or these targets with levels.
     pub set_level: Arc<dyn Fn(&str) + Send + Sync>,
-    #[cfg(feature = "otel")]
-    _traces: Option<crate::otel::Traces>,
+    _traces: Option<Traces>,
 }
 
-/// Starts the log of this process as `settings` say. A line that belongs to a request carries its id. With the feature
-/// `otel` traces begin too, sent by tasks of `runtime`.
+/// Where a receiver of traces may be named.
+const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+
+/// Starts the log of this process as `settings` say. A line that belongs to a request carries its id. Traces begin too if
+/// the environment asks for them, sent by tasks of `runtime`.
 ///
 /// # Errors
 /// [`LogError`].
@@ -65,19 +68,9 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
         }
         Err(error) => tracing::error!(level, %error, "the log's level stays what it was"),
     });
-    let registry = tracing_subscriber::registry();
-    #[cfg(not(feature = "otel"))]
-    let log = {
-        let _ = runtime;
-        registry.with(layer).try_init()?;
-        Log { set_level }
-    };
-    #[cfg(feature = "otel")]
-    let log = {
-        let (traced, traces) = crate::otel::start(runtime)?.unzip();
-        registry.with(traced).with(layer).try_init()?;
-        Log { set_level, _traces: traces }
-    };
+    let (traced, traces) = traces_asked().map(|asked| otel::start(asked, runtime)).transpose()?.unzip();
+    tracing_subscriber::registry().with(traced).with(layer).try_init()?;
+    let log = Log { set_level, _traces: traces };
     let unlogged = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         if !tracing::enabled!(tracing::Level::ERROR) {
@@ -90,6 +83,18 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
         tracing::error!(location, reason = text, "a panic");
     }));
     Ok(log)
+}
+
+/// The variable of the environment that asks for traces, if one does.
+fn traces_asked() -> Option<&'static str> {
+    const EXPORTER: &str = "OTEL_TRACES_EXPORTER";
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|of| of.eq_ignore_ascii_case(value));
+    if is("OTEL_SDK_DISABLED", "true") || is(EXPORTER, "none") {
+        return None;
+    }
+    let named = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some_and(|url| !url.is_empty()));
+    // A receiver that nobody has named is not looked for: its absence would be logged again and again.
+    named.or(is(EXPORTER, "otlp").then_some(EXPORTER))
 }
 
 /// With the targets that no setting is about.

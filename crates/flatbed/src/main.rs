@@ -7,14 +7,17 @@ mod check;
 mod cli;
 mod config_file;
 mod dump;
+#[cfg_attr(not(feature = "gateway"), path = "without/gateway.rs")]
 mod gateway;
+#[cfg(feature = "firefox")]
 mod jwks;
 mod limits;
 mod listening;
 mod load;
 mod logging;
-#[cfg(feature = "otel")]
+#[cfg_attr(not(feature = "otel"), path = "without/otel.rs")]
 mod otel;
+mod part;
 mod process;
 mod progress;
 mod redact;
@@ -24,9 +27,15 @@ mod secret;
 mod serve;
 mod settings;
 mod storage;
+#[cfg_attr(not(feature = "firefox"), path = "without/syncstorage.rs")]
 mod syncstorage;
+#[cfg_attr(not(feature = "worker"), path = "without/worker.rs")]
 mod worker;
+#[cfg(feature = "worker")]
+mod worker_command;
+#[cfg(feature = "worker")]
 mod worker_import;
+#[cfg(feature = "worker")]
 mod worker_process;
 
 use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
@@ -88,7 +97,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::CheckSyncstorage(given) => {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
-            runtime.block_on(check::check_syncstorage(&settings))
+            runtime.block_on(syncstorage::check(&settings))
         }
         Command::Backup { out, given } => {
             backup::backup(&out, &settle(given, &variables)?.0)?;
@@ -120,17 +129,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let url = url(options.url.as_deref(), &variables)?;
             Ok(runtime.block_on(load::load(options, &url))?)
         }
-        Command::WorkerImport(mut options) => {
-            let named = variables.get("FLATBED_WORKER_SECRETS").filter(|path| !path.is_empty()).map(PathBuf::from);
-            options.secrets = options.secrets.or(named);
-            let url = url(options.url.as_deref(), &variables)?;
-            runtime.block_on(worker_import::import(&options, &url))?;
-            Ok(true)
-        }
-        Command::Worker { home, given } => {
-            let (settings, _) = settle(given, &variables)?;
-            let _log = logging::start(&settings, runtime.handle())?;
-            runtime.block_on(worker_process::run(&settings, home, &variables))?;
+        #[cfg(feature = "worker")]
+        Command::Worker(command) => {
+            command.run(&variables, &runtime)?;
             Ok(true)
         }
         Command::Dump(options) => {
@@ -142,6 +143,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
 }
 
 fn settle(given: Given, variables: &HashMap<String, String>) -> Result<(Settings, Option<ConfigFile>), Box<dyn Error>> {
+    part::check_variables(variables)?;
     let named = variables.get("FLATBED_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     let config = given.config.or(named).map(|path| ConfigFile::read(&path)).transpose()?;
     let of_file = config.as_ref().map(|config| config.settings.clone()).unwrap_or_default();

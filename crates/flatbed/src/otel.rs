@@ -4,6 +4,7 @@
 use std::{env, time::Duration};
 
 use async_trait::async_trait;
+use flatbed_http::ContinueTrace;
 use flatbed_layer::TRACE_TARGET;
 use opentelemetry::{Key, propagation::TextMapPropagator, trace::TracerProvider};
 use opentelemetry_http::{Bytes, HeaderExtractor, HttpClient, HttpError, Request, Response, hyper::HyperClient};
@@ -17,8 +18,8 @@ use tracing_subscriber::{filter::Targets, layer::Layer, registry::LookupSpan};
 /// How long a receiver may take, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` allows: spans that it does not take are dropped.
 const SEND_MAX: Duration = Duration::from_secs(10);
 
-/// Where a receiver may be named.
-const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+/// What makes a request's span part of the trace that the request names.
+pub(crate) const CONTINUE_TRACE: Option<ContinueTrace> = Some(continue_trace);
 
 /// Why there are no traces. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -42,25 +43,16 @@ impl Drop for Traces {
     }
 }
 
-/// Begins to take spans; `None` if the environment does not say so. They are sent by tasks of `runtime`.
+/// Begins to take spans, as the variable `asked` of the environment asks. They are sent by tasks of `runtime`.
 ///
 /// # Errors
 /// [`TracesError`].
-pub(crate) fn start<S>(runtime: &Handle) -> Result<Option<(impl Layer<S> + use<S>, Traces)>, TracesError>
+pub(crate) fn start<S>(asked: &'static str, runtime: &Handle) -> Result<(impl Layer<S> + use<S>, Traces), TracesError>
 where
     S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
-    let is = |name: &str, value: &str| env::var(name).is_ok_and(|of| of.eq_ignore_ascii_case(value));
-    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
-        return Ok(None);
-    }
-    let named = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some_and(|url| !url.is_empty()));
-    // A receiver that nobody has named is not looked for: its absence would be logged again and again.
-    if named.is_none() && !is("OTEL_TRACES_EXPORTER", "otlp") {
-        return Ok(None);
-    }
-    if let Some(name) = named.filter(|name| env::var(name).is_ok_and(|url| url.trim().starts_with("https:"))) {
-        return Err(TracesError::Tls(name));
+    if env::var(asked).is_ok_and(|url| url.trim().starts_with("https:")) {
+        return Err(TracesError::Tls(asked));
     }
     let client = OnRuntime { client: HyperClient::with_default_connector(SEND_MAX, None), runtime: runtime.clone() };
     let exporter = SpanExporter::builder().with_http().with_http_client(client).build()?;
@@ -77,11 +69,11 @@ where
         .with_target(false)
         .with_tracked_inactivity(false)
         .with_filter(Targets::new().with_target(TRACE_TARGET, LevelFilter::INFO));
-    Ok(Some((layer, Traces(provider))))
+    Ok((layer, Traces(provider)))
 }
 
 /// Makes a request's span part of the trace that its `traceparent` names, if it has one.
-pub(crate) fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
+fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
     if headers.contains_key("traceparent") {
         let parent = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
         // It fails for a span that nobody takes.

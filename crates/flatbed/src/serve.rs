@@ -10,7 +10,6 @@ use std::{
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions};
-use flatbed_dispatcher::{Dispatcher, DispatcherOptions, check_document};
 use flatbed_http::{BindError, Cors, Listen, OnBehalf, Server, Shell, ShellOptions, TlsError, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
@@ -26,7 +25,8 @@ use crate::{
     process, renew,
     settings::Settings,
     storage::{Storage, StorageError},
-    syncstorage::FirefoxSync,
+    syncstorage::{FirefoxSync, SyncSettings},
+    worker::{self, Connect, Worker},
 };
 
 /// How long running requests may take to end once a signal has come.
@@ -86,14 +86,17 @@ pub(crate) enum ServeError {
         reason: String,
     },
     /// What Firefox Sync's tokens are signed with is not to be had.
+    #[cfg(feature = "firefox")]
     #[error(
         "the secret of [syncstorage]: {0}. Set FLATBED_SYNCSTORAGE_MASTER_SECRET or master_secret_file, such as to what openssl rand -hex 32 prints"
     )]
     Secret(String),
     /// Firefox Sync's storage does not open.
+    #[cfg(feature = "firefox")]
     #[error("Firefox Sync's storage cannot be used: {0}")]
     Sync(#[from] flatbed_syncstorage::Error),
     /// Whoever can connect there is an administrator.
+    #[cfg(feature = "gateway")]
     #[error(
         "admin_listen: whoever can connect to {listen} would be an administrator. Listen on 127.0.0.1 or unix:PATH, or say admin_listen_anywhere = true if something else keeps strangers out"
     )]
@@ -119,6 +122,7 @@ pub(crate) enum ServeError {
     #[error("threads cannot be started: {0}")]
     Threads(io::Error),
     /// The worker is not put together.
+    #[cfg(feature = "worker")]
     #[error("the changes worker: {0}")]
     Worker(#[from] flatbed_dispatcher::StoreError),
     /// Signals or randomness are not to be had.
@@ -161,7 +165,7 @@ pub(crate) async fn serve(
         () = signals.next() => return Ok(()),
     };
     let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
-    let judge = Arc::new(Functions::new(functions.clone()).judging_worker(check_document));
+    let judge = Arc::new(worker::judging(Functions::new(functions.clone())));
     let (layer, authority) = match Layer::open(storage.database(), settings.layer_options(), Some(judge)).await {
         Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {
             return Err(ServeError::Renew { reason, command: renew::command(settings) });
@@ -170,7 +174,7 @@ pub(crate) async fn serve(
     };
     let descriptors = process::raise_descriptors_max();
     let surfaces = 1
-        + usize::from(settings.syncstorage.as_ref().is_some_and(|sync| !sync.places.is_empty()))
+        + usize::from(settings.syncstorage.as_ref().is_some_and(SyncSettings::has_listener))
         + settings.gateway.as_ref().map_or(0, GatewaySettings::servers);
     let wanted = listening.connections.unwrap_or(ShellOptions::default().connections_max);
     let connections_max = process::connections_max(surfaces * wanted, descriptors) / surfaces;
@@ -210,11 +214,12 @@ pub(crate) async fn serve(
         has_console: settings.has_console,
         ..CouchOptions::default()
     };
-    let dispatcher = |connect| settings.worker.options(variables, tls, connect).with_functions(functions);
+    let storage_of_jobs = (layer.clone(), authority.for_job("worker"));
+    let worker = |connect| Worker::new(&settings.worker, (variables, tls, functions), storage_of_jobs, connect);
     let listen = (&listen[..], listening, connections_max);
-    let (server, replicator, dispatcher) =
-        put_together(listen, cors, couch, replicator, dispatcher, service, (&layer, &authority)).await?;
-    let path = settings.syncstorage.as_ref().and_then(|sync| sync.path.as_deref());
+    let (server, replicator, worker) =
+        put_together(listen, cors, couch, replicator, worker, service, (&layer, &authority)).await?;
+    let path = settings.syncstorage.as_ref().and_then(SyncSettings::path);
     let server = match (&sync, path) {
         (Some(sync), Some(path)) => server.mount(path, sync.mount()),
         _ => server,
@@ -234,8 +239,9 @@ pub(crate) async fn serve(
     }
     for server in &gateway {
         for listen in server.listening() {
-            let _ = writeln!(io::stdout(), "Flatbed {} serves {} on {listen}", env!("CARGO_PKG_VERSION"), server.name);
-            tracing::info!(%listen, %storage, "serving {}", server.name);
+            let _ =
+                writeln!(io::stdout(), "Flatbed {} serves {} on {listen}", env!("CARGO_PKG_VERSION"), server.name());
+            tracing::info!(%listen, %storage, "serving {}", server.name());
         }
     }
     if let Some(path) = path {
@@ -256,15 +262,10 @@ pub(crate) async fn serve(
     };
     let supervisor = replicator.start();
     background.start();
-    let jobs = settings.worker.runs.then(|| dispatcher.start());
+    let stop_jobs = worker.start();
     let beside = async {
-        let jobs = async {
-            if let Some(jobs) = jobs {
-                dispatcher.stop(jobs).await;
-            }
-        };
         // Jobs write to this server's databases, too.
-        jobs.await;
+        stop_jobs.await;
         tokio::join!(replicator.stop(supervisor), background.stop());
         layer.shutdown();
     };
@@ -281,7 +282,7 @@ pub(crate) async fn serve(
         while serving.join_next().await.is_some() {}
     };
     tokio::join!(server.serve(shutdown, beside), sync, gateway);
-    drop((replicator, dispatcher));
+    drop((replicator, worker));
     layer.shutdown();
     drop(layer);
     storage.close();
@@ -295,20 +296,16 @@ async fn put_together(
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
-    dispatcher: impl FnOnce(flatbed_dispatcher::Connect) -> DispatcherOptions,
+    worker: impl FnOnce(Connect) -> Result<Worker, ServeError>,
     service: Service,
     (layer, authority): (&Layer, &Authority),
-) -> Result<(Server<Couch>, Arc<Replicator>, Arc<Dispatcher>), ServeError> {
+) -> Result<(Server<Couch>, Arc<Replicator>, Worker), ServeError> {
     // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
     let (connect, inside) = inside();
     let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
     let as_server = connect.clone();
-    let dispatcher = dispatcher(Arc::new(move || as_server(&Owner::Server)));
-    let dispatcher = Dispatcher::new(layer.clone(), authority.for_job("worker"), dispatcher)?;
-    let couch = {
-        let dispatcher = dispatcher.clone();
-        CouchOptions { figures: couch.figures.and(move || dispatcher.families()), ..couch }
-    };
+    let worker = worker(Arc::new(move || as_server(&Owner::Server)))?;
+    let couch = CouchOptions { figures: couch.figures.and(worker.figures()), ..couch };
     let (actor, accounts) = (authority.for_job("replicator"), service.accounts().clone());
     let replicator = Replicator::new(layer.clone(), actor, replicator, accounts, connect);
     let defaults = ShellOptions::default();
@@ -321,13 +318,12 @@ async fn put_together(
         limits: listening.limits,
         unlimited: listening.unlimited.clone().unwrap_or(defaults.unlimited),
         proxies: listening.proxies.clone(),
-        #[cfg(feature = "otel")]
-        continue_trace: Some(crate::otel::continue_trace),
+        continue_trace: crate::otel::CONTINUE_TRACE,
         ..defaults
     });
-    let couch = Couch::new(couch, service, shell.clone(), replicator.clone()).with_worker(dispatcher.clone());
+    let couch = worker.with_api(Couch::new(couch, service, shell.clone(), replicator.clone()));
     let server = Server::bind(listen, shell, couch, inside).await?;
-    Ok((server, replicator, dispatcher))
+    Ok((server, replicator, worker))
 }
 
 /// Whom to trust over TLS, by a PEM file.

@@ -16,6 +16,7 @@ use flatbed_service::configuration::Source;
 
 use crate::gateway::GatewaySettings;
 use crate::listening::Listening;
+use crate::part::{self, NotBuilt};
 use crate::redact::Redact;
 use crate::syncstorage::SyncSettings;
 use crate::worker::WorkerSettings;
@@ -341,6 +342,9 @@ pub(crate) enum SettingsError {
         /// Where the second was found.
         second: String,
     },
+    /// A setting of a part that is not built.
+    #[error(transparent)]
+    Part(#[from] NotBuilt),
 }
 
 /// Where the data lie.
@@ -408,8 +412,10 @@ impl Settings {
     /// Takes each setting from the first of `layers` that has it.
     ///
     /// # Errors
-    /// [`SettingsError`] for a value of the wrong form, and for a cluster file beside a data directory in one layer.
+    /// [`SettingsError`] for a value of the wrong form, for a cluster file beside a data directory in one layer, and for
+    /// settings of parts that are not built.
     pub(crate) fn resolve(layers: &[Layer]) -> Result<Settings, SettingsError> {
+        part::check_settings(layers)?;
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
         // As `layers` come: see `settle`.
         let sources = [Source::CommandLine, Source::Environment, Source::File];
@@ -443,7 +449,7 @@ impl Settings {
             fdb_library: first("fdb_library").map(Found::path),
             root: root.map(|found| found.text.clone()),
             listening: Listening::resolve(layers)?,
-            has_console: first("console").map_or(Ok(true), Found::truth)?,
+            has_console: first("console").map_or(Ok(cfg!(feature = "console")), Found::truth)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
             view_rows_max: first("view_rows_max").map(|found| found.number(1..=200_000)).transpose()?,
@@ -568,7 +574,7 @@ mod tests {
         let settings = Settings::resolve(&[]).unwrap();
         assert_eq!(settings.storage, StorageChoice::DataDirectory("flatbed-data".into()));
         assert_eq!((settings.log_format, settings.log_level.as_str()), (LogFormat::Text, "info"));
-        assert!(settings.has_console);
+        assert_eq!(settings.has_console, cfg!(feature = "console"));
         assert!(!Settings::resolve(&[layer("x", &[("console", "false")])]).unwrap().has_console);
     }
 
@@ -617,6 +623,7 @@ mod tests {
                 &[("replication_allow", "10.0.0.1/8")],
                 "replication_allow in x: \"10.0.0.1/8\" is not a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between",
             ),
+            #[cfg(feature = "console")]
             (&[("console", "no")], "console in x: \"no\" is not true or false"),
             (&[("run_bytes", "many")], "run_bytes in x: \"many\" is not a number from 0 to 60000"),
             (&[("log_format", "xml")], "log_format in x: \"xml\" is not text or json"),

@@ -1,15 +1,16 @@
-//! Firefox Sync beside CouchDB's API: its settings, and its server on a listener of its own.
+//! Firefox Sync beside CouchDB's API: its settings, its server on a listener of its own, and `flatbed check --syncstorage`.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_firefox::{Firefox, FirefoxOptions, JwksOptions, PublicUrl, Secret, TokenOptions};
 use flatbed_http::{Listen, Mount, Server, Shell, ShellOptions, inside};
 use flatbed_metrics::{Family, Kind, Value};
-use flatbed_syncstorage::accounts::Admission;
+use flatbed_syncstorage::accounts::{Accounts, Admission};
 use flatbed_syncstorage::{Limits, Maintenance, MaintenanceOptions, Options, Store};
 use foundationdb::Database;
 
@@ -17,6 +18,7 @@ use crate::jwks;
 use crate::listening::{Listening, Place, places};
 use crate::serve::ServeError;
 use crate::settings::{Found, Layer, Settings, SettingsError};
+use crate::storage::Storage;
 
 /// The environment's variable for the secret; it has no option, which other users of the machine would see.
 pub(crate) const SECRET_VARIABLE: &str = "FLATBED_SYNCSTORAGE_MASTER_SECRET";
@@ -153,6 +155,16 @@ impl SyncSettings {
         Ok(Secret::new(text))
     }
 
+    /// Whether it has a listener of its own.
+    pub(crate) fn has_listener(&self) -> bool {
+        !self.places.is_empty()
+    }
+
+    /// The path of CouchDB's listeners that it is at.
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
     fn has_token_server(&self) -> bool {
         self.admission != Admission::default()
     }
@@ -233,8 +245,7 @@ impl FirefoxSync {
             limits: listening.limits,
             unlimited: listening.unlimited.clone().unwrap_or(defaults.unlimited.clone()),
             proxies: listening.proxies.clone(),
-            #[cfg(feature = "otel")]
-            continue_trace: Some(crate::otel::continue_trace),
+            continue_trace: crate::otel::CONTINUE_TRACE,
             ..defaults
         });
         let tokens = sync.has_token_server().then(|| TokenOptions {
@@ -314,6 +325,44 @@ fn jwks_options(settings: &Settings, jwks: &Jwks) -> JwksOptions {
         Jwks::Url(url) => (jwks::from_url(url, settings.replication_ca.as_deref()), 3_600, 30),
     };
     JwksOptions { fetch, keep: Duration::from_secs(keep), pause: Duration::from_secs(pause), last: KEYS_LAST }
+}
+
+/// Checks what is stored of Firefox Sync and prints what is wrong with it, a line each, and a summary.
+///
+/// Returns whether nothing is wrong.
+///
+/// # Errors
+/// If the storage cannot be opened or read.
+pub(crate) async fn check(settings: &Settings) -> Result<bool, Box<dyn Error>> {
+    let began = Instant::now();
+    let storage = Storage::open(settings).await?;
+    let options = Options { root: settings.layer_options().root, ..Options::default() };
+    let store = Store::open(storage.database(), options).await?;
+    let found = store.check().await?;
+    let accounts = Accounts::new(&store).check().await?;
+    for text in found.texts.iter().chain(&accounts.texts) {
+        println!("{text}");
+    }
+    let verdict = match found.problems + accounts.problems {
+        0 => "clean".to_owned(),
+        count => format!("{count} violations"),
+    };
+    let passed_over = match found.passed_over {
+        0 => String::new(),
+        users => format!(", {users} users passed over because they were written to meanwhile"),
+    };
+    println!(
+        "syncstorage: {verdict}; {} accounts, {} users, {} collections, {} records, {} open batches in {:.1} s{passed_over}",
+        accounts.accounts,
+        found.users,
+        found.collections,
+        found.records,
+        found.batches,
+        began.elapsed().as_secs_f64()
+    );
+    drop(store);
+    storage.close();
+    Ok(found.problems + accounts.problems == 0)
 }
 
 #[cfg(test)]

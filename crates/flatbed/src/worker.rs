@@ -5,12 +5,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_dispatcher::{Connect, DispatcherOptions, Server};
+use flatbed_couch::Couch;
+pub(crate) use flatbed_dispatcher::Connect;
+use flatbed_dispatcher::{Dispatcher, DispatcherOptions, Server, check_document};
+use flatbed_javascript::Runner;
+use flatbed_layer::ServerActor;
+use flatbed_metrics::Family;
 use flatbed_outward::{Allowed, Network, Tls};
+use flatbed_service::Functions;
 use flatbed_worker::connect::Secrets;
 use flatbed_worker::memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 use flatbed_worker::secret::ENV_PREFIX;
 
+use crate::serve::ServeError;
 use crate::settings::{ALLOWED, Found, Layer, SETTINGS, SettingsError};
 
 /// Jobs at once.
@@ -70,7 +77,7 @@ impl WorkerSettings {
     }
 
     /// How jobs run. Of the environment they see what is theirs; whom to trust over TLS is the same as for replications.
-    pub(crate) fn options(&self, variables: &HashMap<String, String>, tls: Tls, connect: Connect) -> DispatcherOptions {
+    fn options(&self, variables: &HashMap<String, String>, tls: Tls, connect: Connect) -> DispatcherOptions {
         let (secrets, network) = self.reach(variables);
         let options = DispatcherOptions::new(secrets, self.files.clone(), network, tls, connect);
         DispatcherOptions { jobs_max: self.jobs, lease: self.lease, memory: Memory::new(self.memory), ..options }
@@ -95,6 +102,54 @@ impl WorkerSettings {
         let variables = variables.iter().filter(is_ours).map(|(name, value)| (name.clone(), value.clone())).collect();
         let secrets = Secrets { directory: self.secrets.clone(), variables };
         (secrets, Network::default().bounded(Arc::new(self.allow.clone())))
+    }
+}
+
+/// Functions that judge documents of `_worker`, too.
+pub(crate) fn judging(functions: Functions) -> Functions {
+    functions.judging_worker(check_document)
+}
+
+/// The changes worker of a server: its API shows and steers jobs also where they do not run in this process.
+pub(crate) struct Worker {
+    dispatcher: Arc<Dispatcher>,
+    runs: bool,
+}
+
+impl Worker {
+    /// Makes it; `connect` makes its connections to the server itself.
+    ///
+    /// # Errors
+    /// [`ServeError::Worker`].
+    pub(crate) fn new(
+        settings: &WorkerSettings,
+        (variables, tls, functions): (&HashMap<String, String>, Tls, Runner),
+        (layer, actor): (flatbed_layer::Layer, ServerActor),
+        connect: Connect,
+    ) -> Result<Worker, ServeError> {
+        let options = settings.options(variables, tls, connect).with_functions(functions);
+        Ok(Worker { dispatcher: Dispatcher::new(layer, actor, options)?, runs: settings.runs })
+    }
+
+    /// CouchDB's API with that of the worker.
+    pub(crate) fn with_api(&self, couch: Couch) -> Couch {
+        couch.with_worker(self.dispatcher.clone())
+    }
+
+    /// What it has counted, whenever it is asked.
+    pub(crate) fn figures(&self) -> impl Fn() -> Vec<Family> + Send + Sync + 'static {
+        let dispatcher = self.dispatcher.clone();
+        move || dispatcher.families()
+    }
+
+    /// Starts jobs if they run in this process. The future ends them, each after the batch that is under way.
+    pub(crate) fn start(&self) -> impl Future<Output = ()> + 'static {
+        let (dispatcher, jobs) = (self.dispatcher.clone(), self.runs.then(|| self.dispatcher.start()));
+        async move {
+            if let Some(jobs) = jobs {
+                dispatcher.stop(jobs).await;
+            }
+        }
     }
 }
 

@@ -1,5 +1,4 @@
-//! Traces over OTLP: what a receiver gets (`cargo test -p flatbed --features otel --test it otel::`).
-#![cfg(feature = "otel")]
+//! Traces over OTLP: what a receiver gets.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

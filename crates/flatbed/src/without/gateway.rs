@@ -1,0 +1,66 @@
+//! In the place of Sync Gateway's API in a build without the feature `gateway`. Its settings are refused
+//! ([`part`](crate::part)).
+
+use flatbed_http::Listen;
+use flatbed_metrics::Family;
+use flatbed_service::Service;
+
+use crate::serve::ServeError;
+use crate::settings::{Layer, Settings, SettingsError};
+
+/// There are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GatewaySettings {}
+
+impl GatewaySettings {
+    /// Takes none of `layers`.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) fn resolve(_: &[Layer]) -> Result<Option<GatewaySettings>, SettingsError> {
+        Ok(None)
+    }
+
+    /// How many servers these are.
+    pub(crate) fn servers(&self) -> usize {
+        match *self {}
+    }
+}
+
+/// There are none.
+pub(crate) enum GatewayServer {}
+
+impl GatewayServer {
+    /// Is not called, as there are no settings.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) async fn open(
+        (_, gateway): (&Settings, &GatewaySettings),
+        _: &Service,
+        _: usize,
+        _: usize,
+    ) -> Result<Vec<GatewayServer>, ServeError> {
+        match *gateway {}
+    }
+
+    /// Its name in what is printed.
+    pub(crate) fn name(&self) -> &'static str {
+        match *self {}
+    }
+
+    /// Where it listens.
+    pub(crate) fn listening(&self) -> Vec<Listen> {
+        match *self {}
+    }
+
+    /// What it has counted, whenever it is asked.
+    pub(crate) fn figures(&self) -> fn() -> Vec<Family> {
+        match *self {}
+    }
+
+    /// Serves until `shutdown` resolves.
+    pub(crate) async fn serve(self, _: impl Future<Output = ()>) {
+        match self {}
+    }
+}

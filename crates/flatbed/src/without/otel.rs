@@ -1,0 +1,22 @@
+//! In the place of traces in a build without the feature `otel`.
+
+use flatbed_http::ContinueTrace;
+use tokio::runtime::Handle;
+use tracing_subscriber::layer::Identity;
+
+pub(crate) use crate::part::NotBuilt as TracesError;
+use crate::part::TRACES;
+
+/// No request's span becomes part of another trace.
+pub(crate) const CONTINUE_TRACE: Option<ContinueTrace> = None;
+
+/// There are none.
+pub(crate) enum Traces {}
+
+/// Refuses to send traces, for which the variable `asked` of the environment asks.
+///
+/// # Errors
+/// [`TracesError`], always.
+pub(crate) fn start(asked: &'static str, _: &Handle) -> Result<(Identity, Traces), TracesError> {
+    Err(TRACES.not_built(asked))
+}
