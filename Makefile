@@ -8,9 +8,8 @@ target := $(or $(CARGO_TARGET_DIR),target)
 # goes on behind a test that fails, so that a run tells of all of them.
 runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test) --no-fail-fast
 # The selection of packages and features that the tests, the lints and the documentation are built of. Another one turns
-# on other features of dependencies, and cargo builds all that depends on them again. The feature `otel` does nothing
-# until the environment asks for it; `make run` builds without it.
-tested := --workspace --features flatbed/otel,flatbed/test-build
+# on other features of dependencies, and cargo builds all that depends on them again.
+tested := --workspace --features flatbed/test-build
 
 bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
@@ -34,14 +33,14 @@ test: $(parts) ## all checks and tests
 parts:
 	@echo $(parts)
 
-# The second run of clippy checks the program without `otel`; all other crates are as in the first.
+# The second run of clippy checks the program without the parts that are cargo features.
 lint: need-rust
 	cargo fmt --all --check
 	cargo clippy $(tested) --all-targets -- -D warnings
-	cargo clippy --workspace --features flatbed/test-build --all-targets -- -D warnings
+	cargo clippy --package flatbed --no-default-features --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc $(tested) --no-deps --document-private-items
 	cargo test --quiet --package flatbed-tidy
-	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline check licenses bans sources; fi
+	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --workspace check licenses bans sources; fi
 
 test-build: need-rust
 	cargo test $(tested) --no-run
