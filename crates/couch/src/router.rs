@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, spawn};
 use flatbed_layer::Error as LayerError;
@@ -40,6 +41,7 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"server\""
 /// Who asks for what the storage is not needed for waits no longer for it to say who they are.
 const IDENTIFIED_WITHIN: Duration = Duration::from_secs(1);
 
+#[async_trait]
 impl Surface for State {
     type Target = Path;
     type Label = Route;

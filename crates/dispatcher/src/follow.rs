@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_client::encode_segment;
 use flatbed_jobs::{Backoff, Failure, Job, LeaseError, Next, Run, Status, supervise};
 use flatbed_layer::{ChangesQuery, Layer, Since, WORKER, Wait};
@@ -47,6 +48,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>) {
 
 struct Follower(Arc<Dispatcher>);
 
+#[async_trait]
 impl Job for Follower {
     fn kind(&self) -> &'static str {
         "dispatcher"

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use async_trait::async_trait;
 use flatbed_jobs::{Claim, Failure, Job, Next, Room, Run, Status, lead};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::connect::connect;
@@ -216,6 +217,7 @@ struct Work {
     dispatcher: Arc<Dispatcher>,
 }
 
+#[async_trait]
 impl Job for Work {
     fn kind(&self) -> &'static str {
         "worker"

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use flatbed_http::{Answer, Client, Origin, Refused, Reply, Request, Surface, spawn};
 use flatbed_syncstorage::Uid;
 use hyper::{Method, StatusCode, header};
@@ -16,6 +17,7 @@ use crate::signed::SignedBody;
 use crate::state::State;
 use crate::{cors, info, records, reply, signed};
 
+#[async_trait]
 impl Surface for State {
     type Target = Target;
     type Label = Route;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_channels::Kind;
 use flatbed_http::{Answer, Client, Origin, Recheck, Refused, Reply, Surface, spawn};
 use flatbed_layer::DatabaseKind;
@@ -23,6 +24,7 @@ use crate::{
     session,
 };
 
+#[async_trait]
 impl Surface for Gateway {
     type Target = Path;
     type Label = Route;

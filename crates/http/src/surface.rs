@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use flatbed_metrics::Label;
 use hyper::Method;
 
@@ -14,6 +15,7 @@ use crate::request::Request;
 
 /// An API: what its paths are, what it answers, and how it says that something is refused. Whoever puts a program together
 /// gives each of its listeners one.
+#[async_trait]
 pub trait Surface: Sized + Send + Sync + 'static {
     /// What a path names.
     type Target: Send;
@@ -41,12 +43,7 @@ pub trait Surface: Sized + Send + Sync + 'static {
     }
 
     /// Answers a request, refusals included. A request that changes something goes on when this is dropped.
-    fn answer(
-        self: &Arc<Self>,
-        request: Request,
-        target: Self::Target,
-        origin: Origin<'_>,
-    ) -> impl Future<Output = Answer> + Send;
+    async fn answer(self: &Arc<Self>, request: Request, target: Self::Target, origin: Origin<'_>) -> Answer;
 
     /// The answer to what the shell refuses.
     fn refused(&self, refused: &Refused) -> Reply;

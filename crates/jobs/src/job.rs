@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::status::Status;
@@ -55,6 +56,7 @@ pub enum Failure {
 ///
 /// A run may be dropped wherever it waits: when the lease is lost, or when it does not end in time after it was told to.
 /// What it has recorded must let the next run go on.
+#[async_trait]
 pub trait Job: Send + Sync + 'static {
     /// What kind of work it is, for the log.
     fn kind(&self) -> &'static str;
@@ -66,7 +68,7 @@ pub trait Job: Send + Sync + 'static {
     fn status(&self) -> &Status;
 
     /// Works until it is done, something goes wrong, or it is told to end. Panics count as failures.
-    fn run(&self, run: Run) -> impl Future<Output = Result<Next, Failure>> + Send;
+    async fn run(&self, run: Run) -> Result<Next, Failure>;
 
     /// What other processes may read of it, at most [`LEASE_STATE_BYTES_MAX`](crate::LEASE_STATE_BYTES_MAX) bytes, and what
     /// the next owner of the lease is given by [`Job::restore`].

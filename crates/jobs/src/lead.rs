@@ -219,6 +219,7 @@ mod contest;
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use super::*;
@@ -295,6 +296,7 @@ mod tests {
         }
     }
 
+    #[async_trait]
     impl Job for Counts {
         fn kind(&self) -> &'static str {
             "test"
@@ -403,6 +405,7 @@ mod tests {
         let leases = Arc::<Memory>::default();
         // It never asks its fence.
         struct Deaf(Status);
+        #[async_trait]
         impl Job for Deaf {
             fn kind(&self) -> &'static str {
                 "test"

@@ -82,6 +82,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -103,6 +104,7 @@ mod tests {
         }
     }
 
+    #[async_trait]
     impl<F, R> Job for Told<F>
     where
         F: Fn(usize, Run) -> R + Send + Sync + 'static,

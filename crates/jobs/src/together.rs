@@ -162,6 +162,7 @@ impl<L: HoldMany> Leases for Together<L> {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
     use std::collections::HashMap;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -241,6 +242,7 @@ mod tests {
         claim: Claim,
     }
 
+    #[async_trait]
     impl Job for Idle {
         fn kind(&self) -> &'static str {
             "test"

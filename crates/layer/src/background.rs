@@ -12,6 +12,8 @@ mod list;
 mod slice;
 mod turns;
 
+use async_recursion::async_recursion as boxed;
+use async_trait::async_trait;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -113,6 +115,7 @@ impl Background {
     }
 
     /// Ends what was begun: it may be left half done, and goes on in another process, or when this one is started again.
+    #[boxed]
     pub async fn stop(&self) {
         if self.tasks.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return;
@@ -127,6 +130,7 @@ impl Background {
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Renewing`](crate::Error::Renewing).
+    #[boxed]
     pub async fn round(&self) -> Result<u64> {
         let mut all = 0;
         loop {
@@ -150,6 +154,7 @@ struct Cache {
     status: Status,
 }
 
+#[async_trait]
 impl Job for Cache {
     fn kind(&self) -> &'static str {
         "cache"
@@ -191,6 +196,7 @@ struct Worker {
     are_some_waiting: Arc<AtomicBool>,
 }
 
+#[async_trait]
 impl Job for Worker {
     fn kind(&self) -> &'static str {
         "background"

@@ -13,6 +13,7 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use async_recursion::async_recursion as boxed;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
@@ -174,6 +175,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
 ///
 /// # Errors
 /// As [`check_database`].
+#[boxed]
 pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     let inner = &layer.inner;
     let mut report = Report::default();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 
@@ -91,6 +92,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
+    #[boxed]
     pub async fn info(&self) -> Result<DatabaseInfo> {
         let asker = self.asker();
         let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name, asker }).await?;
@@ -102,11 +104,13 @@ impl Reader {
 
     /// A partition's counts and sizes, of which no document is read; `None`: the database has no partitions. One that has
     /// no documents has none of anything.
+    #[boxed]
     pub async fn partition_info(&self, partition: &str) -> Result<Option<PartitionInfo>> {
         self.read(&mut ReadPartition { inner: &self.inner, name: &self.name, partition }).await
     }
 
     /// Whether it has partitions: see [`CreateOptions::partitioned`].
+    #[boxed]
     pub async fn is_partitioned(&self) -> Result<bool> {
         self.of_instance(|instance| instance.record.partitioned).await
     }
@@ -117,11 +121,13 @@ impl Reader {
     }
 
     /// Whether it exists.
+    #[boxed]
     pub async fn exists(&self) -> Result<()> {
         self.of_instance(|_| ()).await
     }
 
     /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
+    #[boxed]
     pub async fn wait_until_there(&self) -> Result<()> {
         crate::feed::watches::wait_until_there(&self.inner, &self.name).await
     }
@@ -130,6 +136,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], and those of the storage.
+    #[boxed]
     pub async fn whole_update_seq(&self) -> Result<Option<Seq>> {
         struct LastSeq<'a>(&'a Reader);
         impl Operation for LastSeq<'_> {
@@ -147,6 +154,7 @@ impl Reader {
     }
 
     /// The newest sequence.
+    #[boxed]
     pub async fn update_seq(&self) -> Result<Seq> {
         struct LastSeq<'a>(&'a Reader);
         impl Operation for LastSeq<'_> {
@@ -167,6 +175,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`].
+    #[boxed]
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
         let mut get = GetOne { inner: &self.inner, name: &self.name, asker: self.asker(), id, options };
         let Some(seen) = self.seen() else { return self.read_judged(&mut get).await };
@@ -182,6 +191,7 @@ impl Reader {
     /// Reads revisions of one document in their order, all leaves or those that are named (with `latest`: the leaves
     /// above them), from the `from`th on as many as about 1 MB of bodies goes, 1 to 500. A missing one comes as its name;
     /// the number is of all there are.
+    #[boxed]
     pub async fn open_revs(
         &self,
         id: &str,
@@ -196,6 +206,7 @@ impl Reader {
     }
 
     /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.
+    #[boxed]
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Got>> {
         self.read_judged(&mut GetMany { inner: &self.inner, name: &self.name, asker: self.asker(), requests }).await
     }
@@ -207,6 +218,7 @@ impl Reader {
 
     /// Looks documents up by their ids: `None` where there never was one. With documents: of the first ids, as many as
     /// about 1 MB of bodies goes, at least one.
+    #[boxed]
     pub async fn all_docs_keys(
         &self,
         keys: &[String],
@@ -220,6 +232,7 @@ impl Reader {
 
     /// Looks up what was said of documents' winners, of the first ids as far as one transaction goes but at least of one: `None` where
     /// there never was one.
+    #[boxed]
     pub async fn routings(&self, ids: &[String]) -> Result<Vec<Option<DocumentRouting>>> {
         self.read(&mut Routings { inner: &self.inner, name: &self.name, ids }).await
     }
@@ -231,6 +244,7 @@ impl Reader {
 
     /// Which of these revisions the documents do not have, ascending; and their leaves that might be ancestors of them,
     /// being of a lower generation than one of the missing, descending.
+    #[boxed]
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
         let mut missing = Vec::with_capacity(wanted.len());
         let mut rest = wanted;
@@ -245,6 +259,7 @@ impl Reader {
     }
 
     /// How many revisions of each branch are kept.
+    #[boxed]
     pub async fn revs_limit(&self) -> Result<u64> {
         self.of_whole(Instance::revs_limit).await
     }
@@ -258,6 +273,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`], [`Refusal::AttachmentNotFound`].
+    #[boxed]
     pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
         if let Some(seen) = self.seen() {
             seen.asks(id)?;
@@ -271,17 +287,20 @@ impl Reader {
     }
 
     /// How many purges are remembered.
+    #[boxed]
     pub async fn purged_infos_limit(&self) -> Result<u64> {
         self.of_whole(Instance::purged_infos_limit).await
     }
 
     /// `_security` as JSON text; `None`: it was never set.
+    #[boxed]
     pub async fn security(&self) -> Result<Option<Vec<u8>>> {
         let security = self.of_whole(|instance| instance.record.security.clone()).await?;
         Ok(Some(security).filter(|security| !security.is_empty()))
     }
 
     /// When it was created, in milliseconds of Unix time.
+    #[boxed]
     pub async fn created_at_ms(&self) -> Result<u64> {
         self.of_instance(|instance| instance.record.created_at_ms).await
     }
@@ -300,12 +319,14 @@ impl Reader {
     ///
     /// # Errors
     /// [`Refusal::InvalidDocument`] for an id that none can have, as with all that follow.
+    #[boxed]
     pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
         check_local_id(id)?;
         self.read_judged(&mut GetLocal { inner: &self.inner, name: &self.name, asker: self.asker(), id }).await
     }
 
     /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
+    #[boxed]
     pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
         let (inner, name, asker) = (&self.inner, &self.name, self.asker());
         self.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
@@ -317,6 +338,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::IllegalDatabaseName`], [`Refusal::InvalidSetting`], [`Error::DatabaseExists`].
+    #[boxed]
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
         check_name(&self.name)?;
         let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
@@ -365,6 +387,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`].
+    #[boxed]
     pub async fn delete(&self) -> Result<()> {
         check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
         let mut delete = Delete { inner: &self.inner, name: &self.name, actor: &self.actor, once: self.inner.once()? };
@@ -380,6 +403,7 @@ impl Database {
     /// [`Refusal::Conflict`] when the parent is not the current leaf, [`Refusal::InvalidDocument`],
     /// [`Refusal::DocumentTooLarge`]; as all that writes for a user, what their [gate](crate::Gate) says, and
     /// [`Refusal::UserChanged`].
+    #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         let updated = crate::write::batch::write_document(self, edit).await?;
         wake(self, [&*edit.id]);
@@ -391,6 +415,7 @@ impl Database {
     ///
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
+    #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let outcomes = crate::write::batch::write_documents(self, edits).await?;
         wake(self, edits.iter().map(|edit| &*edit.id));
@@ -402,6 +427,7 @@ impl Database {
     /// # Errors
     /// [`Error::NoneWritten`] names each document whose edit is refused, [`Refusal::TooMuchAtOnce`]. After
     /// [`Error::Storage`] it is unknown whether all are written.
+    #[boxed]
     pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
         let updated = crate::write::batch::write_all(self, edits).await?;
         wake(self, edits.iter().map(|edit| &*edit.id));
@@ -413,6 +439,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`].
+    #[boxed]
     pub async fn set_revs_limit(&self, revs_limit: u64) -> Result<()> {
         if !(1..=REVS_LIMIT_MAX).contains(&revs_limit) {
             return Err(Refusal::InvalidSetting(format!("_revs_limit is 1 to {REVS_LIMIT_MAX}")).into());
@@ -422,6 +449,7 @@ impl Database {
 
     /// Begins an upload of an attachment's data, `is_gzip` if its bytes come compressed. The edit that brings it into a
     /// document follows.
+    #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         rights::admitted(self, &instance).await?;
@@ -433,6 +461,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Storage`]. What was uploaded for a database that is gone is not staged: the write says it.
+    #[boxed]
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it: Vec<&Unstaged> = data.iter().filter(|data| data.instance == instance.id()).collect();
@@ -442,6 +471,7 @@ impl Database {
 
     /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
     /// document does so each [`Reader::renew_uploads_every`]. What has been removed stays so: the write says it.
+    #[boxed]
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
@@ -451,6 +481,7 @@ impl Database {
 
     /// Takes away uploaded data that no document has taken; data that one has stays. What cannot be taken away now is swept
     /// after a while.
+    #[boxed]
     pub async fn discard(&self, data: &Uploaded) {
         match crate::write::batch::instance_of(&self.inner, &self.name).await {
             Ok(instance) if instance.id() == data.instance => {
@@ -464,6 +495,7 @@ impl Database {
 
     /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
     /// that were leaves. A large document goes in steps: see the module.
+    #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
         let purged = crate::write::purge::purge(self, id, revs).await?;
         wake_purged(self, id);
@@ -474,6 +506,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`].
+    #[boxed]
     pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
         if limit == 0 {
             return Err(Refusal::InvalidSetting("`purged_infos_limit` must be a positive integer.".into()).into());
@@ -486,6 +519,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`].
+    #[boxed]
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
         if security.len() > SECURITY_BYTES_MAX {
             return Err(Refusal::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")).into());
@@ -495,6 +529,7 @@ impl Database {
 
     /// Asks for the bodies of revisions that are no leaves to be dropped, in the background, by whichever process of the
     /// root has time for it ([`crate::Background`]); nothing more where that is due already.
+    #[boxed]
     pub async fn compact(&self) -> Result<()> {
         compact::ask(self).await
     }
@@ -514,11 +549,13 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
+    #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         self.edit_local(LocalEdit::Put(document.clone())).await.map(|_| ())
     }
 
     /// Removes a local document. False: there was none.
+    #[boxed]
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
         self.edit_local(LocalEdit::Delete(id.to_owned())).await
     }
@@ -532,6 +569,7 @@ impl Database {
     ///
     /// # Errors
     /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
+    #[boxed]
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
         crate::read::local::edit_locals(self, edits).await
     }

@@ -1,5 +1,7 @@
 //! The names of all databases, in their order.
 
+use async_recursion::async_recursion as boxed;
+
 use crate::error::Result;
 use crate::layer::{Inner, Layer};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -23,6 +25,7 @@ pub struct NameRange {
 
 impl Layer {
     /// Names of databases in bytewise order.
+    #[boxed]
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await
     }

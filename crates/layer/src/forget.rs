@@ -3,6 +3,7 @@
 //! Who asks for a database by its name finds out when it is gone. One that was deleted, here or by another process, and
 //! that nobody asks for again, would stay: from time to time all names whose entry may be out of date are looked up.
 
+use async_recursion::async_recursion as boxed;
 use prost::Message;
 
 use crate::error::Result;
@@ -21,6 +22,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
+    #[boxed]
     pub async fn forget_gone_databases(&self) -> Result<usize> {
         forget_gone(&self.inner).await
     }

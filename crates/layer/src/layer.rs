@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use dashmap::DashMap;
 use foundationdb::{Database as Fdb, FdbError};
 use prost::Message;
@@ -202,6 +203,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::FormatTooNew`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
+    #[boxed]
     pub async fn open(
         db: Arc<Fdb>,
         options: LayerOptions,
@@ -268,6 +270,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`], after some 30 s at most.
+    #[boxed]
     pub async fn ping(&self) -> Result<()> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await
     }

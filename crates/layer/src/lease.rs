@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_jobs::{
     HOLDS_BYTES_MAX, HOLDS_MAX, Hold as Held, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
 };
@@ -170,12 +171,14 @@ fn not_asked(error: Error) -> LeaseError {
 impl Database {
     /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for
     /// longer than its owner may be silent.
+    #[boxed]
     pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
         take(&self.inner, Place::Database(&self.name), id, owner, stale).await
     }
 
     /// As [`Database::take_lease`], of what the document with this id stands for. `None`: there is no such document, and no lease is made of
     /// it, which nobody would remove.
+    #[boxed]
     pub async fn take_document_lease(
         &self,
         id: &str,
@@ -190,6 +193,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`] for a longer state.
+    #[boxed]
     pub async fn hold_lease(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool> {
         self.hold_lease_after(id, owner, state, release, &|_| true).await
     }
@@ -235,12 +239,14 @@ impl Database {
     }
 
     /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
+    #[boxed]
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
         let mut drop = Remove::new(&self.inner, &self.name, id)?;
         transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await.map(|_| ())
     }
 
     /// As [`Database::drop_lease`], once the document with this id is gone. False: it is there, be it made again, and so is its lease.
+    #[boxed]
     pub async fn drop_document_lease(&self, id: &str) -> Result<bool> {
         let mut drop = Remove { is_document: true, ..Remove::new(&self.inner, &self.name, id)? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
@@ -249,6 +255,7 @@ impl Database {
 
 impl Reader {
     /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end.
+    #[boxed]
     pub async fn leases(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>> {
         self.read(&mut List { inner: &self.inner, name: &self.name, after }).await
     }

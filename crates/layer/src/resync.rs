@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::{DocumentId, RevId};
 use foundationdb::options::{ConflictRangeType, MutationType};
@@ -93,6 +94,7 @@ pub enum ResyncAction {
 
 impl Reader {
     /// How far the database's sync function has come; `None`: it has come to all documents, or there are no channels.
+    #[boxed]
     pub async fn resync_state(&self) -> Result<Option<ResyncState>> {
         let (inner, name) = (&*self.inner, &*self.name);
         let state = self.read(&mut ReadState { inner, name }).await?;
@@ -112,6 +114,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`]: the database has no channels.
+    #[boxed]
     pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
         let (inner, name, actor) = (&*self.inner, &*self.name, self.actor());
         let mut set = SetState { inner, name, actor, action, now_ms: now_ms() };

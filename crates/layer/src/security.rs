@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
+
 use crate::confirmed::{RecordState, SecurityOf};
 use crate::error::{Error, Result};
 use crate::instance::Instance;
@@ -20,6 +22,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
+    #[boxed]
     pub async fn security(&self, name: &str) -> Result<Arc<SecurityOf>> {
         let inner = &*self.inner;
         if let Some(security) = known(inner, name) {
@@ -61,6 +64,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
+    #[boxed]
     pub async fn securities(&self, names: &[Arc<str>]) -> Result<(RecordState, Vec<Option<Arc<SecurityOf>>>)> {
         struct Securities<'a>(&'a Inner, &'a [Arc<str>]);
         impl Operation for Securities<'_> {

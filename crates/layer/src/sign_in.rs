@@ -3,6 +3,8 @@
 //! The transaction that reads it brings `\xff/metadataVersion` with its read version, which is another one after each change of
 //! a database's record, `_security` among it, and of the stored settings. So one look confirms all that answers rest on.
 
+use async_recursion::async_recursion as boxed;
+
 use crate::confirmed::RecordState;
 use crate::error::{Error, Result};
 use crate::layer::{Inner, Layer};
@@ -37,6 +39,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`].
+    #[boxed]
     pub async fn sign_in_state(&self) -> Result<(SignInState, RecordState)> {
         let inner = &*self.inner;
         let (users, secrets, records) = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner }).await?;
@@ -54,6 +57,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`]. It may have taken place where it is not known whether a commit was made.
+    #[boxed]
     pub async fn rotate_secret(&self) -> Result<()> {
         let inner = &*self.inner;
         let mut rotate = RotateSecret { keys: &inner.keys, new: random_secret()?, now_ms: now_ms() };

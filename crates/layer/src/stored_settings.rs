@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
 use prost::Message;
 
 use crate::actor::Actor;
@@ -45,6 +46,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`]; [`Error::Renewing`] and others of a store that may not be used.
+    #[boxed]
     pub async fn stored_settings(
         &self,
         seen: Option<&SettingsState>,
@@ -64,6 +66,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`].
+    #[boxed]
     pub async fn settings_changed(&self, state: &SettingsState) -> Result<bool> {
         let inner = &*self.inner;
         let (key, mut closing) = (inner.keys.settings_state(), inner.closing.subscribe());

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
+
 use crate::actor::ServerActor;
 use crate::database_names::NameRange;
 use crate::document::staging;
@@ -19,6 +21,7 @@ pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 impl Layer {
     /// Removes large bodies that were begun longer ago than `broken_after` and that no document took, in all databases.
     /// [`crate::Background`] does so where it is due; returns how many there were.
+    #[boxed]
     pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
         let mut blobs = 0;
         for name in self.all_databases(&NameRange::default()).await? {
@@ -37,6 +40,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
+    #[boxed]
     pub async fn sweep_database_updates(&self, _: &ServerActor, kept_for: Duration) -> Result<u64> {
         updates::sweep(&self.inner, kept_for).await
     }

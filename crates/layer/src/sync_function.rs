@@ -2,6 +2,7 @@
 //!
 //! The function lies beside the record, whose number says which one judges: whoever writes has the record as a read conflict.
 
+use async_recursion::async_recursion as boxed;
 use prost::Message;
 
 use crate::actor::Actor;
@@ -44,6 +45,7 @@ pub struct SyncFunctionInfo {
 
 impl Reader {
     /// Its sync function; `None`: it has no channels.
+    #[boxed]
     pub async fn sync_function(&self) -> Result<Option<SyncFunctionInfo>> {
         struct Read<'a>(&'a Inner, &'a str);
         impl Operation for Read<'_> {
@@ -63,11 +65,13 @@ impl Reader {
     }
 
     /// For what it is closed to its users; of a database that is not, nothing.
+    #[boxed]
     pub async fn closed(&self) -> Result<Closed> {
         self.of_instance(Instance::closed).await
     }
 
     /// Whether it has channels: [`ChannelsOptions`](crate::ChannelsOptions), [`Database::set_sync_function`].
+    #[boxed]
     pub async fn has_channels(&self) -> Result<bool> {
         self.of_instance(|instance| instance.channels() > 0).await
     }
@@ -79,6 +83,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`]: it has no channels.
+    #[boxed]
     pub async fn set_offline(&self, is_offline: bool) -> Result<()> {
         if !self.has_channels().await? {
             return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
@@ -101,6 +106,7 @@ impl Database {
     /// # Errors
     /// [`Refusal::InvalidDesign`]: it is no function. [`Refusal::InvalidSetting`]: it is too long, or such a database has no channels.
     /// [`Refusal::NotJudged`]: whether it is a function is not known.
+    #[boxed]
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
         check_has_channels(&self.name)?;
         check_source(&self.inner, &self.name, source).await?;
@@ -122,6 +128,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::Rejected`] and others of a write; [`Refusal::InvalidSetting`]: it has no channels.
+    #[boxed]
     pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
         let instance = resolved(&self.inner, &self.name).await?;
         let held = rights::held(self, &instance, asker, true).await?;

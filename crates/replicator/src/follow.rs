@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_jobs::{Claim, Failure, Job, LEASE_STATE_BYTES_MAX, Next, Room, Run, Status, lead};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Error as LayerError, GetOptions, Refusal, RevId};
@@ -87,6 +88,7 @@ impl Drop for Holding {
     }
 }
 
+#[async_trait]
 impl Job for Work {
     fn kind(&self) -> &'static str {
         "replication"

@@ -15,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Owner as Process, Run, Status, supervise};
 use flatbed_layer::{Database, Layer, REPLICATOR, Reader, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
@@ -355,6 +356,7 @@ struct Asked {
     replicator: Arc<Replicator>,
 }
 
+#[async_trait]
 impl Job for Asked {
     fn kind(&self) -> &'static str {
         "replication"

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, Wait};
 use flatbed_replicate::{Error, Progress, Spec};
@@ -29,6 +30,7 @@ pub(crate) async fn run(replicator: Arc<Replicator>) {
 
 struct Supervisor(Arc<Replicator>);
 
+#[async_trait]
 impl Job for Supervisor {
     fn kind(&self) -> &'static str {
         "supervisor"

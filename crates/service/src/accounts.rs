@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{PasswordHash, Principal, Refused, SignedIn};
 use flatbed_layer::json::{self, Limits};
@@ -244,6 +245,7 @@ impl Accounts {
     ///
     /// # Errors
     /// Those of the storage, which then does not say it.
+    #[boxed]
     pub async fn anybody(&self) -> Result<Option<Standing>> {
         self.confirm_settings(None).await?;
         Ok(self.open())
@@ -264,6 +266,7 @@ impl Accounts {
     ///
     /// # Errors
     /// Those of the storage, which then does not say it.
+    #[boxed]
     pub async fn now(&self, standing: &Standing) -> Result<Option<Principal>> {
         Ok(self.stands(standing, Fresh::Second).await?.map(|standing| standing.principal().clone()))
     }

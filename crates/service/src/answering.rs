@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_javascript::{Caller, Error as FunctionError, InvalidResponse, List, Response, Runner};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Document, Error as LayerError, Reader, RevId, design_id};
@@ -95,6 +96,7 @@ impl DesignFunctions {
     ///
     /// # Errors
     /// [`AnswerError`].
+    #[boxed]
     pub async fn find(&self, kind: &str, name: &str) -> Result<()> {
         let found = self.of.runner.find(&self.held.design, self.caller, &[kind, name]).await;
         self.named(kind, name, found).await
@@ -104,6 +106,7 @@ impl DesignFunctions {
     ///
     /// # Errors
     /// [`AnswerError`].
+    #[boxed]
     pub async fn show(&self, name: &str, document: Option<&Document>, request: &str) -> Result<Response> {
         let document = text_of(document);
         let _room = self.room(document.len() + request.len()).await?;
@@ -118,6 +121,7 @@ impl DesignFunctions {
     ///
     /// # Errors
     /// [`AnswerError`].
+    #[boxed]
     pub async fn update(
         &self,
         name: &str,
@@ -143,6 +147,7 @@ impl DesignFunctions {
     ///
     /// # Errors
     /// [`AnswerError`].
+    #[boxed]
     pub async fn rewrites(&self) -> Result<Rewrites> {
         let _turn = self.of.parsing.acquire().await.map_err(|_| FunctionError::OutOfResources)?;
         let Ok(Value::Object(members)) = json::parse(self.held.design.text().as_bytes(), &Limits::default()) else {
@@ -160,6 +165,7 @@ impl DesignFunctions {
     ///
     /// # Errors
     /// [`AnswerError`].
+    #[boxed]
     pub async fn rewrite(&self, request: &str) -> Result<Option<String>> {
         let _room = self.room(request.len()).await?;
         let answer = self.of.runner.rewrite(&self.held.design, self.caller, request).await?;

@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_layer::{Layer, Result, StoredSettings};
 use tokio::sync::watch;
 
@@ -67,6 +68,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Those of the storage: who does not know what is stored does not know who may do what.
+    #[boxed]
     pub async fn open(layer: Layer, values: Values, is_ignored: bool) -> Result<Configuration> {
         let configuration = Configuration::once_with(layer, values, is_ignored).await?;
         tokio::spawn(Configuration::follow(Arc::downgrade(&configuration.inner)));
@@ -77,6 +79,7 @@ impl Configuration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn once(layer: Layer, values: Values) -> Result<Configuration> {
         Configuration::once_with(layer, values, false).await
     }

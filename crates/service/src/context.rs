@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::security::Access;
 use flatbed_auth::{Credentials, Principal};
 use flatbed_javascript::Runner;
@@ -77,6 +78,7 @@ impl Service {
     ///
     /// # Errors
     /// [`SignInError`].
+    #[boxed]
     pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
         let credentials = claims.basic_alone();
         self.configuration.confirm_for(credentials.as_ref().map(|credentials| credentials.name.as_str())).await?;
@@ -87,6 +89,7 @@ impl Service {
     ///
     /// # Errors
     /// [`UserSignInError`]; of a database that is not there, the layer's.
+    #[boxed]
     pub async fn identify_in(
         &self,
         database: &str,
@@ -102,6 +105,7 @@ impl Service {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn end_user_session(&self, database: &str, id: &str) -> Result<()> {
         self.sign_in.end_session_in(database, id).await
     }
@@ -110,6 +114,7 @@ impl Service {
     ///
     /// # Errors
     /// [`SignInError`].
+    #[boxed]
     pub async fn begin_session(
         &self,
         credentials: &Credentials,
@@ -158,6 +163,7 @@ impl Service {
     ///
     /// # Errors
     /// Those of the storage.
+    #[boxed]
     pub async fn closed(&self, database: &str) -> Result<Closed> {
         match self.layer.security(database).await {
             Ok(security) => Ok(security.closed()),
@@ -175,6 +181,7 @@ impl Service {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn ping(&self) -> Result<()> {
         self.layer.ping().await
     }
@@ -269,6 +276,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Denied`]: who asks has not the right, or that is not known.
+    #[boxed]
     pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
         let accounts = self.watching.accounts();
         let now = self.now().await?;
@@ -302,6 +310,7 @@ impl Context {
     ///
     /// # Errors
     /// [`SignInError::TooMany`] where there is no room in it.
+    #[boxed]
     pub async fn hash_password(&self, password: &str) -> std::result::Result<Vec<u8>, SignInError> {
         let known = self.known();
         known.users.hash_of(password, known.principal().is_admin).await
@@ -317,6 +326,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Denied`].
+    #[boxed]
     pub async fn begin_user_session(
         &self,
         database: &str,
@@ -342,6 +352,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Denied`].
+    #[boxed]
     pub async fn user_session(&self, database: &str, id: &str) -> std::result::Result<Option<(String, u64)>, Denied> {
         self.database(database, Administer).await?;
         let found = self.sign_in.session_in(database, id).await?;
@@ -352,6 +363,7 @@ impl Context {
     ///
     /// # Errors
     /// [`SelectorError`].
+    #[boxed]
     pub async fn selector(&self, selector: Value<'static>) -> std::result::Result<Selecting, SelectorError> {
         self.feeds.selectors.compile(selector).await
     }
@@ -364,6 +376,7 @@ impl Context {
     ///
     /// # Errors
     /// [`AnswerError`].
+    #[boxed]
     pub async fn design_functions(
         &self,
         database: &Reader,
@@ -377,6 +390,7 @@ impl Context {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn request_object(&self, request: Vec<u8>, database: &Reader) -> Result<String> {
         completed(request, &self.known(), database).await
     }
@@ -385,6 +399,7 @@ impl Context {
     ///
     /// # Errors
     /// [`FeedError`].
+    #[boxed]
     pub async fn feed(&self, database: &Reader, query: FeedQuery) -> std::result::Result<Feed, FeedError> {
         self.feeds.begin(&self.known(), self.rights_watch(), database, query).await
     }
@@ -420,6 +435,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Denied`].
+    #[boxed]
     pub async fn metrics(&self) -> std::result::Result<(), Denied> {
         Ok(Needs::Metrics.in_server(self.now().await?.principal())?)
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind as PrincipalKind;
 use flatbed_layer::channels::{Asker, PrincipalWrite, PrincipalWritten};
 use flatbed_layer::{
@@ -106,6 +107,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there; and that design documents are not theirs.
+    #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         self.0.write(|once| async move { once.update(edit).await }).await
     }
@@ -114,6 +116,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there; [`Refusal::UserChanged`] never is one of the outcomes.
+    #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let mut outcomes = self.0.now().await?.bulk_update(edits).await?;
         for _ in 0..AGAIN_MAX {
@@ -130,6 +133,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         self.0.write(|once| async move { once.staging.upload(content_type, is_gzip).await }).await
     }
@@ -138,6 +142,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
         self.0.write(|once| async move { once.staging.stage(data).await }).await
     }
@@ -146,11 +151,13 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
         self.0.write(|once| async move { once.staging.renew_uploads(data).await }).await
     }
 
     /// See [`Database::discard`].
+    #[boxed]
     pub async fn discard(&self, data: &Uploaded) {
         self.0.first.staging.discard(data).await;
     }
@@ -159,6 +166,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         self.0.write(|once| async move { once.locals()?.put_local(document).await }).await
     }
@@ -167,6 +175,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
         self.0.write(|once| async move { once.locals()?.delete_local(id).await }).await
     }
@@ -175,6 +184,7 @@ impl Writer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
         self.0
             .write(|once| async move {
@@ -267,6 +277,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn set_revs_limit(&self, revs_limit: u64) -> Result<()> {
         self.0.write(|database| async move { database.set_revs_limit(revs_limit).await }).await
     }
@@ -275,6 +286,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
         self.0.write(|database| async move { database.set_security(security).await }).await
     }
@@ -285,6 +297,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
         let written = self.0.write(|database| async move { database.put_principal(write).await }).await;
         self.0.forget_user(&write.name);
@@ -295,6 +308,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
         self.0.write(|database| async move { database.set_sync_function(source).await }).await
     }
@@ -303,6 +317,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
         self.0.write(|database| async move { database.resync(action).await }).await
     }
@@ -311,6 +326,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn set_offline(&self, is_offline: bool) -> Result<()> {
         self.0.write(|database| async move { database.set_offline(is_offline).await }).await
     }
@@ -319,6 +335,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
         self.0.write(|database| async move { database.route(edit, asker).await }).await
     }
@@ -327,6 +344,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
         let deleted = self.0.write(|database| async move { database.delete_principal(kind, name).await }).await;
         self.0.forget_user(name);
@@ -337,6 +355,7 @@ impl Administration {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
         let ended = self.0.write(|database| async move { database.end_principal_sessions(name).await }).await;
         self.0.forget_user(name);
@@ -349,6 +368,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn view_cleanup(&self) -> Result<()> {
         self.0.write(|database| async move { database.view_cleanup().await }).await
     }
@@ -357,6 +377,7 @@ impl Maintenance {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn compact(&self) -> Result<()> {
         self.0.write(|database| async move { database.compact().await }).await
     }
@@ -367,6 +388,7 @@ impl Purging {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
         self.0.write(|database| async move { database.purge(id, revs).await }).await
     }
@@ -375,6 +397,7 @@ impl Purging {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
         self.0.write(|database| async move { database.set_purged_infos_limit(limit).await }).await
     }
@@ -385,6 +408,7 @@ impl Ownership {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
         self.0.write(|database| async move { database.create(options).await }).await
     }
@@ -393,6 +417,7 @@ impl Ownership {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn delete(&self) -> Result<()> {
         self.0.write(|database| async move { database.delete().await }).await
     }

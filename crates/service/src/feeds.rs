@@ -14,6 +14,7 @@ pub(crate) mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::Refused;
 use flatbed_javascript::{Error as FunctionError, Runner};
 use flatbed_layer::channels::HeldAt;
@@ -244,6 +245,7 @@ impl Feed {
     ///
     /// # Errors
     /// [`FeedError`]; that there is no such database, too, where there is another one of its name by now.
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
         let confirmed = self.watch.confirmed();
         let page = tokio::select! {
@@ -272,6 +274,7 @@ impl Feed {
     ///
     /// # Errors
     /// [`FeedError`].
+    #[boxed]
     pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
         match self.came {
             None => {
@@ -307,6 +310,7 @@ impl Feed {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn pending(&mut self) -> flatbed_layer::Result<u64> {
         match self.rows.limit {
             Some(_) => self.rows.changes.pending().await,

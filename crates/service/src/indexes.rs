@@ -1,5 +1,6 @@
 //! Indexes of Mango, which are members of design documents: how they come and go.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, Edit, Error, GetOptions, NotFound, Refusal, check_document_id};
 use flatbed_mango::{Index, IndexRequest, Refused, without_index};
@@ -18,6 +19,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`QueryError`]
+    #[boxed]
     pub async fn create_index(&self, request: &IndexRequest) -> Result<bool> {
         check_document_id(request.ddoc()).map_err(Error::from)?;
         let indexes = self.json_indexes().await?;

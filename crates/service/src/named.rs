@@ -1,5 +1,6 @@
 //! Who has an account of a name, for what somebody asked for earlier.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::Account;
 use flatbed_auth::{PasswordHash, SignedIn};
 use flatbed_layer::Result;
@@ -13,6 +14,7 @@ impl Accounts {
     ///
     /// # Errors
     /// Those of the storage, which then does not say it.
+    #[boxed]
     pub async fn named(&self, name: &str) -> Result<Option<Standing>> {
         self.confirm_settings(Some(name)).await?;
         let found = self.find(name, Fresh::Second).await?;

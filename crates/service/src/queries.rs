@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{Document, Error, FindOptions, FoundDocument, FoundRow, JsonIndexes, Reader, Refusal};
 use flatbed_mango::{Bookmark, ExecutionStats, Find, Index, Plan, Refused, Source, project};
@@ -65,6 +66,7 @@ impl Context {
     ///
     /// # Errors
     /// [`QueryError`]
+    #[boxed]
     pub async fn query(&self, database: &Reader, find: Find) -> Result<Query> {
         let plan = Planned::new(database, &find, None).await?;
         let (began, selectors) = (Instant::now(), self.selectors().clone());
@@ -75,6 +77,7 @@ impl Context {
     ///
     /// # Errors
     /// [`QueryError`]
+    #[boxed]
     pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
         let began = Instant::now();
         let mut known = None;
@@ -290,6 +293,7 @@ impl Query {
     ///
     /// # Errors
     /// [`QueryError`]
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
         let Some(page) = self.read().await? else { return Ok(None) };
         let Some(fields) = self.find.fields.clone() else {

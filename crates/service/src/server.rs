@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::Principal;
 use flatbed_layer::{
     CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Error, Gate, IndexBuild, IndexWait, Layer, NameRange,
@@ -35,6 +36,7 @@ impl Databases<'_> {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
         self.layer.all_databases(range).await
     }
@@ -60,6 +62,7 @@ impl<'c> ServerAdministration<'c> {
     ///
     /// # Errors
     /// As there; that they administer the server no longer when it is stored.
+    #[boxed]
     pub async fn set(
         &self,
         section: &str,
@@ -74,6 +77,7 @@ impl<'c> ServerAdministration<'c> {
     ///
     /// # Errors
     /// As of [`ServerAdministration::set`].
+    #[boxed]
     pub async fn remove(
         &self,
         section: &str,
@@ -151,6 +155,7 @@ impl<'c> ServerAdministration<'c> {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn newest_database_update(&self) -> Result<Seq> {
         self.layer.newest_database_update().await
     }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_layer::{Result, Unstaged, Upload, Uploaded};
 
 use crate::database::Writer;
@@ -39,6 +40,7 @@ impl Uploads {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn renew(&mut self) -> Result<()> {
         if self.renewed_at.elapsed() > self.database.renew_uploads_every() {
             self.database.renew_uploads(&self.staged).await?;
@@ -51,6 +53,7 @@ impl Uploads {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn begin(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         self.database.upload(content_type, is_gzip).await
     }
@@ -59,6 +62,7 @@ impl Uploads {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
         let (data, unstaged) = upload.complete().await?;
         match unstaged {
@@ -80,6 +84,7 @@ impl Uploads {
     ///
     /// # Errors
     /// Those of the layer.
+    #[boxed]
     pub async fn stage(&mut self) -> Result<()> {
         if !self.kept.is_empty() {
             // Known as staged from now on, also where the outcome is not known.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::Refused;
 use flatbed_auth::security::Access;
 use flatbed_layer::channels::HeldAt;
@@ -422,6 +423,7 @@ impl RightsWatch {
 
     /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would
     /// be refused with. It may be dropped and called again at any time.
+    #[boxed]
     pub async fn lost(&mut self) -> Refused {
         if self.watching.accounts.is_fixed(&self.standing) {
             return std::future::pending().await;

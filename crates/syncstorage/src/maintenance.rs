@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, try_lead};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -197,6 +198,7 @@ struct Sweeper {
     status: Status,
 }
 
+#[async_trait]
 impl Job for Sweeper {
     fn kind(&self) -> &'static str {
         "syncstorage"

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use async_trait::async_trait;
+
 use super::*;
 use crate::job::{Failure, Next, Run};
 use crate::status::Status;
@@ -125,6 +127,7 @@ impl Steps {
     }
 }
 
+#[async_trait]
 impl Job for Steps {
     fn kind(&self) -> &'static str {
         "test"
@@ -218,6 +221,7 @@ fn no_two_processes_believe_that_a_lease_is_theirs() {
 #[tokio::test(start_paused = true)]
 async fn a_run_takes_no_step_after_its_process_was_stopped_for_too_long() {
     struct Woken(Status, Notify, AtomicU32);
+    #[async_trait]
     impl Job for Woken {
         fn kind(&self) -> &'static str {
             "test"

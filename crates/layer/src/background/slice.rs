@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use flatbed_jobs::{Failure, Job, Next, Run, Status};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -141,6 +142,7 @@ impl Slice {
     }
 }
 
+#[async_trait]
 impl Job for Slice {
     fn kind(&self) -> &'static str {
         "slice"

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind;
 use futures_util::future::join_all;
 
@@ -37,6 +38,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
+    #[boxed]
     pub async fn users_changed(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<Vec<Option<UsersChanged>>> {
         let mut look = Look { inner: &self.inner, asked };
         transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
+
 use crate::asker::Asker;
 use crate::channels::holding::Holding;
 use crate::error::Result;
@@ -26,6 +28,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`]; [`crate::Refusal`] where they may read nothing any more.
+    #[boxed]
     pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldAt>) -> Result<bool> {
         let judged = (since, judged_by);
         let known = self.known_by().and_then(|by| self.inner.held.lost(&by, judged, FOUND_WITHIN));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_channels::{ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, Given, Held, Kind, Stamp, check_channel, is_principal};
 use foundationdb::options::MutationType;
 use prost::Message;
@@ -193,6 +194,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`]: names that are none, more than may be kept, or the database has no channels; the gate's.
+    #[boxed]
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
         write.check()?;
         let once = self.inner.once()?;
@@ -205,6 +207,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`]: the database has no channels; the gate's.
+    #[boxed]
     pub async fn delete_principal(&self, kind: Kind, name: &str) -> Result<bool> {
         let mut delete = Delete { database: self, kind, name, once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await
@@ -213,11 +216,13 @@ impl Database {
 
 impl Reader {
     /// A user or role, and what it has; `None`: there is none of the name.
+    #[boxed]
     pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalFound>> {
         self.read(&mut Find { inner: &self.inner, database: &self.name, kind, name }).await
     }
 
     /// Names of users or roles in bytewise order, behind one of them: a page of them, the whole where it is empty.
+    #[boxed]
     pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
         self.read(&mut List { inner: &self.inner, database: &self.name, kind, behind }).await
     }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind;
 use prost::Message;
 
@@ -50,6 +51,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
+    #[boxed]
     pub async fn user_at(&self, name: &str) -> Result<Option<PrincipalAt>> {
         self.read_about(&mut User { inner: &self.inner, database: &self.name, name }).await
     }
@@ -58,6 +60,7 @@ impl Reader {
     ///
     /// # Errors
     /// As of [`Reader::user_at`].
+    #[boxed]
     pub async fn principal_session(&self, hash: &SessionHash) -> Result<Option<PrincipalSession>> {
         self.read_about(&mut Find { inner: &self.inner, database: &self.name, hash }).await
     }
@@ -68,6 +71,7 @@ impl Database {
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
+    #[boxed]
     pub async fn begin_principal_session(&self, hash: &SessionHash, session: &PrincipalSession) -> Result<bool> {
         let mut begin = Begin { database: self, hash, session };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut begin).await
@@ -77,6 +81,7 @@ impl Database {
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
+    #[boxed]
     pub async fn prolong_principal_session(&self, hash: &SessionHash, ends_at_ms: u64) -> Result<bool> {
         let mut change = Change { database: self, hash, ends_at_ms: Some(ends_at_ms) };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
@@ -86,6 +91,7 @@ impl Database {
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
+    #[boxed]
     pub async fn end_principal_session(&self, hash: &SessionHash) -> Result<()> {
         let mut change = Change { database: self, hash, ends_at_ms: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await.map(drop)
@@ -95,6 +101,7 @@ impl Database {
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
+    #[boxed]
     pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
         let mut end = EndAll { database: self, name, once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut end).await

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
 use foundationdb::future::FdbSlice;
 use futures_util::future::BoxFuture;
@@ -484,6 +485,7 @@ impl AttachmentReader {
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`] when the data was removed meanwhile.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.left == 0 {
             return Ok(None);

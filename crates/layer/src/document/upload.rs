@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
 use flate2::write::MultiGzDecoder;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
 use md5::{Digest, Md5};
@@ -220,6 +221,7 @@ impl Upload {
     /// # Errors
     /// [`Refusal::AttachmentTooLarge`], [`Refusal::InvalidAttachment`] for what should be gzip and is not,
     /// [`Refusal::UploadSwept`].
+    #[boxed]
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sent += bytes.len() as u64;
         if self.sent > ATTACHMENT_BYTES_MAX {
@@ -256,6 +258,7 @@ impl Upload {
     ///
     /// # Errors
     /// As [`Upload::write`].
+    #[boxed]
     pub async fn finish(self) -> Result<Uploaded> {
         let (inner, instance, actor) = (Arc::clone(&self.inner), Arc::clone(&self.instance), self.actor.clone());
         let (uploaded, unstaged) = self.complete().await?;
@@ -270,6 +273,7 @@ impl Upload {
     ///
     /// # Errors
     /// As [`Upload::write`].
+    #[boxed]
     pub async fn complete(mut self) -> Result<(Uploaded, Option<Unstaged>)> {
         let (mut length, mut gzip) = (self.sent, true);
         match std::mem::replace(&mut self.coder, Coder::Identity) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_metrics::Held;
 use tokio::sync::watch;
 
@@ -97,6 +98,7 @@ impl Changes {
 
     /// What is there after the cursor, one bounded page of it: of one read version, but where its reader has very many channels, which are
     /// read by several transactions.
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
         if self.cursor.is_none()
             && let Some(page) = self.first_shared_page().await
@@ -197,6 +199,7 @@ impl Changes {
 
     /// Waits for what comes after the cursor, on what all followers of the database share, and takes it. It may be dropped
     /// and called again at any time.
+    #[boxed]
     pub async fn follow(&mut self) -> Followed {
         let mut closing = self.database.inner.closing.subscribe();
         loop {
@@ -231,6 +234,7 @@ impl Changes {
     }
 
     /// Waits as [`Changes::follow`] does until there is something after the cursor, and takes nothing.
+    #[boxed]
     pub async fn wait(&mut self) -> Wait {
         let mut closing = self.database.inner.closing.subscribe();
         loop {
@@ -387,6 +391,7 @@ impl Changes {
 
     /// How many rows lie after the cursor: exact up to 500 (0 means none), beyond it an estimate that is never less. Of a feed of channels it
     /// is an estimate, too, where 16 transactions find nothing but what it leaves out, or it takes too long to count them.
+    #[boxed]
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let Reader { inner, name, .. } = &self.database;

@@ -18,6 +18,7 @@ mod sweep;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use futures_util::future::try_join;
 use prost::Message;
 use tokio::sync::broadcast;
@@ -115,6 +116,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
+    #[boxed]
     pub async fn newest_database_update(&self) -> Result<Seq> {
         let inner = &self.inner;
         let begin = transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
@@ -132,6 +134,7 @@ impl DatabaseUpdates {
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<DatabaseUpdatesPage> {
         let received = self.received.take();
         let mut page = match (received, self.cursor) {
@@ -184,6 +187,7 @@ impl DatabaseUpdates {
 
     /// Waits until there is something behind the last page, on the watch and the reader that all followers of this
     /// process share. It may be dropped and called again at any time.
+    #[boxed]
     pub async fn wait(&mut self) -> Wait {
         let mut closing = self.inner.closing.subscribe();
         if *closing.borrow_and_update() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_mango::{Catalog, Index, Plan, Refused};
 
 use crate::error::Result;
@@ -126,6 +127,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
+    #[boxed]
     pub async fn json_indexes(&self) -> Result<Arc<JsonIndexes>> {
         self.read(&mut Look(&self.inner, &self.name)).await.map(Arc::new)
     }

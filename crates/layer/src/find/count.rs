@@ -1,5 +1,6 @@
 //! How many documents a query selects.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_mango::{ExecutionStats, Plan};
 
 use crate::error::Result;
@@ -12,6 +13,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`crate::Find::next_page`].
+    #[boxed]
     pub async fn count(
         &self,
         indexes: &JsonIndexes,

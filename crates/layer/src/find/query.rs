@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, ExecutionStats, Index, Plan, Selector, Source};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -198,6 +199,7 @@ impl Find {
     /// [`Refusal::IndexGone`]: the database has other indexes than those that it was planned with; before the first page it is to
     /// be planned anew. [`Refusal::SelectorExhausted`]. [`Error::Index`]. [`Error::DatabaseNotFound`] also if the database has become another one
     /// since the first page.
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
         while let Some(rows) = self.read_page().await? {
             if !rows.is_empty() {
@@ -211,6 +213,7 @@ impl Find {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn read_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
         let Some(place) = self.next.clone() else { return Ok(None) };
         if self.query.stop.as_ref().is_some_and(|stop| stop()) {
@@ -245,6 +248,7 @@ impl Find {
     ///
     /// # Errors
     /// [`Error::Index`].
+    #[boxed]
     pub async fn wait(&mut self) -> Result<bool> {
         // Whoever asked before the page is read does not wait once more with it.
         if let (Some(waiting), false) = (&mut self.waiting, self.has_waited) {

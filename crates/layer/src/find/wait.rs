@@ -1,5 +1,6 @@
 //! Waiting for an index that is being built.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_mango::{Index, Plan};
 use futures_util::FutureExt;
 
@@ -18,6 +19,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Index`](crate::Error::Index), and those of the storage.
+    #[boxed]
     pub async fn wait_for_index(&self, indexes: &JsonIndexes, plan: &Plan<'_>) -> Result<()> {
         let Some(number) = indexes.number(plan.index) else { return Ok(()) };
         let is_readable = self

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::DocumentId;
 use tokio::time::Instant;
 
@@ -149,6 +150,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], and those of the storage.
+    #[boxed]
     pub async fn view_cleanup(&self) -> Result<()> {
         crate::admission::ask(&self.inner, &self.name, self.actor()).await?;
         drop_unnamed(&self.inner, &self.name, u64::MAX).await

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use async_recursion::async_recursion as boxed;
+
 use crate::error::{Error, Result, ViewFailure};
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
@@ -54,6 +56,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound), [`Error::View`].
+    #[boxed]
     pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
         let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
         // Who looks at an index of Mango has not asked for its rows.

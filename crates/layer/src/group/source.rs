@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result, ViewFailure};
@@ -48,6 +49,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound) of the design document, [`Error::View`].
+    #[boxed]
     pub async fn view(&self, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
         let found = find(self, design).await?.ok_or(ViewFailure::Missing)?;
         self.view_of(found, design, name, update)

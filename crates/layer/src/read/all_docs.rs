@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
@@ -198,6 +199,7 @@ impl AllDocs {
 
     /// Documents that are not deleted, in the whole database. `None`: who walks sees a part of it, and how many there are in all is
     /// not for them.
+    #[boxed]
     pub async fn total_rows(&mut self) -> Result<Option<u64>> {
         struct Total<'a>(&'a Reader);
         impl Operation for Total<'_> {
@@ -217,6 +219,7 @@ impl AllDocs {
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`] also if the database has become another one since the first page.
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<Vec<AllDocsRow>>> {
         while let Some(place) = &self.next {
             let found = match self.ahead.pop_front() {

@@ -1,5 +1,6 @@
 //! How many documents of the database are before a walk.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::DESIGN_IDS;
 use futures_util::future::try_join4;
 
@@ -19,6 +20,7 @@ impl AllDocs {
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
+    #[boxed]
     pub async fn rows_before(&self) -> Result<Option<u64>> {
         let (inner, name) = (&self.database.inner, &self.database.name);
         self.database.read(&mut RowsBefore { inner, name, query: &self.query }).await

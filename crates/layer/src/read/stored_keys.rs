@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_flatten::FieldNames;
 use flatbed_flatten::path::{ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, take};
 
@@ -97,6 +98,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
+    #[boxed]
     pub async fn stored_keys(&self, id: &str, after: Option<&[u8]>) -> Result<StoredKeys> {
         if id.len() > DOCUMENT_ID_BYTES_MAX {
             return Ok(StoredKeys::default());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use foundationdb::Database as Fdb;
 use prost::Message;
 
@@ -18,6 +19,7 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 ///
 /// # Errors
 /// [`crate::Error::FormatTooNew`] for a root that this program does not know, [`crate::Error::Storage`].
+#[boxed]
 pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
     let metrics = Arc::new(Metrics::default());
     let mut roots = Vec::new();

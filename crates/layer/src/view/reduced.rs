@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_collate::reduce::Reducer;
 use flatbed_collate::{cut_to_level, group_prefix};
 use flatbed_flatten::json;
@@ -123,6 +124,7 @@ impl ReducedRows {
     ///
     /// # Errors
     /// Those of opening the view, and of its functions.
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<ReducedPage>> {
         let Some(from) = self.place.clone() else { return Ok(None) };
         let mut read = ReadGroups { query: &self.query, from: &from };

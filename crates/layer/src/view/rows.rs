@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::{DocumentId, RevId, local_id};
 use flatbed_rowtree::{KeyRange, count, nth};
@@ -124,6 +125,7 @@ impl ViewRows {
     ///
     /// # Errors
     /// Those of opening the view.
+    #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<ViewPage>> {
         let Some(from) = self.place.clone() else { return Ok(None) };
         let mut read = ReadRows { view: &self.view, query: &self.query, from: &from, now_ms: now_ms() };

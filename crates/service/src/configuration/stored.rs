@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_layer::{Actor, Error, Layer, RecordState, Result, SettingFence, SettingsState, StoredSettings};
 use tokio::sync::{Mutex, Semaphore};
@@ -119,6 +120,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Those of the storage, which then does not say it.
+    #[boxed]
     pub async fn confirm(&self) -> Result<()> {
         match &self.inner.store {
             Some(store) if !store.is_ignored && !store.is_known() => {
@@ -241,6 +243,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Those of the storage.
+    #[boxed]
     pub async fn has_stored_admins(&self) -> Result<bool> {
         let Some(store) = &self.inner.store else { return Ok(false) };
         let (_, settings) = store.layer.stored_settings(None).await?;
@@ -251,6 +254,7 @@ impl Configuration {
     ///
     /// # Errors
     /// Those of the storage.
+    #[boxed]
     pub async fn reload(&self) -> Result<()> {
         match &self.inner.store {
             Some(store) => self.inner.look_now(store).await,

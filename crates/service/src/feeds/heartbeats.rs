@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use tokio::time::Instant;
 
 /// How often whoever follows a feed is to hear of it, whatever the feed is at: waiting, reading, filtering.
@@ -29,6 +30,7 @@ impl Heartbeats {
     }
 
     /// Waits until one is due.
+    #[boxed]
     pub async fn due(&self) {
         match self.every {
             Some(every) => tokio::time::sleep_until(self.last + every).await,
