@@ -88,7 +88,9 @@ async fn followers_share_what_is_read() {
     let after = names.map(|name| metric(&reader, name));
     let counted = [after[0] - before[0], after[1] - before[1], after[2] - before[2]];
     assert!(!pages_are_full() || counted == [10, 10, 0], "{counted:?}");
-    assert_eq!(metric(&reader, "tail_rows"), 10 * FOLLOWERS as u64);
+    // A follower whose own page was short is behind the shared rows for a while, and reads.
+    let shared = metric(&reader, "tail_rows");
+    assert!(!pages_are_full() || shared == 10 * FOLLOWERS as u64, "{shared}");
     assert_eq!(
         soon(async {
             while reader.followers().followers > 0 {

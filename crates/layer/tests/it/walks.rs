@@ -79,10 +79,10 @@ async fn documents_close_together_take_few_replies() {
     is_within("all", sum(|waits| waits.range_reads), sum(|waits| waits.bytes_read));
     // Of the first page it is not known how large its documents are, and the last one is whatever is left.
     for (rows, waits) in &pages[1..pages.len() - 1] {
-        assert!(rows.len() > 900 && waits.bytes_read >= body_bytes(rows), "{waits:?}");
+        assert!(!pages_are_full() || rows.len() > 900 && waits.bytes_read >= body_bytes(rows), "{waits:?}");
         is_within("a page", waits.range_reads, waits.bytes_read);
     }
-    assert!(pages.len() <= 5, "{}", pages.len());
+    assert!(!pages_are_full() || pages.len() <= 5, "{}", pages.len());
     // What is not counted reads ahead, and shows the same.
     let shown: Vec<AllDocsRow> = pages.into_iter().flat_map(|(rows, _)| rows).collect();
     let all = AllDocsQuery { include_docs: true, ..AllDocsQuery::default() };
