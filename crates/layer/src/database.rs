@@ -22,7 +22,6 @@ use crate::layer::{Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::attachment::OpenAttachment;
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
-use crate::read::local::{GetLocal, ListLocal, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 use crate::read::missing::MissingRevs;
 use crate::read::routings::{DocumentRouting, Routings};
 use crate::read::seen_info::{SeenInfo, seen_info, seen_seq};
@@ -314,23 +313,6 @@ impl Reader {
     async fn of_whole<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
         self.read_whole(&mut OfInstance { reader: self, of }).await
     }
-
-    /// Reads a local document; `None`: there is none. `id` is without `_local/`.
-    ///
-    /// # Errors
-    /// [`Refusal::InvalidDocument`] for an id that none can have, as with all that follow.
-    #[boxed]
-    pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
-        check_local_id(id)?;
-        self.read_judged(&mut GetLocal { inner: &self.inner, name: &self.name, asker: self.asker(), id }).await
-    }
-
-    /// Ids of local documents in order, a page of them from `from` on (with it, or after it), and whether that was all.
-    #[boxed]
-    pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
-        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
-        self.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
-    }
 }
 
 impl Database {
@@ -543,35 +525,6 @@ impl Database {
             cached.seen = cached.seen.unconfirmed();
         }
         Ok(())
-    }
-
-    /// Writes a local document, whatever was there.
-    ///
-    /// # Errors
-    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
-    #[boxed]
-    pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        self.edit_local(LocalEdit::Put(document.clone())).await.map(|_| ())
-    }
-
-    /// Removes a local document. False: there was none.
-    #[boxed]
-    pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        self.edit_local(LocalEdit::Delete(id.to_owned())).await
-    }
-
-    async fn edit_local(&self, edit: LocalEdit) -> Result<bool> {
-        crate::read::local::edit_local(self, edit).await
-    }
-
-    /// Writes and removes local documents one after the other, many in a transaction; each with its own outcome, in
-    /// order. What is to be removed and is not there is [`Refusal::DocumentNotFound`].
-    ///
-    /// # Errors
-    /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
-    #[boxed]
-    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        crate::read::local::edit_locals(self, edits).await
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::local_id;
 use futures_util::FutureExt;
 use prost::Message;
@@ -10,7 +11,7 @@ use crate::asker::Asker;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
 use crate::error::{Error, Invalid, NotFound, Refusal, Result};
-use crate::handle::Database;
+use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
 use crate::read::viewer::{Coming, is_judged};
@@ -18,6 +19,52 @@ use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+impl Reader {
+    /// Reads a local document; `None`: it does not exist. `id` is without `_local/`.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidDocument`] for an id that no local document can have, as for all local documents.
+    #[boxed]
+    pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
+        check_local_id(id)?;
+        self.read_judged(&mut GetLocal { inner: &self.inner, name: &self.name, asker: self.asker(), id }).await
+    }
+
+    /// Reads a page of the ids of local documents in order, from `from` on (with it, or after it), and whether it is the last.
+    #[boxed]
+    pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
+        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
+        self.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
+    }
+}
+
+impl Database {
+    /// Writes a local document over the one of its id.
+    ///
+    /// # Errors
+    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
+    #[boxed]
+    pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
+        edit_local(self, LocalEdit::Put(document.clone())).await.map(|_| ())
+    }
+
+    /// Removes a local document. Returns false if it does not exist.
+    #[boxed]
+    pub async fn delete_local(&self, id: &str) -> Result<bool> {
+        edit_local(self, LocalEdit::Delete(id.to_owned())).await
+    }
+
+    /// Writes and removes local documents one after the other, many in a transaction, and returns the outcome of each in
+    /// order. Removing a document that does not exist is [`Refusal::DocumentNotFound`].
+    ///
+    /// # Errors
+    /// An error means that the database is gone or the storage gave up; the outcomes are then unknown.
+    #[boxed]
+    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+        edit_locals(self, edits).await
+    }
+}
 
 /// The largest local document, in bytes of JSON text: it is written in one transaction.
 pub const LOCAL_BYTES_MAX: usize = 900_000;
@@ -182,7 +229,7 @@ impl LocalEdit {
 }
 
 /// Does one thing. Whether there was one, if it is removed; true if it is written.
-pub(crate) async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
+async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
     edit.check()?;
     let (inner, edits) = (&*database.inner, [edit]);
     let mut operation = EditLocals::new(database, &edits)?;
@@ -191,7 +238,7 @@ pub(crate) async fn edit_local(database: &Database, edit: LocalEdit) -> Result<b
 
 /// Does one thing after the other, in as many transactions as their size asks for. What was to be removed and is not there
 /// is a refusal of that one.
-pub(crate) async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
     let inner = &*database.inner;
     let mut outcomes = Vec::with_capacity(edits.len());
     let mut rest = edits;
