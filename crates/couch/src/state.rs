@@ -28,7 +28,7 @@ pub struct CouchOptions {
     pub health: StorageHealth,
     /// What `/metrics` tells besides the figures of the server, of this surface and of its layer.
     pub figures: FiguresElsewhere,
-    /// Whether `/_utils/` has the console; the feature `console` has its files.
+    /// Serves the console at `/_utils/`. Its files need the feature `console`.
     pub has_console: bool,
     /// For the body of a sign-in to come: anybody may send one.
     pub session_body_max: Duration,

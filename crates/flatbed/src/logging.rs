@@ -38,7 +38,7 @@ pub(crate) struct Log {
     _traces: Option<Traces>,
 }
 
-/// Where a receiver of traces may be named.
+/// The variables of the environment that may name a receiver of traces.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
 /// Starts the log of this process as `settings` say. A line that belongs to a request carries its id. Traces begin too if
@@ -93,7 +93,7 @@ fn traces_asked() -> Option<&'static str> {
         return None;
     }
     let named = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some_and(|url| !url.is_empty()));
-    // A receiver that nobody has named is not looked for: its absence would be logged again and again.
+    // Without a named receiver no traces are sent: each failed attempt would be logged.
     named.or(is(EXPORTER, "otlp").then_some(EXPORTER))
 }
 

@@ -18,7 +18,7 @@ use tracing_subscriber::{filter::Targets, layer::Layer, registry::LookupSpan};
 /// How long a receiver may take, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` allows: spans that it does not take are dropped.
 const SEND_MAX: Duration = Duration::from_secs(10);
 
-/// What makes a request's span part of the trace that the request names.
+/// Makes a request's span part of the trace that the request names.
 pub(crate) const CONTINUE_TRACE: Option<ContinueTrace> = Some(continue_trace);
 
 /// Why there are no traces. Each message stands alone and says what to do.

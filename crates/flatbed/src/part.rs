@@ -11,7 +11,7 @@ pub(crate) struct Part {
     name: &'static str,
     feature: &'static str,
     is_built: bool,
-    /// What its settings' keys are, or begin with before an underscore.
+    /// The keys of its settings, or their beginnings before an underscore.
     keys: &'static [&'static str],
 }
 
@@ -61,7 +61,7 @@ impl Part {
     }
 }
 
-/// Whether the part that a setting belongs to is built.
+/// Returns whether the part of a setting is built.
 pub(crate) fn is_built(key: &str) -> bool {
     PARTS.iter().all(|part| part.is_built || !part.has(key))
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::settings::{Found, SETTINGS, Settings};
 
-    /// What becomes of a setting: the message of a refusal for a missing part, if there is one.
+    /// Returns the message with which a setting of a missing part is refused.
     fn refused(key: &'static str, text: &str) -> Option<String> {
         let found = Found { text: text.to_owned(), origin: key.to_owned(), base: None };
         let error = Settings::resolve(&[Layer::from([(key, found)])]).err()?.to_string();

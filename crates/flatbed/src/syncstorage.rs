@@ -155,7 +155,7 @@ impl SyncSettings {
         Ok(Secret::new(text))
     }
 
-    /// Whether it has a listener of its own.
+    /// Returns whether it has a listener of its own.
     pub(crate) fn has_listener(&self) -> bool {
         !self.places.is_empty()
     }

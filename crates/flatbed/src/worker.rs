@@ -136,7 +136,7 @@ impl Worker {
         couch.with_worker(self.dispatcher.clone())
     }
 
-    /// What it has counted, whenever it is asked.
+    /// Its metrics, read at each call.
     pub(crate) fn figures(&self) -> impl Fn() -> Vec<Family> + Send + Sync + 'static {
         let dispatcher = self.dispatcher.clone();
         move || dispatcher.families()

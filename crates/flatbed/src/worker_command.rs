@@ -12,7 +12,7 @@ use crate::worker_import::{self, Import};
 use crate::worker_process::{self, Home};
 use crate::{logging, settle, url};
 
-/// What `flatbed worker` does.
+/// A command of `flatbed worker`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerCommand {
     /// Make jobs of what seed 003's worker has left.

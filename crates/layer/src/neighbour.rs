@@ -20,7 +20,7 @@ pub(crate) fn begin_if_asked(database: &Arc<Database>) {
     }
 }
 
-/// Whether the environment asks for one.
+/// Returns whether the environment asks for a neighbour.
 pub(crate) fn is_asked() -> bool {
     std::env::var_os("FLATBED_TEST_NEIGHBOUR").is_some()
 }

@@ -8,7 +8,7 @@ use hyper::{StatusCode, header};
 use crate::error::{Failure, Result};
 use crate::request::Request;
 
-/// Where they lie.
+/// The path below which the console's files are served.
 const PLACE: &str = "/_utils";
 
 /// The file that a request names.

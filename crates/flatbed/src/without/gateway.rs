@@ -8,7 +8,7 @@ use flatbed_service::Service;
 use crate::serve::ServeError;
 use crate::settings::{Layer, Settings, SettingsError};
 
-/// There are none.
+/// Settings of Sync Gateway's API: no value exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GatewaySettings {}
 
@@ -21,13 +21,13 @@ impl GatewaySettings {
         Ok(None)
     }
 
-    /// How many servers these are.
+    /// The number of servers.
     pub(crate) fn servers(&self) -> usize {
         match *self {}
     }
 }
 
-/// There are none.
+/// A server of Sync Gateway's API: no value exists.
 pub(crate) enum GatewayServer {}
 
 impl GatewayServer {
@@ -49,12 +49,12 @@ impl GatewayServer {
         match *self {}
     }
 
-    /// Where it listens.
+    /// Its addresses.
     pub(crate) fn listening(&self) -> Vec<Listen> {
         match *self {}
     }
 
-    /// What it has counted, whenever it is asked.
+    /// Its metrics.
     pub(crate) fn figures(&self) -> fn() -> Vec<Family> {
         match *self {}
     }

@@ -10,7 +10,7 @@ use crate::part::TRACES;
 /// No request's span becomes part of another trace.
 pub(crate) const CONTINUE_TRACE: Option<ContinueTrace> = None;
 
-/// There are none.
+/// Running traces: no value exists.
 pub(crate) enum Traces {}
 
 /// Refuses to send traces, for which the variable `asked` of the environment asks.

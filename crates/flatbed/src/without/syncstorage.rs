@@ -14,7 +14,7 @@ use crate::part::FIREFOX;
 use crate::serve::ServeError;
 use crate::settings::{Layer, Settings, SettingsError};
 
-/// There are none.
+/// Settings of Firefox Sync: no value exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SyncSettings {}
 
@@ -35,7 +35,7 @@ impl SyncSettings {
         match *self {}
     }
 
-    /// Whether it has a listener of its own.
+    /// Returns whether it has a listener of its own.
     pub(crate) fn has_listener(&self) -> bool {
         match *self {}
     }
@@ -46,7 +46,7 @@ impl SyncSettings {
     }
 }
 
-/// There is none.
+/// A server of Firefox Sync: no value exists.
 pub(crate) enum FirefoxSync {}
 
 impl FirefoxSync {
@@ -63,17 +63,17 @@ impl FirefoxSync {
         match *sync {}
     }
 
-    /// What CouchDB's server has at a path of its listeners.
+    /// The mount at a path of CouchDB's listeners.
     pub(crate) fn mount(&self) -> Mount {
         match *self {}
     }
 
-    /// Where it listens.
+    /// Its addresses.
     pub(crate) fn listening(&self) -> Vec<Listen> {
         match *self {}
     }
 
-    /// What it has counted, whenever it is asked.
+    /// Its metrics.
     pub(crate) fn figures(&self) -> fn() -> Vec<Family> {
         match *self {}
     }
