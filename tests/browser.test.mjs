@@ -5,6 +5,7 @@ import { existsSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { chromium } from 'playwright-core';
 import { newName, startServer } from './server.mjs';
+import { until } from './waiting.mjs';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const skip = existsSync(executablePath) ? false : `${executablePath} is not there: install chromium, or name one in CHROMIUM`;
@@ -77,29 +78,25 @@ for (const [name, html] of [['EventSource', eventSource], ['WebSocket', webSocke
     tab.on('pageerror', (error) => errors.push(error));
     await tab.goto(`${server.url}/${database}/page/index.html`);
     const look = () => tab.evaluate('({ seen, opened, beats })');
-    const until = async (wanted) => {
-      const end = Date.now() + 30_000;
-      for (;;) {
-        const found = await look();
-        if (wanted(found)) return found;
-        assert.ok(Date.now() < end, `${JSON.stringify(found)} ${errors}`);
-        await new Promise((resolve) => { setTimeout(resolve, 50); });
-      }
+    const sees = async (wanted) => {
+      const found = await look();
+      return wanted(found) && found;
     };
-    await until(({ opened }) => opened === 1);
+    const untilSees = (wanted) => until(() => sees(wanted), async () => `${JSON.stringify(await look())} ${errors}`);
+    await untilSees(({ opened }) => opened === 1);
     for (let n = 0; n < 30; n += 1) await call('PUT', `/${database}/doc${n}`, JSON.stringify({ n }));
     const { rev } = await call('PUT', `/${database}/gone`, JSON.stringify({ n: -1 }));
-    await until(({ seen }) => seen.at(-1)?.id === 'gone');
+    await untilSees(({ seen }) => seen.at(-1)?.id === 'gone');
     await call('DELETE', `/${database}/gone?rev=${rev}`);
-    await until(({ seen }) => seen.at(-1)?.deleted);
-    if (name === 'EventSource') await until(({ beats }) => beats > 0);
+    await untilSees(({ seen }) => seen.at(-1)?.deleted);
+    if (name === 'EventSource') await untilSees(({ beats }) => beats > 0);
     // The browser connects again, and says where it was.
     if (server.kill) {
       await server.kill();
       server = await server.restart();
     }
     for (let n = 30; n < 60; n += 1) await call('PUT', `/${database}/doc${n}`, JSON.stringify({ n }));
-    const { seen, opened } = await until(({ seen }) => seen.at(-1)?.id === 'doc59');
+    const { seen, opened } = await untilSees(({ seen }) => seen.at(-1)?.id === 'doc59');
     assert.equal(opened, server.kill ? 2 : 1);
     const ids = seen.map(({ id }) => id);
     const numbered = Array.from({ length: 60 }, (_, n) => `doc${n}`);

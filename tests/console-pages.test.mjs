@@ -1,8 +1,9 @@
 // The console's pages among hostile names and documents, and as others see them: by screen readers, in the dark, on a phone.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { conflicting, open, path, skip, until } from './console.mjs';
+import { conflicting, open, path, skip } from './console.mjs';
 import { newName } from './server.mjs';
+import { until } from './waiting.mjs';
 
 let all;
 before(async () => {

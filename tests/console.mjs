@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 import * as accounts from './accounts.mjs';
+import { PATIENCE_MS } from './waiting.mjs';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
 export const skip = accounts.skip || (existsSync(executablePath) ? false : `${executablePath} is not there: install chromium, or name one in CHROMIUM`);
@@ -17,8 +18,6 @@ export const skip = accounts.skip || (existsSync(executablePath) ? false : `${ex
 const args = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
 const axe = skip ? '' : readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
-/** What a person waits for comes within this, on a slow machine too. */
-const PATIENCE_MS = 120_000;
 export const PREFIX = '/behind/a proxy';
 
 /** Hands on what is asked for under the prefix, and nothing else. */
@@ -49,17 +48,6 @@ async function proxy(target) {
 
 /** The path of a database, or of what lies in it. */
 export const path = (...segments) => `/${segments.map(encodeURIComponent).join('/')}`;
-
-/** Waits until it is so. */
-export async function until(is) {
-  const end = Date.now() + PATIENCE_MS;
-  for (;;) {
-    const found = await is();
-    if (found) return found;
-    assert.ok(Date.now() < end, `not in time: ${is}`);
-    await new Promise((resolve) => { setTimeout(resolve, 50); });
-  }
-}
 
 /** A document with these conflicting bodies, which do not know of each other; the last one wins. */
 export async function conflicting(admin, database, id, bodies) {

@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
-import { conflicting, endpoint, open, path, skip, until } from './console.mjs';
+import { conflicting, endpoint, open, path, skip } from './console.mjs';
 import { newName, startServer } from './server.mjs';
+import { until } from './waiting.mjs';
 
 let all;
 before(async () => {

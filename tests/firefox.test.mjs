@@ -29,7 +29,7 @@ before(async () => {
     Firefox.start(accounts, `${between.url}/1.0/sync/1.5`, 'one'),
     Firefox.start(accounts, `${between.url}/sync/1.0/sync/1.5`, 'other'),
   ]);
-}, { timeout: 60_000 });
+}, { timeout: 600_000 });
 after(async () => {
   await Promise.all([one?.stop(), other?.stop()]);
   between?.stop();

@@ -22,7 +22,7 @@ after(() => server.stop());
 const counts = { equal: 0, different: 0, later: 0 };
 for (const scenario of read()) {
   if (!scenario.name.includes(process.env.FLATBED_ANSWERS ?? '')) continue;
-  test(scenario.name, { timeout: 120_000 }, async (t) => {
+  test(scenario.name, { timeout: 600_000 }, async (t) => {
     const known = differences[scenario.name] ?? {};
     const notYet = later[scenario.name] ?? [];
     const found = [];

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import PouchDB from 'pouchdb';
 import { newName, startServer } from './server.mjs';
+import { until } from './waiting.mjs';
 
 let server;
 before(async () => { server = await startServer(); });
@@ -81,15 +82,20 @@ test('changes, once and live', async () => {
   assert.deepEqual(picked.results.map(({ id }) => id).sort(), ['a5', 'a7']);
 
   const seen = [];
+  let isThere = false;
   const feed = db.changes({ since: 'now', live: true, include_docs: true });
   const all = new Promise((resolve, reject) => {
     feed.on('error', reject).on('change', (change) => {
-      seen.push([change.id, change.doc.n]);
+      if (change.id.startsWith('live')) seen.push([change.id, change.doc.n]);
+      else isThere = true;
       if (seen.length === 60) resolve();
     });
   });
-  // `now` is when the server takes the request: write only once the feed is there.
-  await new Promise((resolve) => setTimeout(resolve, 500));
+  // `now` is when the server takes the request: the first row shows that the feed is there.
+  await until(async () => {
+    await db.post({});
+    return isThere;
+  });
   for (let n = 0; n < 60; n += 1) await db.put({ _id: `live${n}`, n });
   await all;
   feed.cancel();

@@ -10,6 +10,7 @@ import { after, before, test } from 'node:test';
 import couchbackup from '@cloudant/couchbackup';
 import PouchDB from 'pouchdb';
 import { newName, startServer } from './server.mjs';
+import { pause, until } from './waiting.mjs';
 
 const count = Number(process.env.FLATBED_TEST_DOCUMENTS ?? 1000);
 const sample = readFileSync(join(import.meta.dirname, 'data', 'browser-compat-data.jsonl'), 'utf8')
@@ -30,7 +31,6 @@ after(async () => {
 });
 
 const local = () => new PouchDB(join(directory, newName('local')));
-const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 /** Every document's leaves, and its winner where that is not deleted. */
 async function leaves(db) {
@@ -40,20 +40,16 @@ async function leaves(db) {
   return Object.fromEntries(found.sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
-/** Both sides have the same leaves and winners, within the time that a test has. */
-async function untilEqual(one, other, least) {
-  for (;;) {
-    const [a, b] = await Promise.all([leaves(one), leaves(other)]);
-    const size = Object.keys(a).length;
-    if (size >= least && JSON.stringify(a) === JSON.stringify(b)) return a;
-    await pause(200);
-  }
-}
+/** Waits until both sides have the same leaves and winners, of `least` documents or more. */
+const untilEqual = (one, other, least) => until(async () => {
+  const [a, b] = await Promise.all([leaves(one), leaves(other)]);
+  return Object.keys(a).length >= least && JSON.stringify(a) === JSON.stringify(b) && a;
+});
 
 const numbered = (prefix, from, to, more = {}) =>
   Array.from({ length: to - from }, (_, i) => ({ _id: `${prefix}${String(from + i).padStart(6, '0')}`, i, ...more }));
 
-test('live sync both ways with conflicts, while the server is killed', { timeout: real ? 600_000 : 55_000 }, async () => {
+test('live sync both ways with conflicts, while the server is killed', async () => {
   const [here, name] = [local(), newName('remote')];
   let there = new PouchDB(`${server.url}/${name}`);
   // After each batch PouchDB asks the source for its info, for its list of tasks, and leaves a refusal of that unhandled.
@@ -94,7 +90,7 @@ test('live sync both ways with conflicts, while the server is killed', { timeout
     const { rows } = await there.allDocs({ include_docs: true, conflicts: true });
     return rows.filter(({ doc }) => doc._conflicts).length === conflicts - Math.ceil(conflicts / 2);
   };
-  while (!await resolved()) await pause(200);
+  await until(resolved);
   await untilEqual(here, there, least);
   for (const { _id } of sample.slice(0, 10)) assert.deepEqual(await there.get(_id), await here.get(_id));
   sync.cancel();

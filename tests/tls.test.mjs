@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
 import * as accounts from './accounts.mjs';
+import { pause, until } from './waiting.mjs';
 
 const version = spawnSync('curl', ['--version'], { encoding: 'utf8' });
 const skip = accounts.skip || accounts.noCertificates || (version.error ? 'curl is not installed' : false);
@@ -31,8 +32,6 @@ after(async () => {
   await server?.stop();
   files?.remove();
 });
-
-const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 
 /** What curl says of a request to the server: status, protocol, and the version of TLS as far as it tells. */
 async function curl(path, ...options) {
@@ -118,10 +117,7 @@ test('a certificate is replaced while it is used', { skip }, async () => {
   await pause(3_000);
   assert.ok(await serves(first.certificate), 'of another key');
   put(second.key, used.key);
-  for (const end = Date.now() + 20_000; !await serves(second.certificate);) {
-    assert.ok(Date.now() < end, 'not within 20 s');
-    await pause(200);
-  }
+  await until(() => serves(second.certificate));
   assert.equal((await curl('/', ...trusting(first.certificate))).code, 60);
   for (const tls of ['1.2', '1.3']) {
     assert.equal((await curl('/', ...trusting(second.certificate), `--tlsv${tls}`, '--tls-max', tls)).status, 200);

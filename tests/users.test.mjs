@@ -6,6 +6,7 @@ import nano from 'nano';
 import PouchDB from 'pouchdb';
 import { basic, skip, startWithUsers, temporary } from './accounts.mjs';
 import { newName } from './server.mjs';
+import { pause, until } from './waiting.mjs';
 
 let server;
 let files;
@@ -27,18 +28,9 @@ after(async () => {
   files?.remove();
 });
 
-const pause = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 const local = () => new PouchDB(join(files.directory, newName('local')));
 const as = (name, password = `${name}!`) => nano(server.url.replace('//', `//${name}:${encodeURIComponent(password)}@`));
 const docs = (prefix, count) => Array.from({ length: count }, (_, n) => ({ _id: `${prefix}${n}`, n }));
-
-/** Asks until something is so, for 10 s. */
-async function until(is) {
-  for (const end = Date.now() + 10_000; !await is();) {
-    assert.ok(Date.now() < end, `not within 10 s: ${is}`);
-    await pause(50);
-  }
-}
 
 /** A `fetch` for PouchDB with a jar of its own: the session that begins with `begin`. `PouchDB.fetch` has one for all. */
 function withJar() {
