@@ -148,8 +148,10 @@ async fn a_database_with_much_that_is_superseded_is_compacted_by_itself() {
     let (much, little) = (create(&layer, "much", None).await, create(&layer, "little", None).await);
     superseded(&much, 24, 390_000).await;
     superseded(&little, 10, 2_000).await;
-    let background = layer.background(BackgroundOptions::default());
-    assert_eq!(background.round().await.unwrap(), 2);
+    let done = layer.background(BackgroundOptions::default()).round().await.unwrap();
+    // At how many bytes a database is noted is drawn by lot: the small one may be looked at, too.
+    assert!((2..=3).contains(&done), "{done}");
+    assert_eq!(layer.counted("flatbed_compactions"), 1);
     assert_eq!(much.info().await.unwrap().superseded_size_bytes, 0);
     assert!(little.info().await.unwrap().superseded_size_bytes > 0);
     assert_clean(&layer, &much).await;
@@ -283,7 +285,8 @@ async fn one_bad_database_does_not_end_the_work_of_those_behind_it() {
         trx.update_metadata_version();
     })
     .await;
-    assert_eq!(layer.background(ahead()).round().await.unwrap(), 1);
+    assert!(layer.background(ahead()).round().await.unwrap() >= 1);
+    assert!(!failures().await.contains(&1));
 }
 
 /// How often what is due has failed: the second field of each entry.
@@ -319,7 +322,8 @@ async fn what_only_a_newer_program_can_do_is_left_to_it() {
     set(&record).await;
     // That databases are created and written is noted by the first look.
     assert!(keys(&store).await.get(&17).copied() > before);
-    assert_eq!((background.round().await.unwrap(), db.info().await.unwrap().superseded_size_bytes), (1, 0));
+    assert!(background.round().await.unwrap() >= 1);
+    assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
 }
 
 #[tokio::test]
