@@ -1,0 +1,45 @@
+//! What the tests of all crates share. It is a dev-dependency only, and depends on no crate above the engine.
+//!
+//! # How a new test is written
+//!
+//! A test of storage opens a [`Storage`] of its own. The test then runs on the embedded engine by default and on a cluster if
+//! `FLATBED_CLUSTER_FILE` names one, without a word in the test:
+//!
+//! ```text
+//! use flatbed_testkit::{Storage, until};
+//!
+//! #[tokio::test]
+//! async fn a_deleted_database_is_swept() {
+//!     let storage = Storage::new();
+//!     let layer = open(storage.fdb.clone(), storage.root.clone()).await;
+//!     layer.database("db").delete().await.unwrap();
+//!     until("the rows are swept", async || layer.counted("rows_swept") > 0).await;
+//! }
+//! ```
+//!
+//! - **Waiting**: a test waits for an event with [`until`], [`until_some`] or [`soon`]. All have one limit, [`PATIENCE`], which
+//!   only a hang reaches. No test calls `sleep`, and no assertion compares an elapsed time: `tidy` refuses both.
+//! - **Time**: what depends on a duration takes a clock, which the test moves. Where an event must *not* happen, the test calls
+//!   [`pass`]: on a slow machine such a test proves less, and never fails.
+//! - **Faults**: [`Storage::with_faults`] opens an engine that injects conflicts, unknown commit results, late reads and short
+//!   pages. It returns `None` on a cluster, where the test returns at once.
+//! - **Random work**: [`Random`] draws numbers from [`seed`], which is fixed in `make test` and new in `make torture`. The seed
+//!   is printed, and nextest shows it if the test fails.
+//! - **Length**: a torture runs for [`length`], which `make torture` extends, and until it has shown everything ([`Torture`]).
+//!
+//! A test must be able to fail: break the code once and watch it fail.
+
+mod neighbour;
+mod random;
+mod storage;
+mod torture;
+mod waiting;
+
+pub use neighbour::{is_quiet, metadata_version, start_neighbour};
+pub use random::{Random, length, number, seed};
+pub use storage::{Faults, Storage, boot, engine, pages_are_full};
+pub use torture::Torture;
+pub use waiting::{
+    Begun, PATIENCE, RunningTime, Waiting, pass, pass_blocking, soon, until, until_blocking, until_some, until_wanted,
+    within,
+};

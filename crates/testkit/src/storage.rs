@@ -1,0 +1,201 @@
+//! Storage of its own for each test.
+
+#![allow(clippy::expect_used, reason = "a test without storage has failed")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fdb_embedded::{Buggify, OpenOptions, SimulatedCluster, VirtualClock};
+use foundationdb::Database;
+use foundationdb::api::NetworkAutoStop;
+use foundationdb_sys::backend::Embedded;
+
+use crate::neighbour;
+
+/// The faults of tests, unless `FLATBED_TEST_FAULTS` says otherwise: their probability, the seed, and the share of short pages.
+const FAULTS: &str = "0.05,1,0.3";
+
+/// The latencies of a cluster, in microseconds: of a read, a read version and a commit.
+const CLUSTER: &str = "1000,500,2000";
+
+/// Starts FoundationDB's client, once for all tests of the process.
+pub fn boot() {
+    static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
+    // SAFETY: foundationdb-sys stops the network when the process ends.
+    NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+}
+
+/// Returns the embedded engine. Returns `None`, and prints that the test is skipped, on a cluster.
+pub fn engine() -> Option<Embedded> {
+    let engine = foundationdb_sys::backend::embedded();
+    if engine.is_none() {
+        println!("skipped: needs the embedded engine");
+    }
+    engine
+}
+
+/// Returns whether pages of ranges are full, so that reads can be counted exactly. `FLATBED_FDB_BUGGIFY` cuts pages short.
+pub fn pages_are_full() -> bool {
+    std::env::var_os("FLATBED_FDB_BUGGIFY").is_none()
+}
+
+/// The faults that an engine injects.
+#[derive(Debug, Clone)]
+pub struct Faults(Buggify);
+
+impl Faults {
+    /// The faults of `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]`, or the default. They are printed.
+    ///
+    /// # Panics
+    /// The variable has another form.
+    pub fn of_environment() -> Faults {
+        Faults(parse(&Faults::text()))
+    }
+
+    /// Returns the text of [`Faults::of_environment`], for the environment of a server, and prints it.
+    pub fn text() -> String {
+        let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| FAULTS.to_owned());
+        println!("FLATBED_TEST_FAULTS={text}");
+        text
+    }
+
+    /// Returns the probability and the seed that `FLATBED_TEST_FAULTS` asks for, if it is set.
+    ///
+    /// # Panics
+    /// The variable has another form.
+    pub fn given() -> Option<(f64, u64)> {
+        let given = parse(&std::env::var("FLATBED_TEST_FAULTS").ok()?);
+        Some((given.probability, given.seed))
+    }
+
+    /// Faults of this probability and seed, with the environment's share of short pages.
+    ///
+    /// # Panics
+    /// `FLATBED_TEST_FAULTS` has another form.
+    pub fn new(probability: f64, seed: u64) -> Faults {
+        let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| FAULTS.to_owned());
+        Faults(Buggify::new(probability, seed).with_short_pages(parse(&text).short_pages))
+    }
+}
+
+/// Parses faults as the environment has them.
+fn parse(text: &str) -> Buggify {
+    Buggify::parse(text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED[,SHORT_PAGES]")
+}
+
+/// Storage of one test, removed with it: the embedded engine in a temporary directory, or a root of its own on the cluster
+/// that `FLATBED_CLUSTER_FILE` names.
+#[derive(Clone)]
+pub struct Storage {
+    /// The database.
+    pub fdb: Arc<Database>,
+    /// The prefix of all keys of the test.
+    pub root: Vec<u8>,
+    _directory: Option<Arc<tempfile::TempDir>>,
+}
+
+impl std::fmt::Debug for Storage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Storage").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Storage::new()
+    }
+}
+
+impl Storage {
+    /// Opens new storage. The environment may ask for a [neighbour](crate::start_neighbour) on it.
+    ///
+    /// # Panics
+    /// It cannot be opened.
+    pub fn new() -> Storage {
+        let storage = Storage::open();
+        neighbour::start_if_asked(&storage.fdb);
+        storage
+    }
+
+    fn open() -> Storage {
+        boot();
+        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
+            let fdb = Database::from_path(&path).expect("the cluster file opens");
+            return Storage::of(fdb, new_root(), None);
+        }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("embedded.cluster");
+        std::fs::write(&path, "embedded:test@data\n").expect("the cluster file is written");
+        let fdb = Database::from_path(path.to_str().expect("a path in UTF-8")).expect("the engine opens");
+        Storage::of(fdb, b"t".to_vec(), Some(directory))
+    }
+
+    /// Opens an engine with these options. No other process or test uses it.
+    ///
+    /// # Panics
+    /// It cannot be opened.
+    pub fn on(engine: Embedded, options: OpenOptions) -> Storage {
+        boot();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let database = engine.open(directory.path(), options).expect("the engine opens");
+        // SAFETY: the pointer is a database of the engine, and only this destroys it.
+        let fdb = unsafe { Database::new_from_pointer(database) };
+        Storage::of(fdb, b"t".to_vec(), Some(directory))
+    }
+
+    fn of(fdb: Database, root: Vec<u8>, directory: Option<tempfile::TempDir>) -> Storage {
+        Storage { fdb: Arc::new(fdb), root, _directory: directory.map(Arc::new) }
+    }
+
+    /// Opens an engine that injects the faults of the environment. `None` on a cluster.
+    pub fn with_faults() -> Option<Storage> {
+        engine().map(|engine| Storage::on(engine, options(None, Some(Faults::of_environment()))))
+    }
+
+    /// Opens an engine that injects these faults. `None` on a cluster.
+    pub fn with(faults: Faults) -> Option<Storage> {
+        engine().map(|engine| Storage::on(engine, options(None, Some(faults))))
+    }
+
+    /// Opens an engine with the latencies of a cluster by the machine's clock and one server that works for all transactions,
+    /// which also injects `faults`. `None` on a cluster.
+    pub fn as_a_cluster(faults: Faults) -> Option<Storage> {
+        let mut cluster = latencies(CLUSTER);
+        cluster.has_server = true;
+        engine().map(|engine| Storage::on(engine, options(Some(cluster), Some(faults))))
+    }
+
+    /// Opens an engine with short latencies and one server that works for all transactions. `None` on a cluster.
+    pub fn slow() -> Option<Storage> {
+        let mut cluster = latencies("100,50,200");
+        cluster.has_server = true;
+        engine().map(|engine| Storage::on(engine, options(Some(cluster), None)))
+    }
+
+    /// Opens an engine with the latencies of a cluster by a clock that the test moves, and with `faults`, if any. As long as
+    /// one thread calls, the faults follow from their seed alone. `None` on a cluster.
+    pub fn simulated(clock: &Arc<VirtualClock>, faults: Option<Faults>) -> Option<Storage> {
+        let mut cluster = latencies(CLUSTER);
+        cluster.clock = Some(Arc::clone(clock));
+        engine().map(|engine| Storage::on(engine, options(Some(cluster), faults)))
+    }
+}
+
+fn latencies(text: &str) -> SimulatedCluster {
+    SimulatedCluster::parse(text).expect("three latencies")
+}
+
+fn options(simulated: Option<SimulatedCluster>, faults: Option<Faults>) -> OpenOptions {
+    let mut options = OpenOptions::default();
+    options.simulated = simulated;
+    options.buggify = faults.map(|Faults(buggify)| buggify);
+    options
+}
+
+/// A root that no other test has. It is short, since it is in every key.
+fn new_root() -> Vec<u8> {
+    static ROOTS: AtomicU32 = AtomicU32::new(0);
+    let now = std::time::UNIX_EPOCH.elapsed().expect("a clock behind 1970").as_micros();
+    let number = ROOTS.fetch_add(1, Ordering::Relaxed);
+    format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes()
+}
