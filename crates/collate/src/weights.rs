@@ -120,15 +120,14 @@ mod tests {
 
     /// The library alone takes minutes.
     #[test]
-    fn long_strings_take_no_time() {
+    fn long_strings_are_compared_in_linear_time() {
+        // In quadratic time this does not end within the time that a test has.
         let unicode = crate::Collation::unicode().unwrap();
         let value = |text: String| flatbed_flatten::json::Value::String(text.into());
-        let start = std::time::Instant::now();
         for text in ["\u{e40}", "\u{301}", "a"] {
             let (a, b) = (text.repeat(80_000), text.repeat(80_000) + "x");
             assert!(unicode.compare(&value(a), &value(b)).is_lt());
         }
-        assert!(start.elapsed().as_secs() < 30);
     }
 
     proptest! {

@@ -127,7 +127,8 @@ mod tests {
         for documents in [Documents::No, Documents::Yes, Documents::WithConflicts] {
             for all_leaves in [false, true] {
                 let form = Form { all_leaves, documents };
-                let text = |row| String::from_utf8(line(&TailRow::new(row, document()), form).to_vec()).unwrap();
+                let row_of = |row| TailRow::new(row, document(), tokio::time::Instant::now());
+                let text = |row| String::from_utf8(line(&row_of(row), form).to_vec()).unwrap();
                 let lost = text(changed().lost());
                 assert_eq!(lost, format!("{{\"seq\":\"{SEQ}\",\"id\":\"d\",\"changes\":[{{\"rev\":\"2-b\"}}]}}\n"));
                 let revoked = ChangeRow {

@@ -41,7 +41,7 @@ mod timeline;
 #[path = "channels_torture/write.rs"]
 mod write;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,13 +54,15 @@ use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
 use flatbed_layer::json::{self as layer_json, Value as Members};
 use flatbed_layer::{Background, BackgroundOptions, Database};
+use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, seed, soon};
 use model::{DOCS, Model, ROLES, USERS, doc_id, ends, user_name};
 use mortal::Mortal;
 use ring::hmac;
 use serde_json::{Value, json};
 use support::{ServerOptions, Store};
 use timeline::Span;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 const WRITERS: u64 = 8;
 const CHANGERS: u64 = 3;
@@ -91,35 +93,27 @@ const JUDGED_WITHIN: Duration = Duration::from_millis(500);
 /// A connection that was not used for so long is not used again: the server may be about to close it.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// A request that takes longer has been forgotten.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The counts that a run needs before it may end: without one of them it has shown nothing.
+/// The counts without which a run has shown nothing.
 const SHOWN: [&str; 5] = ["writes", "rows", "revisions shown by right", "documents hidden", "functions"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn users_see_what_is_theirs() {
     let store = Arc::new(Store::new());
-    torture(&store, seconds(5.0), 1, false).await;
+    torture(&store, length(5.0), 1, false).await;
 }
 
 /// Late and spurious watches, 1007, 1020, 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_see_what_is_theirs_under_faults() {
     let Some(store) = Store::with_faults() else { return };
-    torture(&Arc::new(store), seconds(4.0), 2, false).await;
+    torture(&Arc::new(store), length(4.0), 2, false).await;
 }
 
 /// One of the servers is killed again and again, whatever it does, and another one takes its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_see_what_is_theirs_beside_servers_that_die() {
     let Some(store) = Store::with_faults() else { return };
-    torture(&Arc::new(store), seconds(4.0), 3, true).await;
-}
-
-fn seconds(short: f64) -> Duration {
-    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
-    Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
+    torture(&Arc::new(store), length(4.0), 3, true).await;
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -167,8 +161,8 @@ struct Deferred {
 pub(crate) struct World {
     servers: Mutex<Vec<SocketAddr>>,
     may_break: bool,
-    /// Nothing is changed any more.
-    is_over: AtomicBool,
+    /// Over where nothing is changed any more.
+    torture: Torture,
     /// The last write is under way.
     is_closed: AtomicBool,
     is_ended: AtomicBool,
@@ -181,7 +175,6 @@ pub(crate) struct World {
     turns: Vec<tokio::sync::Mutex<()>>,
     principals: Vec<tokio::sync::Mutex<()>>,
     canary: Canary,
-    counts: Mutex<BTreeMap<&'static str, u64>>,
     /// Numbers of things that have to be told apart.
     numbers: AtomicU64,
     /// Of each user.
@@ -191,10 +184,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
-    }
-
     fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
@@ -204,7 +193,7 @@ impl World {
     }
 
     fn count(&self, what: &'static str) {
-        *lock(&self.counts).entry(what).or_default() += 1;
+        self.torture.count(what);
     }
 
     fn headers(&self, who: Who) -> Vec<(&'static str, String)> {
@@ -262,7 +251,6 @@ impl World {
 
     /// Something is wrong.
     fn fail(&self, what: &str, user: usize, doc: Option<usize>) -> ! {
-        self.is_over.store(true, Ordering::SeqCst);
         assert!(!self.has_failed.swap(true, Ordering::SeqCst), "it has failed before");
         let history = lock(&self.model).history(user, doc);
         let doc = doc.map(doc_id);
@@ -285,12 +273,12 @@ pub(crate) struct Client {
 
 impl Client {
     fn new(world: &Arc<World>, number: u64) -> Client {
-        Client { world: world.clone(), random: Random::new(world.seed ^ (number << 32)), connections: HashMap::new() }
+        Client { world: world.clone(), random: Random(world.seed ^ (number << 32)), connections: HashMap::new() }
     }
 
     fn server(&mut self) -> SocketAddr {
         let servers = lock(&self.world.servers);
-        servers[self.random.below(servers.len() as u64) as usize]
+        *self.random.one_of(&servers)
     }
 
     /// One request at a server; `None`: the connection broke, and it is not known what came of it.
@@ -338,14 +326,13 @@ impl Client {
 
     /// The same until it has succeeded, or failed with this.
     async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let mut waiting = Waiting::begin();
         loop {
             let answer = self.root(method, path, body).await;
             if let Some(answer) = answer.as_ref().filter(|answer| answer.status < 300 || answer.status == or) {
                 return parsed(&answer.body);
             }
-            assert!(Instant::now() < deadline, "{method} {path}: {answer:?}");
-            sleep(Duration::from_millis(20)).await;
+            waiting.pause(&format!("{method} {path}: {answer:?}")).await;
         }
     }
 }
@@ -377,10 +364,7 @@ async fn prepare(world: &Arc<World>) {
 }
 
 async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: bool) {
-    let given =
-        std::env::var("FLATBED_TEST_SEED").ok().map(|text| text.parse().expect("FLATBED_TEST_SEED is a number"));
-    let seed = given.unwrap_or(default_seed);
-    println!("FLATBED_TEST_SEED={seed}");
+    let seed = seed(default_seed);
     let layer = store.layer().await;
     let secret = layer.sign_in_state().await.expect("read").0.secrets[0].bytes.clone();
     let first = store.serve_on(layer, options()).await;
@@ -389,7 +373,7 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     let world = Arc::new(World {
         servers: Mutex::new(vec![first.address, second.address()]),
         may_break: dies,
-        is_over: AtomicBool::new(false),
+        torture: Torture::new(SHOWN.into_iter().chain(dies.then_some("kills"))),
         is_closed: AtomicBool::new(false),
         is_ended: AtomicBool::new(false),
         model: Mutex::new(Model::new()),
@@ -399,12 +383,12 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
         turns: (0..DOCS).map(|_| tokio::sync::Mutex::default()).collect(),
         principals: (0..USERS + ROLES).map(|_| tokio::sync::Mutex::default()).collect(),
         canary: Canary::default(),
-        counts: Mutex::default(),
         numbers: AtomicU64::new(1),
         cookies: (0..USERS).map(|user| session(&secret, &user_name(user), SALT)).collect(),
         has_failed: AtomicBool::new(false),
         seed,
     });
+    second.watch(&world);
     prepare(&world).await;
     // Whoever sets a function begins to bring documents to it; of one who dies the others see soon that he is gone.
     let background = BackgroundOptions {
@@ -414,119 +398,49 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     };
     let background = Background::new(&layer, layer.actor.clone(), background).expect("randomness");
     background.start();
-    let mut tasks = tokio::task::JoinSet::new();
-    let mut canaries = tokio::task::JoinSet::new();
+    let torture = &world.torture;
+    let (mut tasks, mut canaries) = (JoinSet::new(), JoinSet::new());
     canaries.spawn(canary::timers(world.clone()));
     canaries.spawn(canary::reads(world.clone(), store.layer().await));
-    let (mut followers, mut replicas) = (tokio::task::JoinSet::new(), tokio::task::JoinSet::new());
+    let (mut followers, mut replicas) = (JoinSet::new(), JoinSet::new());
     for user in 0..USERS {
-        followers.spawn(follow::Follower::new(&world, user).run());
-        replicas.spawn(replica::Replica::new(&world, user).run());
+        followers.spawn(torture.part(follow::Follower::new(&world, user).run()));
+        replicas.spawn(torture.part(replica::Replica::new(&world, user).run()));
     }
     for number in 0..WRITERS {
-        tasks.spawn(write::write(world.clone(), number));
+        tasks.spawn(torture.part(write::write(world.clone(), number)));
     }
     for number in 0..CHANGERS {
-        tasks.spawn(change::change(world.clone(), number));
+        tasks.spawn(torture.part(change::change(world.clone(), number)));
     }
     for number in 0..ASKERS {
-        tasks.spawn(ask::ask(world.clone(), number));
+        tasks.spawn(torture.part(ask::ask(world.clone(), number)));
     }
-    tasks.spawn(change::functions(world.clone()));
-    let ends = Instant::now() + length;
-    let has_shown = || {
-        let counts = lock(&world.counts);
-        SHOWN.iter().all(|what| counts.contains_key(what))
+    tasks.spawn(torture.part(change::functions(world.clone())));
+    let is_shown = async {
+        torture.until_shown(length).await;
+        torture.end();
     };
-    let mut second = Some(second);
-    loop {
-        // A slow machine goes on until it has shown something.
-        let now = Instant::now();
-        let until = if now < ends || has_shown() { ends } else { ends + PATIENCE };
-        if world.is_over() || now >= until {
-            break;
-        }
-        let pause = if dies { Duration::from_millis(2_500) } else { Duration::from_secs(1) };
-        let over = async {
-            while !world.is_over() {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let _ = timeout(pause.min(until - now), over).await;
-        if dies && let Some(died) = second.take() {
-            lock(&world.servers).retain(|server| *server != died.address());
-            drop(died);
-            let next = Mortal::start(store).await;
-            lock(&world.servers).push(next.address());
-            second = Some(next);
-            world.count("kills");
-        }
-    }
-    world.is_over.store(true, Ordering::SeqCst);
-    while let Some(done) = tasks.join_next().await {
-        went(done);
-    }
+    let (second, ()) = tokio::join!(second.killed_again_and_again(store, &world, dies), is_shown);
+    tasks.join_all().await;
     assert!(!world.has_failed.load(Ordering::SeqCst), "a follower or a replica has failed");
     let began = Instant::now();
     end::settle(&world, &layer).await;
     println!("settled within {:?}", began.elapsed());
     world.is_closed.store(true, Ordering::SeqCst);
     end::close(&world).await;
-    let (mut followed, mut replicated) = (Vec::new(), Vec::new());
-    while let Some(done) = timeout(PATIENCE, followers.join_next()).await.expect("followers see the end") {
-        followed.push(went(done));
-    }
+    // All of them see the end.
+    let followed = soon(followers.join_all()).await;
     println!("followed within {:?}", began.elapsed());
-    while let Some(done) = replicas.join_next().await {
-        replicated.push(went(done));
-    }
+    let replicated = replicas.join_all().await;
     println!("replicated within {:?}", began.elapsed());
     world.is_ended.store(true, Ordering::SeqCst);
-    while let Some(done) = canaries.join_next().await {
-        went(done);
-    }
+    canaries.join_all().await;
     end::compare(&world, followed, replicated).await;
-    let counts = lock(&world.counts).clone();
-    println!("{counts:?}");
-    // Else nothing was shown.
-    for what in SHOWN.iter().chain(&["documents compared"]) {
-        assert!(counts.contains_key(what), "{what}: {counts:?}");
-    }
+    println!("{:?}", torture.counts());
+    torture.must_have_shown();
+    assert!(torture.counted("documents compared") > 0, "nothing was compared");
     background.stop().await;
     drop(second);
     first.stop().await;
-}
-
-/// What a task has given; where it has failed, this fails as well.
-fn went<T>(done: Result<T, tokio::task::JoinError>) -> T {
-    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
-}
-
-/// SplitMix64 (public domain, by Sebastiano Vigna).
-pub(crate) struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn index(&mut self, end: usize) -> usize {
-        self.below(end as u64) as usize
-    }
-
-    fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
 }

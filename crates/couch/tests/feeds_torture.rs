@@ -10,14 +10,13 @@
 mod support;
 mod torture;
 
-use std::time::Duration;
-
 use crate::support::ServerOptions;
 use flatbed_layer::LayerOptions;
 use flatbed_layer::check::{check_database, check_namespaces};
+use flatbed_testkit::{Waiting, length, pass, until};
 use support::Store;
 use tokio::sync::Mutex;
-use torture::{Plan, World, run, seconds};
+use torture::{Plan, World, run};
 
 const SHARDED: Plan = Plan { created_with: "?shards=4", ..Plan::DEFAULT };
 
@@ -48,10 +47,10 @@ async fn torture(store: Store, plan: Plan) {
     let _alone = TURN.lock().await;
     let (one, two) = (store.serve(ServerOptions::default()).await, store.serve(ServerOptions::default()).await);
     let world = World::new(vec![one.address, two.address], plan);
-    let length = seconds(2.0);
+    let length = length(2.0);
     let mut three = None;
     let meanwhile = async {
-        tokio::time::sleep(length / 2).await;
+        pass(length / 2).await;
         let late = store.serve(ServerOptions::default()).await;
         world.came(late.address);
         three = Some(late);
@@ -94,22 +93,19 @@ async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
     };
     // However slow the machine is: until each of these has been met.
     let met = || async {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        let mut waiting = Waiting::begin();
         while counts().iter().any(|(_, count)| *count == 0) {
-            assert!(tokio::time::Instant::now() < deadline, "not met: {:?}", counts());
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            waiting.pause(&format!("each is met: {:?}", counts())).await;
         }
     };
-    let length = seconds(3.0);
+    let length = length(3.0);
     let runs = plans.map(|plan| run(World::new(addresses.clone(), plan), length, met()));
     futures_util::future::join_all(runs).await;
     println!("{:?}", counts());
     for plan in plans {
         for name in [plan.name.to_owned(), format!("quiet-{}", plan.name)] {
             let database = layers[0].database(&name);
-            while database.info().await.expect("it is there").is_compacting {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            until("it is compacted", async || !database.info().await.expect("it is there").is_compacting).await;
             let report = check_database(&database, |_| {}).await.expect("checked");
             assert!(report.is_clean() && report.sums_compared, "{name}: {report:#?}");
         }

@@ -16,17 +16,16 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
 use flatbed_layer::check::{check_database, check_namespaces};
+use flatbed_testkit::{PATIENCE, Random, RunningTime, Torture, Waiting, length, seed};
 use hyper::Method;
 use process::{Mortal, Process};
 use serde_json::{Value, json};
 use support::Store;
-use tokio::time::{Instant, sleep};
 
 const WRITERS: u64 = 16;
 
@@ -36,8 +35,11 @@ const HOT: u64 = 50;
 /// Documents that one writer alone writes.
 const OWN: u64 = 8;
 
-/// A query that waits for longer has been forgotten.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A server answers 503 if it has tried something for so long in vain.
+const GIVES_UP_AFTER: Duration = Duration::from_secs(30);
+
+/// The counts without which a run has shown nothing.
+const SHOWN: [&str; 3] = ["writes", "queries", "kills"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_miss_nothing() {
@@ -64,26 +66,12 @@ fn log() {
     let _ = log.with_writer(std::io::stderr).try_init();
 }
 
-fn length() -> Duration {
-    let seconds = std::env::var("FLATBED_TEST_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs_f64(seconds.unwrap_or(3.0))
-}
-
 struct World {
     /// Those that live.
     servers: Mutex<Vec<SocketAddr>>,
     is_partitioned: bool,
-    is_over: AtomicBool,
-    writes: AtomicU64,
-    refused: AtomicU64,
-    asked: AtomicU64,
-    /// Answers 503.
-    unavailable: AtomicU64,
-    /// Requests whose server died.
-    lost: AtomicU64,
-    kills: AtomicU64,
-    queries: AtomicU64,
-    definitions: AtomicU64,
+    torture: Torture,
+    running: RunningTime,
     seed: u64,
 }
 
@@ -133,17 +121,24 @@ impl World {
             };
             let url = Url::parse(&format!("http://{server}")).expect("a URL");
             let call = async { Connection::open(&url).await?.call(method.clone(), path, body.clone()).await };
-            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.torture.count("requests");
+            let begun = self.running.begin();
             let answer = tokio::time::timeout(PATIENCE, call).await;
+            let lives = self.servers.lock().unwrap().contains(&server);
             match answer.unwrap_or_else(|_| panic!("{method} {path}: no answer")) {
                 Ok(answer) => {
-                    self.unavailable.fetch_add(u64::from(answer.status == 503), Ordering::Relaxed);
+                    if answer.status == 503 {
+                        self.torture.count(match lives {
+                            false => "answered 503 by a server that dies",
+                            true if begun.is_held_up(GIVES_UP_AFTER) => "answered 503 on a slow machine",
+                            true => "answered 503",
+                        });
+                    }
                     return (answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null));
                 }
                 Err(error) => {
-                    let lives = self.servers.lock().unwrap().contains(&server);
                     assert!(!lives, "{method} {path}: {error}");
-                    self.lost.fetch_add(1, Ordering::Relaxed);
+                    self.torture.count("lost with a server");
                     if method != Method::GET && !path.ends_with("/_find") {
                         return (503, Value::Null);
                     }
@@ -153,19 +148,19 @@ impl World {
     }
 }
 
-/// Kills one server after the other, each while it builds; the last one lives. The first one follows all groups, as it was alone
-/// when they were defined; those behind it follow one that is defined through them.
-async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal) -> Mortal {
+/// Kills one server after the other, each while it builds, with a pause behind each; the last one lives. The first one follows all
+/// groups, as it was alone when they were defined; those behind it follow one that is defined through them.
+async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal, pause: Duration) -> Mortal {
     let mut random = Random(world.seed ^ 99);
     let mut mortal = first;
     loop {
         let address = mortal.process().server.address;
-        let began = Instant::now();
-        while !mortal.is_building(&world.is_over, Duration::from_secs(1)).await {
-            if world.is_over.load(Ordering::SeqCst) {
+        let mut waiting = Waiting::begin();
+        while !mortal.is_building(&world.torture).await {
+            if world.torture.is_over() {
                 return mortal;
             }
-            assert!(began.elapsed() < PATIENCE, "it is asked, and builds nothing");
+            waiting.pause("a server that is asked builds").await;
             let map = format!("function(doc) {{ emit(doc.n, {}); }}", random.next());
             let body = json!({ "views": { "v": { "map": map } } });
             define_by(&world, &mut random, Some(address), "_design/mortal", Some(body)).await;
@@ -177,35 +172,27 @@ async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal) -> M
         }
         world.servers.lock().unwrap().retain(|server| *server != address);
         drop(mortal);
-        world.kills.fetch_add(1, Ordering::SeqCst);
+        world.torture.count("kills");
         mortal = Mortal::start(&store).await;
         world.servers.lock().unwrap().push(mortal.process().server.address);
-        sleep(length() / 4).await;
+        world.torture.pass(pause).await;
     }
 }
 
 async fn torture(store: Store, is_partitioned: bool) {
     log();
     let store = Arc::new(store);
-    let seed = std::env::var("FLATBED_TEST_SEED").ok();
-    let seed = seed.map_or(1, |text| text.parse().expect("FLATBED_TEST_SEED is a number"));
-    println!("FLATBED_TEST_SEED={seed}");
+    let (seed, length) = (seed(1), length(3.0));
     // Alone at first, so that it follows all groups.
     let mortal = Mortal::start(&store).await;
     let world = Arc::new(World {
         servers: Mutex::new(vec![mortal.process().server.address]),
         is_partitioned,
-        is_over: AtomicBool::new(false),
-        writes: AtomicU64::new(0),
-        refused: AtomicU64::new(0),
-        asked: AtomicU64::new(0),
-        unavailable: AtomicU64::new(0),
-        lost: AtomicU64::new(0),
-        kills: AtomicU64::new(0),
-        queries: AtomicU64::new(0),
-        definitions: AtomicU64::new(0),
+        torture: Torture::new(SHOWN),
+        running: RunningTime::start(),
         seed,
     });
+    let torture = &world.torture;
     let mut random = Random(world.seed);
     let database = format!("/db?partitioned={is_partitioned}");
     assert_eq!(world.call(&mut random, Method::PUT, &database, &Value::Null).await.0, 201);
@@ -223,21 +210,19 @@ async fn torture(store: Store, is_partitioned: bool) {
     world.servers.lock().unwrap().extend(processes.iter().map(|process| process.server.address));
     let mut tasks = Vec::new();
     for number in 0..WRITERS {
-        tasks.push(tokio::spawn(write_hot(world.clone(), number)));
-        tasks.push(tokio::spawn(write_own(world.clone(), number)));
+        tasks.push(tokio::spawn(torture.part(write_hot(world.clone(), number))));
+        tasks.push(tokio::spawn(torture.part(write_own(world.clone(), number))));
     }
-    tasks.push(tokio::spawn(redefine(world.clone())));
-    let killer = tokio::spawn(kill_builders(world.clone(), store.clone(), mortal));
-    sleep(length()).await;
-    // They write until one has died at least.
-    while !killer.is_finished() && world.kills.load(Ordering::SeqCst) == 0 {
-        sleep(Duration::from_millis(10)).await;
-    }
-    world.is_over.store(true, Ordering::SeqCst);
+    tasks.push(tokio::spawn(torture.part(redefine(world.clone()))));
+    let killer = kill_builders(world.clone(), store.clone(), mortal, length / 4);
+    let killer = tokio::spawn(torture.part(killer));
+    torture.until_shown(length).await;
+    torture.end();
     for task in tasks {
         task.await.expect("a task is done");
     }
     let mortal = killer.await.expect("the last one lives");
+    torture.must_have_shown();
     let documents = documents(&world, &mut random).await;
     for design in DESIGNS {
         define(&world, &mut random, design.id, Some((design.body)(1))).await;
@@ -253,21 +238,10 @@ async fn torture(store: Store, is_partitioned: bool) {
     for (base, documents) in world.asked_together(&documents) {
         must_find(&world, &mut random, &base, &documents).await;
     }
-    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    println!(
-        "{:?}: {} writes, {} refused, {} queries, {} definitions; {} servers killed, {} requests lost by it, {} of {} answered 503",
-        length(),
-        count(&world.writes),
-        count(&world.refused),
-        count(&world.queries),
-        count(&world.definitions),
-        count(&world.kills),
-        count(&world.lost),
-        count(&world.unavailable),
-        count(&world.asked),
-    );
+    println!("{length:?}: {:?}", torture.counts());
     // Where all is given up nothing is shown.
-    assert!(count(&world.unavailable) * 100 <= count(&world.asked), "more than one of a hundred was answered 503");
+    let (unavailable, requests) = (torture.counted("answered 503"), torture.counted("requests"));
+    assert!(unavailable * 100 <= requests, "more than one of a hundred was answered 503");
     let report = check_database(&processes[0].layer.database("db"), |_| {}).await.expect("checked");
     assert!(report.is_clean(), "{report:#?}");
     let report = check_namespaces(&processes[0].layer).await.expect("checked");
@@ -378,7 +352,7 @@ async fn define(world: &World, random: &mut Random, id: &str, body: Option<Value
 
 /// The same through one of the servers, if it is named.
 async fn define_by(world: &World, random: &mut Random, on: Option<SocketAddr>, id: &str, body: Option<Value>) {
-    world.definitions.fetch_add(1, Ordering::Relaxed);
+    world.torture.count("definitions");
     loop {
         let path = format!("/db/{id}");
         let (status, found) = world.call_on(random, on, Method::GET, &path, &Value::Null).await;
@@ -409,8 +383,8 @@ async fn define_by(world: &World, random: &mut Random, on: Option<SocketAddr>, i
 /// Creates, changes and drops what does not stay.
 async fn redefine(world: Arc<World>) {
     let mut random = Random(world.seed ^ 77);
-    while !world.is_over.load(Ordering::SeqCst) {
-        let design = &DESIGNS[random.below(DESIGNS.len() as u64) as usize];
+    while !world.torture.is_over() {
+        let design = random.one_of(DESIGNS);
         if !design.stays {
             let body = random.percent(70).then(|| (design.body)(random.next()));
             define(&world, &mut random, design.id, body).await;
@@ -426,7 +400,7 @@ async fn redefine(world: Arc<World>) {
             let (status, answer) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
             assert!(matches!(status, 200 | 404 | 503), "{path}: {status} {answer}");
         }
-        sleep(Duration::from_millis(random.below(300))).await;
+        world.torture.pass(Duration::from_millis(random.below(300))).await;
     }
 }
 
@@ -438,7 +412,7 @@ fn document(random: &mut Random) -> Value {
 /// Writes, deletes and purges documents that others write, too.
 async fn write_hot(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32));
-    while !world.is_over.load(Ordering::SeqCst) {
+    while !world.torture.is_over() {
         let hot = random.below(HOT);
         let path = format!("/db/{}", world.id(&format!("hot{}", hot % 7), hot));
         let (_, found) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
@@ -468,10 +442,10 @@ async fn write_hot(world: Arc<World>, number: u64) {
             }
         };
         match status {
-            200..=202 => world.writes.fetch_add(1, Ordering::Relaxed),
-            404 | 409 | 503 => world.refused.fetch_add(1, Ordering::Relaxed),
+            200..=202 => world.torture.count("writes"),
+            404 | 409 | 503 => world.torture.count("refused"),
             _ => panic!("{path}: {status} {answer}"),
-        };
+        }
     }
 }
 
@@ -480,7 +454,7 @@ async fn write_own(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32) ^ 1);
     // What each is, with its revision; `None`: it may be either.
     let mut own: BTreeMap<String, Option<(Value, String)>> = BTreeMap::new();
-    while !world.is_over.load(Ordering::SeqCst) {
+    while !world.torture.is_over() {
         let id = world.id(&format!("own{:02}", number % 5), number * 100 + random.below(OWN));
         let path = format!("/db/{id}");
         let rev = match own.get(&id) {
@@ -519,14 +493,14 @@ async fn write_own(world: Arc<World>, number: u64) {
             }
             _ => panic!("{path}: {status} {answer}"),
         }
-        world.writes.fetch_add(1, Ordering::Relaxed);
+        world.torture.count("writes");
         ask(&world, &mut random, &id, own.get(&id).and_then(Option::as_ref).map(|(body, _)| body)).await;
     }
 }
 
 /// What a query says of a document that has just been written, or deleted.
 async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>) {
-    world.queries.fetch_add(1, Ordering::Relaxed);
+    world.torture.count("queries");
     if random.percent(50) {
         let path = format!("{}/_design/stays/_view/by_id?key=%22{id}%22", world.base(id));
         let (status, answer) = world.call(random, Method::GET, &path, &Value::Null).await;
@@ -627,13 +601,14 @@ async fn must_find(world: &World, random: &mut Random, base: &str, documents: &[
             "selector": { "kind": kind, "n": { "$gte": 0 } }, "fields": ["_id", "n"], "limit": 10_000,
             "sort": [{ "kind": "asc" }, { "n": "asc" }], "use_index": "_design/by-kind",
         });
-        let deadline = Instant::now() + PATIENCE;
+        let mut waiting = Waiting::begin();
         let answer = loop {
             let (status, answer) = world.call(random, Method::POST, &format!("{base}/_find"), &asked).await;
             if status == 200 {
                 break answer;
             }
-            assert!(status == 503 && Instant::now() < deadline, "{asked}: {status} {answer}");
+            assert_eq!(status, 503, "{asked}: {answer}");
+            waiting.pause(&format!("{asked}: {answer}")).await;
         };
         let found: Vec<(u64, String)> = answer["docs"]
             .as_array()
@@ -643,26 +618,5 @@ async fn must_find(world: &World, random: &mut Random, base: &str, documents: &[
             .collect();
         assert_eq!(found, expected, "{asked}");
         assert!(answer["warning"].is_null(), "{answer}");
-    }
-}
-
-/// SplitMix64 (public domain, by Sebastiano Vigna).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
     }
 }

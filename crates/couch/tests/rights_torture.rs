@@ -46,13 +46,15 @@ use std::time::Duration;
 use canary::Canary;
 use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, pass, seed};
 use model::{DATABASES, Model, Needs, Outcomes, When, database_name, parsed};
 use mortal::Mortal;
 use proof::{Keys, Proof, basic};
 use serde_json::Value;
 use support::{ServerOptions, Store};
 use timeline::Span;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 const CLIENTS: u64 = 16;
 const CHANGERS: u64 = 8;
@@ -61,37 +63,28 @@ const FOLLOWERS: u64 = 40;
 /// How long each phase lasts.
 const PHASE: Duration = Duration::from_secs(3);
 
-/// The counts that a run needs before it may end: without one of them it has shown nothing. Answers are "sure" where the model
-/// knows the right one.
+/// The counts without which a run has shown nothing. Answers are "sure" where the model knows the right one.
 const SHOWN: [&str; 7] =
     ["surely answered", "surely refused", "surely absent", "writes", "feeds that lost their right", "rows", "changes"];
-
-/// A request that takes longer has been forgotten.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_follow_changes() {
     let store = Arc::new(Store::new());
-    torture(&store, seconds(5.0), 1, false).await;
+    torture(&store, length(5.0), 1, false).await;
 }
 
 /// Late and spurious watches, 1007, 1020, 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_follow_changes_under_faults() {
     let Some(store) = Store::with_faults() else { return };
-    torture(&Arc::new(store), seconds(5.0), 2, false).await;
+    torture(&Arc::new(store), length(5.0), 2, false).await;
 }
 
 /// One of the servers is killed again and again, whatever it does, and another one takes its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_follow_changes_beside_servers_that_die() {
     let Some(store) = Store::with_faults() else { return };
-    torture(&Arc::new(store), seconds(5.0), 3, true).await;
-}
-
-fn seconds(short: f64) -> Duration {
-    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
-    Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
+    torture(&Arc::new(store), length(5.0), 3, true).await;
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,7 +125,7 @@ type TokenOf = (usize, usize, usize, Vec<usize>);
 pub(crate) struct World {
     servers: Mutex<Vec<SocketAddr>>,
     may_break: bool,
-    is_over: AtomicBool,
+    torture: Torture,
     is_ended: AtomicBool,
     model: Mutex<Model>,
     keys: Mutex<Keys>,
@@ -148,7 +141,6 @@ pub(crate) struct World {
     /// When a password may be sent that has to be checked: that takes a core for a fifth of a second.
     next_check: Mutex<Instant>,
     canary: Canary,
-    counts: Mutex<BTreeMap<&'static str, u64>>,
     /// Numbers of things that have to be told apart.
     numbers: AtomicU64,
     began: Instant,
@@ -157,7 +149,7 @@ pub(crate) struct World {
 
 impl World {
     fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
+        self.torture.is_over()
     }
 
     fn is_ended(&self) -> bool {
@@ -165,7 +157,7 @@ impl World {
     }
 
     fn count(&self, what: &'static str) {
-        *lock(&self.counts).entry(what).or_default() += 1;
+        self.torture.count(what);
     }
 
     fn number(&self) -> u64 {
@@ -242,7 +234,6 @@ impl World {
 
     /// Something is wrong.
     fn fail(&self, what: &str, needs: Needs, when: When) -> ! {
-        self.is_over.store(true, Ordering::SeqCst);
         let now = Instant::now();
         let ago = |span: Span| (now - span.from, now - span.to);
         let model = lock(&self.model);
@@ -305,7 +296,7 @@ impl Client {
 
     fn server(&mut self) -> SocketAddr {
         let servers = lock(&self.world.servers);
-        servers[self.random.below(servers.len() as u64) as usize]
+        *self.random.one_of(&servers)
     }
 
     /// One request at a server; `None`: the connection broke, and it is not known what came of it.
@@ -344,14 +335,13 @@ impl Client {
 
     /// The same until it has succeeded, or failed with this.
     async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let mut waiting = Waiting::begin();
         loop {
             let answer = self.root(method, path, body).await;
             if let Some(answer) = answer.as_ref().filter(|answer| answer.status < 300 || answer.status == or) {
                 return parsed(&answer.body);
             }
-            assert!(Instant::now() < deadline, "{method} {path}: {answer:?}");
-            sleep(Duration::from_millis(20)).await;
+            waiting.pause(&format!("{method} {path}: {answer:?}")).await;
         }
     }
 }
@@ -362,10 +352,7 @@ fn options() -> ServerOptions {
 }
 
 async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: bool) {
-    let given =
-        std::env::var("FLATBED_TEST_SEED").ok().map(|text| text.parse().expect("FLATBED_TEST_SEED is a number"));
-    let seed = given.unwrap_or(default_seed);
-    println!("FLATBED_TEST_SEED={seed}");
+    let seed = seed(default_seed);
     let layer = store.layer().await;
     let secret = layer.sign_in_state().await.expect("read").0.secrets[0].bytes.clone();
     let first = store.serve_on(layer, options()).await;
@@ -373,7 +360,7 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     let world = Arc::new(World {
         servers: Mutex::new(vec![first.address, second.address()]),
         may_break: dies,
-        is_over: AtomicBool::new(false),
+        torture: Torture::new(SHOWN.into_iter().chain(dies.then_some("kills"))),
         is_ended: AtomicBool::new(false),
         model: Mutex::new(Model::new()),
         keys: Mutex::new(Keys::new(model::KEYS)),
@@ -385,84 +372,43 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
         known: Mutex::default(),
         next_check: Mutex::new(Instant::now()),
         canary: Canary::default(),
-        counts: Mutex::default(),
         numbers: AtomicU64::new(1),
         began: Instant::now(),
         seed,
     });
+    let torture = &world.torture;
+    second.watch(&world);
     change::prepare(&world).await;
     // What was settled is known to all servers.
-    sleep(model::GRACE).await;
-    let mut tasks = tokio::task::JoinSet::new();
-    let mut canaries = tokio::task::JoinSet::new();
+    pass(model::GRACE).await;
+    let (mut tasks, mut canaries) = (JoinSet::new(), JoinSet::new());
     canaries.spawn(canary::timers(world.clone()));
     canaries.spawn(canary::reads(world.clone(), store.layer().await));
-    let mut followers = tokio::task::JoinSet::new();
+    let mut followers = JoinSet::new();
     for number in 0..FOLLOWERS {
-        followers.spawn(follow::Follower::new(&world, number).run());
+        followers.spawn(torture.part(follow::Follower::new(&world, number).run()));
     }
     for number in 0..CLIENTS {
-        tasks.spawn(ask::ask(world.clone(), number));
+        tasks.spawn(torture.part(ask::ask(world.clone(), number)));
     }
     for number in 0..CHANGERS {
-        tasks.spawn(change::change(world.clone(), number));
+        tasks.spawn(torture.part(change::change(world.clone(), number)));
     }
-    let ends = Instant::now() + length;
-    let has_shown = || {
-        let counts = lock(&world.counts);
-        SHOWN.iter().all(|what| counts.contains_key(what))
+    let is_shown = async {
+        torture.until_shown(length).await;
+        torture.end();
     };
-    let mut second = Some(second);
-    loop {
-        // A slow machine goes on until it has shown something.
-        let now = Instant::now();
-        let until = if now < ends || has_shown() { ends } else { ends + PATIENCE };
-        if world.is_over() || now >= until {
-            break;
-        }
-        let pause = if dies { Duration::from_millis(2_500) } else { Duration::from_secs(1) };
-        let over = async {
-            while !world.is_over() {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let _ = timeout(pause.min(until - now), over).await;
-        if dies && let Some(died) = second.take() {
-            lock(&world.servers).retain(|server| *server != died.address());
-            drop(died);
-            let next = Mortal::start(store).await;
-            lock(&world.servers).push(next.address());
-            second = Some(next);
-            world.count("kills");
-        }
-    }
-    world.is_over.store(true, Ordering::SeqCst);
-    while let Some(done) = tasks.join_next().await {
-        went(done);
-    }
+    let (second, ()) = tokio::join!(second.killed_again_and_again(store, &world, dies), is_shown);
+    tasks.join_all().await;
     change::open_all(&world).await;
-    let mut held = Vec::new();
-    while let Some(done) = followers.join_next().await {
-        held.push(went(done));
-    }
+    let held = followers.join_all().await;
     world.is_ended.store(true, Ordering::SeqCst);
-    while let Some(done) = canaries.join_next().await {
-        went(done);
-    }
+    canaries.join_all().await;
     compare(&world, held).await;
-    let counts = lock(&world.counts).clone();
-    println!("{counts:?}");
-    // Else nothing was shown.
-    for what in SHOWN {
-        assert!(counts.contains_key(what), "{what}: {counts:?}");
-    }
+    println!("{:?}", torture.counts());
+    torture.must_have_shown();
     drop(second);
     first.stop().await;
-}
-
-/// What a task has given; where it has failed, this fails as well.
-fn went<T>(done: Result<T, tokio::task::JoinError>) -> T {
-    done.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
 }
 
 /// What the databases hold, and what followers and writers know.
@@ -503,35 +449,10 @@ async fn compare(world: &Arc<World>, held: Vec<follow::Held>) {
     }
 }
 
-/// SplitMix64 (public domain, by Sebastiano Vigna).
-pub(crate) struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn index(&mut self, end: usize) -> usize {
-        self.below(end as u64) as usize
-    }
-
-    fn percent(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    /// So many different ones below a bound, or fewer.
-    fn some(&mut self, count: u64, end: usize) -> Vec<usize> {
-        let mut found: Vec<usize> = (0..self.below(count + 1)).map(|_| self.index(end)).collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-    }
+/// So many different numbers below a bound, or fewer.
+fn some(random: &mut Random, count: u64, end: usize) -> Vec<usize> {
+    let mut found: Vec<usize> = (0..random.below(count + 1)).map(|_| random.index(end)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }

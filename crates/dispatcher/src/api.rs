@@ -2,7 +2,7 @@
 //! stands in the leases.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value as Flat, parse};
 use flatbed_layer::Error as LayerError;
@@ -263,9 +263,9 @@ impl Dispatcher {
             check(scripts, TRYING, source).await.map_err(|error| bad(error.to_string()))?;
         }
         let mut results = Vec::with_capacity(documents.len());
-        let until = Instant::now() + TRYING_MAX;
+        let until = self.clock().now() + TRYING_MAX;
         for document in documents {
-            if Instant::now() >= until {
+            if self.clock().now() >= until {
                 return Err(bad("the mapping's function takes too long to be tried on so many documents".to_owned()));
             }
             results.push(tried(&mapping, scripts, &self.options.memory, document).await);

@@ -8,7 +8,6 @@ use flatbed_worker::queue::Entry;
 use flatbed_worker::secret::Redactor;
 use hyper::Method;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::Dispatcher;
 use crate::api::{ApiError, Refusal, Result, order};
@@ -245,7 +244,7 @@ impl Dispatcher {
         let order = Order { entries: vec![id.to_owned()], ..order(Do::Replay) };
         self.give_order(&job, &order, None).await?;
         let wait = Duration::from_secs(wait_seconds.unwrap_or(WAIT_SECONDS).min(WAIT_SECONDS_MAX));
-        let begun = Instant::now();
+        let begun = self.clock().now();
         loop {
             let Some(now) = self.store.get(id).await? else {
                 return Ok((200, json!({"ok": true, "state": "delivered"})));
@@ -256,10 +255,10 @@ impl Dispatcher {
                 let answer = json!({"ok": false, "state": of("state"), "reason": of("reason"), "error": of("error")});
                 return Ok((200, answer));
             }
-            if begun.elapsed() >= wait {
+            if self.clock().since(begun) >= wait {
                 return Ok((202, json!({"ok": true, "state": "ordered"})));
             }
-            tokio::time::sleep(LOOK).await;
+            self.clock().sleep(LOOK).await;
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_layer::WORKER;
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::{CHECKPOINT, Do, JOB, Order, QueuePart};
@@ -47,6 +48,7 @@ struct UnderWay {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Entries {
+    clock: Clock,
     store: Store,
     job: String,
     settings: QueuePart,
@@ -64,10 +66,6 @@ pub(crate) struct Entries {
     metrics: Arc<Metrics>,
 }
 
-fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 impl Entries {
     pub(crate) fn new(
         store: Store,
@@ -75,8 +73,10 @@ impl Entries {
         settings: QueuePart,
         orders: watch::Receiver<Vec<Order>>,
         metrics: Arc<Metrics>,
+        clock: &Clock,
     ) -> Entries {
         Entries {
+            clock: clock.clone(),
             store,
             job: job.to_owned(),
             settings,
@@ -169,10 +169,10 @@ impl Entries {
                 continue;
             }
             let Some(mut under_way) = self.under_way.take().or_else(|| self.next_order()) else { break };
-            let is_hasty = self.not_before.is_some_and(|at| Instant::now() < at);
+            let is_hasty = self.not_before.is_some_and(|at| self.clock.now() < at);
             if is_hasty && wanted.is_empty() {
                 if let Some(at) = self.not_before.take() {
-                    tokio::time::sleep_until(at).await;
+                    self.clock.sleep_until(at).await;
                 }
             } else if is_hasty {
                 self.under_way = Some(under_way);
@@ -201,7 +201,7 @@ impl Entries {
                 bytes += found.entry.doc_data.len();
                 wanted.push(found);
                 if let Some(per_second) = per_second {
-                    self.not_before = Some(Instant::now() + Duration::from_secs(1) / per_second.max(1));
+                    self.not_before = Some(self.clock.now() + Duration::from_secs(1) / per_second.max(1));
                 }
             }
         }
@@ -217,15 +217,15 @@ impl Entries {
 
     /// Takes away what may go by itself.
     async fn sweep(&mut self) -> Result<(), StoreError> {
-        let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
+        let is_due = self.swept_at.is_none_or(|at| self.clock.since(at) >= SWEEP_EVERY);
         if !is_due {
             return Ok(());
         }
-        self.swept_at = Some(Instant::now());
+        self.swept_at = Some(self.clock.now());
         let states: &[&str] =
             if self.settings.drop_waiting { &["overtaken", "waiting", "exhausted"] } else { &["overtaken"] };
         for state in states {
-            let asked = expired(&self.job, state, now(), SWEPT_MAX);
+            let asked = expired(&self.job, state, self.clock.unix_seconds(), SWEPT_MAX);
             let answer = self.store.call(Method::POST, "/_find", Some(&asked)).await?;
             let gone = self.store.delete_found(&answer).await?;
             if *state != "overtaken" {

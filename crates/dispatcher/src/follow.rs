@@ -11,7 +11,6 @@ use flatbed_jobs::{Backoff, Failure, Job, LeaseError, Next, Run, Status, supervi
 use flatbed_layer::{ChangesQuery, Layer, Since, WORKER, Wait};
 use hyper::Method;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::Dispatcher;
 use crate::board::Board;
@@ -187,7 +186,7 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
 /// Looks at the leases of all jobs that other processes run, in few reads.
 async fn watch_leases(dispatcher: &Arc<Dispatcher>) {
     loop {
-        tokio::time::sleep(dispatcher.lease() / 4).await;
+        dispatcher.clock().sleep(dispatcher.lease() / 4).await;
         if let Err(error) = look_at_leases(dispatcher).await {
             tracing::debug!(%error, "the leases of jobs could not be read");
         }
@@ -204,7 +203,7 @@ async fn look_at_leases(dispatcher: &Dispatcher) -> Result<(), LeaseError> {
     let mut after: Option<String> = None;
     loop {
         let page = dispatcher.home.page(after.as_deref()).await?;
-        let now = Instant::now();
+        let now = dispatcher.clock().now();
         let Some((last, _)) = page.last() else { break };
         after = Some(last.clone());
         for (id, found) in page {
@@ -214,7 +213,7 @@ async fn look_at_leases(dispatcher: &Dispatcher) -> Result<(), LeaseError> {
         }
     }
     for job in waiting.into_values() {
-        job.claim.note(None, Instant::now());
+        job.claim.note(None, dispatcher.clock().now());
     }
     Ok(())
 }

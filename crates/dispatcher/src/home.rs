@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use crate::leases;
 use crate::store::{Store, StoreError};
-use crate::work::now;
 
 /// Epochs this far ahead of the clock, in seconds, are nobody's: whoever writes one would leave none to those that come after.
 const AHEAD_MAX: u64 = 86_400;
@@ -54,19 +53,19 @@ pub(crate) fn epoch_of(state: &[u8]) -> u64 {
 }
 
 impl Given {
-    /// To whoever takes a lease with such a state now.
-    pub(crate) fn of(state: &[u8]) -> Given {
+    /// To whoever takes a lease with such a state at a time, in seconds since 1970.
+    pub(crate) fn of(state: &[u8], now: u64) -> Given {
         // The time is above what a lease had that is gone with its job.
-        let epoch = epoch_of(state).saturating_add(1).max(now());
+        let epoch = epoch_of(state).saturating_add(1).max(now);
         Given { epoch, told: serde_json::from_slice(state).ok() }
     }
 }
 
-/// Whether a new state may replace the one that was found: not one of an older epoch that comes late, and no epoch out of
+/// Whether a new state may replace the one that was found at a time: not one of an older epoch that comes late, and no epoch out of
 /// turn.
-fn may_follow(found: &[u8], told: &[u8]) -> bool {
+fn may_follow(found: &[u8], told: &[u8], now: u64) -> bool {
     let (found, told) = (epoch_of(found), epoch_of(told));
-    found <= told && told <= found.saturating_add(1).max(now().saturating_add(AHEAD_MAX))
+    found <= told && told <= found.saturating_add(1).max(now.saturating_add(AHEAD_MAX))
 }
 
 impl Home {
@@ -125,7 +124,7 @@ impl Leases for Home {
         match self {
             Home::Here { layer, actor } => match take_here(layer, actor, id, owner, stale).await? {
                 TakenLease::Ours(lease) => {
-                    let state = serde_json::to_vec(&Given::of(&lease.state));
+                    let state = serde_json::to_vec(&Given::of(&lease.state, layer.clock().unix_seconds()));
                     let state = state.map_err(|error| LeaseError::Storage(error.into()))?;
                     Ok(TakenLease::Ours(Lease { state, ..lease }))
                 }
@@ -141,7 +140,8 @@ impl Leases for Home {
         match self {
             Home::Here { layer, actor } => {
                 let database = Home::database(layer, actor);
-                let may_follow = |found: &[u8]| may_follow(found, state);
+                let now = layer.clock().unix_seconds();
+                let may_follow = |found: &[u8]| may_follow(found, state, now);
                 match database.hold_lease_after(id, owner, state, release, &may_follow).await {
                     Err(flatbed_layer::Error::DatabaseNotFound) => Err(LeaseError::Gone),
                     held => held.map_err(|error| LeaseError::Storage(error.into())),
@@ -158,6 +158,8 @@ impl HoldMany for Home {
     async fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> Result<Vec<bool>, LeaseError> {
         match self {
             Home::Here { layer, actor } => {
+                let now = layer.clock().unix_seconds();
+                let may_follow = |found: &[u8], told: &[u8]| may_follow(found, told, now);
                 match Home::database(layer, actor).hold_leases_after(owner, holds, &may_follow).await {
                     Err(flatbed_layer::Error::DatabaseNotFound) => Err(LeaseError::Gone),
                     held => held.map_err(|error| LeaseError::Storage(error.into())),
@@ -184,11 +186,12 @@ mod tests {
 
     #[test]
     fn epochs_rise() {
-        let given = Given::of(br#"{"epoch":7,"node":"x"}"#);
-        assert!(given.epoch >= now() && given.told.unwrap()["node"] == "x");
-        let ahead = now() + 1_000;
-        assert_eq!(Given::of(format!("{{\"epoch\":{ahead}}}").as_bytes()).epoch, ahead + 1);
-        assert!(Given::of(b"\xff").told.is_none() && Given::of(b"").epoch >= now());
+        const NOW: u64 = 1_700_000_000;
+        let given = Given::of(br#"{"epoch":7,"node":"x"}"#, NOW);
+        assert!(given.epoch == NOW && given.told.unwrap()["node"] == "x");
+        let ahead = NOW + 1_000;
+        assert_eq!(Given::of(format!("{{\"epoch\":{ahead}}}").as_bytes(), NOW).epoch, ahead + 1);
+        assert!(Given::of(b"\xff", NOW).told.is_none() && Given::of(b"", NOW).epoch == NOW);
         let told = |epoch: u64| format!("{{\"epoch\":{epoch}}}").into_bytes();
         for (found, comes, may) in [
             (told(7), told(7), true),
@@ -196,12 +199,12 @@ mod tests {
             // What was sent under an older one comes late.
             (told(8), told(7), false),
             (told(8), b"{}".to_vec(), false),
-            (Vec::new(), told(now()), true),
+            (Vec::new(), told(NOW), true),
             // It would be the last.
             (told(7), told(u64::MAX), false),
             (told(u64::MAX - 1), told(u64::MAX), true),
         ] {
-            assert_eq!(may_follow(&found, &comes), may, "{found:?} {comes:?}");
+            assert_eq!(may_follow(&found, &comes, NOW), may, "{found:?} {comes:?}");
         }
     }
 }

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_client::Url;
+use flatbed_clock::Clock;
 use flatbed_javascript::Runner;
 use flatbed_jobs::{Backoff, Owner, Status, Together};
 use flatbed_layer::{Layer, ServerActor};
@@ -80,7 +81,8 @@ pub struct DispatcherOptions {
     pub backoff: Backoff,
     /// What jobs may hold of documents, all together.
     pub memory: Memory,
-    /// Where secrets lie, where files are written, and what may be reached.
+    /// Where secrets lie, where files are written, and what may be reached. Its clock is the process's: the layer's, where there
+    /// is one.
     pub reach: Reach,
     /// What runs functions of mappings; without it jobs that have one are broken.
     pub scripts: Option<Scripts>,
@@ -136,7 +138,8 @@ fn reach(secrets: Secrets, files: Option<std::path::PathBuf>, network: Network, 
     let dial = outward(network.clone(), tls.clone());
     let (addresses, authorities) = (judged(network), tls.authorities());
     let turns = Turns::default();
-    Reach { secrets, files, turns, dial, secure: over(tls), addresses, authorities, local: Some(local) }
+    let (secure, local, clock) = (over(tls), Some(local), Clock::system());
+    Reach { secrets, files, turns, dial, secure, addresses, authorities, local, clock }
 }
 
 fn outward(network: Network, tls: Tls) -> Dial {
@@ -204,7 +207,8 @@ impl Dispatcher {
     /// # Errors
     /// [`StoreError::Address`].
     pub fn new(layer: Layer, actor: ServerActor, options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
-        Dispatcher::at(|_| Home::Here { layer, actor }, options)
+        let reach = Reach { clock: layer.clock().clone(), ..options.reach };
+        Dispatcher::at(|_| Home::Here { layer, actor }, DispatcherOptions { reach, ..options })
     }
 
     /// Of a process without a storage: what it needs is kept at the server of [`DispatcherOptions::elsewhere`]. Runs nothing yet.
@@ -222,12 +226,13 @@ impl Dispatcher {
             owner = u128::from(std::process::id()).to_le_bytes();
         }
         let nowhere = StoreError::Address("there is no way to this server".to_owned());
-        let store = Store::new(options.reach.local.as_ref().ok_or(nowhere)?)?;
+        let store = Store::new(options.reach.local.as_ref().ok_or(nowhere)?, &options.reach.clock)?;
         let home = home(store.clone());
         let lease_ms = AtomicU64::new(u64::try_from(options.lease.as_millis()).unwrap_or(u64::MAX));
         let rooms = Arc::new(Semaphore::new(options.jobs_max.min(Semaphore::MAX_PERMITS)));
-        let (jobs, leaving, metrics, follower) = (Mutex::default(), Mutex::default(), Arc::default(), Status::new());
-        let leases = Arc::new(Together::new(home.clone()));
+        let (jobs, leaving, metrics) = (Mutex::default(), Mutex::default(), Arc::default());
+        let follower = Status::new(&options.reach.clock);
+        let leases = Arc::new(Together::new(home.clone(), &options.reach.clock));
         Ok(Arc::new(Dispatcher {
             home,
             leases,
@@ -243,6 +248,11 @@ impl Dispatcher {
         }))
     }
 
+    /// The process's clock.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.options.reach.clock
+    }
+
     /// Begins to work off `_worker`. The task is for [`Dispatcher::stop`].
     pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
         tokio::spawn(follow::run(self.clone()))
@@ -251,7 +261,7 @@ impl Dispatcher {
     /// Ends all jobs, each after the batch that is under way.
     pub async fn stop(&self, follower: JoinHandle<()>) {
         self.follower.stop();
-        if tokio::time::timeout(STOP_MAX, follower).await.is_err() {
+        if self.clock().timeout(STOP_MAX, follower).await.is_err() {
             tracing::warn!("jobs of the worker did not end in time; they go on from their last checkpoints");
         }
     }

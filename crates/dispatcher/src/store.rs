@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
+use flatbed_clock::Clock;
 use flatbed_layer::WORKER;
 use flatbed_worker::connect::Local;
 use flatbed_worker::peer::{Bounds, Peer, PeerError};
@@ -84,13 +85,14 @@ pub(crate) fn set(value: &mut Value, name: &str, to: impl Into<Value>) {
 }
 
 impl Store {
-    /// Of a server that answers as to an administrator.
+    /// Of a server that answers as to an administrator, in a time by this clock.
     ///
     /// # Errors
     /// [`StoreError::Address`].
-    pub fn new(server: &Local) -> Result<Store> {
+    pub fn new(server: &Local, clock: &Clock) -> Result<Store> {
         let peer = server.peer(WORKER, HeaderMap::new());
-        Ok(Store(Arc::new(peer.map_err(|error| StoreError::Address(error.to_string()))?)))
+        let peer = peer.map_err(|error| StoreError::Address(error.to_string()))?;
+        Ok(Store(Arc::new(peer.timed_by(clock.clone()))))
     }
 
     /// Asks for something: its status and the JSON that it answers.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_jobs::{Claim, Failure, Job, Next, Room, Run, Status, lead};
@@ -15,7 +15,6 @@ use flatbed_worker::run::{End, Held, Runner};
 use flatbed_worker::script::ScriptError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 
 use crate::Dispatcher;
 use crate::entries::{Entries, end_order};
@@ -102,10 +101,6 @@ pub struct Followed {
     shown: Mutex<Shown>,
 }
 
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 impl Followed {
     pub(crate) fn new(
         dispatcher: &Dispatcher,
@@ -113,15 +108,16 @@ impl Followed {
         fingerprint: String,
         orders: Vec<Order>,
     ) -> Arc<Followed> {
+        let clock = dispatcher.clock();
         Arc::new(Followed {
             id: format!("{JOB}{}", description.id),
             description: Arc::new(description),
             fingerprint,
             orders: watch::Sender::new(orders),
             woken: Arc::default(),
-            progress: Arc::default(),
-            status: Status::new(),
-            claim: Arc::new(Claim::new(dispatcher.owner, dispatcher.lease())),
+            progress: Arc::new(Progress::new(clock.clone())),
+            status: Status::new(clock),
+            claim: Arc::new(Claim::new(dispatcher.owner, dispatcher.lease(), clock)),
             node: dispatcher.node(),
             shown: Mutex::default(),
         })
@@ -184,7 +180,7 @@ impl Followed {
             outages: progress.outages(),
             attachments: progress.attachments(),
             errors,
-            at: now(),
+            at: self.status.clock().unix_seconds(),
         }
     }
 
@@ -396,16 +392,18 @@ impl Work {
             description.system.dlq.clone(),
             followed.orders.subscribe(),
             dispatcher.metrics.clone(),
+            dispatcher.clock(),
         );
         let epoch = followed.shown().epoch;
         let (source, target, redactor) = (connected.source, connected.target, connected.redactor);
         let mut runner = Runner::new(&description, source, target, queue, redactor, stopping, epoch)
+            .timed_by(dispatcher.clock().clone())
             .telling(followed.progress.clone())
             .woken_by(followed.woken.clone())
             .sharing(dispatcher.options.memory.clone())
             .while_held(Held::new({
-                let claim = followed.claim.clone();
-                move || claim.is_valid(Instant::now())
+                let (claim, clock) = (followed.claim.clone(), dispatcher.clock().clone());
+                move || claim.is_valid(clock.now())
             }));
         if let Some(scripts) = &dispatcher.options.scripts {
             runner = runner.running(scripts.clone());

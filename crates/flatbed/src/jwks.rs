@@ -121,8 +121,10 @@ where
 
 #[cfg(test)]
 mod tests {
+    use flatbed_testkit::{pass, soon};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio::sync::watch;
 
     use super::*;
 
@@ -161,37 +163,45 @@ mod tests {
         assert!(is_url("https://a.example/x") && !is_url("a.json") && !is_url("file:///a") && !is_url("http:///"));
     }
 
-    /// Answers one request with a head and then `piece` again and again until the other side has gone; how much it took.
-    async fn endless(head: &'static str, piece: Vec<u8>, pause: Duration) -> (Fetch, tokio::task::JoinHandle<usize>) {
+    /// Answers one request with a head and then `piece` again and again until the other side has gone; how much it took by
+    /// now, and in the end.
+    async fn endless(
+        head: &'static str,
+        piece: Vec<u8>,
+        pause: Duration,
+    ) -> (Fetch, watch::Receiver<usize>, tokio::task::JoinHandle<usize>) {
+        let (by_now, taken) = watch::channel(0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let served = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             assert!(stream.read(&mut [0; 1_024]).await.unwrap() > 0);
-            let mut taken = 0;
             stream.write_all(head.as_bytes()).await.unwrap();
             while stream.write_all(&piece).await.is_ok() {
-                taken += piece.len();
-                tokio::time::sleep(pause).await;
+                by_now.send_modify(|taken| *taken += piece.len());
+                pass(pause).await;
             }
-            taken
+            *by_now.borrow()
         });
-        (from_url(&format!("http://{address}/"), None), served)
+        (from_url(&format!("http://{address}/"), None), taken, served)
     }
 
     #[tokio::test]
     async fn what_has_no_end() {
         // Neither a body nor a head is taken beyond its bound, and the connection ends with the answer.
-        let (fetch, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '; 10_000], Duration::ZERO).await;
+        let (fetch, _, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '; 10_000], Duration::ZERO).await;
         assert!(fetch().await.unwrap_err().contains("length limit"));
         assert!(served.await.unwrap() < 64_000_000);
-        let (fetch, served) = endless("HTTP/1.1 200 OK\r\nx: ", vec![b'y'; 10_000], Duration::ZERO).await;
+        let (fetch, _, served) = endless("HTTP/1.1 200 OK\r\nx: ", vec![b'y'; 10_000], Duration::ZERO).await;
         assert!(fetch().await.is_err());
         assert!(served.await.unwrap() < 64_000_000);
         // Who waits no longer leaves no connection behind.
         let pause = Duration::from_millis(10);
-        let (fetch, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '], pause).await;
-        assert!(tokio::time::timeout(Duration::from_secs(5), fetch()).await.is_err());
-        assert!(served.await.unwrap() > 0);
+        let (fetch, mut taken, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '], pause).await;
+        tokio::select! {
+            answer = fetch() => panic!("it has an end: {answer:?}"),
+            some = soon(taken.wait_for(|taken| *taken > 3)) => drop(some.unwrap()),
+        }
+        soon(served).await.unwrap();
     }
 }

@@ -2,52 +2,12 @@
 //! that `FLATBED_CLUSTER_FILE` names, under a prefix of the test's own.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
-use std::sync::{Arc, OnceLock};
-
-use foundationdb::api::NetworkAutoStop;
+use flatbed_testkit::Storage;
 use foundationdb::options::{ConflictRangeType, MutationType, StreamingMode};
 use foundationdb::tuple::pack;
 use foundationdb::{Database, FdbError, KeySelector, RangeOption, Transaction};
 use futures::TryStreamExt;
 use futures::executor::block_on;
-
-struct Process {
-    database: Arc<Database>,
-    cluster_file: String,
-    _network: NetworkAutoStop,
-    _directory: tempfile::TempDir,
-}
-
-static PROCESS: OnceLock<Process> = OnceLock::new();
-
-/// The database, and a prefix which only the test of this name writes under.
-fn open(test: &str) -> (Arc<Database>, Vec<u8>) {
-    let process = PROCESS.get_or_init(|| {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let path = match std::env::var("FLATBED_CLUSTER_FILE") {
-            Ok(path) => path,
-            Err(_) => {
-                let path = directory.path().join("fdb.cluster");
-                std::fs::write(&path, "embedded:test@data\n").expect("written");
-                foundationdb_sys::backend::select(foundationdb_sys::backend::Backend::Embedded).expect("chosen first");
-                path.to_str().expect("UTF-8").to_owned()
-            }
-        };
-        // SAFETY: once in the process; foundationdb-sys stops it when the process ends.
-        let network = unsafe { foundationdb::boot() };
-        let database = Arc::new(Database::from_path(&path).expect("opened"));
-        Process { database, cluster_file: path, _network: network, _directory: directory }
-    });
-    let prefix = format!("foundationdb-sys/{test}/").into_bytes();
-    block_on(process.database.run(|trx, _| {
-        let mut end = prefix.clone();
-        end.push(0xFF);
-        trx.clear_range(&prefix, &end);
-        async { Ok(()) }
-    }))
-    .expect("cleared");
-    (process.database.clone(), prefix)
-}
 
 fn key(prefix: &[u8], rest: impl AsRef<[u8]>) -> Vec<u8> {
     [prefix, rest.as_ref()].concat()
@@ -71,7 +31,8 @@ fn fill(database: &Database, prefix: &[u8], count: usize) {
 
 #[test]
 fn keys_are_set_read_and_cleared() {
-    let (database, prefix) = open("set");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let (a, b) = (key(&prefix, "a"), key(&prefix, "b"));
     let trx = create(&database);
     trx.set(&a, b"1");
@@ -95,7 +56,8 @@ fn every_streaming_mode_reads_a_whole_range_both_ways() {
         println!("skipped: the streams of the crate foundationdb end at a page without rows");
         return;
     }
-    let (database, prefix) = open("range");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     fill(&database, &prefix, 1_000);
     let mut end = prefix.clone();
     end.push(0xFF);
@@ -132,7 +94,8 @@ fn every_streaming_mode_reads_a_whole_range_both_ways() {
 
 #[test]
 fn selectors_resolve_by_order_and_offset() {
-    let (database, prefix) = open("selectors");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     fill(&database, &prefix, 10);
     let at = |i: usize| key(&prefix, format!("{i:04}"));
     let trx = create(&database);
@@ -148,7 +111,8 @@ fn selectors_resolve_by_order_and_offset() {
 
 #[test]
 fn atomic_operations_combine() {
-    let (database, prefix) = open("atomic");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let counter = key(&prefix, "counter");
     for expected in 1..=3u64 {
         let trx = create(&database);
@@ -178,7 +142,8 @@ fn atomic_operations_combine() {
 
 #[test]
 fn a_conflicting_commit_is_refused_and_can_be_retried() {
-    let (database, prefix) = open("conflict");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let (read, written) = (key(&prefix, "read"), key(&prefix, "written"));
     let trx = create(&database);
     block_on(trx.get(&read, false)).expect("read");
@@ -216,10 +181,10 @@ fn a_conflicting_commit_is_refused_and_can_be_retried() {
 
 #[test]
 fn an_error_that_is_not_retryable_comes_back_from_on_error() {
-    let (database, _) = open("on_error");
-    let error = block_on(create(&database).on_error(FdbError::from_code(2101))).expect_err("not retryable");
+    let Storage { fdb: database, .. } = &Storage::new();
+    let error = block_on(create(database).on_error(FdbError::from_code(2101))).expect_err("not retryable");
     assert_eq!(error.code(), 2101);
-    block_on(create(&database).on_error(FdbError::from_code(1007))).expect("retryable");
+    block_on(create(database).on_error(FdbError::from_code(1007))).expect("retryable");
     assert_eq!(
         FdbError::from_code(1020).message(),
         "Transaction not committed due to conflict with another transaction"
@@ -228,7 +193,8 @@ fn an_error_that_is_not_retryable_comes_back_from_on_error() {
 
 #[test]
 fn versionstamps_are_the_commits() {
-    let (database, prefix) = open("versionstamp");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let trx = create(&database);
     let stamped_value = key(&prefix, "value");
     trx.atomic_op(&stamped_value, &[0; 14], MutationType::SetVersionstampedValue);
@@ -247,7 +213,8 @@ fn versionstamps_are_the_commits() {
 
 #[test]
 fn a_watch_fires_on_a_change() {
-    let (database, prefix) = open("watch");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let watched = key(&prefix, "watched");
     let trx = create(&database);
     let watch = trx.watch(&watched);
@@ -265,7 +232,8 @@ fn a_watch_fires_on_a_change() {
 
 #[test]
 fn read_versions_are_shared() {
-    let (database, prefix) = open("read_version");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let changed = key(&prefix, "changed");
     let first = create(&database);
     let version = block_on(first.get_read_version()).expect("a version");
@@ -280,7 +248,8 @@ fn read_versions_are_shared() {
 
 #[test]
 fn many_threads_count_together() {
-    let (database, prefix) = open("threads");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let counter = key(&prefix, "counter");
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -305,7 +274,8 @@ fn many_threads_count_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn futures_wake_tokio_tasks() {
-    let (database, prefix) = open("tokio");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let tasks = (0..64u32).map(|i| {
         let (database, key) = (database.clone(), key(&prefix, i.to_be_bytes()));
         tokio::spawn(async move {
@@ -323,7 +293,8 @@ async fn futures_wake_tokio_tasks() {
 
 #[test]
 fn a_mapped_range_reads_an_index_and_its_records() {
-    let (database, prefix) = open("mapped");
+    let storage = Storage::new();
+    let (database, prefix) = (storage.fdb.clone(), storage.root.clone());
     let text = String::from_utf8(prefix).expect("UTF-8");
     let trx = create(&database);
     for id in 0..20 {
@@ -359,14 +330,17 @@ fn a_mapped_range_reads_an_index_and_its_records() {
 
 #[test]
 fn special_keys_tell_the_way_and_the_state() {
-    let (database, _) = open("special");
-    let told = |name: &str| get(&database, &[b"\xff\xff/", name.as_bytes()].concat()).expect("a value");
-    let cluster_file = &PROCESS.get().expect("opened").cluster_file;
-    assert_eq!(told("cluster_file_path"), cluster_file.as_bytes());
+    let Storage { fdb: database, .. } = &Storage::new();
+    let told = |name: &str| get(database, &[b"\xff\xff/", name.as_bytes()].concat()).expect("a value");
+    let path = String::from_utf8(told("cluster_file_path")).expect("UTF-8");
+    match std::env::var("FLATBED_CLUSTER_FILE") {
+        Ok(given) => assert_eq!(path, given),
+        Err(_) => assert_eq!(std::fs::read_to_string(path).expect("a file"), "embedded:test@data\n"),
+    }
     assert!(told("connection_string").contains(&b'@'));
     let status = String::from_utf8(told("status/json")).expect("UTF-8");
     assert!(status.starts_with('{') && status.contains("\"database_status\""), "{status}");
-    let trx = create(&database);
+    let trx = create(database);
     let code = |key: &[u8]| block_on(trx.get(key, false)).err().map(|error| error.code());
     assert_eq!(code(b"\xff\xff/no module"), Some(2113));
 }

@@ -1,8 +1,7 @@
 //! Documents as they come in.
 
-use std::time::SystemTime;
-
 use flatbed_channels::Expiry;
+use flatbed_clock::Clock;
 use flatbed_documents::Written;
 use flatbed_layer::json::Value;
 use flatbed_layer::{DocumentId, Edit, EditParts, REVS_LIMIT_MAX, RevId};
@@ -18,19 +17,23 @@ const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn edit_of<'b>(value: Value<'b>, id: Option<&str>, new_edits: bool) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+pub(crate) fn edit_of<'b>(
+    value: Value<'b>,
+    id: Option<&str>,
+    new_edits: bool,
+    clock: &Clock,
+) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     if value.get("_removed").is_some_and(|removed| *removed != Value::Bool(false)) {
         return Err(Failure::not_found("Document revision is not accessible"));
     }
     if let Some(expiry) = value.get("_exp") {
-        let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
-        Expiry::parse(expiry, now_s).map_err(|error| Failure::bad_request(error.to_string()))?;
+        Expiry::parse(expiry, clock.unix_seconds()).map_err(|error| Failure::bad_request(error.to_string()))?;
     }
     let is_revisions = |value: &Value<'_>| matches!(value, Value::Object(_));
     if !new_edits && !value.get("_revisions").is_none_or(is_revisions) {
         return Err(bad_revisions());
     }
-    let mut parts = EditParts::from_json(value)?;
+    let mut parts = EditParts::from_json(value, clock)?;
     let written = flatbed_documents::written(parts.attachments.take())?;
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = parts.rev.filter(|_| new_edits);

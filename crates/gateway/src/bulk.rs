@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use flatbed_clock::Clock;
 use flatbed_documents::{DocumentError, Written, attachment_edits};
 use flatbed_http::Reply;
 use flatbed_layer::json::{Array, Object, Value};
@@ -32,7 +33,7 @@ pub(crate) fn too_many() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("at most {ENTRIES_MAX} entries in a request"))
 }
 
-fn wanted(doc: Value<'_>, new_edits: bool) -> Result<Wanted<'_>> {
+fn wanted<'e>(doc: Value<'e>, new_edits: bool, clock: &Clock) -> Result<Wanted<'e>> {
     let Value::Object(mut members) = doc else {
         return Err(Failure::bad_request("Document body must be JSON"));
     };
@@ -40,7 +41,7 @@ fn wanted(doc: Value<'_>, new_edits: bool) -> Result<Wanted<'_>> {
     members.retain(|(name, value)| name != "_id" || matches!(value, Value::String(_)));
     let doc = Value::Object(members);
     let id = doc.get("_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
-    let made = edit_of(doc, None, new_edits).and_then(|(mut edit, written)| {
+    let made = edit_of(doc, None, new_edits, clock).and_then(|(mut edit, written)| {
         if edit.id.is_empty() {
             if !new_edits {
                 return Err(Failure::bad_request("Invalid doc ID"));
@@ -67,7 +68,9 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     if docs.len() > ENTRIES_MAX {
         return Err(too_many());
     }
-    let wanted: Vec<Wanted<'_>> = docs.into_iter().map(|doc| wanted(doc, new_edits)).collect::<Result<_>>()?;
+    let clock = request.context.clock();
+    let wanted = docs.into_iter().map(|doc| wanted(doc, new_edits, clock));
+    let wanted: Vec<Wanted<'_>> = wanted.collect::<Result<_>>()?;
     let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     let (mut edits, mut rest) = (Vec::new(), Vec::with_capacity(wanted.len()));

@@ -156,7 +156,8 @@ impl Begun {
         let first = feed.next_page().await?;
         shrink(&mut room, bytes_of(&first));
         let left = limit.unwrap_or(u64::MAX);
-        Ok(Begun { form, feed, pages, room, first, left, last_seq, heartbeats: Heartbeats::new(heartbeat), memory })
+        let heartbeats = Heartbeats::new(heartbeat, request.context.clock());
+        Ok(Begun { form, feed, pages, room, first, left, last_seq, heartbeats, memory })
     }
 
     /// Sends it.

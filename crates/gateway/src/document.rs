@@ -142,7 +142,7 @@ pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
 async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let body = request.json().await?;
     let new_edits = request.query.get("new_edits") != Some("false");
-    let (mut edit, written) = edit_of(object(&body.bytes)?, Some(id), new_edits)?;
+    let (mut edit, written) = edit_of(object(&body.bytes)?, Some(id), new_edits, request.context.clock())?;
     if new_edits && edit.parent.is_none() {
         edit.parent = named_rev(&request)?;
     }
@@ -166,7 +166,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
 /// A document whose id may be in its body, or is made here.
 pub(crate) async fn post(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.json().await?;
-    let (mut edit, written) = edit_of(object(&body.bytes)?, None, true)?;
+    let (mut edit, written) = edit_of(object(&body.bytes)?, None, true, request.context.clock())?;
     if edit.id.is_empty() {
         edit.id = new_id()?.into();
     }

@@ -67,7 +67,7 @@ fn is_of(rev: Option<&RevId>, revision: u64) -> bool {
 
 async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let body = request.json().await?;
-    let EditParts { rev, body, .. } = EditParts::from_json(object(&body.bytes)?)?;
+    let EditParts { rev, body, .. } = EditParts::from_json(object(&body.bytes)?, request.context.clock())?;
     let document = write(&request, name, id, rev, body).await?;
     Ok(written(StatusCode::CREATED, &local_id(id), &format!("0-{}", document.revision)))
 }

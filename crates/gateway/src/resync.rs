@@ -72,7 +72,7 @@ pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
     let body = request.json().await?;
     must_have_channels(&database).await?;
     // Attachments would be uploaded, and are nothing to the function but names.
-    let (mut edit, _) = edit_of(object(&body.bytes)?, None, true)?;
+    let (mut edit, _) = edit_of(object(&body.bytes)?, None, true, request.context.clock())?;
     if edit.id.is_empty() {
         edit.id = NO_ID.into();
     }

@@ -413,6 +413,7 @@ pub struct Body {
 #[cfg(test)]
 mod tests {
     use flatbed_flatten::json::Value;
+    use flatbed_testkit::pass;
 
     use super::*;
 
@@ -489,11 +490,11 @@ mod tests {
             memory.grow_coming(&mut held, step * STEP_BYTES, &first).await.unwrap();
         }
         let (go_on, task) = goes_on(&first, held);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         let mut more = Memory::default();
         let refused = memory.grow_coming(&mut more, FREE_BYTES, &second).await;
         assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE, "the first is not slow yet");
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        pass(Duration::from_secs(2)).await;
         memory.grow_coming(&mut more, FREE_BYTES, &second).await.unwrap();
         assert!(!task.await.unwrap(), "it was ended");
         drop((go_on, more));
@@ -520,7 +521,7 @@ mod tests {
         assert_eq!(memory.usage()[2].used, memory.usage()[2].limit);
         let (_go_on, task) = goes_on(&first, room);
         // Nobody waits.
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        pass(Duration::from_secs(20)).await;
         assert!(!task.is_finished());
         let room = memory.upload(true, &second).await.unwrap();
         assert!(!task.await.unwrap(), "it was ended");
@@ -528,7 +529,7 @@ mod tests {
         let task = tokio::spawn(async move {
             let _room = room;
             for _ in 0..100 {
-                second.more(tokio::time::sleep(Duration::from_secs(1)), |()| 70_000).await?;
+                second.more(pass(Duration::from_secs(1)), |()| 70_000).await?;
             }
             Some(())
         });
@@ -557,16 +558,17 @@ mod tests {
         };
         tokio::task::yield_now().await;
         let before = tokio::time::Instant::now();
+        let waited = || tokio::time::Instant::now() - before;
         small.reserve_tree(&memory, &array(5_000), None).await.unwrap();
-        assert_eq!(before.elapsed(), Duration::ZERO, "it found room of its own");
+        assert_eq!(waited(), Duration::ZERO, "it found room of its own");
         assert!(!waits.is_finished());
         // Who has hung up waits no longer.
         drop(there);
         assert_eq!(waits.await.unwrap().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(before.elapsed(), Duration::ZERO);
+        assert_eq!(waited(), Duration::ZERO);
         let refused = Memory::default().reserve_tree(&memory, &array(half), None).await;
         assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(before.elapsed() < ROOM_MAX, "large ones do not stay long in the way");
+        assert!(waited() < ROOM_MAX, "large ones do not stay long in the way");
         // What lasts keeps what it needs.
         let kept = lasts.keep(&memory, 1 << 20).unwrap();
         drop(small);

@@ -102,6 +102,7 @@ impl Gate {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+    use flatbed_testkit::pass;
     use hyper::StatusCode;
     use hyper::body::{Body, Frame};
 
@@ -118,7 +119,7 @@ mod tests {
             counted.fetch_add(1, Ordering::Relaxed);
             let held = Arc::clone(&held);
             Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                pass(Duration::from_millis(5)).await;
                 held.load(Ordering::Relaxed)
             })
         });
@@ -137,18 +138,18 @@ mod tests {
         assert!(is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 0);
         write(None).await;
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        pass(Duration::from_millis(600)).await;
         assert!(is_sent(next().await));
         write(None).await;
         assert!(is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 1);
         // What a follower takes as it comes needs no look, though its answer began long ago.
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        pass(Duration::from_secs(60)).await;
         write(Some(Instant::now())).await;
         assert!(is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 1);
         write(Some(Instant::now())).await;
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        pass(Duration::from_millis(600)).await;
         holds.store(false, Ordering::Relaxed);
         assert!(!is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 2);
@@ -164,11 +165,11 @@ mod tests {
         reply.find_room(&crate::outlet::tests::any()).await.unwrap();
         let mut next = async || std::future::poll_fn(|context| Pin::new(&mut reply.body).poll_frame(context)).await;
         assert!(next().await.unwrap().is_ok());
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        pass(Duration::from_millis(600)).await;
         assert!(next().await.unwrap().is_ok());
         holds.store(false, Ordering::Relaxed);
         assert!(next().await.unwrap().is_ok());
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        pass(Duration::from_millis(600)).await;
         assert!(next().await.unwrap().is_err());
     }
 }

@@ -599,6 +599,8 @@ impl Drop for Outgoing {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use flatbed_testkit::pass;
+
     use super::*;
     use crate::budget::PATIENCE;
 
@@ -624,7 +626,7 @@ pub(crate) mod tests {
         assert!(of_other.try_room(9 * MB).is_some());
         let one = of_one[7].clone();
         let waiting = tokio::spawn(async move { one.room(9 * MB).await });
-        tokio::time::sleep(2 * PATIENCE).await;
+        pass(2 * PATIENCE).await;
         // It waits for those of its own address, of which slow ones are looked for, and not for others'.
         assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
         assert!(Wanted::default().or_of(of_one[0].share.get()).pieces);

@@ -94,6 +94,8 @@ impl Runner {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_testkit::pass;
+
     use super::*;
     use crate::RunnerOptions;
 
@@ -111,7 +113,7 @@ mod tests {
         drop(whole);
         assert!(runner.try_room("c", 10 << 20).is_some());
         let (waited, ()) = tokio::join!(runner.room("a", 10 << 20, true), async {
-            tokio::time::sleep(3 * wait_max).await;
+            pass(3 * wait_max).await;
             drop(held);
         });
         assert!(waited.is_ok());

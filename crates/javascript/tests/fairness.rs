@@ -1,11 +1,17 @@
 //! One database's functions do not keep the others' waiting, and waiting is not running.
 //!
-//! A program of its own: it measures how long calls take, and functions of other tests beside it would take their time.
+//! A program of its own: its endless functions take the processor, and functions of other tests beside it would take theirs.
 #![allow(clippy::expect_used)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flatbed_javascript::{Design, Error, Group, GroupFunctions, RowLimits, Runner, RunnerOptions};
+use flatbed_javascript::{Design, Error, Group, GroupFunctions, Mapped, RowLimits, Runner, RunnerOptions};
+use flatbed_testkit::{PATIENCE, pass, soon, until, until_some};
+
+/// How long an endless function may run: no test waits for that.
+const FOREVER: Duration = PATIENCE.saturating_mul(10);
 
 fn design(database: &str, source: &str) -> Design {
     Design::new(database, format!(r#"{{"filters":{{"f":"{source}"}}}}"#))
@@ -29,33 +35,32 @@ async fn run(runner: &Runner, design: &Design) -> Result<Vec<bool>, Error> {
     runner.filter(design, runner.caller(), "f", &[b"{}"], "{}").await
 }
 
-/// Calls of an endless function that are made again and again, until they are dropped.
-fn endless(runner: &Runner, database: &str, at_once: usize) -> tokio::task::JoinSet<()> {
-    let mut tasks = tokio::task::JoinSet::new();
+/// Calls of an endless function that are made again and again, until they are dropped. All have been made when this returns.
+async fn endless(runner: &Runner, database: &str, at_once: usize) -> tokio::task::JoinSet<()> {
+    let (mut tasks, made) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     for _ in 0..at_once {
-        let (runner, design) = (runner.clone(), design(database, ENDLESS));
+        let (runner, design, made) = (runner.clone(), design(database, ENDLESS), Arc::clone(&made));
         tasks.spawn(async move {
+            made.fetch_add(1, Ordering::Relaxed);
             loop {
                 let _ = run(&runner, &design).await;
             }
         });
     }
+    until("all calls are made", async || made.load(Ordering::Relaxed) == at_once).await;
     tasks
 }
 
 #[tokio::test]
 async fn endless_functions_of_one_database_do_not_stop_anothers() {
-    let time = Duration::from_secs(60);
-    let options = RunnerOptions { validation_max: time, ..options(2, 5_000) };
+    let options = RunnerOptions { validation_max: FOREVER, wait_max: PATIENCE, ..options(2, 0) };
     let runner = Runner::new(options).expect("threads");
-    let hostile = endless(&runner, "bad", 20);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let hostile = endless(&runner, "bad", 20).await;
     let good = design("good", QUICK);
     for _ in 0..20 {
         // All but one of the threads is another's: none waits for as long as an endless function runs.
-        let answer = tokio::time::timeout(Duration::from_secs(30), run(&runner, &good)).await;
-        assert_eq!(answer, Ok(Ok(vec![true])));
-        tokio::time::sleep(Duration::from_millis(40)).await;
+        assert_eq!(soon(run(&runner, &good)).await, Ok(vec![true]));
+        pass(Duration::from_millis(40)).await;
     }
     drop(hostile);
 }
@@ -64,113 +69,110 @@ async fn endless_functions_of_one_database_do_not_stop_anothers() {
 async fn what_waits_does_not_run_into_its_time() {
     // None is put aside before its end.
     let patient = |wait_ms, validation_max| {
-        let slice = Duration::from_secs(60);
-        Runner::new(RunnerOptions { slice, validation_max, ..options(1, wait_ms) }).expect("threads")
+        Runner::new(RunnerOptions { slice: FOREVER, validation_max, ..options(1, wait_ms) }).expect("threads")
     };
-    let waits_long = patient(60_000, Duration::from_secs(4));
-    let hostile = endless(&waits_long, "bad", 1);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let waits_long = patient(180_000, Duration::from_secs(4));
+    let hostile = endless(&waits_long, "bad", 1).await;
     // It waits for nearly as long as it may run, and then runs for a while.
     let slow = "function (doc) { var begun = Date.now(); while (Date.now() - begun < 400) {} return true; }";
-    assert_eq!(run(&waits_long, &design("good", slow)).await, Ok(vec![true]));
+    let slow = design("good", slow);
+    let answer = until_some("a call that has waited runs to its end", async || {
+        match soon(run(&waits_long, &slow)).await {
+            // The machine was at something else for as long as it may run. Were its wait counted, it would always be so.
+            Err(Error::TimedOut(_)) => None,
+            answer => Some(answer),
+        }
+    });
+    assert_eq!(answer.await, Ok(vec![true]));
     drop(hostile);
-    let waits_short = patient(200, Duration::from_secs(60));
-    let _hostile = endless(&waits_short, "bad", 1);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(run(&waits_short, &design("good", QUICK)).await, Err(Error::Busy));
+    let waits_short = patient(200, FOREVER);
+    let _hostile = endless(&waits_short, "bad", 1).await;
+    let good = design("good", QUICK);
+    let refused = until_some("a call waits for no longer than it may", async || {
+        // The thread may have slept until the endless call was given up, which is then made behind this one.
+        soon(run(&waits_short, &good)).await.err()
+    });
+    assert_eq!(refused.await, Error::Busy);
 }
 
-/// The slowest of a filter and a map, again and again for so long.
-async fn slowest(runner: &Runner, time: Duration) -> Duration {
+/// Three databases keep calling functions that never end, and map with them; a fourth waits for none of them, from the first
+/// call on.
+#[tokio::test]
+async fn no_number_of_endless_databases_keeps_another_waiting() {
+    // As a server runs them, but that nothing ends by itself.
+    let (validation_max, batch_max, wait_max) = (FOREVER, FOREVER, PATIENCE);
+    let options = RunnerOptions { map_threads: 2, validation_max, batch_max, wait_max, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let (mut hostile, mut maps) = (Vec::new(), tokio::task::JoinSet::new());
+    for database in ["bad", "worse", "worst"] {
+        hostile.push(endless(&runner, database, 20).await);
+        for _ in 0..20 {
+            let (runner, group) = (runner.clone(), group(database, ENDLESS));
+            maps.spawn(async move {
+                loop {
+                    let _ = runner.map(&group, vec![b"{}".to_vec()]).await;
+                }
+            });
+        }
+    }
     let (good, view) = (design("good", QUICK), group("good", "function (doc) { emit(doc._id, null); }"));
-    let begun = Instant::now();
     let mut slowest = Duration::ZERO;
-    while begun.elapsed() < time {
+    for _ in 0..60 {
         let called = Instant::now();
-        assert_eq!(run(runner, &good).await, Ok(vec![true]));
+        assert_eq!(soon(run(&runner, &good)).await, Ok(vec![true]));
         let filtered = called.elapsed();
-        let mapped = runner.map(&view, vec![br#"{"_id":"a"}"#.to_vec()]).await.expect("rows");
+        let mapped = soon(runner.map(&view, vec![br#"{"_id":"a"}"#.to_vec()])).await.expect("rows");
         assert_eq!(mapped.documents.len(), 1);
         slowest = slowest.max(filtered).max(called.elapsed() - filtered);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        pass(Duration::from_millis(20)).await;
     }
-    slowest
+    println!("the slowest answer took {slowest:?}");
+    drop((hostile, maps));
 }
 
-/// Three databases keep calling functions that do not end, and map with them; a fourth waits for none of them longer than a
-/// second, from the first call on. Where others have the machine at the same time, once of ten times.
-#[tokio::test]
-async fn no_number_of_endless_databases_keeps_another_waiting_for_a_second() {
-    let mut all = Vec::new();
-    while all.len() < 10 {
-        // As a server runs them.
-        let runner = Runner::new(RunnerOptions { map_threads: 2, ..RunnerOptions::default() }).expect("threads");
-        let mut hostile = tokio::task::JoinSet::new();
-        for database in ["bad", "worse", "worst"] {
-            for _ in 0..20 {
-                let (again, runner, design) = (runner.clone(), runner.clone(), design(database, ENDLESS));
-                hostile.spawn(async move {
-                    loop {
-                        let _ = run(&runner, &design).await;
-                    }
-                });
-                let (runner, group) = (again, group(database, ENDLESS));
-                hostile.spawn(async move {
-                    loop {
-                        let _ = runner.map(&group, vec![b"{}".to_vec()]).await;
-                    }
-                });
-            }
-        }
-        all.push(slowest(&runner, Duration::from_secs(5)).await);
-        drop(hostile);
-        if all.last().is_some_and(|slowest| *slowest < Duration::from_secs(1)) {
-            return;
-        }
-    }
-    panic!("{all:?}");
+/// When a map that emits that began and ended, in milliseconds.
+fn ran(mapped: &Mapped) -> (u64, u64) {
+    let rows = mapped.documents[0][0].as_ref().expect("rows");
+    let (begun, ended) = rows.iter().next().expect("a row");
+    (begun.parse().expect("a number"), ended.parse().expect("a number"))
 }
 
 /// One database's batches run on all threads for maps at once, and filters go on beside them.
 #[tokio::test]
 async fn mapping_uses_all_its_threads_and_no_others() {
-    let (batch_max, validation_max) = (Duration::from_secs(30), Duration::from_secs(30));
-    let options = RunnerOptions { threads: 1, map_threads: 3, batch_max, validation_max, ..options(1, 60_000) };
+    let (batch_max, validation_max, wait_max) = (FOREVER, FOREVER, PATIENCE);
+    let options = RunnerOptions { threads: 1, map_threads: 3, batch_max, validation_max, wait_max, ..options(1, 0) };
     let runner = Runner::new(options).expect("threads");
-    // By the clock: what else the machine is at does not make them longer.
-    let source = "function (doc) { var end = Date.now() + 3000; while (Date.now() < end) {} emit(1); }";
-    let begun = Instant::now();
-    let mut maps = tokio::task::JoinSet::new();
-    for _ in 0..3 {
-        let (runner, group) = (runner.clone(), group("a", source));
-        maps.spawn(async move { runner.map(&group, vec![b"{}".to_vec()]).await });
-    }
+    let source =
+        "function (doc) { var begun = Date.now(); while (Date.now() - begun < 1000) {} emit(begun, Date.now()); }";
     let good = design("a", QUICK);
-    let mut filtered = 0;
-    while begun.elapsed() < Duration::from_millis(500) {
-        assert_eq!(run(&runner, &good).await, Ok(vec![true]));
-        filtered += 1;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    while let Some(mapped) = maps.join_next().await {
-        assert_eq!(mapped.expect("no panic").expect("rows").documents.len(), 1);
-    }
-    // One after the other would take 9 s.
-    assert!(begun.elapsed() < Duration::from_millis(8_500), "{:?}", begun.elapsed());
-    assert!(filtered > 0);
+    // Where the machine is at something else for a second, they are seen at once the next time.
+    until("three maps run at once, and a filter beside them", async || {
+        let mut maps = tokio::task::JoinSet::new();
+        for _ in 0..3 {
+            let (runner, group) = (runner.clone(), group("a", source));
+            maps.spawn(async move { runner.map(&group, vec![b"{}".to_vec()]).await });
+        }
+        pass(Duration::from_millis(100)).await;
+        assert_eq!(soon(run(&runner, &good)).await, Ok(vec![true]));
+        let is_beside = maps.try_join_next().is_none();
+        let times: Vec<_> =
+            soon(maps.join_all()).await.iter().map(|mapped| ran(mapped.as_ref().expect("rows"))).collect();
+        let last_begun = times.iter().map(|(begun, _)| begun).max();
+        let first_ended = times.iter().map(|(_, ended)| ended).min();
+        is_beside && times.len() == 3 && last_begun < first_ended
+    })
+    .await;
 }
 
 /// A function that nobody waits for is stopped, or does not begin.
 #[tokio::test]
 async fn who_leaves_takes_his_calls_along() {
-    let time = Duration::from_secs(60);
-    let options =
-        RunnerOptions { threads: 1, wait_max: time, validation_max: time, batch_max: time, ..RunnerOptions::default() };
+    let (wait_max, validation_max, batch_max) = (FOREVER, FOREVER, FOREVER);
+    let options = RunnerOptions { threads: 1, wait_max, validation_max, batch_max, ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("a thread");
-    let hostile = endless(&runner, "bad", 100);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let hostile = endless(&runner, "bad", 100).await;
+    pass(Duration::from_millis(50)).await;
     drop(hostile);
-    let begun = Instant::now();
-    assert_eq!(run(&runner, &design("good", QUICK)).await, Ok(vec![true]));
-    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert_eq!(soon(run(&runner, &design("good", QUICK))).await, Ok(vec![true]));
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::supervise::{End, supervise};
 /// What one process has to do with one job's lease.
 #[derive(Debug)]
 pub struct Claim {
+    clock: Clock,
     owner: Owner,
     silence_max: Duration,
     is_ours: watch::Sender<bool>,
@@ -29,10 +31,11 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Of a process that is `owner`. Others that heard nothing of a lease's owner for `silence_max` take it over.
-    pub fn new(owner: Owner, silence_max: Duration) -> Claim {
-        let (seen, turn, valid_until) = Default::default();
-        Claim { owner, silence_max, is_ours: watch::Sender::new(false), valid_until, seen, turn }
+    /// Of a process that is `owner`. Others that heard nothing of a lease's owner for `silence_max` take it over. All moments
+    /// that the claim is given are `clock`'s.
+    pub fn new(owner: Owner, silence_max: Duration, clock: &Clock) -> Claim {
+        let (seen, turn, valid_until, clock) = (Mutex::default(), Notify::default(), Mutex::default(), clock.clone());
+        Claim { clock, owner, silence_max, is_ours: watch::Sender::new(false), valid_until, seen, turn }
     }
 
     /// Whether this process has the lease.
@@ -111,11 +114,11 @@ pub async fn try_lead<J: Job, L: Leases>(
     backoff: &Backoff,
 ) -> Option<End> {
     let _room = job.room()?;
-    let begun = Instant::now();
+    let begun = claim.clock.now();
     let stale = claim.seen().as_ref().and_then(|seen| seen.stale(begun, claim.silence_max)).cloned();
     match leases.take(job.id(), &claim.owner, stale.as_ref()).await {
         Ok(TakenLease::Ours(before)) => {
-            if Instant::now() >= claim.extend(begun) {
+            if claim.clock.now() >= claim.extend(begun) {
                 tracing::debug!(kind = job.kind(), job = job.id(), "a job's lease was given too late");
                 return None;
             }
@@ -126,7 +129,7 @@ pub async fn try_lead<J: Job, L: Leases>(
             Some(end)
         }
         Ok(TakenLease::Others(lease)) => {
-            claim.note(Some(lease), Instant::now());
+            claim.note(Some(lease), claim.clock.now());
             None
         }
         Err(LeaseError::Gone) => Some(End::Done),
@@ -169,7 +172,7 @@ async fn while_valid(claim: &Claim, run: impl Future<Output = End>) -> End {
     let mut run = pin!(run);
     poll_fn(
         |context| {
-            if claim.is_valid(Instant::now()) { run.as_mut().poll(context) } else { Poll::Ready(End::Superseded) }
+            if claim.is_valid(claim.clock.now()) { run.as_mut().poll(context) } else { Poll::Ready(End::Superseded) }
         },
     )
     .await
@@ -177,23 +180,23 @@ async fn while_valid(claim: &Claim, run: impl Future<Output = End>) -> End {
 
 /// Returns once the lease is lost, or might be.
 async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Instant) {
-    let silence_max = claim.silence_max;
+    let (clock, silence_max) = (&claim.clock, claim.silence_max);
     let mut valid = claim.extend(begun);
     loop {
-        tokio::time::sleep_until(leases.due_at(Instant::now(), silence_max / 5).min(valid)).await;
-        let begun = Instant::now();
+        clock.sleep_until(leases.due_at(clock.now(), silence_max / 5).min(valid)).await;
+        let begun = clock.now();
         if begun >= valid {
             return;
         }
         let state = job.state();
         let hold = leases.hold(job.id(), &claim.owner, &state, false);
         let left = valid.saturating_duration_since(begun);
-        match tokio::time::timeout(left, hold).await {
+        match clock.timeout(left, hold).await {
             Ok(Ok(true)) => valid = claim.extend(begun),
             Ok(Ok(false) | Err(LeaseError::Gone)) | Err(_) => return,
             Ok(Err(error)) => {
                 tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be renewed");
-                tokio::time::sleep((silence_max / 20).min(valid.saturating_duration_since(Instant::now()))).await;
+                clock.sleep((silence_max / 20).min(valid.saturating_duration_since(clock.now()))).await;
             }
         }
     }
@@ -221,6 +224,8 @@ mod contest;
 mod tests {
     use async_trait::async_trait;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use flatbed_testkit::pass;
 
     use super::*;
     use crate::job::{Failure, Next, Run};
@@ -286,8 +291,8 @@ mod tests {
 
     impl Counts {
         fn new(owner: u8, done_at: u32) -> Arc<Counts> {
-            let claim = Claim::new([owner; 16], SILENCE_MAX);
-            let (status, seconds, has_room) = (Status::new(), AtomicU32::new(0), AtomicBool::new(true));
+            let claim = Claim::new([owner; 16], SILENCE_MAX, &Clock::system());
+            let (status, seconds, has_room) = (Status::new(&Clock::system()), AtomicU32::new(0), AtomicBool::new(true));
             Arc::new(Counts { status, seconds, done_at, has_room, claim })
         }
 
@@ -313,7 +318,7 @@ mod tests {
         async fn run(&self, run: Run) -> Result<Next, Failure> {
             self.status.begin();
             while self.seconds() < self.done_at {
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                pass(Duration::from_secs(1)).await;
                 let fence = run.fence.as_ref().unwrap();
                 if !fence().await.map_err(Failure::Failed)? {
                     return Err(Failure::Superseded);
@@ -347,7 +352,7 @@ mod tests {
         tokio::spawn(async move {
             let looks = async {
                 loop {
-                    tokio::time::sleep(Duration::from_secs(4)).await;
+                    pass(Duration::from_secs(4)).await;
                     let found = leases.lease.lock().unwrap().clone();
                     job.claim.note(Some(found), Instant::now());
                 }
@@ -361,7 +366,7 @@ mod tests {
 
     async fn seconds(count: u64) {
         // Between the whole ones, at which jobs work.
-        tokio::time::sleep(Duration::from_secs(count) + Duration::from_millis(1)).await;
+        pass(Duration::from_secs(count) + Duration::from_millis(1)).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -421,7 +426,10 @@ mod tests {
                 std::future::pending().await
             }
         }
-        let (job, claim) = (Arc::new(Deaf(Status::new())), Arc::new(Claim::new([1; 16], SILENCE_MAX)));
+        let (job, claim) = (
+            Arc::new(Deaf(Status::new(&Clock::system()))),
+            Arc::new(Claim::new([1; 16], SILENCE_MAX, &Clock::system())),
+        );
         let led = tokio::spawn({
             let (job, claim, leases) = (job.clone(), claim.clone(), leases.clone());
             async move { lead(&job, &claim, &leases, &BACKOFF).await }
@@ -440,11 +448,13 @@ mod tests {
         // It cannot be renewed: it stops before others may take it.
         leases.fails.store(true, Ordering::Relaxed);
         seconds(6).await;
-        assert!(claim.is_ours() && claim.is_valid(Instant::now()));
+        let now = Instant::now();
+        assert!(claim.is_ours() && claim.is_valid(now));
         // Who has slept through that finds it out by the clock alone.
-        assert!(!claim.is_valid(Instant::now() + SILENCE_MAX * 2 / 3));
+        assert!(!claim.is_valid(now + SILENCE_MAX * 2 / 3));
         seconds(4).await;
-        assert!(!claim.is_ours() && !claim.is_valid(Instant::now()));
+        let now = Instant::now();
+        assert!(!claim.is_ours() && !claim.is_valid(now));
         // What it belongs to is gone.
         leases.fails.store(false, Ordering::Relaxed);
         leases.gone.store(true, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //!
 //! What is to be done is a [`Job`]. [`supervise()`] runs one in this process; [`lead()`] runs one under a lease, so that whichever
 //! process has it works, and another takes over when that one is gone. Where leases lie is behind the trait [`Leases`]: this
-//! crate knows no storage and no server. Time is tokio's, so that tests can move it on.
+//! crate knows no storage and no server. A [`Status`] and a [`Claim`] are made with the clock that their job takes the time from.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use flatbed_clock::Clock;
 use tokio::sync::watch;
 
 /// Events that a job remembers.
@@ -48,8 +48,8 @@ impl Standing {
         }
     }
 
-    fn note(&mut self, kind: &'static str, reason: Option<String>) {
-        self.updated_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    fn note(&mut self, clock: &Clock, kind: &'static str, reason: Option<String>) {
+        self.updated_at = clock.unix_seconds();
         self.history.push_front(Event { at: self.updated_at, kind, reason });
         self.history.truncate(HISTORY_MAX);
     }
@@ -58,23 +58,24 @@ impl Standing {
 /// What a job shares with whoever watches it and may end it.
 #[derive(Debug)]
 pub struct Status {
+    clock: Clock,
     standing: Mutex<Standing>,
     stop: watch::Sender<bool>,
     ended: watch::Sender<bool>,
 }
 
-impl Default for Status {
-    fn default() -> Status {
-        Status::new()
-    }
-}
-
 impl Status {
-    /// Of a job that was just added.
-    pub fn new() -> Status {
+    /// Of a job that was just added, and takes the time from `clock`.
+    pub fn new(clock: &Clock) -> Status {
         let mut standing = Standing::default();
-        standing.note("added", None);
-        Status { standing: Mutex::new(standing), stop: watch::Sender::new(false), ended: watch::Sender::new(false) }
+        standing.note(clock, "added", None);
+        let (standing, stop, ended) = (Mutex::new(standing), watch::Sender::new(false), watch::Sender::new(false));
+        Status { clock: clock.clone(), standing, stop, ended }
+    }
+
+    /// The job's clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// How it stands.
@@ -86,7 +87,7 @@ impl Status {
     pub fn begin(&self) {
         let mut standing = self.standing();
         standing.is_running = true;
-        standing.note("started", None);
+        standing.note(&self.clock, "started", None);
     }
 
     /// Notes that it went well.
@@ -95,7 +96,7 @@ impl Status {
         standing.is_running = false;
         standing.error_count = 0;
         standing.error = None;
-        standing.note("stopped", None);
+        standing.note(&self.clock, "stopped", None);
     }
 
     /// Notes that it went wrong, and how it is shown: the next pause is longer.
@@ -105,7 +106,7 @@ impl Status {
         standing.is_running = false;
         standing.error_count = standing.error_count.saturating_add(1);
         standing.error = Some(reason.clone());
-        standing.note("crashed", Some(reason.clone()));
+        standing.note(&self.clock, "crashed", Some(reason.clone()));
         reason
     }
 
@@ -171,7 +172,8 @@ mod tests {
 
     #[test]
     fn what_happened_is_remembered() {
-        let status = Status::new();
+        let manual = flatbed_clock::ManualClock::new();
+        let status = Status::new(&manual.clock());
         assert_eq!(status.standing().state(), "pending");
         status.begin();
         assert_eq!(status.standing().state(), "running");
@@ -189,10 +191,13 @@ mod tests {
             assert_eq!(kinds, ["stopped", "started", "crashed", "started", "added"]);
             assert_eq!((standing.state(), standing.error_count, &standing.error), ("pending", 0, &None));
         }
+        let added_at = status.standing().updated_at;
+        manual.advance(std::time::Duration::from_secs(60));
         for _ in 0..HISTORY_MAX {
             status.fail("no");
         }
         let standing = status.standing();
+        assert_eq!(standing.updated_at, added_at + 60);
         assert_eq!(standing.history.len(), HISTORY_MAX);
         assert!(standing.history.iter().all(|event| event.kind == "crashed" && event.at == standing.updated_at));
     }

@@ -6,8 +6,6 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::backoff::Backoff;
 use crate::job::{Failure, Fence, Job, Next, Run};
 
@@ -26,22 +24,23 @@ pub enum End {
 /// Runs a job, again and again where that is wanted or it fails, until it is done or told to end.
 pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>) -> End {
     let status = job.status();
+    let clock = status.clock();
     loop {
         if status.is_stopped() {
             return End::Done;
         }
-        let begun = Instant::now();
+        let begun = clock.now();
         let run = Run { stop: status.stopping(), fence: fence.clone() };
         let done = tokio::select! {
             biased;
             done = caught(job.run(run)) => done,
-            () = async { status.stopped().await; tokio::time::sleep(job.grace()).await } => {
+            () = async { status.stopped().await; clock.sleep(job.grace()).await } => {
                 tracing::warn!(kind = job.kind(), job = job.id(), "a job did not end in time; its run is dropped");
                 Ok(Next::Done)
             }
         };
         status.rest();
-        if begun.elapsed() >= HEALTHY {
+        if clock.since(begun) >= HEALTHY {
             status.forgive();
         }
         let pause = match done {
@@ -55,7 +54,7 @@ pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>)
             }
         };
         // Whether it is told to end meanwhile is found out above.
-        let _ = tokio::time::timeout(pause, status.stopped()).await;
+        let _ = clock.timeout(pause, status.stopped()).await;
     }
 }
 
@@ -85,6 +84,10 @@ mod tests {
     use async_trait::async_trait;
     use std::sync::{Arc, Mutex};
 
+    use flatbed_clock::Clock;
+    use flatbed_testkit::pass;
+    use tokio::time::Instant;
+
     use super::*;
     use crate::status::Status;
 
@@ -100,7 +103,12 @@ mod tests {
 
     impl<F> Told<F> {
         fn new(run: F) -> Arc<Told<F>> {
-            Arc::new(Told { status: Status::new(), begun: Mutex::default(), born: Instant::now(), run })
+            Arc::new(Told { status: Status::new(&Clock::system()), begun: Mutex::default(), born: Instant::now(), run })
+        }
+
+        /// Seconds of the virtual clock since this was made.
+        fn age_s(&self) -> u64 {
+            (Instant::now() - self.born).as_secs()
         }
     }
 
@@ -125,7 +133,7 @@ mod tests {
         async fn run(&self, run: Run) -> Result<Next, Failure> {
             let number = {
                 let mut begun = self.begun.lock().unwrap();
-                begun.push(self.born.elapsed().as_secs());
+                begun.push(self.age_s());
                 begun.len()
             };
             (self.run)(number, run).await
@@ -149,7 +157,7 @@ mod tests {
     async fn a_long_run_makes_up_for_failures_before_it() {
         let job = Told::new(|number, _| async move {
             if number == 3 {
-                tokio::time::sleep(HEALTHY).await;
+                pass(HEALTHY).await;
             }
             if number < 5 { failed("no") } else { Ok(Next::Done) }
         });
@@ -197,10 +205,10 @@ mod tests {
                 let job = job.clone();
                 async move { supervise(&*job, &Backoff { first: Duration::from_secs(3_600), ..BACKOFF }, None).await }
             });
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            pass(Duration::from_secs(2)).await;
             job.status.stop();
             assert_eq!(supervised.await.unwrap(), End::Done);
-            assert_eq!(job.born.elapsed().as_secs(), 2);
+            assert_eq!(job.age_s(), 2);
             assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
             assert_eq!(job.begun.lock().unwrap().len(), 1);
         }
@@ -211,7 +219,7 @@ mod tests {
         // One listens, and takes a while for its last words.
         let polite = Told::new(|_, mut run: Run| async move {
             let _ = run.stop.wait_for(|stop| *stop).await;
-            tokio::time::sleep(Duration::from_secs(20)).await;
+            pass(Duration::from_secs(20)).await;
             assert!(run.is_stopped());
             failed("last words")
         });
@@ -219,14 +227,14 @@ mod tests {
         let deaf = Told::new(|_, _| std::future::pending());
         let both = async { tokio::join!(supervise(&*polite, &BACKOFF, None), supervise(&*deaf, &BACKOFF, None)) };
         let stop = async {
-            tokio::time::sleep(Duration::from_secs(1_000)).await;
+            pass(Duration::from_secs(1_000)).await;
             polite.status.stop();
             deaf.status.stop();
         };
         let ended = tokio::time::timeout(Duration::from_secs(10_000), async { tokio::join!(both, stop) }).await;
         assert_eq!(ended, Ok(((End::Done, End::Done), ())), "one is waited for without end");
         assert_eq!(polite.status.standing().error.as_deref(), Some("last words"));
-        assert_eq!(deaf.born.elapsed().as_secs(), 1_030);
+        assert_eq!(deaf.age_s(), 1_030);
     }
 
     #[tokio::test(start_paused = true)]

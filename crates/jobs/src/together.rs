@@ -5,6 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -61,6 +62,7 @@ struct Gathered {
 
 struct Inner<L> {
     leases: L,
+    clock: Clock,
     gathered: Mutex<Gathered>,
     /// Where the moments are counted from at which leases are renewed.
     since: Instant,
@@ -70,9 +72,10 @@ struct Inner<L> {
 pub struct Together<L>(Arc<Inner<L>>);
 
 impl<L: HoldMany> Together<L> {
-    /// Of all jobs of a process.
-    pub fn new(leases: L) -> Together<L> {
-        Together(Arc::new(Inner { leases, gathered: Mutex::default(), since: Instant::now() }))
+    /// Of all jobs of a process, which share a clock.
+    pub fn new(leases: L, clock: &Clock) -> Together<L> {
+        let (gathered, since, clock) = (Mutex::default(), clock.now(), clock.clone());
+        Together(Arc::new(Inner { leases, clock, gathered, since }))
     }
 }
 
@@ -140,7 +143,7 @@ impl<L: HoldMany> Leases for Together<L> {
             let inner = self.0.clone();
             // On its own: whoever was first may give up.
             tokio::spawn(async move {
-                tokio::time::sleep(GATHERED_FOR).await;
+                inner.clock.sleep(GATHERED_FOR).await;
                 while let Some(batch) = inner.next() {
                     let inner = inner.clone();
                     // What does not answer holds up nobody who comes later.
@@ -165,6 +168,8 @@ mod tests {
     use async_trait::async_trait;
     use std::collections::HashMap;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use flatbed_testkit::pass;
 
     use super::*;
     use crate::backoff::Backoff;
@@ -271,13 +276,13 @@ mod tests {
     async fn begin(leases: &Arc<Together<Arc<Memory>>>, count: usize) -> Vec<Arc<Idle>> {
         let mut jobs = Vec::new();
         for at in 0..count {
-            let claim = Claim::new([1; 16], SILENCE_MAX);
-            let job = Arc::new(Idle { id: format!("j{at}"), status: Status::new(), claim });
+            let claim = Claim::new([1; 16], SILENCE_MAX, &Clock::system());
+            let job = Arc::new(Idle { id: format!("j{at}"), status: Status::new(&Clock::system()), claim });
             jobs.push(job.clone());
             let leases = leases.clone();
             let backoff = Backoff { first: SILENCE_MAX, max: SILENCE_MAX };
             tokio::spawn(async move { lead(&job, &job.claim, &leases, &backoff).await });
-            tokio::time::sleep(Duration::from_millis(17)).await;
+            pass(Duration::from_millis(17)).await;
         }
         jobs
     }
@@ -289,11 +294,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn jobs_that_began_one_by_one_are_renewed_together() {
         let memory = Arc::<Memory>::default();
-        let leases = Arc::new(Together::new(memory.clone()));
+        let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
         let jobs = begin(&leases, 250).await;
-        tokio::time::sleep(SILENCE_MAX).await;
+        pass(SILENCE_MAX).await;
         let before = memory.transactions.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_secs(30)).await;
+        pass(Duration::from_secs(30)).await;
         // Ten times 250, of which 100 have room in one.
         assert_eq!((memory.transactions.load(Ordering::Relaxed) - before, led(&jobs)), (30, 250));
         assert_eq!(memory.largest.load(Ordering::Relaxed) as usize, HOLDS_MAX);
@@ -310,15 +315,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_lost_is_lost_for_its_job_alone() {
         let memory = Arc::<Memory>::default();
-        let leases = Arc::new(Together::new(memory.clone()));
+        let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
         let jobs = begin(&leases, 20).await;
-        tokio::time::sleep(SILENCE_MAX).await;
+        pass(SILENCE_MAX).await;
         memory.leases.lock().unwrap().get_mut("j7").unwrap().owner = vec![2; 16];
         memory.leases.lock().unwrap().remove("j8");
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        pass(Duration::from_secs(4)).await;
         assert!(!jobs[7].claim.is_ours() && !jobs[8].claim.is_ours() && led(&jobs) == 18);
         assert!(!jobs[7].status.standing().is_running && jobs[9].status.standing().is_running);
-        tokio::time::sleep(10 * SILENCE_MAX).await;
+        pass(10 * SILENCE_MAX).await;
         assert_eq!(led(&jobs), 18);
         assert_eq!(memory.leases.lock().unwrap()["j7"].owner, [2; 16]);
     }
@@ -327,26 +332,27 @@ mod tests {
     async fn what_cannot_be_renewed_ends_in_time() {
         for hangs in [false, true] {
             let memory = Arc::<Memory>::default();
-            let leases = Arc::new(Together::new(memory.clone()));
+            let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
             let jobs = begin(&leases, 20).await;
-            tokio::time::sleep(SILENCE_MAX).await;
+            pass(SILENCE_MAX).await;
             // A failure now and then is tried again.
             memory.fails.store(true, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_secs(4)).await;
+            pass(Duration::from_secs(4)).await;
             memory.fails.store(false, Ordering::Relaxed);
-            tokio::time::sleep(SILENCE_MAX).await;
+            pass(SILENCE_MAX).await;
             assert_eq!(led(&jobs), 20);
             if hangs { &memory.hangs } else { &memory.fails }.store(true, Ordering::Relaxed);
-            tokio::time::sleep(SILENCE_MAX * 2 / 3 + Duration::from_millis(1)).await;
+            pass(SILENCE_MAX * 2 / 3 + Duration::from_millis(1)).await;
             assert_eq!(led(&jobs), 0, "others may take them over before long");
-            assert!(jobs.iter().all(|job| !job.claim.is_valid(Instant::now()) && !job.status.standing().is_running));
+            let now = Instant::now();
+            assert!(jobs.iter().all(|job| !job.claim.is_valid(now) && !job.status.standing().is_running));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn large_states_share_no_transaction_that_is_too_large() {
         let memory = Arc::<Memory>::default();
-        let leases = Arc::new(Together::new(memory.clone()));
+        let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
         let state = vec![b'x'; LEASE_STATE_BYTES_MAX];
         // Some are asked for twice at once, and the first by somebody who does not wait for it.
         let mut asked = Vec::new();

@@ -1,7 +1,10 @@
 //! How many documents are done at once, by how long it took before.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use flatbed_clock::Clock;
+use tokio::time::Instant;
 
 /// A number of documents that all who work at a group share. It is halved where that many took too long, down to one, and
 /// grows again by as much where they did not.
@@ -10,11 +13,12 @@ pub(crate) struct AtOnce {
     documents: AtomicUsize,
     most: usize,
     long: Duration,
+    clock: Clock,
 }
 
 impl AtOnce {
-    pub(crate) fn new(most: usize, long: Duration) -> AtOnce {
-        AtOnce { documents: AtomicUsize::new(most), most, long }
+    pub(crate) fn new(most: usize, long: Duration, clock: &Clock) -> AtOnce {
+        AtOnce { documents: AtomicUsize::new(most), most, long, clock: clock.clone() }
     }
 
     /// How many by now.
@@ -50,30 +54,32 @@ impl<'a> Paced<'a> {
     /// Which of them an attempt enters: fewer than the one before, if that took long and was in vain.
     pub(crate) fn attempt<'d, T>(&mut self, documents: &'d [T]) -> &'d [T] {
         if let Some((began, count)) = self.began.take()
-            && began.elapsed() > self.at_once.long
+            && self.at_once.clock.since(began) > self.at_once.long
         {
-            self.at_once.took(count, began.elapsed());
+            self.at_once.took(count, self.at_once.clock.since(began));
         }
         let some = documents.get(..self.at_once.documents()).unwrap_or(documents);
-        self.began = Some((Instant::now(), some.len()));
+        self.began = Some((self.at_once.clock.now(), some.len()));
         some
     }
 
     /// It is committed.
     pub(crate) fn end(self) {
         if let Some((began, count)) = self.began {
-            self.at_once.took(count, began.elapsed());
+            self.at_once.took(count, self.at_once.clock.since(began));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use flatbed_clock::ManualClock;
+
     use super::*;
 
     #[test]
     fn what_takes_long_is_halved_and_grows_again() {
-        let at_once = AtOnce::new(500, Duration::from_secs(1));
+        let at_once = AtOnce::new(500, Duration::from_secs(1), &Clock::system());
         let (long, short) = (Duration::from_secs(5), Duration::from_millis(3));
         let mut seen = Vec::new();
         for _ in 0..11 {
@@ -89,17 +95,19 @@ mod tests {
 
     #[test]
     fn an_attempt_after_a_long_one_has_fewer() {
-        let at_once = AtOnce::new(8, Duration::ZERO);
+        let manual = ManualClock::new();
+        let (second, clock) = (Duration::from_secs(1), manual.clock());
+        let at_once = AtOnce::new(8, second, &clock);
         let documents = [(); 20];
         let mut paced = Paced::new(&at_once);
         let counts: Vec<usize> = (0..5)
             .map(|_| {
-                std::thread::sleep(Duration::from_millis(1));
+                manual.advance(2 * second);
                 paced.attempt(&documents).len()
             })
             .collect();
         assert_eq!(counts, [8, 4, 2, 1, 1]);
-        let quick = AtOnce::new(8, Duration::from_secs(600));
+        let quick = AtOnce::new(8, second, &clock);
         let mut paced = Paced::new(&quick);
         assert_eq!([(); 3].map(|()| paced.attempt(&documents).len()), [8; 3], "a conflict says nothing of time");
         assert_eq!(paced.attempt(&documents[..2]).len(), 2);

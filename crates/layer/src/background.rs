@@ -85,8 +85,9 @@ impl Background {
     /// # Errors
     /// [`NoRandomness`](crate::Error::NoRandomness).
     pub fn new(layer: &Layer, actor: ServerActor, options: BackgroundOptions) -> Result<Background> {
-        let cache = Arc::new(Cache { layer: layer.clone(), status: Status::new() });
-        let (layer, owner, status) = (layer.clone(), random_id()?, Status::new());
+        let cache = Arc::new(Cache { layer: layer.clone(), status: Status::new(layer.clock()) });
+        let (owner, status) = (random_id()?, Status::new(layer.clock()));
+        let layer = layer.clone();
         let (claims, are_some_waiting) = Default::default();
         let worker = Arc::new(Worker { layer, actor, owner, options, status, claims, are_some_waiting });
         Ok(Background { cache, worker, tasks: Mutex::default() })
@@ -104,7 +105,7 @@ impl Background {
         }));
         let (layer, look_every) = (worker.layer.clone(), worker.options.look_every);
         tasks.push(tokio::spawn(async move {
-            if tokio::time::timeout(look_every, take_up_groups(&layer)).await.is_ok_and(|done| done.is_err()) {
+            if layer.clock().timeout(look_every, take_up_groups(&layer)).await.is_ok_and(|done| done.is_err()) {
                 tracing::debug!("groups of views that are due are left to who looks next");
             }
         }));
@@ -169,7 +170,7 @@ impl Job for Cache {
     }
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
-        if tokio::time::timeout(CACHE_EVERY, self.status.stopped()).await.is_ok() {
+        if self.layer.clock().timeout(CACHE_EVERY, self.status.stopped()).await.is_ok() {
             return Ok(Next::Done);
         }
         let failed = |error: Error| Failure::Failed(error.to_string());
@@ -232,7 +233,7 @@ impl Job for Worker {
             if !turns.is_left {
                 pause = self.options.look_every;
             }
-            let mut next = pin!(tokio::time::sleep(pause.mul_f64(0.75 + f64::from(drawn()) / 512.0)));
+            let mut next = pin!(self.layer.clock().sleep(pause.mul_f64(0.75 + f64::from(drawn()) / 512.0)));
             let mut has_got_on = false;
             loop {
                 turns.begin();
@@ -313,7 +314,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_another_process_is_at_costs_a_look() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let (layer, Actor::Server(actor)) = (Layer { inner: db.inner.clone() }, &db.actor) else {
             panic!("the tests' own")
         };

@@ -7,8 +7,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::error::{Error, Result};
 use crate::index::build::{Pace, Step, Stepped, unbuilt};
 use crate::index::definitions::reorder;
@@ -26,7 +24,7 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// # Errors
 /// Of the last index that could not be built; those beside it are.
 pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<Option<bool>> {
-    let until = Instant::now() + time;
+    let until = inner.clock.now() + time;
     let (namespace, total, indexes) = loop {
         match transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await? {
             Some(unbuilt) => break unbuilt,
@@ -34,7 +32,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
         }
     };
     let begin = |index: proto::Index| {
-        let (number, shown) = (index.number, IndexBuild::of(name, index, total));
+        let (number, shown) = (index.number, IndexBuild::of(name, index, total, inner.clock.unix_ms()));
         // A process builds an index once at a time.
         let running = inner.index_builds.begin(namespace, shown)?;
         Some((number, running, inner.metrics.index_builds_running.hold(), Pace::default()))
@@ -43,7 +41,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     let mut failed = None;
     // A step of each in turn: none waits until another is built.
     while let Some((number, running, held, pace)) = builds.pop_front() {
-        if inner.is_closing() || Instant::now() >= until {
+        if inner.is_closing() || inner.clock.now() >= until {
             return Ok(Some(false));
         }
         let mut step = Step::new(inner, name, number, pace);

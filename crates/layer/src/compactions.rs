@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use flatbed_clock::Clock;
 
 /// A compaction under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +23,11 @@ pub struct CompactionProgress {
 }
 
 /// The compactions of this process, by namespace.
-#[derive(Debug, Default)]
-pub(crate) struct Compactions(Arc<Mutex<HashMap<u64, Arc<Progress>>>>);
+#[derive(Debug)]
+pub(crate) struct Compactions {
+    all: Arc<Mutex<HashMap<u64, Arc<Progress>>>>,
+    clock: Clock,
+}
 
 #[derive(Debug)]
 struct Progress {
@@ -40,22 +44,28 @@ pub(crate) struct Running {
     namespace: u64,
     progress: Arc<Progress>,
     all: Arc<Mutex<HashMap<u64, Arc<Progress>>>>,
+    clock: Clock,
 }
 
 impl Compactions {
+    /// There are none.
+    pub(crate) fn new(clock: &Clock) -> Compactions {
+        Compactions { all: Arc::default(), clock: clock.clone() }
+    }
+
     /// Notes that one begins. `None`: this process is at one of the namespace already.
     pub(crate) fn begin(&self, namespace: u64, database: &str) -> Option<Running> {
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         let Entry::Vacant(place) = all.entry(namespace) else { return None };
-        let (now, database) = (now_seconds(), database.to_owned());
+        let (now, database) = (self.clock.unix_seconds(), database.to_owned());
         let (done, total, updated) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(now));
         let progress = Arc::new(Progress { database, done, total, started: now, updated });
         place.insert(progress.clone());
-        Some(Running { namespace, progress, all: self.0.clone() })
+        Some(Running { namespace, progress, all: self.all.clone(), clock: self.clock.clone() })
     }
 
     pub(crate) fn is_running(&self, namespace: u64) -> bool {
-        lock(&self.0).contains_key(&namespace)
+        lock(&self.all).contains_key(&namespace)
     }
 
     pub(crate) fn all(&self) -> Vec<CompactionProgress> {
@@ -66,7 +76,7 @@ impl Compactions {
             started_at_seconds: progress.started,
             updated_at_seconds: progress.updated.load(Ordering::Relaxed),
         };
-        lock(&self.0).values().map(of).collect()
+        lock(&self.all).values().map(of).collect()
     }
 }
 
@@ -79,7 +89,7 @@ impl Running {
     /// It got on by so many changes.
     pub(crate) fn get_on(&self, changes: u64) {
         self.progress.done.fetch_add(changes, Ordering::Relaxed);
-        self.progress.updated.store(now_seconds(), Ordering::Relaxed);
+        self.progress.updated.store(self.clock.unix_seconds(), Ordering::Relaxed);
     }
 }
 
@@ -91,8 +101,4 @@ impl Drop for Running {
 
 fn lock(all: &Mutex<HashMap<u64, Arc<Progress>>>) -> MutexGuard<'_, HashMap<u64, Arc<Progress>>> {
     all.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

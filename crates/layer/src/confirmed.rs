@@ -9,7 +9,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use flatbed_clock::Clock;
+use tokio::time::Instant;
 
 /// Newer by less than this is not noted: each transaction would write to one place in memory.
 const NOTED_EACH_US: u64 = 2_000;
@@ -91,16 +94,16 @@ pub(crate) struct Confirmed {
     pub in_line: tokio::sync::Mutex<Option<(u64, crate::error::Error)>>,
 }
 
-impl Default for Confirmed {
-    fn default() -> Confirmed {
+impl Confirmed {
+    /// Nothing was seen yet.
+    pub(crate) fn new(clock: &Clock) -> Confirmed {
         let nothing = Seen { version: Box::default(), as_of_us: AtomicU64::new(0) };
         // An hour before the beginning, so that what was never confirmed is not as of a moment ago.
-        let began = Instant::now().checked_sub(Duration::from_secs(3600)).unwrap_or_else(Instant::now);
+        let now = clock.now();
+        let began = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
         Confirmed { began, newest: Mutex::new(Arc::new(nothing)), in_line: tokio::sync::Mutex::default() }
     }
-}
 
-impl Confirmed {
     /// A moment on the process's clock, in microseconds.
     pub(crate) fn us(&self, moment: Instant) -> u64 {
         u64::try_from(moment.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX)
@@ -227,7 +230,8 @@ mod tests {
 
     #[test]
     fn what_is_cached_under_one_value_is_confirmed_together() {
-        let confirmed = Confirmed::default();
+        let clock = Clock::system();
+        let confirmed = Confirmed::new(&clock);
         let second = Duration::from_secs(1);
         let first = confirmed.see(b"1", 5_000_000);
         assert!(Arc::ptr_eq(&first, &confirmed.see(b"1", 5_500_000)));
@@ -242,7 +246,8 @@ mod tests {
         // What reads the past, or after a restore, is nobody else's.
         assert!(!Arc::ptr_eq(&confirmed.see(b"1", 8_000_000), &first));
         assert!(Arc::ptr_eq(&next, &confirmed.newest()));
-        assert!(!Confirmed::default().newest().is_confirmed(Confirmed::default().us(Instant::now()), second));
+        let unseen = Confirmed::new(&clock);
+        assert!(!unseen.newest().is_confirmed(unseen.us(clock.now()), second));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A database, for those above the layer.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
@@ -31,7 +31,6 @@ use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::{DatabaseKind, check_name};
 use crate::store::due::{self, Kind};
 use crate::store::keys::Counter;
-use crate::store::once::now_ms;
 use crate::store::seq::Seq;
 use crate::store::sync_function::ChannelsOptions;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -336,7 +335,7 @@ impl Database {
             Some(shards @ 2..=SHARDS_MAX) => shards,
             Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
         };
-        let created_at_ms = now_ms();
+        let created_at_ms = self.inner.clock.unix_ms();
         if options.partitioned && DatabaseKind::of(&self.name) != DatabaseKind::Ordinary {
             return Err(Refusal::InvalidSetting("Cannot partition a system database".into()).into());
         }
@@ -574,7 +573,7 @@ impl Operation for ReadInfo<'_> {
         }
         let all = instance.keys.all();
         let meta = instance.buckets.begin_meta(trx, instance.incarnation());
-        let now = Instant::now();
+        let now = trx.clock().now();
         let known = instance.size.known(now);
         let size = known.is_none().then(|| trx.get_estimated_range_size_bytes(&all.begin, &all.end));
         let compaction = due::key_of(Kind::Compaction, self.name, 0);

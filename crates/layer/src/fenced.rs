@@ -1,10 +1,11 @@
 //! What was begun before a renewal is not committed after its beginning.
 #![cfg(test)]
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
-use foundationdb::api::NetworkAutoStop;
+use flatbed_testkit::Storage;
 
 use crate::document::fields::Allocated;
 use crate::handle::Database;
@@ -16,45 +17,55 @@ use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
-/// Starts FoundationDB's client, once for all tests of the process.
-pub(crate) fn network() {
-    static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
-    // SAFETY: foundationdb-sys stops the network when the process ends.
-    NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
+/// Opens a layer on the storage.
+pub(crate) async fn open(storage: &Storage, judge: Option<Arc<dyn crate::Judge>>) -> (Layer, Authority) {
+    open_with(storage, LayerOptions::default(), judge).await
 }
 
-/// A layer with a database `db`, on the embedded engine or on the cluster named by `FLATBED_CLUSTER_FILE`.
-pub(crate) async fn layer() -> (Layer, Authority, Option<tempfile::TempDir>) {
+/// Opens a layer on the storage whose clock the test moves.
+pub(crate) async fn open_at(storage: &Storage, manual: &ManualClock) -> (Layer, Authority) {
+    open_with(storage, LayerOptions { clock: manual.clock(), ..LayerOptions::default() }, None).await
+}
+
+async fn open_with(
+    storage: &Storage,
+    options: LayerOptions,
+    judge: Option<Arc<dyn crate::Judge>>,
+) -> (Layer, Authority) {
+    let options = LayerOptions { root: storage.root.clone(), ..options };
+    Layer::open(Arc::clone(&storage.fdb), options, judge).await.unwrap()
+}
+
+/// A layer with a database `db`, on storage of its own.
+pub(crate) async fn layer() -> (Layer, Authority, Storage) {
     layer_judged_by(None).await
 }
 
+/// The same, whose clock the test moves.
+pub(crate) async fn layer_at(manual: &ManualClock) -> (Layer, Authority, Storage) {
+    layer_with(LayerOptions { clock: manual.clock(), ..LayerOptions::default() }, None).await
+}
+
 /// The same, with what judges writes.
-pub(crate) async fn layer_judged_by(
+pub(crate) async fn layer_judged_by(judge: Option<Arc<dyn crate::Judge>>) -> (Layer, Authority, Storage) {
+    layer_with(LayerOptions::default(), judge).await
+}
+
+/// The same, set up otherwise.
+pub(crate) async fn layer_with(
+    options: LayerOptions,
     judge: Option<Arc<dyn crate::Judge>>,
-) -> (Layer, Authority, Option<tempfile::TempDir>) {
-    network();
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
-    let root = format!("test{}-{now}", std::process::id()).into_bytes();
-    let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
-        Ok(path) => (path, None),
-        Err(_) => {
-            let directory = tempfile::tempdir().unwrap();
-            let path = directory.path().join("embedded.cluster");
-            std::fs::write(&path, "embedded:test@data\n").unwrap();
-            (path.to_str().unwrap().to_owned(), Some(directory))
-        }
-    };
-    let fdb = Arc::new(foundationdb::Database::from_path(&path).unwrap());
-    crate::neighbour::begin_if_asked(&fdb);
-    let (layer, authority) = Layer::open(fdb, LayerOptions { root, ..LayerOptions::default() }, judge).await.unwrap();
+) -> (Layer, Authority, Storage) {
+    let storage = Storage::new();
+    let (layer, authority) = open_with(&storage, options, judge).await;
     layer.database("db", authority.for_job("test")).create(&CreateOptions::default()).await.unwrap();
-    (layer, authority, directory)
+    (layer, authority, storage)
 }
 
 /// The database of such a layer.
-pub(crate) async fn database() -> (Database, Option<tempfile::TempDir>) {
-    let (layer, authority, directory) = layer().await;
-    (layer.database("db", authority.for_job("test")), directory)
+pub(crate) async fn database() -> (Database, Storage) {
+    let (layer, authority, storage) = layer().await;
+    (layer.database("db", authority.for_job("test")), storage)
 }
 
 /// Gives a database channels.
@@ -115,7 +126,7 @@ async fn is_refused<O: Operation>(db: &Database, mut operation: O) {
 
 #[tokio::test]
 async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let inner = &*db.inner;
     for id in ["a", "purged"] {
         db.update(&edit(id)).await.unwrap();
@@ -201,7 +212,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
 /// Who reads as of a version of before sees the database that was there, and the cache keeps the one that is.
 #[tokio::test]
 async fn caches_learn_nothing_from_the_past() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let (inner, name) = (&db.inner, &*db.name);
     let resolved = async |version: Option<i64>| {
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
@@ -226,7 +237,7 @@ async fn caches_learn_nothing_from_the_past() {
 
 #[tokio::test]
 async fn nothing_is_written_while_a_renewal_goes_on() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let inner = &db.inner;
     let layer = Layer { inner: Arc::clone(inner) };
     let server = &crate::Authority::new().for_job("test");

@@ -114,7 +114,7 @@ async fn assert_clean(db: &Database) {
 
 #[tokio::test]
 async fn format_one_is_read_and_written_on() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let db = layer.database("db", authority.for_job("test"));
     let long = edit_times(&db, "long", Vec::new(), 300).await;
     let short = edit_times(&db, "short", Vec::new(), 3).await;
@@ -172,7 +172,7 @@ async fn format_one_is_read_and_written_on() {
 
 #[tokio::test]
 async fn who_writes_to_an_older_database_upgrades_it_once_for_all() {
-    let (layer, _authority, _directory) = crate::fenced::layer().await;
+    let (layer, _authority, _storage) = crate::fenced::layer().await;
     transaction::write(&layer.inner.db, &layer.inner.metrics, &mut Downgrade(&layer)).await.unwrap();
     let version = async || {
         let trx = Transaction::begin(&layer.inner.db, &layer.inner.metrics).unwrap();
@@ -195,7 +195,7 @@ async fn who_writes_to_an_older_database_upgrades_it_once_for_all() {
 
 #[tokio::test]
 async fn what_has_no_format_or_a_newer_one_is_refused() {
-    let (layer, _authority, _directory) = crate::fenced::layer().await;
+    let (layer, _authority, _storage) = crate::fenced::layer().await;
     for (format_version, is_newer) in [(0, false), (4, true)] {
         let trx = Transaction::begin(&layer.inner.db, &layer.inner.metrics).unwrap();
         let key = layer.inner.keys.database("db");

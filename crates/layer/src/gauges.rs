@@ -74,7 +74,7 @@ mod tests {
     /// Who sets up alarms reads there what there is.
     #[tokio::test]
     async fn all_families_are_listed() {
-        let (layer, _, _directory) = layer().await;
+        let (layer, _, _storage) = layer().await;
         let families = layer.metrics();
         let missing: Vec<_> =
             families.iter().map(|family| family.name).filter(|name| !LISTED.contains(&format!("`{name}"))).collect();

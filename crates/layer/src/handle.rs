@@ -7,6 +7,8 @@ use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use flatbed_clock::Clock;
+
 use crate::actor::Actor;
 use crate::asker::Asker;
 use crate::error::{Refusal, Result};
@@ -78,6 +80,11 @@ impl Reader {
     /// The name that was asked for.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where its layer takes the time from.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
     }
 
     /// The same database, of which somebody sees what this says.

@@ -6,13 +6,15 @@ use std::hash::BuildHasher;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_channels::require::Writer;
 use flatbed_channels::{ALL, Held, Kind, Stamp};
+use flatbed_clock::Clock;
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
 use futures_util::future::try_join_all;
+use tokio::time::Instant;
 
 use crate::error::Result;
 use crate::instance::InstanceId;
@@ -158,6 +160,7 @@ pub(crate) enum As {
 #[derive(Debug)]
 pub(crate) struct HeldCache {
     kept: Mutex<Kept>,
+    clock: Clock,
     principals_max: usize,
     bytes_max: usize,
 }
@@ -202,15 +205,14 @@ impl Entry {
     }
 }
 
-impl Default for HeldCache {
-    fn default() -> HeldCache {
-        HeldCache::new(PRINCIPALS_MAX, BYTES_MAX)
-    }
-}
-
 impl HeldCache {
-    fn new(principals_max: usize, bytes_max: usize) -> HeldCache {
-        HeldCache { kept: Mutex::default(), principals_max, bytes_max }
+    /// Nobody is remembered yet; transactions begin at moments of this clock.
+    pub(crate) fn of(clock: &Clock) -> HeldCache {
+        HeldCache::new(PRINCIPALS_MAX, BYTES_MAX, clock)
+    }
+
+    fn new(principals_max: usize, bytes_max: usize, clock: &Clock) -> HeldCache {
+        HeldCache { kept: Mutex::default(), clock: clock.clone(), principals_max, bytes_max }
     }
 
     /// What was found last.
@@ -250,7 +252,7 @@ impl HeldCache {
         within: Duration,
     ) -> Option<(Arc<HeldAt>, bool)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = kept.all.get(by).filter(|entry| entry.found.elapsed() <= within)?;
+        let entry = kept.all.get(by).filter(|entry| self.clock.since(entry.found) <= within)?;
         let has_lost = match judged_by {
             Some(judged_by) => entry.has_lost(judged_by),
             None => entry.had_until.is_some_and(|until| until >= since),
@@ -291,7 +293,7 @@ impl HeldCache {
         let before = kept.all.insert(by, entry).map_or(0, |before| before.bytes);
         kept.bytes = kept.bytes + bytes - before;
         if kept.all.len() > self.principals_max || kept.bytes > self.bytes_max {
-            kept.make_room(self.principals_max, self.bytes_max);
+            kept.make_room(self.principals_max, self.bytes_max, self.clock.now());
         }
     }
 
@@ -311,7 +313,7 @@ impl Kept {
 
     /// What was not asked for the longest goes, of databases that have much before those that have little: so what is asked for in
     /// one makes nobody in another be forgotten, whose answers might have to be cut for it.
-    fn make_room(&mut self, principals_max: usize, bytes_max: usize) {
+    fn make_room(&mut self, principals_max: usize, bytes_max: usize, now: Instant) {
         let part = |max: usize| max - max / PART_THAT_GOES;
         let (most, bytes_most) = (part(principals_max), part(bytes_max));
         let mut by_use: Vec<(&HeldBy, &Entry)> = self.all.iter().collect();
@@ -335,12 +337,11 @@ impl Kept {
             count <= most && bytes <= bytes_most
         });
         let goes: Vec<HeldBy> = goes.map(|(_, by, _)| (*by).clone()).collect();
-        let now = Some(Instant::now());
         self.forgot.resize(PLACES, None);
         for by in goes {
             let place = self.place(&by);
             if let Some(forgot) = self.forgot.get_mut(place) {
-                *forgot = now;
+                *forgot = Some(now);
             }
             self.bytes -= self.all.remove(&by).map_or(0, |entry| entry.bytes);
         }
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_lately_stays() {
-        let cache = HeldCache::new(16, usize::MAX);
+        let cache = HeldCache::new(16, usize::MAX, &Clock::system());
         (0..16).for_each(|name| cache.insert(by(name), &held(0), Instant::now()));
         assert!(cache.get(&by(0)).is_some() && cache.get(&by(1)).is_some());
         cache.insert(by(16), &held(0), Instant::now());
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn what_was_lost_is_known() {
-        let (cache, ever) = (HeldCache::new(16, 100_000), Duration::MAX);
+        let (cache, ever) = (HeldCache::new(16, 100_000, &Clock::system()), Duration::MAX);
         let began = Instant::now();
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         let insert = |name, channels, began| cache.insert(by(name), &held(channels), at(began));
@@ -427,7 +428,7 @@ mod tests {
 
     #[test]
     fn who_was_forgotten_meanwhile_may_have_lost_anything() {
-        let (cache, ever) = (HeldCache::new(16, 100_000), Duration::MAX);
+        let (cache, ever) = (HeldCache::new(16, 100_000, &Clock::system()), Duration::MAX);
         let lost = |since| cache.lost(&by(0), (since, None), ever).map(|(_, lost)| lost);
         let came = |name| cache.insert(by(name), &held(3), later());
         let early = later();
@@ -471,7 +472,7 @@ mod tests {
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         let lost = |cache: &HeldCache, since| cache.lost(&by(0), (at(since), None), ever).map(|(_, lost)| lost);
         // Who was shown something is heard of when others have found already that it is gone.
-        let cache = HeldCache::new(16, 100_000);
+        let cache = HeldCache::new(16, 100_000, &Clock::system());
         let known = held(5);
         cache.insert(by(0), &known, at(1));
         cache.insert(by(0), &held(3), at(4));
@@ -479,14 +480,14 @@ mod tests {
         cache.confirm(&by(0), &known, at(3));
         assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
         // Likewise where the same was found once more, and is gone behind that.
-        let cache = HeldCache::new(16, 100_000);
+        let cache = HeldCache::new(16, 100_000, &Clock::system());
         cache.insert(by(0), &known, at(1));
         cache.insert(by(0), &held(5), at(2));
         cache.confirm(&by(0), &known, at(3));
         cache.insert(by(0), &held(3), at(4));
         assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
         // What a slow transaction has read takes the place of what began later.
-        let cache = HeldCache::new(16, 100_000);
+        let cache = HeldCache::new(16, 100_000, &Clock::system());
         cache.insert(by(0), &known, at(3));
         cache.insert(by(0), &held(5), at(1));
         cache.insert(by(0), &held(3), at(4));
@@ -497,7 +498,7 @@ mod tests {
     fn one_database_makes_nobody_in_another_be_forgotten() {
         let (asked, one) = (later(), held(100).bytes());
         for (principals_max, bytes_max, channels) in [(16, usize::MAX, 0), (1_000, 16 * one, 100)] {
-            let cache = HeldCache::new(principals_max, bytes_max);
+            let cache = HeldCache::new(principals_max, bytes_max, &Clock::system());
             let quiet = in_database(2, 0);
             cache.insert(quiet.clone(), &held(1), later());
             (0..200).for_each(|name| cache.insert(by(name), &held(channels), later()));
@@ -516,7 +517,7 @@ mod tests {
 
     #[test]
     fn what_a_slow_transaction_has_found_is_not_taken_for_newer() {
-        let (cache, ever) = (HeldCache::new(16, 100_000), Duration::MAX);
+        let (cache, ever) = (HeldCache::new(16, 100_000, &Clock::system()), Duration::MAX);
         let began = Instant::now();
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         cache.insert(by(0), &held(5), at(1));
@@ -538,7 +539,7 @@ mod tests {
     fn memory_is_bounded() {
         let one = held(10).bytes();
         assert!((10 * 2 * 20..5_000).contains(&one), "{one}");
-        let cache = HeldCache::new(1_000, 16 * one);
+        let cache = HeldCache::new(1_000, 16 * one, &Clock::system());
         for name in 0..100 {
             cache.insert(by(name), &held(10), Instant::now());
             assert!(cache.size().1 <= 16 * one);

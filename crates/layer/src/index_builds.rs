@@ -5,9 +5,9 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::time::Instant;
 
-use crate::store::once::now_ms;
 use crate::store::proto;
 
 /// A failure that did not come again is over: another process may have built the index, or it is gone.
@@ -35,10 +35,9 @@ pub struct IndexBuild {
 }
 
 impl IndexBuild {
-    /// Of an index that nothing is entered into yet.
-    pub(crate) fn of(database: &str, index: proto::Index, total: u64) -> IndexBuild {
+    /// Of an index that nothing is entered into yet, which begins now.
+    pub(crate) fn of(database: &str, index: proto::Index, total: u64, now: u64) -> IndexBuild {
         let proto::Index { number, kind, source, .. } = index;
-        let now = now_ms();
         IndexBuild {
             database: database.to_owned(),
             number,
@@ -64,8 +63,9 @@ struct Failing {
 }
 
 /// The builds of this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct IndexBuilds {
+    clock: Clock,
     builds: Arc<Mutex<Builds>>,
     /// By namespace and number.
     failing: Mutex<HashMap<(u64, u64), Failing>>,
@@ -75,10 +75,16 @@ pub(crate) struct IndexBuilds {
 #[derive(Debug)]
 pub(crate) struct Running {
     id: (u64, u64),
+    clock: Clock,
     all: Arc<Mutex<Builds>>,
 }
 
 impl IndexBuilds {
+    /// There are none.
+    pub(crate) fn new(clock: &Clock) -> IndexBuilds {
+        IndexBuilds { clock: clock.clone(), builds: Arc::default(), failing: Mutex::default() }
+    }
+
     /// Notes that one begins. `None`: this process is at it already.
     pub(crate) fn begin(&self, namespace: u64, build: IndexBuild) -> Option<Running> {
         let id = (namespace, build.number);
@@ -86,7 +92,7 @@ impl IndexBuilds {
             Entry::Occupied(_) => None,
             Entry::Vacant(place) => {
                 place.insert(build);
-                Some(Running { id, all: self.builds.clone() })
+                Some(Running { id, clock: self.clock.clone(), all: self.builds.clone() })
             }
         }
     }
@@ -99,8 +105,8 @@ impl IndexBuilds {
 
     /// A builder fails at an index.
     pub(crate) fn fails(&self, namespace: u64, number: u64, reason: &str) {
-        let (mut failing, now) = (lock(&self.failing), Instant::now());
-        failing.retain(|_, failing| failing.last.elapsed() < FORGOTTEN_AFTER);
+        let (mut failing, now) = (lock(&self.failing), self.clock.now());
+        failing.retain(|_, failing| self.clock.since(failing.last) < FORGOTTEN_AFTER);
         let begins = || Failing { since: now, last: now, reason: String::new() };
         let found = failing.entry((namespace, number)).or_insert_with(begins);
         (found.last, found.reason) = (now, reason.to_owned());
@@ -115,7 +121,7 @@ impl IndexBuilds {
     pub(crate) fn failing(&self, namespace: u64, number: u64, long: Duration) -> Option<String> {
         let failing = lock(&self.failing);
         let found = failing.get(&(namespace, number))?;
-        let is_so = found.since.elapsed() >= long && found.last.elapsed() < FORGOTTEN_AFTER;
+        let is_so = self.clock.since(found.since) >= long && self.clock.since(found.last) < FORGOTTEN_AFTER;
         is_so.then(|| found.reason.clone())
     }
 }
@@ -126,7 +132,7 @@ impl Running {
         if let Some(build) = lock(&self.all).get_mut(&self.id) {
             build.entered = entered.max(build.entered);
             build.total = build.total.max(build.entered);
-            build.updated_at_ms = now_ms();
+            build.updated_at_ms = self.clock.unix_ms();
         }
     }
 }

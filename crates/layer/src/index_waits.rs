@@ -7,13 +7,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex as Turn, Notify, watch};
-use tokio::time::Instant;
 
 use crate::error::{Error, IndexFailure, Result};
 use crate::index_builds::{IndexBuild, IndexBuilds};
-use crate::store::once::now_ms;
 
 /// Queries that wait at most.
 pub(crate) const WAITING_MAX: u64 = 10_000;
@@ -51,6 +50,7 @@ pub struct IndexWait {
 #[derive(Debug)]
 pub(crate) struct IndexWaits {
     all: Arc<Mutex<All>>,
+    clock: Clock,
     /// A builder that has failed for so long fails those that wait.
     stuck_max: Duration,
 }
@@ -115,13 +115,14 @@ pub(crate) struct Waiting {
     /// Looks that are of no use to it.
     seen: u64,
     all: Arc<Mutex<All>>,
+    clock: Clock,
     stuck_max: Duration,
 }
 
 impl IndexWaits {
     /// None; a builder that has failed for `stuck_max` will fail those that wait for it.
-    pub(crate) fn new(stuck_max: Duration) -> IndexWaits {
-        IndexWaits { all: Arc::default(), stuck_max }
+    pub(crate) fn new(stuck_max: Duration, clock: &Clock) -> IndexWaits {
+        IndexWaits { all: Arc::default(), clock: clock.clone(), stuck_max }
     }
 
     /// A query begins to wait for an index.
@@ -135,7 +136,7 @@ impl IndexWaits {
             design_document: design_document.to_owned(),
             name: name.to_owned(),
             waiting: 0,
-            since_ms: now_ms(),
+            since_ms: self.clock.unix_ms(),
             build: None,
         };
         let mut all = lock(&self.all);
@@ -148,8 +149,8 @@ impl IndexWaits {
         // It may be built in a moment.
         *lock(&at.looks.pause) = PAUSE;
         let (looks, seen) = (at.looks.clone(), at.looks.newest.borrow().count);
-        let (all, stuck_max) = (Arc::clone(&self.all), self.stuck_max);
-        Ok(Waiting { database: database.to_owned(), number, looks, seen, all, stuck_max })
+        let (all, clock, stuck_max) = (Arc::clone(&self.all), self.clock.clone(), self.stuck_max);
+        Ok(Waiting { database: database.to_owned(), number, looks, seen, all, clock, stuck_max })
     }
 
     /// How many wait.
@@ -185,8 +186,8 @@ impl Waiting {
     /// # Errors
     /// [`IndexFailure::Stuck`], and those of `look`.
     pub(crate) async fn wait(&mut self, builds: &IndexBuilds, look: Looking<'_>) -> Result<bool> {
-        let looks = Arc::clone(&self.looks);
-        let (mut newest, until) = (looks.newest.subscribe(), Instant::now() + WAITS_FOR);
+        let (looks, clock) = (Arc::clone(&self.looks), self.clock.clone());
+        let (mut newest, until) = (looks.newest.subscribe(), clock.now() + WAITS_FOR);
         loop {
             let Look { count, found } = newest.borrow_and_update().clone();
             if count > self.seen {
@@ -198,14 +199,14 @@ impl Waiting {
                     return Err(IndexFailure::Stuck(reason).into());
                 }
             }
-            if Instant::now() >= until {
+            if clock.now() >= until {
                 return Ok(false);
             }
             tokio::select! {
                 _ = newest.changed() => {}
                 _turn = looks.turn.lock() => {
                     let pause = *lock(&looks.pause);
-                    let _ = tokio::time::timeout(pause, looks.soon.notified()).await;
+                    let _ = clock.timeout(pause, looks.soon.notified()).await;
                     let found = match look().await {
                         Ok(found) => found,
                         // Each sees for itself.
@@ -220,7 +221,7 @@ impl Waiting {
                         is_other
                     });
                 }
-                () = tokio::time::sleep_until(until) => {}
+                () = clock.sleep_until(until) => {}
             }
         }
     }
@@ -251,12 +252,13 @@ mod tests {
     use futures_util::FutureExt;
     use std::future::ready;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use tokio::time::Instant;
 
     const STUCK_MAX: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
     async fn all_who_wait_at_a_database_have_one_look_at_a_time() {
-        let (waits, builds) = (IndexWaits::new(STUCK_MAX), IndexBuilds::default());
+        let (waits, builds) = (IndexWaits::new(STUCK_MAX, &Clock::system()), IndexBuilds::new(&Clock::system()));
         let (looked, is_built) = (&AtomicU64::new(0), &AtomicBool::new(false));
         let look = &|| {
             looked.fetch_add(1, Ordering::Relaxed);
@@ -277,7 +279,7 @@ mod tests {
         let began = Instant::now();
         let all = waiting.iter_mut().map(|waiting| waiting.wait(&builds, look));
         assert!(futures_util::future::join_all(all).await.into_iter().all(|built| built.unwrap()));
-        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(Clock::system().since(began), Duration::ZERO);
         assert!(!other.wait(&builds, look).await.unwrap());
         // One that has found it still unbuilt when it came back waits for the next look.
         assert!(waiting[0].wait(&builds, look).await.unwrap());
@@ -290,7 +292,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_wait_than_so_many_and_none_for_a_builder_that_fails() {
-        let (waits, builds) = (IndexWaits::new(STUCK_MAX), IndexBuilds::default());
+        let (waits, builds) = (IndexWaits::new(STUCK_MAX, &Clock::system()), IndexBuilds::new(&Clock::system()));
         let begin = |number| waits.begin("db", number, "_design/d", "i");
         let mut waiting: Vec<_> = (0..WAITING_MAX).map(|number| begin(number % 600).unwrap()).collect();
         assert!(matches!(begin(1), Err(Error::Index(IndexFailure::TooManyWaiting))));

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use foundationdb::FdbError;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::confirmed::{Closed, SecurityOf, Seen};
 use crate::document::fields::{Allocate, Allocated, FIELD_NAME_BYTES_MAX, Fields, Loaded, load};
@@ -290,7 +291,7 @@ mod tests {
     /// A load that began before the names of a body were there, or ended in the middle, brings only some of them.
     #[tokio::test]
     async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let body = parse(br#"{"a":1,"b":2,"c":3}"#, &Limits::default()).unwrap();
         let id = "d".into();
         let edit =

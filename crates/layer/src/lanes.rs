@@ -227,6 +227,12 @@ impl Lanes {
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
     }
 
+    /// How many writes wait in a lane.
+    #[cfg(test)]
+    pub(crate) fn count_waiting(&self, name: &str) -> usize {
+        self.lanes.get(name).map_or(0, |lane| lane.documents.values().map(|queue| queue.waiting.len()).sum())
+    }
+
     fn lane(&self, name: &str) -> dashmap::mapref::one::RefMut<'_, String, Lane> {
         match self.lanes.get_mut(name) {
             Some(lane) => lane,
@@ -243,6 +249,8 @@ impl fmt::Debug for Lanes {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_testkit::Random;
+
     use super::*;
     use crate::store::proto::DatabaseRecord;
 
@@ -333,13 +341,13 @@ mod tests {
         let lanes = Lanes::new(Some(4));
         assert!(lanes.enter("db", &"hot".into()));
         (0..100_000).map(|_| lanes.wait("db", waiting("hot", 1, 0))).for_each(drop::<u64>);
-        let started = std::time::Instant::now();
-        for _ in 0..10_000 {
-            assert!(lanes.next("db", false).is_none());
-            assert!(lanes.enter("db", &"other".into()));
+        // All that the next transaction looks at.
+        let is_looked_at = || !lanes.lanes.get("db").unwrap().ready.is_empty();
+        for _ in 0..3 {
+            assert!(!is_looked_at() && lanes.next("db", false).is_none());
+            assert!(lanes.enter("db", &"other".into()) && !is_looked_at());
             end(&lanes, &["other"]);
         }
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
         // Who leaves from wherever in it leaves the others in order.
         for number in [0, 2, 99_999] {
             assert!(lanes.leave("db", &"hot".into(), number).is_some());
@@ -369,11 +377,8 @@ mod tests {
     #[test]
     fn nothing_is_forgotten() {
         for seed in 1..40_u64 {
-            let mut state = seed;
-            let mut random = |bound: u64| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % bound
-            };
+            let mut random = Random(seed);
+            let mut random = |bound: u64| random.below(bound);
             let lanes = Lanes::new(Some(3));
             let mut at_hand: BTreeMap<u64, Arc<str>> = BTreeMap::new();
             let mut running: Vec<Vec<Waiting>> = Vec::new();

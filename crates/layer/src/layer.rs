@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use dashmap::DashMap;
+use flatbed_clock::Clock;
 use foundationdb::{Database as Fdb, FdbError};
 use prost::Message;
 use tokio::sync::watch;
@@ -25,11 +26,11 @@ use crate::index_waits::{IndexWait, IndexWaits};
 use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
-use crate::metrics::Metrics;
 use crate::resyncs::{ResyncTask, Resyncs};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::due::{Kind, Noted};
 use crate::store::features::{check_record, is_outdated, name_features, own_collation};
+use crate::store::instruments::Instruments;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::namespaces::{Block, Namespaces};
 use crate::store::once::{Once, random_id};
@@ -107,6 +108,8 @@ pub struct LayerOptions {
     pub view_bounds: ViewBounds,
     /// Queries that wait for an index fail once its builder has failed for this long.
     pub index_stuck_max: Duration,
+    /// Where all of the layer takes the time from, and what is built on it.
+    pub clock: Clock,
 }
 
 impl Default for LayerOptions {
@@ -124,6 +127,7 @@ impl Default for LayerOptions {
             single_writes_at_once: None,
             view_bounds: ViewBounds::default(),
             index_stuck_max: Duration::from_secs(30),
+            clock: Clock::system(),
         }
     }
 }
@@ -157,7 +161,8 @@ pub(crate) struct Inner {
     pub db: Arc<Fdb>,
     pub keys: RootKeys,
     pub options: LayerOptions,
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<Instruments>,
+    pub clock: Clock,
     pub compactions: Compactions,
     pub resyncs: Resyncs,
     pub index_builds: IndexBuilds,
@@ -213,7 +218,8 @@ impl Layer {
             return Err(Refusal::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()).into());
         }
         let keys = RootKeys::new(&options.root);
-        let metrics = Arc::new(Metrics::default());
+        let clock = options.clock.clone();
+        let metrics = Instruments::new(&clock);
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
         let Opened { uuid, epoch, is_unmoved } = transaction::write(&db, &metrics, &mut open).await?;
         if is_unmoved {
@@ -221,11 +227,11 @@ impl Layer {
         }
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
-        let views = ViewUpdates::new(random_id()?, options.view_bounds);
+        let views = ViewUpdates::new(random_id()?, options.view_bounds, &clock);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let lanes = Lanes::new(options.single_writes_at_once);
-        let index_waits = IndexWaits::new(options.index_stuck_max);
-        let (compactions, watches) = (Compactions::default(), Watches::new(options.watches_max));
+        let index_waits = IndexWaits::new(options.index_stuck_max, &clock);
+        let (compactions, watches) = (Compactions::new(&clock), Watches::new(options.watches_max));
         let inner = Arc::new(Inner {
             db,
             keys,
@@ -233,7 +239,7 @@ impl Layer {
             metrics,
             compactions,
             resyncs: Resyncs::default(),
-            index_builds: IndexBuilds::default(),
+            index_builds: IndexBuilds::new(&clock),
             index_waits,
             lanes,
             watches,
@@ -248,10 +254,11 @@ impl Layer {
             uuid,
             writer,
             databases,
-            held: HeldCache::default(),
-            confirmed: Confirmed::default(),
+            held: HeldCache::of(&clock),
+            confirmed: Confirmed::new(&clock),
             due: Noted::default(),
             epoch: Mutex::new(epoch),
+            clock,
         });
         Ok((Layer { inner }, Authority::new()))
     }
@@ -264,6 +271,11 @@ impl Layer {
     /// The largest document, in bytes of JSON text of its body.
     pub fn document_bytes_max(&self) -> u64 {
         self.inner.options.document_bytes_max
+    }
+
+    /// Where the layer takes the time from, for what is built on it.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
     }
 
     /// Reads a key of the root: whether the storage answers. Whether it takes writes is not tried.
@@ -300,7 +312,7 @@ impl Layer {
     pub fn followers(&self) -> Followers {
         let mut all = Followers::default();
         for cached in &self.inner.databases {
-            all.add(cached.instance.hub.standing());
+            all.add(cached.instance.hub.standing(self.inner.clock.now()));
         }
         all
     }
@@ -475,7 +487,7 @@ impl Inner {
     /// The mark of an operation that is about to begin.
     pub(crate) fn once(&self) -> Result<Once> {
         self.due.note_mark();
-        Once::new(&self.keys)
+        Once::new(&self.keys, &self.clock)
     }
 
     /// A write of this process supersedes so many bytes more of a database, if it is committed.
@@ -521,7 +533,7 @@ impl Create<'_> {
     /// To be called once it is committed.
     pub(crate) fn keep_namespaces(&self) {
         if let Some((taken, left)) = self.namespace.and_then(|given| given.taken) {
-            self.inner.namespaces.keep(taken, left);
+            self.inner.namespaces.keep(taken, left, &self.inner.clock);
         }
     }
 
@@ -539,7 +551,7 @@ impl Create<'_> {
             Some(next) => next,
             None => next_namespace(trx.get(&self.inner.keys.next_namespace(), false).await?.as_deref())?,
         };
-        let taken = self.inner.namespaces.wanted();
+        let taken = self.inner.namespaces.wanted(&self.inner.clock);
         let left = Block { epoch, from: number + 1, until: number + taken };
         trx.set(&self.inner.keys.next_namespace(), &proto::FieldId { id: left.until }.encode_to_vec());
         self.namespace = Some(Given { number, epoch, taken: Some((taken, left)) });

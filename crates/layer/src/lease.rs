@@ -426,7 +426,7 @@ mod tests {
     /// What is looked at when a lease is taken or removed must be so when that is committed.
     #[tokio::test]
     async fn a_document_that_goes_or_comes_meanwhile_is_noticed() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let (inner, owner, begin) =
             (&db.inner, [1; 16], || Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap());
         let mut remove = Remove { is_document: true, ..Remove::new(inner, &db.name, "a").unwrap() };
@@ -444,7 +444,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_does_for_the_root_has_no_key() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let leases = RootLeases(db.inner.clone());
         let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
         assert!(matches!(leases.take("a", &one, None).await.unwrap(), TakenLease::Ours(_)));

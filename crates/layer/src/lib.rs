@@ -45,7 +45,6 @@ mod layer;
 mod lease;
 mod many_names;
 mod metrics;
-mod neighbour;
 mod read;
 mod record_change;
 pub mod renew;

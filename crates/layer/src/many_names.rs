@@ -41,7 +41,7 @@ fn edit<'e>(id: &'e str, name: &str) -> Edit<'e> {
 
 #[tokio::test]
 async fn a_new_process_reads_all_names_at_full_width() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let db = layer.database("many", authority.for_job("test"));
     db.create(&CreateOptions { field_ids_max: Some(100_000), ..CreateOptions::default() }).await.unwrap();
     db.update(&edit("first", "a")).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_new_process_reads_all_names_at_full_width() {
 
 #[tokio::test]
 async fn a_gap_between_names_is_reported() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let db = layer.database("db", authority.for_job("test"));
     db.update(&edit("first", "a")).await.unwrap();
     let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();

@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_setting_for_which_the_record_has_no_room() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let fill = |bytes: usize| ChangeRecord {
             inner: &db.inner,
             name: "db",

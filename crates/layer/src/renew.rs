@@ -28,8 +28,8 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::feed::updates::sweep_root;
-use crate::metrics::Metrics;
 use crate::store::features::{check_record, own_collation};
+use crate::store::instruments::Instruments;
 use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
 use crate::store::once::random_id;
 use crate::store::proto;
@@ -66,7 +66,7 @@ pub struct Renewed {
 /// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::RenewedElsewhere`], [`Error::Corrupt`] for a record that cannot
 /// be read, [`Error::Storage`].
 pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMut(u64) + Send) -> Result<Renewed> {
-    let metrics = Arc::new(Metrics::default());
+    let metrics = Arc::new(Instruments::default());
     let keys = RootKeys::new(root);
     let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
     transaction::write(db, &metrics, &mut Upgrade { keys: &keys }).await?;
@@ -99,7 +99,7 @@ fn draw() -> Result<u64> {
 #[derive(Clone, Copy)]
 struct Renewal<'a> {
     db: &'a Fdb,
-    metrics: &'a Arc<Metrics>,
+    metrics: &'a Arc<Instruments>,
     keys: &'a RootKeys,
     epoch: u64,
 }

@@ -16,7 +16,6 @@ use foundationdb::options::{ConflictRangeType, MutationType};
 use futures_util::future::try_join_all;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
-use tokio::time::Instant;
 
 use crate::actor::Actor;
 use crate::confirmed::Closed;
@@ -38,7 +37,6 @@ use crate::resyncs::ResyncTask;
 use crate::store::due::{self, Kind};
 use crate::store::features::name_features;
 use crate::store::keys::Counter;
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::seq::STAMP_BYTES;
@@ -117,7 +115,7 @@ impl Database {
     #[boxed]
     pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
         let (inner, name, actor) = (&*self.inner, &*self.name, self.actor());
-        let mut set = SetState { inner, name, actor, action, now_ms: now_ms() };
+        let mut set = SetState { inner, name, actor, action, now_ms: inner.clock.unix_ms() };
         let changed = transaction::write(&inner.db, &inner.metrics, &mut set).await?;
         inner.due.wake.notify_one();
         Ok(changed)
@@ -209,12 +207,12 @@ fn begun(number: u64, now_ms: u64) -> proto::Resync {
 /// Those of the storage; of a function that cannot be asked: what was done before stays.
 pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
     let (inner, name) = (&*database.inner, &*database.name);
-    let (until, mut anew, mut running) = (Instant::now() + time, 0, None);
+    let (until, mut anew, mut running) = (inner.clock.now() + time, 0, None);
     let _running = inner.metrics.resyncs_running.hold();
     loop {
         let found = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner, name }).await?;
         let Some((instance, state)) = found.filter(|(_, state)| !state.stopped) else { return Ok(true) };
-        if inner.is_closing() || Instant::now() >= until {
+        if inner.is_closing() || inner.clock.now() >= until {
             return Ok(false);
         }
         let running = match &mut running {
@@ -244,7 +242,7 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
                 metrics.resync_leaves_refused.add(now.refused.saturating_sub(before.refused));
                 running.get_on(|task| {
                     (task.documents, task.changed, task.refused) = (now.documents, now.changed, now.refused);
-                    task.updated_at_ms = now_ms();
+                    task.updated_at_ms = inner.clock.unix_ms();
                 });
             }
             Stepped::Edited => anew += 1,
@@ -268,7 +266,7 @@ impl Operation for Begin<'_> {
         let counts = [Counter::Documents, Counter::DeletedDocuments].map(|counter| buckets.begin_count(trx, counter));
         let total: i64 = try_join_all(counts).await?.into_iter().sum();
         let proto::Resync { documents, changed, refused, begun_at_ms, .. } = *self.state;
-        let (database, total, updated_at_ms) = (self.name.to_owned(), total.max(0) as u64, now_ms());
+        let (database, total, updated_at_ms) = (self.name.to_owned(), total.max(0) as u64, trx.clock().unix_ms());
         Ok(ResyncTask { database, documents, total, changed, refused, started_at_ms: begun_at_ms, updated_at_ms })
     }
 }

@@ -1,7 +1,7 @@
 //! `_security` of a database, as of less than a second ago, mostly without a transaction.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 
@@ -29,7 +29,7 @@ impl Layer {
             return Ok(security);
         }
         inner.metrics.security_reads.add(1);
-        let came_us = inner.confirmed.us(Instant::now());
+        let came_us = inner.confirmed.us(inner.clock.now());
         if inner.confirmed.newest().is_confirmed(came_us, CONFIRMED_WITHIN) {
             // This one alone is unknown, or was cached before some record changed.
             return read(inner, name).await;
@@ -38,7 +38,7 @@ impl Layer {
         if let Some(security) = known(inner, name) {
             return Ok(security);
         }
-        let now_us = inner.confirmed.us(Instant::now());
+        let now_us = inner.confirmed.us(inner.clock.now());
         if inner.confirmed.newest().is_confirmed(now_us, CONFIRMED_WITHIN) {
             drop(failed);
             return read(inner, name).await;
@@ -91,7 +91,7 @@ impl Layer {
 fn known(inner: &Inner, name: &str) -> Option<Arc<SecurityOf>> {
     let cached = inner.databases.get(name)?;
     // After the entry was found: what it holds may have been confirmed since.
-    let now_us = inner.confirmed.us(Instant::now());
+    let now_us = inner.confirmed.us(inner.clock.now());
     cached.seen.is_confirmed(now_us, CONFIRMED_WITHIN).then(|| Arc::clone(&cached.instance.security))
 }
 
@@ -109,10 +109,12 @@ async fn read(inner: &Inner, name: &str) -> Result<Arc<SecurityOf>> {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_clock::ManualClock;
+    use flatbed_testkit::{is_quiet, metadata_version, start_neighbour, until};
+
     use super::*;
-    use crate::fenced::layer;
-    use crate::neighbour::{is_quiet, version};
-    use crate::{CreateOptions, LayerOptions};
+    use crate::CreateOptions;
+    use crate::fenced::{layer_at, open_at};
 
     fn reads(layer: &Layer) -> u64 {
         layer.inner.metrics.security_reads.get()
@@ -120,7 +122,8 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_read_once_and_confirmed_by_whatever_else_is_done() {
-        let (layer, authority, _directory) = layer().await;
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = layer_at(&manual).await;
         let db = layer.database("db", authority.for_job("test"));
         let other = layer.database("other", authority.for_job("test"));
         other.create(&CreateOptions::default()).await.unwrap();
@@ -128,24 +131,23 @@ mod tests {
         other.exists().await.unwrap();
         let first = layer.security("db").await.unwrap();
         assert_eq!(first.bytes(), Some(b"{\"a\":1}".as_slice()));
-        let (before, quiet) = (reads(&layer), version(&layer.inner.db).await);
+        let (before, quiet) = (reads(&layer), metadata_version(&layer.inner.db).await);
         // What is done with another database alone confirms this one as well.
-        let until = Instant::now() + Duration::from_millis(1_300);
-        while Instant::now() < until {
+        for _ in 0..26 {
             other.exists().await.unwrap();
             assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            manual.advance(Duration::from_millis(50));
         }
         // Where another root's record changes this one is confirmed by what is done with it alone.
         assert!(reads(&layer) == before || !is_quiet(&layer.inner.db, &quiet).await);
         // Nothing is done for a second: who asks then asks the storage, one for all.
-        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        manual.advance(CONFIRMED_WITHIN);
         let transactions = layer.inner.metrics.transactions.get();
         let all = futures_util::future::join_all((0..100).map(|_| layer.security("db"))).await;
         assert!(all.into_iter().all(|security| Arc::ptr_eq(&security.unwrap(), &first)));
         assert_eq!(layer.inner.metrics.transactions.get(), transactions + 1);
         // One that is not there confirms the others as well.
-        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        manual.advance(CONFIRMED_WITHIN);
         assert!(known(&layer.inner, "db").is_none());
         assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));
         assert!(known(&layer.inner, "db").is_some() || !is_quiet(&layer.inner.db, &quiet).await);
@@ -156,25 +158,17 @@ mod tests {
 
     #[tokio::test]
     async fn what_another_process_changes_is_seen_within_a_second() {
-        let (layer, authority, _directory) = layer().await;
-        let options = LayerOptions { root: layer.inner.options.root.clone(), ..LayerOptions::default() };
-        let (elsewhere, its) = Layer::open(Arc::clone(&layer.inner.db), options, None).await.unwrap();
+        let manual = ManualClock::new();
+        let (layer, authority, storage) = layer_at(&manual).await;
+        let (elsewhere, its) = open_at(&storage, &manual).await;
         let db = layer.database("db", authority.for_job("test"));
         let there = elsewhere.database("db", its.for_job("test"));
-        let old = layer.security("db").await.unwrap();
-        assert_eq!(old.bytes(), None);
+        assert_eq!(layer.security("db").await.unwrap().bytes(), None);
         there.set_security(b"{}").await.unwrap();
-        let changed = Instant::now();
         // A request to any database meanwhile may show it earlier.
-        let seen = loop {
-            let asked = Instant::now();
-            let security = layer.security("db").await.unwrap();
-            if security.bytes().is_some() {
-                break security;
-            }
-            assert!(asked - changed < CONFIRMED_WITHIN, "{:?}", asked - changed);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        manual.advance(CONFIRMED_WITHIN);
+        let seen = layer.security("db").await.unwrap();
+        assert_eq!(seen.bytes(), Some(b"{}".as_slice()));
         // A database that was deleted and created again has another one, though it says the same.
         there.delete().await.unwrap();
         there.create(&CreateOptions::default()).await.unwrap();
@@ -183,23 +177,24 @@ mod tests {
         let another = layer.security("db").await.unwrap();
         assert!(another.bytes() == seen.bytes() && another.incarnation() != seen.incarnation());
         there.delete().await.unwrap();
-        tokio::time::sleep(CONFIRMED_WITHIN).await;
+        manual.advance(CONFIRMED_WITHIN);
         assert!(matches!(layer.security("db").await, Err(Error::DatabaseNotFound)));
         assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));
     }
 
     #[tokio::test]
     async fn many_are_looked_at_together() {
-        let (layer, authority, _directory) = layer().await;
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = layer_at(&manual).await;
         let db = layer.database("db", authority.for_job("test"));
         let names: [Arc<str>; 2] = ["db".into(), "none".into()];
         let fdb = &layer.inner.db;
-        let quiet = version(fdb).await;
+        let quiet = metadata_version(fdb).await;
         let (state, found) = layer.securities(&names).await.unwrap();
         assert!(found[0].as_ref().is_some_and(|security| security.bytes().is_none()) && found[1].is_none());
         assert!(layer.securities(&names).await.unwrap().0 == state || !is_quiet(fdb, &quiet).await);
         // The look at who signs in confirms it, too.
-        tokio::time::sleep(CONFIRMED_WITHIN).await;
+        manual.advance(CONFIRMED_WITHIN);
         assert!(known(&layer.inner, "db").is_none());
         assert!(layer.sign_in_state().await.unwrap().1 == state || !is_quiet(fdb, &quiet).await);
         // That was asked just now.
@@ -207,7 +202,7 @@ mod tests {
         assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), found[0].as_ref().unwrap()));
         assert!(reads(&layer) == before || !is_quiet(fdb, &quiet).await);
         db.set_security(b"{}").await.unwrap();
-        let quiet = version(fdb).await;
+        let quiet = metadata_version(fdb).await;
         let (next, found) = layer.securities(&names).await.unwrap();
         assert_ne!(next, state);
         assert!(layer.sign_in_state().await.unwrap().1 == next || !is_quiet(fdb, &quiet).await);
@@ -217,33 +212,34 @@ mod tests {
     /// What another root does makes others look again, and changes nothing.
     #[tokio::test]
     async fn a_neighbour_has_it_read_again() {
-        let (layer, _authority, _directory) = layer().await;
-        let quiet = version(&layer.inner.db).await;
+        let manual = ManualClock::new();
+        let (layer, _authority, _storage) = layer_at(&manual).await;
+        let fdb = &layer.inner.db;
+        let mut quiet = metadata_version(fdb).await;
         let first = layer.security("db").await.unwrap();
-        crate::neighbour::begin(&layer.inner.db);
-        while is_quiet(&layer.inner.db, &quiet).await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let (began, before) = (Instant::now(), reads(&layer));
+        start_neighbour(fdb);
+        let before = reads(&layer);
         for _ in 0..20 {
+            until("the neighbour changes its record", async || !is_quiet(fdb, &quiet).await).await;
+            quiet = metadata_version(fdb).await;
             assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));
             assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            manual.advance(CONFIRMED_WITHIN / 10);
         }
         // Each second, and not with each request; what is not there is looked for each time.
-        let looks = reads(&layer) - before - 20;
-        assert!((1..=began.elapsed().as_secs() + 1).contains(&looks), "{looks} in {:?}", began.elapsed());
+        assert_eq!(reads(&layer) - before, 20 + 1);
     }
 
     /// Who reads as of a version of some time ago says nothing of now.
     #[tokio::test]
     async fn the_past_confirms_nothing() {
-        let (layer, _authority, _directory) = layer().await;
+        let manual = ManualClock::new();
+        let (layer, _authority, _storage) = layer_at(&manual).await;
         let inner = &layer.inner;
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         inner.resolve(&trx, "db").await.unwrap();
         let version = trx.get_read_version().await.unwrap();
-        tokio::time::sleep(CONFIRMED_WITHIN).await;
+        manual.advance(CONFIRMED_WITHIN);
         assert!(known(inner, "db").is_none());
         let past = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         past.set_read_version(version);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::layer::{Inner, Layer};
 use crate::store::database_name::USERS;
 use crate::store::keys::{Counter, METADATA_VERSION};
-use crate::store::once::{now_ms, random_id};
+use crate::store::once::random_id;
 use crate::store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecret, secrets_of};
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -60,7 +60,7 @@ impl Layer {
     #[boxed]
     pub async fn rotate_secret(&self) -> Result<()> {
         let inner = &*self.inner;
-        let mut rotate = RotateSecret { keys: &inner.keys, new: random_secret()?, now_ms: now_ms() };
+        let mut rotate = RotateSecret { keys: &inner.keys, new: random_secret()?, now_ms: inner.clock.unix_ms() };
         transaction::write(&inner.db, &inner.metrics, &mut rotate).await
     }
 }
@@ -106,7 +106,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_secret_signs_at_all_servers_and_rotation_keeps_those_before() {
-        let (layer, _, _directory) = layer().await;
+        let (layer, _, _storage) = layer().await;
         let (first, _) = layer.sign_in_state().await.unwrap();
         assert_eq!((first.users, first.secrets.len()), (None, 1));
         assert_eq!(layer.sign_in_state().await.unwrap().0, first);

@@ -4,7 +4,7 @@
 //! another state and bumps `\xff/metadataVersion`: where that has not moved, nothing was changed, and nothing is read.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use prost::Message;
@@ -58,7 +58,7 @@ impl Layer {
     /// Whether the settings were still those of `state` a moment less than a second ago, as some transaction of this process
     /// has found, whatever it was about. Asks nobody.
     pub fn are_settings_known(&self, state: &SettingsState) -> bool {
-        state.seen.is_confirmed(self.inner.confirmed.us(Instant::now()), CONFIRMED_WITHIN)
+        state.seen.is_confirmed(self.inner.confirmed.us(self.inner.clock.now()), CONFIRMED_WITHIN)
     }
 
     /// Waits until the settings are others than those of `state`: on a watch, which may be lost, so that it is looked every now and
@@ -77,7 +77,7 @@ impl Layer {
             }
             tokio::select! {
                 fired = fired => fired?,
-                () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+                () = inner.clock.sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
                 _ = closing.wait_for(|closing| *closing) => return Ok(false),
             }
         }
@@ -98,7 +98,7 @@ impl Layer {
         T: Send,
         E: Send,
     {
-        let (inner, once, state) = (&*self.inner, Once::new(&self.inner.keys)?, random_id()?);
+        let (inner, once, state) = (&*self.inner, Once::new(&self.inner.keys, &self.inner.clock)?, random_id()?);
         let mut operation = Change { inner, by, change, once, state, outputs: Vec::new() };
         let done = transaction::write(&self.inner.db, &self.inner.metrics, &mut operation).await?;
         Ok(match done {

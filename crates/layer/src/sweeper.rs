@@ -10,7 +10,6 @@ use crate::document::staging;
 use crate::error::{Error, Result};
 use crate::feed::updates;
 use crate::layer::{Inner, Layer};
-use crate::store::once::now_ms;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -61,7 +60,7 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
             Ok(true)
         }
     }
-    let until_ms = now_ms().saturating_sub(kept_for.as_millis() as u64);
+    let until_ms = inner.clock.unix_ms().saturating_sub(kept_for.as_millis() as u64);
     transaction::write(&inner.db, &inner.metrics, &mut Sweep(inner, until_ms)).await
 }
 

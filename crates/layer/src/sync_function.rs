@@ -22,7 +22,7 @@ use crate::record_change::{ChangeRecord, check_room};
 use crate::store::database_name::DatabaseKind;
 use crate::store::due::{self, Kind};
 use crate::store::features::{check_record, name_features};
-use crate::store::once::{Once, now_ms};
+use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::root::epoch_for_write;
 use crate::store::sync_function::set_function;
@@ -115,7 +115,7 @@ impl Database {
             name: &self.name,
             actor: &self.actor,
             source,
-            now_ms: now_ms(),
+            now_ms: self.inner.clock.unix_ms(),
             once: self.inner.once()?,
         };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut set).await?;

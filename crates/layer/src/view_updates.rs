@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use tokio::time::Instant;
 
 use crate::at_once::AtOnce;
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
-use crate::store::once::now_ms;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
@@ -61,6 +62,7 @@ pub(crate) type GroupId = (u64, u64);
 /// The state of a process.
 pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
+    clock: Clock,
     bounds: ViewBounds,
     /// Marks what this process is at.
     pub owner: [u8; 16],
@@ -72,6 +74,9 @@ pub(crate) struct ViewUpdates {
     /// No long key has room in a first build.
     #[cfg(test)]
     pub lacks_room: AtomicBool,
+    /// Transactions that may be made for groups.
+    #[cfg(test)]
+    pub steps: Semaphore,
 }
 
 /// How many groups of a process know nodes.
@@ -86,6 +91,7 @@ pub(crate) struct LoadedGroup {
 
 /// What this process does for a group.
 pub(crate) struct GroupState {
+    clock: Clock,
     /// A task follows it.
     pub is_running: AtomicBool,
     /// How often it was asked to be followed.
@@ -113,6 +119,9 @@ pub(crate) struct GroupState {
     pub entered: AtOnce,
     /// Documents of a range of a first build.
     pub range: AtOnce,
+    /// The most documents that a task has shown as done.
+    #[cfg(test)]
+    pub most_shown: AtomicU64,
 }
 
 /// How far a group has come, as far as this process knows.
@@ -191,10 +200,11 @@ pub struct ViewTask {
 }
 
 impl ViewUpdates {
-    pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds) -> ViewUpdates {
+    pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds, clock: &Clock) -> ViewUpdates {
         ViewUpdates {
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
+            clock: clock.clone(),
             bounds,
             owner,
             groups: Mutex::default(),
@@ -203,6 +213,8 @@ impl ViewUpdates {
             watched: Semaphore::new(WATCHED_MAX),
             #[cfg(test)]
             lacks_room: AtomicBool::new(false),
+            #[cfg(test)]
+            steps: Semaphore::new(Semaphore::MAX_PERMITS),
         }
     }
 
@@ -224,7 +236,7 @@ impl ViewUpdates {
             // Those that nobody has: they are followed by nobody, and nobody waits for them.
             groups.retain(|_, group| Arc::strong_count(group) > 1);
         }
-        Arc::clone(groups.entry(id).or_insert_with(|| Arc::new(GroupState::new())))
+        Arc::clone(groups.entry(id).or_insert_with(|| Arc::new(GroupState::new(&self.clock))))
     }
 
     /// The group if this process has had anything to do with it.
@@ -300,7 +312,7 @@ impl ViewUpdates {
     pub(crate) fn lag(&self) -> Duration {
         let groups = lock(&self.groups);
         let since = groups.values().filter_map(|group| lock(&group.shown).behind_since);
-        since.map(|since| since.elapsed()).max().unwrap_or_default()
+        since.map(|since| self.clock.since(since)).max().unwrap_or_default()
     }
 
     /// Groups that failed when they were to be followed last, by their databases.
@@ -335,8 +347,9 @@ fn failed_for(failure: &ViewFailure) -> Duration {
 }
 
 impl GroupState {
-    fn new() -> GroupState {
+    fn new(clock: &Clock) -> GroupState {
         GroupState {
+            clock: clock.clone(),
             is_running: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             wake: Notify::new(),
@@ -350,8 +363,10 @@ impl GroupState {
             failed_in: Mutex::default(),
             nudged: Mutex::default(),
             shown: Mutex::default(),
-            entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN),
-            range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN),
+            entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
+            range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
+            #[cfg(test)]
+            most_shown: AtomicU64::new(0),
         }
     }
 
@@ -390,15 +405,15 @@ impl GroupState {
     }
 
     fn fail_for(&self, pause: Duration, failure: ViewFailure) {
-        *lock(&self.failure) = Some((Instant::now(), pause, failure));
+        *lock(&self.failure) = Some((self.clock.now(), pause, failure));
         self.moved.send_modify(|known| known.ended += 1);
     }
 
     /// It cannot be followed now, and is tried again. Where that goes on for long, those who wait for it get the failure.
     pub(crate) fn stumble(&self, database: &str, failure: ViewFailure) {
         self.has_failed(database);
-        let since = *lock(&self.failing_since).get_or_insert_with(Instant::now);
-        if since.elapsed() >= STUCK_MAX {
+        let since = *lock(&self.failing_since).get_or_insert_with(|| self.clock.now());
+        if self.clock.since(since) >= STUCK_MAX {
             self.fail(failure);
         }
     }
@@ -412,8 +427,8 @@ impl GroupState {
     /// Has who follows look again, for those who wait: of all of them together not all the time.
     pub(crate) fn nudge(&self) {
         let mut nudged = lock(&self.nudged);
-        if nudged.is_none_or(|at| at.elapsed() >= NUDGED_EACH) {
-            *nudged = Some(Instant::now());
+        if nudged.is_none_or(|at| self.clock.since(at) >= NUDGED_EACH) {
+            *nudged = Some(self.clock.now());
             self.wake.notify_one();
         }
     }
@@ -421,12 +436,18 @@ impl GroupState {
     /// Why it could not be followed a moment ago.
     pub(crate) fn failure(&self) -> Option<ViewFailure> {
         let failure = lock(&self.failure).clone();
-        failure.filter(|(since, pause, _)| since.elapsed() < *pause).map(|(.., failure)| failure)
+        failure.filter(|(since, pause, _)| self.clock.since(*since) < *pause).map(|(.., failure)| failure)
+    }
+
+    /// The last failure since it moved, however long ago.
+    #[cfg(test)]
+    pub(crate) fn last_failure(&self) -> Option<ViewFailure> {
+        lock(&self.failure).clone().map(|(.., failure)| failure)
     }
 
     /// There is something to be done.
     pub(crate) fn is_behind(&self) {
-        lock(&self.shown).behind_since.get_or_insert_with(Instant::now);
+        lock(&self.shown).behind_since.get_or_insert_with(|| self.clock.now());
     }
 
     /// There is nothing to be done.
@@ -448,7 +469,9 @@ impl GroupState {
         if let Some(task) = &mut lock(&self.shown).task {
             task.changes_done += documents;
             task.total_changes = task.total_changes.max(task.changes_done);
-            task.updated_at_ms = now_ms();
+            task.updated_at_ms = self.clock.unix_ms();
+            #[cfg(test)]
+            self.most_shown.fetch_max(task.changes_done, Ordering::Relaxed);
         }
     }
 
@@ -482,7 +505,7 @@ impl Waiting {
     ) -> Result<Waiting, ViewFailure> {
         group.waiting.fetch_add(1, Ordering::Relaxed);
         let before = views.waiting.fetch_add(1, Ordering::Relaxed);
-        let begins = || Waits { count: 0, since_ms: now_ms() };
+        let begins = || Waits { count: 0, since_ms: views.clock.unix_ms() };
         lock(&group.waits).entry(waits_for.clone()).or_insert_with(begins).count += 1;
         let waiting = Waiting { all: Arc::clone(&views.waiting), group: Arc::clone(group), waits_for };
         if before >= WAITING_MAX {
@@ -522,17 +545,17 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_tried_again_less_and_less_often() {
-        let views = ViewUpdates::new([0; 16], ViewBounds::default());
+        let views = ViewUpdates::new([0; 16], ViewBounds::default(), &Clock::system());
         let state = views.group((0, 0));
         let pause = |failure: &ViewFailure| {
             state.give_up("db", failure.clone());
-            assert!(state.failure().is_some());
             let failed = lock(&state.failure).clone();
             failed.map(|(_, pause, _)| pause.as_secs())
         };
         let stuck = ViewFailure::Stuck("no room".to_owned());
         let pauses: Vec<_> = (0..40).filter_map(|_| pause(&stuck)).collect();
         assert_eq!((&pauses[..7], pauses[39]), (&[1, 2, 4, 8, 16, 30, 30][..], 30));
+        assert_eq!(state.failure(), Some(stuck.clone()));
         assert_eq!(pause(&ViewFailure::Changed), Some(1));
         // It is built from the beginning, and moves, each time.
         state.moved_to(7);
@@ -543,7 +566,7 @@ mod tests {
 
     #[test]
     fn groups_that_nobody_uses_are_forgotten() {
-        let views = ViewUpdates::new([0; 16], ViewBounds::default());
+        let views = ViewUpdates::new([0; 16], ViewBounds::default(), &Clock::system());
         let used = views.group((0, 0));
         (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
         assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);

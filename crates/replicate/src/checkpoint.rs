@@ -1,5 +1,6 @@
 //! Replication logs: where a replication stands, kept on both sides in CouchDB's form.
 
+use flatbed_clock::Clock;
 use flatbed_flatten::json::{Limits, Object, Value, parse, write};
 use flatbed_revtree::local_id;
 
@@ -116,6 +117,7 @@ pub(crate) fn common(source: &Log, target: &Log) -> Vec<u8> {
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     id: String,
+    clock: Clock,
     start_time: u64,
     start_seq: Vec<u8>,
     /// Older sessions, of the source's log.
@@ -123,7 +125,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(start_seq: Vec<u8>, source: &Log, target: &Log) -> Result<Session> {
+    pub(crate) fn new(start_seq: Vec<u8>, source: &Log, target: &Log, clock: &Clock) -> Result<Session> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
         let id = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -133,7 +135,8 @@ impl Session {
         };
         let is_old = start_seq != BEGINNING;
         let history = source.history.iter().filter(shared).take(if is_old { HISTORY_MAX - 1 } else { 0 }).cloned();
-        Ok(Session { id, start_time: time::now(), start_seq, history: history.collect() })
+        let (start_time, clock, history) = (clock.unix_seconds(), clock.clone(), history.collect());
+        Ok(Session { id, clock, start_time, start_seq, history })
     }
 
     /// Where it began.
@@ -159,7 +162,8 @@ impl Session {
 
     fn write_entry(&self, through: &[u8], stats: &Stats, entry: &mut Object<'_>) {
         entry.string("session_id", &self.id);
-        entry.string("start_time", &time::http(self.start_time)).string("end_time", &time::http(time::now()));
+        let now = self.clock.unix_seconds();
+        entry.string("start_time", &time::http(self.start_time)).string("end_time", &time::http(now));
         entry.raw("start_last_seq", &self.start_seq).raw("end_last_seq", through).raw("recorded_seq", through);
         entry.number("missing_checked", stats.missing_checked).number("missing_found", stats.missing_found);
         entry.number("docs_read", stats.docs_read).number("docs_written", stats.docs_written);
@@ -211,7 +215,7 @@ mod tests {
         let long = log(&text);
         assert_eq!((long.history.len(), &long.session), (5, &None));
         assert_eq!(common(&long, &long), b"\"0\"");
-        let session = Session::new(b"\"0\"".to_vec(), &long, &long).unwrap();
+        let session = Session::new(b"\"0\"".to_vec(), &long, &long, &Clock::system()).unwrap();
         assert!(session.log("id", None, b"1", &Stats::default()).len() < HISTORY_BYTES_MAX + 1_000);
         // What is too long to be a sequence is none.
         let seq = log(&format!(r#"{{"session_id":"a","source_last_seq":"{}"}}"#, "x".repeat(9_000)));
@@ -220,11 +224,11 @@ mod tests {
 
     #[test]
     fn a_log_is_read_as_it_was_written() {
-        let session = Session::new(b"0".to_vec(), &Log::default(), &Log::default()).unwrap();
+        let session = Session::new(b"0".to_vec(), &Log::default(), &Log::default(), &Clock::system()).unwrap();
         let text = session.log("id", None, b"\"5-y\"", &Stats { docs_read: 2, ..Stats::default() });
         let first = log(std::str::from_utf8(&text).unwrap());
         assert_eq!(common(&first, &first), b"\"5-y\"");
-        let next = Session::new(b"\"5-y\"".to_vec(), &first, &first).unwrap();
+        let next = Session::new(b"\"5-y\"".to_vec(), &first, &first, &Clock::system()).unwrap();
         let text = next.log("id", Some("0-1"), b"\"8-z\"", &Stats::default());
         let second = log(std::str::from_utf8(&text).unwrap());
         assert_eq!(second.rev.as_deref(), Some("0-1"));

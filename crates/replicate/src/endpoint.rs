@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_client::{Url, encode_segment};
+use flatbed_clock::Clock;
 use flatbed_flatten::json::Value;
 use flatbed_outward::{Network, Tls};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -28,6 +29,8 @@ pub struct Ways {
     pub tls: Tls,
     /// For what peers answer.
     pub memory: Memory,
+    /// The time of replications: of checkpoints, sessions, and pauses.
+    pub clock: Clock,
 }
 
 /// Headers that one endpoint may have.

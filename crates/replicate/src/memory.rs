@@ -380,6 +380,8 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_testkit::pass;
+
     use super::*;
 
     const MB: usize = 1 << 20;
@@ -421,7 +423,7 @@ mod tests {
         let (mut slow_share, mut reserve_share) = (Share::new(&slow), Share::new(&reserve));
         slow_share.set(MB).await.unwrap();
         reserve_share.set(MB).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(300)).await;
+        pass(Duration::from_secs(300)).await;
         assert!(!slow.is_overdue() && !reserve.is_overdue());
         let third = memory.clone();
         let waits = tokio::spawn(async move { Share::new(&third.room()).set(MB).await });

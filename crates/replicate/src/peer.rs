@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
+use flatbed_clock::Clock;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
 use flatbed_outward::ConnectError;
 use flatbed_revtree::{DESIGN, DocumentId, DocumentKind, LOCAL};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
 
 use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, Place, Ways};
@@ -45,6 +45,7 @@ pub(crate) struct Peer {
     headers: HeaderMap,
     signing_in: Option<SigningIn>,
     pub(crate) memory: Memory,
+    pub(crate) clock: Clock,
     /// Without credentials.
     pub(crate) shown: String,
 }
@@ -93,9 +94,9 @@ impl Peer {
         }
         headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
         headers.extend(endpoint.headers.iter().cloned());
-        let memory = ways.memory.clone();
+        let (memory, clock) = (ways.memory.clone(), ways.clock.clone());
         let (path, shown, signing_in) = (endpoint.path(), endpoint.to_string(), SigningIn::of(endpoint));
-        Peer { pool: Pool::new(server), path, headers, signing_in, memory, shown }
+        Peer { pool: Pool::new(server), path, headers, signing_in, memory, clock, shown }
     }
 
     pub(crate) fn no_room(&self, error: NoRoom) -> Error {
@@ -160,7 +161,7 @@ impl Peer {
         let Some(signing_in) = &self.signing_in else { return Ok(()) };
         let mut state = signing_in.state().await;
         loop {
-            match state.next(Instant::now()) {
+            match state.next(self.clock.now()) {
                 Next::Send(cookie) => {
                     if let Some(cookie) = cookie {
                         request.headers_mut().insert(header::COOKIE, cookie);
@@ -169,7 +170,7 @@ impl Peer {
                 }
                 Next::Ask(with_password) => {
                     let answer = self.ask_for_session(signing_in, with_password).await?;
-                    if state.answered(answer, Instant::now()) == Asked::Refused {
+                    if state.answered(answer, self.clock.now()) == Asked::Refused {
                         return Err(Error::Unauthorized(self.shown.clone()));
                     }
                 }
@@ -211,7 +212,7 @@ impl Peer {
         if let (Some(signing_in), Some(cookie)) = (&self.signing_in, &answer.cookie)
             && answer.status.is_success()
         {
-            signing_in.renewed(cookie.clone()).await;
+            signing_in.renewed(cookie.clone(), self.clock.now()).await;
         }
     }
 
@@ -259,7 +260,7 @@ impl Peer {
                 Err(error) if !error.is_transient() => return Err(error),
                 _ => {}
             }
-            tokio::time::sleep(pause).await;
+            self.clock.sleep(pause).await;
             pause *= 2;
         }
         call_once().await

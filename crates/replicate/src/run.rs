@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_client::encode_segment;
+use flatbed_clock::Clock;
 use flatbed_flatten::json::{Object, Value};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
@@ -73,7 +74,7 @@ pub struct Outcome {
 /// # Errors
 /// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
 pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
-    let id = spec.id(server);
+    let (id, clock) = (spec.id(server), &ways.clock);
     let source = Arc::new(Peer::new(&spec.source, ways));
     let target = Arc::new(Peer::new(&spec.target, ways));
     source.open(false).await?;
@@ -84,7 +85,7 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
         target_log = target.log(&id).await?;
     }
     let start = spec.since_seq.clone().unwrap_or_else(|| common(&source_log, &target_log));
-    let session = Session::new(start.clone(), &source_log, &target_log)?;
+    let session = Session::new(start.clone(), &source_log, &target_log, clock)?;
     let mut checkpoints = Checkpoints {
         id,
         interval: spec.checkpoint_interval,
@@ -96,7 +97,8 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
         target_rev: target_log.rev,
         through: start.clone(),
         recorded: start.clone(),
-        last: Instant::now(),
+        last: clock.now(),
+        clock: clock.clone(),
         control,
     };
     let transfer = Transfer::new(source.clone(), target, checkpoints.control.progress.clone());
@@ -104,7 +106,7 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
 
     let (pages, mut incoming) = mpsc::channel(1);
     let progress = checkpoints.control.progress.clone();
-    let reader = Reader { source, spec: spec.clone(), progress, rows_max: PAGE_ROWS, room: None };
+    let reader = Reader { source, spec: spec.clone(), progress, rows_max: PAGE_ROWS, room: None, clock: clock.clone() };
     let reading = AbortOnDrop(tokio::spawn(reader.run(start, pages)));
     let mut batches = FuturesOrdered::new();
     let (mut stop, mut at_end) = (checkpoints.control.stop.clone(), false);
@@ -134,7 +136,7 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
                     checkpoints.show();
                 }
             }
-            () = tokio::time::sleep_until(checkpoints.due()), if checkpoints.is_behind() => checkpoints.write().await?,
+            () = clock.sleep_until(checkpoints.due()), if checkpoints.is_behind() => checkpoints.write().await?,
             () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
         }
     }
@@ -170,6 +172,7 @@ struct Checkpoints {
     /// Up to here it is written down.
     recorded: Vec<u8>,
     last: Instant,
+    clock: Clock,
     control: Control,
 }
 
@@ -219,7 +222,7 @@ impl Checkpoints {
             *rev = Some(written);
         }
         self.recorded.clone_from(&self.through);
-        self.last = Instant::now();
+        self.last = self.clock.now();
         self.show();
         Ok(())
     }
@@ -275,13 +278,14 @@ struct Reader {
     rows_max: usize,
     /// For the next page, where there was none for it when it came.
     room: Option<PageRoom>,
+    clock: Clock,
 }
 
 impl Reader {
     async fn run(mut self, mut since: Vec<u8>, pages: mpsc::Sender<Result<Page>>) {
         let mut wait = false;
         loop {
-            let asked_at = Instant::now();
+            let asked_at = self.clock.now();
             let page = match self.page(&since, wait && self.room.is_none()).await {
                 Ok(Asked::Page(page, is_last)) => Ok((page, is_last)),
                 // It is asked for again when there is room for it.
@@ -300,7 +304,7 @@ impl Reader {
                 Err(_) => (true, true),
                 Ok((page, is_last)) => {
                     if wait && page.changes.is_empty() {
-                        tokio::time::sleep_until(asked_at + IDLE_PAUSE).await;
+                        self.clock.sleep_until(asked_at + IDLE_PAUSE).await;
                     }
                     since.clone_from(&page.last_seq);
                     (false, *is_last)

@@ -125,9 +125,9 @@ impl SigningIn {
         self.state.lock().await
     }
 
-    /// An answer has gone on with the session.
-    pub(crate) async fn renewed(&self, cookie: Cookie) {
-        let due = Instant::now() + cookie.renew_after();
+    /// An answer that came at that moment has gone on with the session.
+    pub(crate) async fn renewed(&self, cookie: Cookie, now: Instant) {
+        let due = now + cookie.renew_after();
         self.state.lock().await.cookie = Some((cookie, due));
     }
 }
@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(before_a_request(&signing_in, &says, &mut asked).await, begun());
             assert_eq!(asked.len(), count);
         }
-        signing_in.renewed(Cookie::parse("AuthSession=b; Max-Age=100").unwrap()).await;
+        signing_in.renewed(Cookie::parse("AuthSession=b; Max-Age=100").unwrap(), Instant::now()).await;
         tokio::time::advance(Duration::from_secs(80)).await;
         let sent = before_a_request(&signing_in, &says, &mut asked).await;
         assert_eq!((sent, asked.len()), (Ok(Some("AuthSession=b".to_owned())), 2));

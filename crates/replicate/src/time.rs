@@ -1,14 +1,7 @@
 //! Moments as CouchDB writes them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
-/// Seconds of Unix time.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 /// Year, month (1 to 12) and day of a day counted from 1970-01-01, in the Gregorian calendar: years are reckoned from
 /// March on, so that a leap day is the last of its year.

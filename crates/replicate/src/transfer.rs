@@ -98,7 +98,7 @@ impl Transfer {
                 return Err(error);
             }
             tracing::debug!(%error, "a batch of a replication is tried again");
-            tokio::time::sleep(pause).await;
+            self.source.clock.sleep(pause).await;
             pause *= 2;
         }
         Ok(())

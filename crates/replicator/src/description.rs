@@ -108,7 +108,7 @@ impl Description {
         let mut push = |name: &str, value: Value<'static>| members.push((format!("{OURS}{name}").into(), value));
         let text = |text: String| Value::String(text.into());
         push("state", text(if done.is_ok() { "completed" } else { "failed" }.to_owned()));
-        push("state_time", text(time::iso(time::now())));
+        push("state_time", text(time::iso(database.clock().unix_seconds())));
         if let Some(id) = id {
             push("id", text(id.to_owned()));
         }

@@ -33,7 +33,7 @@ impl Followed {
         filter_bytes: usize,
         job: Arc<Replication>,
     ) -> Arc<Followed> {
-        let claim = Claim::new(replicator.owner, replicator.options.lease);
+        let claim = Claim::new(replicator.owner, replicator.options.lease, replicator.clock());
         Arc::new(Followed { id, rev, filter_bytes, job, claim })
     }
 
@@ -264,6 +264,7 @@ mod tests {
                 &spec,
                 crate::Owner::Server,
                 Some(Origin { database: REPLICATOR, doc_id: id.to_owned() }),
+                &flatbed_clock::Clock::system(),
             );
             for _ in 0..30 {
                 job.note_failure(reason);

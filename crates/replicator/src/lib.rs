@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flatbed_clock::Clock;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Owner as Process, Run, Status, supervise};
 use flatbed_layer::{Database, Layer, REPLICATOR, Reader, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
@@ -150,7 +151,7 @@ impl Replicator {
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
         let memory = Memory::new(options.memory_bytes);
-        let supervisor = Status::new();
+        let supervisor = Status::new(layer.clock());
         Arc::new(Replicator {
             layer,
             actor,
@@ -167,13 +168,19 @@ impl Replicator {
         })
     }
 
+    /// The layer's clock.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.layer.clock()
+    }
+
     /// How peers are reached on somebody's behalf.
     pub(crate) fn ways(&self, owner: &Owner, is_admin: bool) -> Ways {
         let (connect, owner) = (self.connect.clone(), owner.clone());
         let network = &self.options.network;
         let network = if is_admin { network.clone() } else { network.bounded(self.options.allowed.clone()) };
         let local = Arc::new(move || connect(&owner));
-        Ways { local, network, tls: self.options.tls.clone(), memory: self.memory.clone() }
+        let (tls, memory, clock) = (self.options.tls.clone(), self.memory.clone(), self.clock().clone());
+        Ways { local, network, tls, memory, clock }
     }
 
     /// Begins to work off the `_replicator` database. The task is for [`Replicator::stop`].
@@ -260,7 +267,7 @@ impl Replicator {
                 let _ = job.ended().await;
             }
         };
-        if tokio::time::timeout(STOP_MAX, ended).await.is_err() {
+        if self.clock().timeout(STOP_MAX, ended).await.is_err() {
             tracing::warn!("replications did not end in time; they go on from their last checkpoints");
         }
     }
@@ -299,7 +306,7 @@ impl Replicator {
             return if job.is_of(standing) { Ok(job.clone()) } else { Err(NotDone::Others) };
         }
         let room = self.room(spec.filter_bytes(), spec.owner.as_deref()).ok_or(NotDone::NoRoom)?;
-        let job = Replication::new(id.clone(), &spec, owner, None);
+        let job = Replication::new(id.clone(), &spec, owner, None, self.clock());
         jobs.insert(id.clone(), job.clone());
         drop(jobs);
         let (replicator, running) = (self.clone(), job.clone());

@@ -6,7 +6,6 @@ use std::time::Duration;
 use flatbed_layer::Result;
 use flatbed_replicate::Error;
 use flatbed_service::{Accounts, OwnerAccount, RestsOn, Standing};
-use tokio::time::Instant;
 
 /// How often it is looked whether an owner still has the rights that a run began with.
 const LOOK: Duration = Duration::from_millis(900);
@@ -115,20 +114,20 @@ impl Owner {
         if let Owner::Server = self {
             return std::future::pending().await;
         }
-        let mut changes = accounts.changes();
-        let mut known = Instant::now();
+        let (mut changes, clock) = (accounts.changes(), accounts.clock());
+        let mut known = clock.now();
         loop {
             // What has not been looked at is not told either: so it is looked at.
-            let _ = tokio::time::timeout(LOOK, changes.changed()).await;
+            let _ = clock.timeout(LOOK, changes.changed()).await;
             match self.now(accounts).await {
-                Ok(Some(standing)) if standing.principal().is_admin == was_admin => known = Instant::now(),
+                Ok(Some(standing)) if standing.principal().is_admin == was_admin => known = clock.now(),
                 // What needs the account here is refused meanwhile.
-                Err(_) if known.elapsed() < UNKNOWN_MAX => {}
+                Err(_) if clock.since(known) < UNKNOWN_MAX => {}
                 Err(_) => return Error::Owner("the account of who asked for it could not be read"),
                 Ok(_) => return Error::Owner("who asked for it has other rights now"),
             }
             if changes.has_changed().is_err() {
-                tokio::time::sleep(LOOK).await;
+                clock.sleep(LOOK).await;
             }
         }
     }

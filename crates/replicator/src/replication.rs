@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_jobs::{HISTORY_MAX, Run, Standing as JobStanding, Status};
 use flatbed_layer::json::Object;
 use flatbed_replicate::{Control, Error, Outcome, Progress, Spec, replicate, time};
@@ -69,7 +70,13 @@ pub struct Replication {
 
 impl Replication {
     /// The specification itself is not kept: whoever runs the job has it, as it may be long.
-    pub(crate) fn new(id: String, spec: &Spec, owner: Owner, origin: Option<Origin>) -> Arc<Replication> {
+    pub(crate) fn new(
+        id: String,
+        spec: &Spec,
+        owner: Owner,
+        origin: Option<Origin>,
+        clock: &Clock,
+    ) -> Arc<Replication> {
         Arc::new(Replication {
             id,
             source: spec.source.to_string(),
@@ -79,8 +86,8 @@ impl Replication {
             owner,
             user: spec.owner.clone(),
             origin,
-            started_at: time::now(),
-            status: Status::new(),
+            started_at: clock.unix_seconds(),
+            status: Status::new(clock),
             progress: Mutex::default(),
             outcome: Mutex::default(),
         })
@@ -176,7 +183,8 @@ impl Replication {
         task.string_or_null("user", self.owner.name()).bool("continuous", self.continuous);
         task.number("checkpoint_interval", u64::try_from(self.checkpoint_interval.as_millis()).unwrap_or(u64::MAX));
         self.progress().write_info(&mut task);
-        task.number("started_on", self.started_at).number("updated_on", time::now());
+        let now = self.status.clock().unix_seconds();
+        task.number("started_on", self.started_at).number("updated_on", now);
     }
 
     /// The job as `_scheduler/docs` shows it.

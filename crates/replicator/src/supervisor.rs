@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, Wait};
 use flatbed_replicate::{Error, Progress, Spec};
-use tokio::time::Instant;
 
 use crate::Replicator;
 use crate::description::Description;
@@ -57,7 +56,7 @@ impl Job for Supervisor {
 /// that waits costs does not grow with how often it looks at each.
 async fn watch_leases(replicator: &Arc<Replicator>) {
     loop {
-        tokio::time::sleep(replicator.options.lease / 4).await;
+        replicator.clock().sleep(replicator.options.lease / 4).await;
         if let Err(error) = look_at_leases(replicator).await {
             tracing::debug!(%error, "the leases of replications could not be read");
         }
@@ -74,7 +73,7 @@ async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<(
     let mut after: Option<String> = None;
     loop {
         let page = replicator.reader().leases(after.as_deref()).await?;
-        let now = Instant::now();
+        let now = replicator.clock().now();
         let Some((last, _)) = page.last() else { break };
         after = Some(last.clone());
         for (id, found) in page {
@@ -84,7 +83,7 @@ async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<(
         }
     }
     for followed in waiting.into_values() {
-        followed.claim.note(None, Instant::now());
+        followed.claim.note(None, replicator.clock().now());
     }
     Ok(())
 }
@@ -151,7 +150,8 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) -> flatbed_layer::R
         match asked(replicator, &mut description, &row.id).await? {
             Ok((spec, owner)) => {
                 let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
-                let job = Replication::new(spec.job_id(replicator.layer.uuid()), &spec, owner, Some(origin));
+                let id = spec.job_id(replicator.layer.uuid());
+                let job = Replication::new(id, &spec, owner, Some(origin), replicator.clock());
                 let Description { id, rev, .. } = description;
                 replicator.follow(Followed::new(replicator, id, rev, spec.filter_bytes(), job), before);
             }

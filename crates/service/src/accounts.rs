@@ -9,27 +9,31 @@
 //! moves with every change of the stored settings and of databases' records. Where it has moved, what rests on it is read anew.
 
 mod entries;
+mod polling;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{PasswordHash, Principal, Refused, SignedIn};
+use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{
     Changes, ChangesQuery, Error, Followed, GetOptions, Layer, RecordState, Result, RevId, SettingFence, SignInState,
     SigningSecret, Since, USERS, UsersState,
 };
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::configuration::Configuration;
 use crate::principals::Principals;
 use crate::sign_in::keys::{Keys, KeysNow};
 use crate::standing::{RestsOn, Standing};
 use entries::{Entries, Entry};
+use polling::Polling;
 
 /// How old an answer may be.
 const WITHIN: Duration = Duration::from_millis(950);
@@ -198,10 +202,10 @@ impl Accounts {
             missing: Entries::new(MISSING_MAX, BYTES_MAX),
             state: None,
             taken_out: 0,
-            asked: Instant::now(),
+            asked: layer.clock().now(),
         };
         let settings = configuration.clone();
-        let principals = Principals::new(layer.clone());
+        let (principals, clock) = (Principals::new(layer.clone()), &layer.clock().clone());
         let accounts = Arc::new_cyclic(|this| Accounts {
             this: Weak::clone(this),
             layer,
@@ -214,7 +218,7 @@ impl Accounts {
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
             hasher: RandomState::new(),
-            keys: Keys::new(),
+            keys: Keys::new(clock),
             principals,
             is_polled: AtomicBool::new(false),
         });
@@ -302,7 +306,7 @@ impl Accounts {
                 return Ok(account.map(|account| found.standing(account, standing.principal().signed_in)));
             }
             RestsOn::Token { ends, by } => {
-                let now_s = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+                let now_s = self.clock().unix_seconds();
                 ends.is_none_or(|ends| now_s < ends) && self.keys().await.has(by)
             }
             RestsOn::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
@@ -331,7 +335,7 @@ impl Accounts {
 
     /// Whether that was less than a second ago.
     pub(crate) fn is_confirmed(&self) -> bool {
-        self.confirmed.borrow().is_some_and(|began| began.elapsed() < FOLLOWED_WITHIN)
+        self.confirmed.borrow().is_some_and(|began| self.clock().since(began) < FOLLOWED_WITHIN)
     }
 
     /// Notes up to when followed databases are known, all who follow one that has changed having been woken.
@@ -403,7 +407,7 @@ impl Accounts {
             return Ok(Found { account, refused, rev, born, is_admin: false, setting: None });
         };
         // An administrator needs no further role to do what is to be done about a storage that does not answer.
-        let entry = tokio::time::timeout(FURTHER_MAX, self.entry(name, fresh)).await;
+        let entry = self.clock().timeout(FURTHER_MAX, self.entry(name, fresh)).await;
         let entry = entry.ok().and_then(Result::ok);
         let document = entry.as_ref().and_then(|entry| entry.account.as_ref().ok()?.as_ref());
         let account = Some(Account::of_admin(name, hash, document));
@@ -425,7 +429,7 @@ impl Accounts {
     fn state(&self, fresh: Fresh) -> Option<Arc<SignInState>> {
         let cache = self.cache();
         let (state, began) = cache.state.as_ref()?;
-        is_fresh(*began, fresh).then(|| Arc::clone(state))
+        self.is_fresh(*began, fresh).then(|| Arc::clone(state))
     }
 
     /// The entry of a name.
@@ -459,16 +463,16 @@ impl Accounts {
     /// The entry, from memory.
     fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<Entry>> {
         let mut cache = self.cache();
-        cache.asked = Instant::now();
+        cache.asked = self.clock().now();
         let (_, began) = cache.state.as_ref()?;
-        if is_fresh(*began, fresh) { cache.get(name) } else { None }
+        if self.is_fresh(*began, fresh) { cache.get(name) } else { None }
     }
 
     async fn read(&self, name: &str) -> Result<Entry> {
         let options = GetOptions { conflicts: true, born: true, ..GetOptions::default() };
         let id = id_of(name);
         let users = self.layer.reader(USERS);
-        let found = within(READ_MAX, users.get(&id, &options)).await;
+        let found = within(self.clock(), READ_MAX, users.get(&id, &options)).await;
         let document = match found {
             Ok(document) => document,
             // It is not there, or no document can be called so.
@@ -486,7 +490,7 @@ impl Accounts {
 
     /// Sees to it that the state is fresh: reads it, one for all who ask.
     async fn confirm(&self, fresh: Fresh) -> Result<()> {
-        let came = Instant::now();
+        let came = self.clock().now();
         let mut failed = self.confirming.lock().await;
         if self.state(fresh).is_some() {
             return Ok(());
@@ -497,8 +501,8 @@ impl Accounts {
         {
             return Err(error.clone());
         }
-        let began = Instant::now();
-        let confirmed = within(READ_MAX, self.look(began)).await;
+        let began = self.clock().now();
+        let confirmed = within(self.clock(), READ_MAX, self.look(began)).await;
         *failed = confirmed.as_ref().err().map(|error| (began, error.clone()));
         confirmed
     }
@@ -574,7 +578,7 @@ impl Accounts {
         if self.is_polled.swap(true, Ordering::SeqCst) {
             return;
         }
-        let weak = Weak::clone(&self.this);
+        let (weak, clock) = (Weak::clone(&self.this), self.clock().clone());
         tokio::spawn(async move {
             let mut polling = Polling(Weak::clone(&weak));
             let mut users = None;
@@ -583,7 +587,7 @@ impl Accounts {
                 if accounts.is_idle() && !polling.goes_on(&accounts) {
                     return;
                 }
-                let began = tokio::time::Instant::now();
+                let began = clock.now();
                 if let Err(error) = accounts.look_at_all().await {
                     tracing::debug!(%error, "it could not be looked at who has changed");
                 }
@@ -597,21 +601,21 @@ impl Accounts {
                 }
                 drop(accounts);
                 tokio::select! {
-                    () = tokio::time::sleep_until(began + POLL - POLL_LEAST) => {}
-                    goes_on = written(users.as_mut()) => {
+                    () = clock.sleep_until(began + POLL - POLL_LEAST) => {}
+                    goes_on = written(&clock, users.as_mut()) => {
                         if !goes_on {
                             return;
                         }
                     }
                 }
-                tokio::time::sleep(POLL_LEAST).await;
+                clock.sleep(POLL_LEAST).await;
             }
         });
     }
 
     /// Looks at all that answers rest on.
     async fn look_at_all(&self) -> Result<()> {
-        let began = Instant::now();
+        let began = self.clock().now();
         self.confirm(Fresh::Since(began)).await?;
         let Some(records) = self.records.borrow().clone() else { return Ok(()) };
         self.configuration.confirm_at(&records).await?;
@@ -631,32 +635,20 @@ impl Accounts {
         self.confirming.lock().await
     }
 
+    fn is_fresh(&self, began: Instant, fresh: Fresh) -> bool {
+        match fresh {
+            Fresh::Second => self.clock().since(began) < WITHIN,
+            Fresh::Since(since) => began >= since,
+        }
+    }
+
+    /// Where the layer takes the time from.
+    pub fn clock(&self) -> &Clock {
+        self.layer.clock()
+    }
+
     fn is_idle(&self) -> bool {
-        self.generation.receiver_count() == 0 && self.cache().asked.elapsed() > IDLE
-    }
-}
-
-/// That the state is read every now and then: whatever ends the task, the next who asks begins another.
-struct Polling(Weak<Accounts>);
-
-impl Polling {
-    /// Says that it ends, unless somebody has come to follow meanwhile who has not begun another.
-    fn goes_on(&mut self, accounts: &Accounts) -> bool {
-        accounts.is_polled.store(false, Ordering::SeqCst);
-        let goes_on = !accounts.is_idle() && !accounts.is_polled.swap(true, Ordering::SeqCst);
-        if !goes_on {
-            // It is another's to say from here on.
-            self.0 = Weak::new();
-        }
-        goes_on
-    }
-}
-
-impl Drop for Polling {
-    fn drop(&mut self) {
-        if let Some(accounts) = self.0.upgrade() {
-            accounts.is_polled.store(false, Ordering::SeqCst);
-        }
+        self.generation.receiver_count() == 0 && self.clock().since(self.cache().asked) > IDLE
     }
 }
 
@@ -667,7 +659,7 @@ impl Cache {
 }
 
 /// Waits until something was written, or the server stops: then not.
-async fn written(changes: Option<&mut Changes>) -> bool {
+async fn written(clock: &Clock, changes: Option<&mut Changes>) -> bool {
     let Some(changes) = changes else { return std::future::pending().await };
     loop {
         match changes.follow().await {
@@ -680,20 +672,13 @@ async fn written(changes: Option<&mut Changes>) -> bool {
                 Err(_) => std::future::pending().await,
             },
         }
-        tokio::time::sleep(POLL_LEAST).await;
-    }
-}
-
-fn is_fresh(began: Instant, fresh: Fresh) -> bool {
-    match fresh {
-        Fresh::Second => began.elapsed() < WITHIN,
-        Fresh::Since(since) => began >= since,
+        clock.sleep(POLL_LEAST).await;
     }
 }
 
 /// What takes longer than so long is an error of the storage's.
-async fn within<T>(most: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(most, work).await.unwrap_or_else(|_| Err(Error::timed_out()))
+async fn within<T>(clock: &Clock, most: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    clock.timeout(most, work).await.unwrap_or_else(|_| Err(Error::timed_out()))
 }
 
 #[cfg(test)]

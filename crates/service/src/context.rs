@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::security::Access;
 use flatbed_auth::{Credentials, Principal};
+use flatbed_clock::Clock;
 use flatbed_javascript::Runner;
 use flatbed_layer::channels::SignsIn;
 use flatbed_layer::json::Value;
@@ -186,6 +187,11 @@ impl Service {
         self.layer.ping().await
     }
 
+    /// Where the layer takes the time from, for what is built on it.
+    pub fn clock(&self) -> &Clock {
+        self.layer.clock()
+    }
+
     /// See [`Layer::metrics`], and those of signing in. They name nobody's databases, and nobody.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         let mut families = self.layer.metrics();
@@ -249,6 +255,11 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
+    /// Where the layer takes the time from.
+    pub fn clock(&self) -> &Clock {
+        self.layer.clock()
+    }
+
     /// The same of a client at this address, by which it has its turn in what is done for one after the other.
     #[must_use]
     pub fn from_peer(mut self, peer: Option<IpAddr>) -> Context {

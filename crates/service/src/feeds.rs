@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::Refused;
+use flatbed_clock::Clock;
 use flatbed_javascript::{Error as FunctionError, Runner};
 use flatbed_layer::channels::HeldAt;
 use flatbed_layer::{
@@ -187,7 +188,8 @@ impl Feeds {
             left: limit.unwrap_or(u64::MAX),
             filtering: None,
             before: None,
-            taken: (Instant::now(), None),
+            taken: (database.clock().now(), None),
+            clock: database.clock().clone(),
             follow: if descending { Follow::No } else { follow },
             timeout,
             deadline: None,
@@ -332,6 +334,7 @@ impl Feed {
 /// What a feed reads, whoever reads it.
 struct Rows {
     changes: Changes,
+    clock: Clock,
     filter: Passing,
     has_documents: bool,
     /// As asked for, of a feed that a limit leaves something of.
@@ -362,7 +365,7 @@ impl Drop for Rows {
 
 impl Rows {
     async fn next_page(&mut self) -> Result<ChangesPage> {
-        let began = Instant::now();
+        let began = self.clock.now();
         let mut page = self.changes.next_page().await?;
         self.taken = (began, self.changes.judged_by());
         match &self.filter {
@@ -377,7 +380,7 @@ impl Rows {
             }
         }
         self.is_empty &= page.rows.is_empty();
-        self.deadline.get_or_insert_with(|| Instant::now() + self.timeout);
+        self.deadline.get_or_insert_with(|| self.clock.now() + self.timeout);
         Ok(page)
     }
 
@@ -392,7 +395,7 @@ impl Rows {
 
     async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
         heartbeats.sent();
-        let now = Instant::now();
+        let (clock, now) = (self.clock.clone(), self.clock.now());
         let until = match self.follow {
             _ if heartbeats.are_wanted() => None,
             Follow::On => Some(now + self.timeout),
@@ -400,7 +403,7 @@ impl Rows {
         };
         let over = async {
             match until {
-                Some(until) => tokio::time::sleep_until(until).await,
+                Some(until) => clock.sleep_until(until).await,
                 None => std::future::pending().await,
             }
         };
@@ -467,7 +470,7 @@ impl Rows {
                 Followed::ReadOn => return Ok(Waited::ReadOn),
                 Followed::Rows(rows) => rows,
             };
-            self.taken = (Instant::now(), self.changes.judged_by());
+            self.taken = (self.clock.now(), self.changes.judged_by());
             match &self.filter {
                 Passing::All => {
                     self.left = self.left.saturating_sub(rows.len() as u64);

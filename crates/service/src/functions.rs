@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use flatbed_javascript::{Caller, Design, Error, Routed, Runner, SyncFunction, SyncRefusal, SyncWrite, Validation};
 use flatbed_layer::json::{self, Object, Value};
@@ -147,7 +146,7 @@ impl Router {
             meta: None,
             writer: write.writer.cloned(),
             id_bytes: write.edit.id.len(),
-            now_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            now_s: write.now_s,
         }
     }
 

@@ -6,7 +6,6 @@
 //! what was refused is written with that. A right that was given longer ago is asked for before anything is written at all.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use flatbed_layer::{Error, Layer, Refusal, Result};
 
@@ -77,7 +76,7 @@ impl<D: Clone> Given<D> {
     pub(crate) async fn changed(&self) -> Result<D> {
         match self.again.as_deref() {
             None => Err(Refusal::UserChanged.into()),
-            Some(again) => Box::pin(again.ask(Fresh::Since(Instant::now()))).await,
+            Some(again) => Box::pin(again.ask(Fresh::Since(again.layer.clock().now()))).await,
         }
     }
 

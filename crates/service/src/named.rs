@@ -26,7 +26,10 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use flatbed_auth::Principal;
+    use flatbed_clock::ManualClock;
     use flatbed_layer::CreateOptions;
 
     use super::*;
@@ -35,7 +38,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn an_account_is_what_it_is_now() {
-        let store = Store::new().await;
+        let manual = ManualClock::new();
+        let store = Store::timed(manual.clock()).await;
         let hash = PasswordHash::with_iterations("p", &[1; 16], 1);
         let accounts = Accounts::new(store.layer.clone(), with_admin("root", &hash));
         let root = accounts.named("root").await.unwrap().unwrap();
@@ -46,12 +50,12 @@ mod tests {
         let rest = format!(r#"{},"roles":["r"]"#, hash_members("p", "s", 1));
         let rev = write_user(&store.layer, "anna", &rest, None).await;
         write_user(&store.layer, "bob", r#""roles":["r"]"#, None).await;
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        manual.advance(Duration::from_secs(1));
         let anna = accounts.named("anna").await.unwrap().unwrap();
         assert_eq!((anna.principal().roles.join(","), anna.principal().is_admin), ("r".to_owned(), false));
         assert!(accounts.named("bob").await.unwrap().is_none(), "without a password");
         write_user(&store.layer, "anna", r#""roles":["r"]"#, Some(rev)).await;
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-        assert!(accounts.named("anna").await.unwrap().is_none());
+        manual.advance(Duration::from_secs(1));
+        assert!(accounts.named("anna").await.unwrap().is_none(), "without a password");
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use flatbed_layer::channels::{PrincipalAt, PrincipalSession, is_principal};
 use flatbed_layer::{Error, Layer, Result};
+use tokio::time::Instant;
 
 use crate::accounts::{Accounts, Fresh};
 use crate::standing::RestsOn;
@@ -45,8 +46,9 @@ impl Principals {
             return Ok(None);
         }
         let of = (Box::from(database), Box::from(name));
+        let clock = self.layer.clock();
         let is_fresh = |asked: Instant| match fresh {
-            Fresh::Second => asked.elapsed() < WITHIN,
+            Fresh::Second => clock.since(asked) < WITHIN,
             Fresh::Since(moment) => asked >= moment,
         };
         if let Some((asked, user)) = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&of)
@@ -54,11 +56,11 @@ impl Principals {
         {
             return Ok(user.clone());
         }
-        let asked = Instant::now();
+        let asked = clock.now();
         let user = self.layer.reader(database).user_at(name).await?.map(Arc::new);
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if found.len() >= NAMES_MAX {
-            found.retain(|_, (asked, _)| asked.elapsed() < WITHIN);
+            found.retain(|_, (asked, _)| clock.since(*asked) < WITHIN);
         }
         if found.len() < NAMES_MAX {
             found.insert(of, (asked, user.clone()));
@@ -98,7 +100,8 @@ impl Accounts {
             found => found?,
         };
         let is_theirs = |of: &PrincipalSession| of.name == **name && of.generation == *generation;
-        let counts = found.filter(|of| is_theirs(of) && now_ms() < of.ends_at_ms);
+        let now_ms = self.principals.layer.clock().unix_ms();
+        let counts = found.filter(|of| is_theirs(of) && now_ms < of.ends_at_ms);
         Ok(counts.map(|session| UserNow { session_ends_at_ms: Some(session.ends_at_ms) }))
     }
 }
@@ -108,9 +111,4 @@ impl Accounts {
 pub(crate) struct UserNow {
     /// When the session ends that they brought, in milliseconds of Unix time, unless it is prolonged. `None`: they brought none.
     pub session_ends_at_ms: Option<u64>,
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{Document, Error, FindOptions, FoundDocument, FoundRow, JsonIndexes, Reader, Refusal};
 use flatbed_mango::{Bookmark, ExecutionStats, Find, Index, Plan, Refused, Source, project};
+use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::json_out;
@@ -69,7 +69,7 @@ impl Context {
     #[boxed]
     pub async fn query(&self, database: &Reader, find: Find) -> Result<Query> {
         let plan = Planned::new(database, &find, None).await?;
-        let (began, selectors) = (Instant::now(), self.selectors().clone());
+        let (began, selectors) = (database.clock().now(), self.selectors().clone());
         Ok(Query { database: database.clone(), find, plan, plans: 1, is_begun: false, selectors, began })
     }
 
@@ -79,7 +79,7 @@ impl Context {
     /// [`QueryError`]
     #[boxed]
     pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
-        let began = Instant::now();
+        let began = database.clock().now();
         let mut known = None;
         for _ in 0..PLANS_MAX {
             let (indexes, choice) = planned(database, &find, known.take()).await?;
@@ -99,7 +99,7 @@ impl Context {
                 Err(Error::Refused(Refusal::IndexGone)) => known = Some(database.json_indexes().await?),
                 counted => {
                     let (count, stats) = counted?;
-                    let stats = ExecutionStats { time_ms: since(began), ..stats };
+                    let stats = ExecutionStats { time_ms: since(database, began), ..stats };
                     return Ok(Counted { find, index, count, stats });
                 }
             }
@@ -322,12 +322,12 @@ impl Query {
 
     /// What it has cost so far.
     pub fn stats(&self) -> ExecutionStats {
-        ExecutionStats { time_ms: since(self.began), ..self.plan.stats }
+        ExecutionStats { time_ms: since(&self.database, self.began), ..self.plan.stats }
     }
 }
 
-fn since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1_000.0
+fn since(database: &Reader, began: Instant) -> f64 {
+    database.clock().since(began).as_secs_f64() * 1_000.0
 }
 
 fn text_of_found(document: &FoundDocument) -> Vec<u8> {

@@ -303,6 +303,7 @@ fn owned<'e>(edit: &Edit<'e>, name: Option<&str>, account: Option<&OwnerAccount>
 mod tests {
     use flatbed_auth::{Principal, SignedIn};
     use flatbed_layer::{CreateOptions, RevId, Updated};
+    use flatbed_testkit::until;
 
     use super::*;
     use crate::accounts::tests::hash_members;
@@ -466,7 +467,8 @@ mod tests {
         let carl = format!(r#"{{{},"name":"carl","type":"user","roles":[]}}"#, hash_members("p", "s", 1));
         let users = store.context.database("_users", Write).await.unwrap();
         let born = users.update(&edit("org.couchdb.user:carl", &carl, None)).await.unwrap().rev;
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let accounts = store.service.accounts();
+        until("an account is found", async || accounts.named("carl").await.unwrap().is_some()).await;
         assert_eq!(told(root.update(&edit("v", r#"{"owner":"carl"}"#, None)).await), "ok");
         assert_eq!(ends(&server, "v").await, format!(r#""carl","owner_account":"{born}""#));
 

@@ -4,7 +4,7 @@
 //! server's administrators are asked for no database's: nothing is read for them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
@@ -13,6 +13,7 @@ use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
     USERS, User,
 };
+use tokio::time::Instant;
 
 use crate::accounts::{Accounts, Fresh};
 use crate::database::{Administration, Maintenance, Once, Ownership, Purging, Writer};
@@ -159,12 +160,14 @@ pub(crate) struct Rights {
 
 impl Rights {
     pub(crate) fn new(standing: Standing, users: UserDocuments) -> Rights {
-        Rights { standing, users, since: Instant::now() }
+        let since = users.clock().now();
+        Rights { standing, users, since }
     }
 
     /// Whether it was found out too long ago who asks.
     pub(crate) fn are_old(&self) -> bool {
-        !matches!(self.standing.rests_on(), RestsOn::Server) && self.since.elapsed() >= IDENTIFIED_WITHIN
+        !matches!(self.standing.rests_on(), RestsOn::Server)
+            && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
     /// Those of the same one as of now.
@@ -172,7 +175,7 @@ impl Rights {
     /// # Errors
     /// [`Denied`]: they are nobody any more, or that is not known.
     pub(crate) async fn anew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
-        let since = Instant::now();
+        let since = self.users.clock().now();
         let standing = accounts.stands(&self.standing, fresh).await?;
         let standing = standing.ok_or_else(|| self.standing.lost())?;
         Ok(Rights { standing, since, ..self.clone() })

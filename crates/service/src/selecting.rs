@@ -310,6 +310,7 @@ mod tests {
     use std::time::Duration;
 
     use flatbed_layer::RevId;
+    use flatbed_testkit::{soon, until, until_blocking};
 
     use super::*;
 
@@ -317,19 +318,21 @@ mod tests {
     #[tokio::test]
     async fn permits_belong_to_the_work() {
         let permits = Arc::new(Semaphore::new(2));
-        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (begun, turn) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Mutex::new(())));
+        let held = turn.lock().await;
         for _ in 0..30 {
-            let (now, most) = (now.clone(), most.clone());
+            let (begun, turn) = (begun.clone(), turn.clone());
             let work = apart(&permits, move |_| {
-                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(50));
-                now.fetch_sub(1, Ordering::SeqCst);
+                begun.fetch_add(1, Ordering::SeqCst);
+                drop(turn.blocking_lock());
             });
             // Its client hangs up.
-            let _ = tokio::time::timeout(Duration::from_millis(2), work).await;
+            assert!(tokio::time::timeout(Duration::from_millis(2), work).await.is_err());
         }
-        let _all = permits.acquire_many(2).await.unwrap();
-        assert!(most.load(Ordering::SeqCst) <= 2, "{most:?}");
+        until("two are at work", async || begun.load(Ordering::SeqCst) >= 2).await;
+        drop(held);
+        let _all = soon(permits.acquire_many(2)).await.unwrap();
+        assert_eq!(begun.load(Ordering::SeqCst), 2);
     }
 
     fn row(body: Option<String>) -> ChangeRow {
@@ -388,11 +391,9 @@ mod tests {
     async fn what_nobody_waits_for_stops() {
         let permits = Arc::new(Semaphore::new(1));
         let endless = apart(&permits, |stop| {
-            while !stop() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until_blocking("nobody waits any more", stop);
         });
         assert!(tokio::time::timeout(Duration::from_millis(50), endless).await.is_err());
-        assert_eq!(apart(&permits, |_| 7).await.unwrap(), 7);
+        assert_eq!(soon(apart(&permits, |_| 7)).await.unwrap(), 7);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::Principal;
@@ -107,7 +106,7 @@ impl<'c> ServerAdministration<'c> {
                 Err(ChangeError::Layer(Error::Refused(Refusal::UserChanged))) => {}
                 done => return done,
             }
-            let now = rights.anew(self.accounts, Fresh::Since(Instant::now())).await;
+            let now = rights.anew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
             rights = now.map_err(|denied| match denied {
                 Denied::Refused(refused) => Error::Refused(refusal(refused)),
                 Denied::Layer(error) => error,

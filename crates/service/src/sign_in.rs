@@ -11,7 +11,6 @@ pub(crate) mod users;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
 
 use flatbed_auth::lockout::{Lockout, Verdict, locked_out};
 use flatbed_auth::session::{Attributes, Secret, Session, cookie_in, issue};
@@ -19,6 +18,7 @@ use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{
     Credentials, Digest, Known, Network, PasswordHash, Principal, Refused, SALT_BYTES, SignedIn, digest, jwt, proxy,
 };
+use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Edit, Gate, GetOptions, Layer, Refusal, RevId, SecurityOf, SigningSecret, USERS, User};
 use flatbed_metrics::Family;
@@ -89,16 +89,26 @@ impl SignIn {
     pub(crate) fn new(layer: Layer, configuration: Configuration, checks: CheckOptions) -> Self {
         let accounts = Accounts::new(layer.clone(), configuration.clone());
         let by = configuration.now().auth.lockout;
+        let (checks, audit) = (Checks::new(checks, layer.clock()), Arc::new(Audit::new(layer.clock())));
         SignIn {
             accounts,
             layer: LayerOf(layer),
             configuration,
             known: Mutex::new(Known::new(KNOWN_MAX)),
             lockout: Arc::new(Mutex::new(Counted { by, lockout: Lockout::new(by) })),
-            checks: Checks::new(checks),
+            checks,
             tokens: Mutex::new(jwt::Memory::new(TOKENS_MAX, TOKENS_LIFETIME_S)),
-            audit: Arc::new(Audit::new()),
+            audit,
         }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        self.layer.0.clock()
+    }
+
+    /// The present, in seconds since 1970.
+    fn now_s(&self) -> u64 {
+        self.clock().unix_seconds()
     }
 
     /// What is measured.
@@ -161,7 +171,7 @@ impl SignIn {
 
     /// The value of a `set-cookie` header that takes the cookie away.
     pub(crate) fn end_session(&self, is_secure: bool) -> String {
-        self.attributes(is_secure).set_cookie("", now_s())
+        self.attributes(is_secure).set_cookie("", self.now_s())
     }
 
     /// Which ways there are to sign in, in the order in which they are looked at.
@@ -208,7 +218,7 @@ impl SignIn {
     }
 
     fn cookie(&self, name: &str, salt: &str, secrets: &[SigningSecret], is_secure: bool) -> String {
-        let now = now_s();
+        let now = self.now_s();
         let Some(secret) = secrets.first() else { return self.end_session(is_secure) };
         let value = issue(name, salt, &Secret::new(secret.bytes.clone()), now);
         self.attributes(is_secure).set_cookie(&value, now)
@@ -220,13 +230,13 @@ impl SignIn {
         if session.name().len() > NAME_BYTES_MAX || session.name().is_empty() {
             return Ok(None);
         }
-        let came = Instant::now();
+        let came = self.clock().now();
         let timeout_s = self.configuration.now().auth.timeout_s;
         let mut fresh = Fresh::Second;
         for _ in 0..2 {
             let found = self.accounts.find(session.name(), fresh).await?;
             let secrets = self.accounts.secrets(fresh).await?;
-            let (now, counting) = (now_s(), counting(&secrets, timeout_s));
+            let (now, counting) = (self.now_s(), counting(&secrets, timeout_s, self.now_s()));
             let account = found.account.as_ref().filter(|account| account.may_have_sessions());
             if let Some(account) = account
                 && let Some(verified) = session.verify(account.salt(), &counting, now, timeout_s)
@@ -256,7 +266,7 @@ impl SignIn {
             return Ok(None);
         }
         let secrets = self.accounts.secrets(Fresh::Second).await?;
-        let counting = counting(&secrets, auth.timeout_s);
+        let counting = counting(&secrets, auth.timeout_s, self.now_s());
         let found = proxy::authenticate(claim, is_named, &counting, auth.proxy.trusts_system_roles);
         Ok(found.map(|principal| {
             self.audit.signed_in(Way::Proxy, principal.name.as_deref().unwrap_or_default(), claims.peer);
@@ -271,7 +281,7 @@ impl SignIn {
         if keys.is_empty() {
             return Ok(None);
         }
-        let (digest, generation, now) = (digest(token), keys.generation(), now_s());
+        let (digest, generation, now) = (digest(token), keys.generation(), self.now_s());
         let known = lock(&self.tokens).get(&digest, generation, now).cloned();
         let verified = match known {
             Some(verified) => verified,
@@ -296,7 +306,7 @@ impl SignIn {
         way: Way,
     ) -> Result<Found, SignInError> {
         let Credentials { name, password } = credentials;
-        let (came, digest) = (Instant::now(), digest_of("password", &[name, password]));
+        let (came, digest) = (self.clock().now(), digest_of("password", &[name, password]));
         let iterations_max = self.configuration.now().auth.max_iterations;
         let mut found = if name.len() > NAME_BYTES_MAX {
             Found { account: None, refused: None, rev: None, born: None, is_admin: false, setting: None }
@@ -454,8 +464,8 @@ fn standing_of(found: &Found, signed_in: SignedIn) -> Option<Standing> {
 
 /// Of the secrets those that still count: the one that signs, and those before it until the last session that they have
 /// signed has ended.
-fn counting(secrets: &[SigningSecret], timeout_s: u64) -> Vec<Secret> {
-    let now_ms = now_s().saturating_mul(1_000);
+fn counting(secrets: &[SigningSecret], timeout_s: u64, now_s: u64) -> Vec<Secret> {
+    let now_ms = now_s.saturating_mul(1_000);
     let counts = |secret: &&SigningSecret| {
         let until = secret.retired_at_ms.map(|at| at.saturating_add(timeout_s.saturating_mul(1_000)));
         until.is_none_or(|until| now_ms < until)
@@ -479,11 +489,6 @@ fn digest_of(what: &str, texts: &[&str]) -> Digest {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Seconds since 1970.
-fn now_s() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs()
 }
 
 #[cfg(test)]

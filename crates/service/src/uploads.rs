@@ -1,9 +1,8 @@
 //! Data of attachments that is uploaded before the documents that it is for are written.
 
-use std::time::Instant;
-
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::{Result, Unstaged, Upload, Uploaded};
+use tokio::time::Instant;
 
 use crate::database::Writer;
 
@@ -31,7 +30,7 @@ impl Uploads {
             kept: Vec::new(),
             kept_data: Vec::new(),
             kept_bytes: 0,
-            renewed_at: Instant::now(),
+            renewed_at: database.clock().now(),
         }
     }
 
@@ -42,9 +41,9 @@ impl Uploads {
     /// Those of the layer.
     #[boxed]
     pub async fn renew(&mut self) -> Result<()> {
-        if self.renewed_at.elapsed() > self.database.renew_uploads_every() {
+        if self.database.clock().since(self.renewed_at) > self.database.renew_uploads_every() {
             self.database.renew_uploads(&self.staged).await?;
-            self.renewed_at = Instant::now();
+            self.renewed_at = self.database.clock().now();
         }
         Ok(())
     }

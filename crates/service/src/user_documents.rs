@@ -11,6 +11,7 @@ use std::sync::Arc;
 use flatbed_auth::security::{Access, Security};
 use flatbed_auth::users::{self, Prepared, Unhashed};
 use flatbed_auth::{ADMIN_ROLE, Principal, Refused, SALT_BYTES, SignedIn};
+use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     DESIGN, Document, DocumentId, Edit, Error, Judgement, NotJudged, Refusal, Result, Rule, Seen, Verdict, Writing,
@@ -36,6 +37,10 @@ pub(crate) struct UserDocuments {
 impl UserDocuments {
     pub(crate) fn new(configuration: Configuration, sign_in: Arc<SignIn>) -> UserDocuments {
         UserDocuments { configuration, sign_in, peer: None }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        self.sign_in.clock()
     }
 
     /// The same for who comes from somewhere.

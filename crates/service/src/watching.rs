@@ -14,15 +14,16 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::Refused;
 use flatbed_auth::security::Access;
+use flatbed_clock::Clock;
 use flatbed_layer::channels::HeldAt;
 use flatbed_layer::{Error as LayerError, Layer, Reader, RecordState, SecurityOf};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::Instant;
 
 use crate::accounts::{Accounts, Databases, Fresh};
 use crate::rights::Needs;
@@ -95,6 +96,10 @@ impl Watching {
         self.accounts.is_confirmed() && (!is_user || self.users.is_confirmed())
     }
 
+    fn clock(&self) -> &Clock {
+        self.layer.clock()
+    }
+
     pub(crate) fn accounts(&self) -> &Arc<Accounts> {
         &self.accounts
     }
@@ -128,7 +133,7 @@ impl Watching {
         if !followed.is_looking {
             followed.is_looking = true;
             self.accounts.note_databases(Databases::Unknown);
-            tokio::spawn(look(Arc::downgrade(self)));
+            tokio::spawn(look(Arc::downgrade(self), self.clock().clone()));
         }
         receiver
     }
@@ -157,15 +162,15 @@ impl Watching {
     /// Looks at all databases that are followed, unless a look began after this was called while it waited: one look for all who ask.
     /// One that has failed is not tried again for whoever came before it began.
     async fn look_now(&self) -> Result<RecordState, LayerError> {
-        let came = Instant::now();
+        let came = self.clock().now();
         let mut looking = self.looking.lock().await;
         if let Some((began, found)) = &*looking
             && *began >= came
         {
             return found.clone();
         }
-        let (began, names) = (Instant::now(), self.followed().databases.keys().cloned().collect::<Vec<_>>());
-        let found = timeout(LOOK_MAX, self.look_at(&names)).await;
+        let (began, names) = (self.clock().now(), self.followed().databases.keys().cloned().collect::<Vec<_>>());
+        let found = self.clock().timeout(LOOK_MAX, self.look_at(&names)).await;
         let found = found.unwrap_or_else(|_| Err(LayerError::timed_out()));
         *looking = Some((began, found.clone()));
         found
@@ -199,7 +204,7 @@ impl Watching {
 }
 
 /// Looks at what is followed for as long as something is: when a record has changed, and when something new is followed.
-async fn look(weak: Weak<Watching>) {
+async fn look(weak: Weak<Watching>, clock: Clock) {
     let Some(mut records) = weak.upgrade().map(|watching| watching.accounts.records()) else { return };
     let mut state = None;
     loop {
@@ -216,7 +221,7 @@ async fn look(weak: Weak<Watching>) {
                 // Nothing else is answered meanwhile, either.
                 Err(error) => {
                     tracing::debug!(%error, "rights of followers were not looked at");
-                    sleep(FAILED_PAUSE).await;
+                    clock.sleep(FAILED_PAUSE).await;
                     continue;
                 }
             }
@@ -225,13 +230,13 @@ async fn look(weak: Weak<Watching>) {
         drop(watching);
         let came = async {
             // However many come, they are looked at together.
-            sleep(NEW_EACH).await;
+            clock.sleep(NEW_EACH).await;
             came.notified().await;
         };
         tokio::select! {
             _ = records.changed() => {}
             () = came => {}
-            () = sleep(LOOK_EACH) => {}
+            () = clock.sleep(LOOK_EACH) => {}
         }
     }
 }
@@ -269,7 +274,8 @@ impl Judged {
     pub(crate) fn note_part(&self, reader: Reader) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.iter().any(|known| known.reader.name() == reader.name() && known.reader.asker() == reader.asker()) {
-            seen.push(Arc::new(SeenPart { reader, since: Instant::now() }));
+            let since = reader.clock().now();
+            seen.push(Arc::new(SeenPart { reader, since }));
         }
     }
 
@@ -298,7 +304,7 @@ impl fmt::Debug for SeenPart {
 impl SeenPart {
     /// Whether they have lost nothing since, or nothing of what this says. Nobody knows where the storage does not say it.
     async fn is_whole(&self, judged_by: Option<&HeldAt>) -> bool {
-        matches!(self.reader.has_lost(self.since.into_std(), judged_by).await, Ok(false))
+        matches!(self.reader.has_lost(self.since, judged_by).await, Ok(false))
     }
 }
 
@@ -377,7 +383,8 @@ struct Following {
 
 impl RightsWatch {
     pub(crate) fn new(watching: Arc<Watching>, standing: Standing, judged: Arc<Judged>) -> RightsWatch {
-        RightsWatch { watching, standing, judged, began: Instant::now(), is_feeds: false, following: None }
+        let began = watching.clock().now();
+        RightsWatch { watching, standing, judged, began, is_feeds: false, following: None }
     }
 
     /// Of a feed, which goes on for long: it is judged from its beginning on.
@@ -429,13 +436,13 @@ impl RightsWatch {
             return std::future::pending().await;
         }
         if self.following.is_none() && !self.is_feeds {
-            sleep_until(self.began + YOUNG).await;
+            self.watching.clock().sleep_until(self.began + YOUNG).await;
         }
         let following =
             self.following.get_or_insert_with(|| Following::new(&self.watching, &self.standing, &self.judged));
         loop {
             if following.is_judged {
-                following.changed(&self.standing).await;
+                following.changed(self.watching.clock(), &self.standing).await;
                 // Until it is judged, whoever drops this now loses no change.
                 following.is_judged = false;
             }
@@ -448,9 +455,8 @@ impl RightsWatch {
 }
 
 /// How long to wait for this second since 1970, or before it is asked for once more.
-fn until(second: u64) -> Duration {
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Duration::from_secs(second).saturating_sub(now).clamp(LEAST_WAIT, TOKEN_LOOK_MAX)
+fn until(clock: &Clock, second: u64) -> Duration {
+    Duration::from_secs(second).saturating_sub(clock.unix()).clamp(LEAST_WAIT, TOKEN_LOOK_MAX)
 }
 
 impl Following {
@@ -472,7 +478,7 @@ impl Following {
     }
 
     /// Waits until something that the rights rest on may have changed. What nobody sends to any more says nothing.
-    async fn changed(&mut self, standing: &Standing) {
+    async fn changed(&mut self, clock: &Clock, standing: &Standing) {
         async fn of<T>(receiver: &mut watch::Receiver<T>) {
             if receiver.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -483,13 +489,13 @@ impl Following {
             databases.map(|database| Box::pin(of(&mut database.known)) as Wait<'_>).collect();
         waits.push(Box::pin(of(&mut self.accounts)));
         if let RestsOn::Token { ends: Some(ends), .. } = standing.rests_on() {
-            waits.push(Box::pin(sleep(until(*ends))));
+            waits.push(Box::pin(clock.sleep(until(clock, *ends))));
         }
         if let Some(user) = &mut self.user {
             waits.push(Box::pin(of(user)));
         }
         if let Some(ends_at_ms) = self.session_ends_at_ms {
-            waits.push(Box::pin(sleep(until(ends_at_ms.div_ceil(1_000)))));
+            waits.push(Box::pin(clock.sleep(until(clock, ends_at_ms.div_ceil(1_000)))));
         }
         // All are asked, so that each wakes this.
         poll_fn(|context| {
@@ -505,7 +511,8 @@ impl Following {
     /// Judges anew; `None`: all is there. What is not known because the storage does not answer is asked for until it does.
     async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<Refused> {
         self.accounts.mark_unchanged();
-        let is_over = |ends_at_ms: u64| until(ends_at_ms / 1_000) <= LEAST_WAIT;
+        let clock = watching.clock();
+        let is_over = |ends_at_ms: u64| until(clock, ends_at_ms / 1_000) <= LEAST_WAIT;
         if self.session_ends_at_ms.is_some_and(is_over) {
             self.user_known_at = None;
         }
@@ -518,7 +525,7 @@ impl Following {
                         break standing.principal().clone();
                     }
                     // As of now: nobody hears of what changed before it was followed.
-                    let now = watching.accounts.user_now(rests_on, Fresh::Since(std::time::Instant::now())).await;
+                    let now = watching.accounts.user_now(rests_on, Fresh::Since(clock.now())).await;
                     now.map(|now| {
                         (self.user_known_at, self.session_ends_at_ms) =
                             (said, now.and_then(|now| now.session_ends_at_ms));
@@ -532,7 +539,7 @@ impl Following {
                 // What is for everyone is that without a name, too, and rests on no right.
                 Ok(None) if *standing.rests_on() == RestsOn::Nothing && self.rights.is_empty() => return None,
                 Ok(None) => return Some(standing.lost()),
-                Err(_) => sleep(FAILED_PAUSE).await,
+                Err(_) => clock.sleep(FAILED_PAUSE).await,
             }
         };
         for (database, needs, access) in &mut self.rights {
@@ -567,7 +574,7 @@ impl Following {
                     // which a request was let in since.
                     Err(_) => match watching.look_now().await {
                         Ok(_) => is_looked_at = true,
-                        Err(_) => sleep(FAILED_PAUSE).await,
+                        Err(_) => clock.sleep(FAILED_PAUSE).await,
                     },
                 }
             }

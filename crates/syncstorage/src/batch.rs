@@ -108,7 +108,7 @@ impl Inner {
         let (seen, (record, open), rows, staged) =
             try_join4(seen(trx, user, &keys), record, base_rows(trx, &keys, &ids), staged).await?;
         let (head, state) = (seen.0, seen.1.unwrap_or_default());
-        let clock = self.clock.now();
+        let clock = self.now();
         let now = head.now(clock);
         condition.judge(state.modified, now)?;
         let mut record = match record {

@@ -17,7 +17,7 @@ use crate::keys::{ACCOUNTS, Due, DueEntry, KeyRange, UserKeys};
 use crate::names::{BatchId, CollectionName, Uid};
 use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
-use crate::transaction::Page;
+use crate::transaction::{Page, pause};
 use crate::values::{Batch, Collection, Head};
 use crate::write::{all_states, batches, head};
 
@@ -150,7 +150,7 @@ impl Inner {
         let mut last = Look::default();
         for look in 0..LOOKS {
             if look > 0 {
-                tokio::time::sleep(LOOK_PAUSE).await;
+                pause(LOOK_PAUSE).await;
             }
             let known = match self.known(uid).await {
                 Ok(known) => known,

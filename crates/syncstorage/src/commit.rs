@@ -1,6 +1,6 @@
 //! Commits of batches: looking again at what lies beneath where that has changed, and then one small transaction.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::try_join3;
 
@@ -76,8 +76,8 @@ impl Inner {
             self.stage(uid, name, batch, false, changes, condition).await?;
         }
         let (user, once) = (&self.keys.user(uid), &Once::new()?);
-        let (started, mut tries) = (Instant::now(), 0);
-        while started.elapsed() < COMMIT_FOR {
+        let (started, mut tries) = (self.clock.now(), 0);
+        while self.clock.since(started) < COMMIT_FOR {
             let tried = self
                 .runner
                 .write(move |trx, attempt| async move {
@@ -157,7 +157,7 @@ impl Inner {
                 let keys = user.collection(name);
                 // One that is not there has nothing that could be held.
                 let Some(mut state) = state(&trx, &keys, false).await? else { return Ok(()) };
-                let now = head(&trx, user, true).await?.now(self.clock.now());
+                let now = head(&trx, user, true).await?.now(self.now());
                 if state.hold.is_some_and(|hold| hold.until > now) {
                     return Ok(());
                 }
@@ -203,7 +203,7 @@ impl Inner {
         let page = trx.page(&range, LOOK_ROWS_MAX, false);
         let (seen, record, page) = try_join3(seen(trx, user, &keys), record, page).await?;
         let (head, state) = (seen.0, seen.1.unwrap_or_default());
-        let clock = self.clock.now();
+        let clock = self.now();
         let mut record = still_open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
         let mut look =
             earlier.unwrap_or(Look { state: state.state, appends: record.appends, kept_earliest: Timestamp::MAX });

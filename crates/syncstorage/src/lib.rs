@@ -45,4 +45,4 @@ pub use model::{
 pub use names::{BatchId, CollectionName, KNOWN_COLLECTIONS, RecordId, Uid};
 pub use offset::Offset;
 pub use store::{Options, Store};
-pub use timestamp::{Clock, Timestamp};
+pub use timestamp::Timestamp;

@@ -4,9 +4,10 @@ mod entries;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{try_join_all, try_join3};
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::keys::UserKeys;
@@ -16,7 +17,7 @@ use crate::names::{CollectionName, RecordId, Uid};
 use crate::offset::Offset;
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
-use crate::transaction::Trx;
+use crate::transaction::{Trx, pause};
 use crate::values::Row;
 use crate::write::seen;
 use entries::Wanted;
@@ -89,7 +90,7 @@ impl Inner {
         }
         let (user, wanted) = (self.keys.user(uid), Wanted::new(query)?);
         let (wanted, keys) = (&wanted, &user);
-        let begun = Instant::now();
+        let begun = self.clock.now();
         let found = self
             .runner
             .read(move |trx| async move { self.list_in(&trx, keys, name, wanted, query.full, condition).await })
@@ -126,7 +127,7 @@ impl Inner {
             }
         };
         let (ahead, (head, state), whole) = try_join3(ahead, seen(trx, user, &keys), whole).await?;
-        let (now, state) = (head.now(self.clock.now()), state.unwrap_or_default());
+        let (now, state) = (head.now(self.now()), state.unwrap_or_default());
         condition.judge(state.modified, now)?;
         let layers = Layers::new(user, keys, &state);
         if let Some(page) = whole.filter(|page| page.rest.is_none() && layers.overlays.is_empty()) {
@@ -211,7 +212,7 @@ impl List {
     /// As of the version that the list was found at, as long as FoundationDB has it.
     async fn read_pinned(&self, ids: &[RecordId]) -> Result<Option<(Vec<Record>, usize)>> {
         let Some((version, since)) = self.pinned else { return Ok(None) };
-        while since.elapsed() < PINNED_FOR {
+        while self.inner.clock.since(since) < PINNED_FOR {
             let (layers, now) = (&self.layers, self.now);
             let read = self.inner.runner.read_once(move |trx| async move {
                 trx.pin(version);
@@ -220,7 +221,7 @@ impl List {
             match read.await {
                 Ok(found) => return Ok(Some(found)),
                 Err(Error::Storage(error)) if error.code() == TOO_OLD => break,
-                Err(Error::Storage(error)) if error.is_retryable() => tokio::time::sleep(PAUSE).await,
+                Err(Error::Storage(error)) if error.is_retryable() => pause(PAUSE).await,
                 Err(error) => return Err(error),
             }
         }

@@ -9,7 +9,6 @@ use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, try_lead};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::names::{CollectionName, Uid};
@@ -96,8 +95,8 @@ impl Maintenance {
         let (high, low) = (drawn()?.to_be_bytes(), drawn()?.to_be_bytes());
         let mut owner: Owner = [0; 16];
         owner.iter_mut().zip(high.into_iter().chain(low)).for_each(|(byte, drawn)| *byte = drawn);
-        let claim = Arc::new(Claim::new(owner, options.silence_max));
-        let sweeper = Arc::new(Sweeper { inner: inner.clone(), status: Status::new() });
+        let claim = Arc::new(Claim::new(owner, options.silence_max, &inner.clock));
+        let sweeper = Arc::new(Sweeper { inner: inner.clone(), status: Status::new(&inner.clock) });
         Ok(Maintenance { inner, sweeper, claim, options, tasks: Mutex::default() })
     }
 
@@ -156,7 +155,7 @@ async fn fold(inner: &Inner) {
                     Err(error) => {
                         inner.metrics.sync_fold_failures.add(1);
                         tracing::debug!(uid = uid.0, %name, %error, "a batch could not be folded");
-                        tokio::time::sleep(FOLD_PAUSE).await;
+                        inner.clock.sleep(FOLD_PAUSE).await;
                     }
                 }
             }
@@ -166,20 +165,21 @@ async fn fold(inner: &Inner) {
 
 /// Looks from time to time at what is due, and does it if no other process is at it.
 async fn sweep(sweeper: &Arc<Sweeper>, claim: &Claim, options: &MaintenanceOptions) {
+    let clock = &sweeper.inner.clock;
     let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
     loop {
         let lot = RandomState::new().hash_one(0).to_le_bytes()[0];
-        tokio::time::sleep(options.look_every.mul_f64(0.75 + f64::from(lot) / 512.0)).await;
+        clock.sleep(options.look_every.mul_f64(0.75 + f64::from(lot) / 512.0)).await;
         let look = async {
             if sweeper.inner.is_due().await? {
                 let lease = sweeper.inner.look_at_lease(LEASE).await?;
-                claim.note(lease, Instant::now());
+                claim.note(lease, clock.now());
                 return Ok::<_, Error>(true);
             }
             Ok(false)
         };
         match look.await {
-            Ok(true) if claim.may_be_taken(Instant::now()) => {
+            Ok(true) if claim.may_be_taken(clock.now()) => {
                 try_lead(sweeper, claim, &sweeper.inner, &backoff).await;
             }
             Ok(_) => {}

@@ -33,7 +33,7 @@ impl Inner {
         self.runner
             .read(move |trx| async move {
                 let (head, states) = self.overview(&trx, user).await?;
-                let (modified, now) = (head.shown, head.now(self.clock.now()));
+                let (modified, now) = (head.shown, head.now(self.now()));
                 condition.judge(modified, now)?;
                 let collections = states.into_iter().map(|(name, state)| (name, state.modified)).collect();
                 Ok(Info { modified, now, collections })
@@ -47,7 +47,7 @@ impl Inner {
         self.runner
             .read(move |trx| async move {
                 let (head, states) = self.overview(&trx, user).await?;
-                let (modified, now) = (head.shown, head.now(self.clock.now()));
+                let (modified, now) = (head.shown, head.now(self.now()));
                 condition.judge(modified, now)?;
                 let sizes = sizes(&trx, user, &states, now).await?;
                 let names = states.into_iter().map(|(name, _)| name);
@@ -63,7 +63,7 @@ impl Inner {
         self.runner
             .read(move |trx| async move {
                 let (head, states) = self.overview(&trx, user).await?;
-                let (modified, now) = (head.shown, head.now(self.clock.now()));
+                let (modified, now) = (head.shown, head.now(self.now()));
                 condition.judge(modified, now)?;
                 let used_bytes = self.used_bytes(&trx, user, &states, now).await?;
                 Ok(Quota { modified, now, used_bytes, limit_bytes: self.limits.quota_bytes })
@@ -121,7 +121,7 @@ impl Inner {
                 let ids = [id];
                 let reads = try_join3(head(&trx, user, true), state(&trx, &keys, true), base_rows(&trx, &keys, &ids));
                 let (head, state, rows) = reads.await?;
-                let now = head.now(self.clock.now());
+                let now = head.now(self.now());
                 let layers = Layers::new(user, keys, &state.unwrap_or_default());
                 let found = layers.found(&trx, &[id], rows).await?.pop().unwrap_or_default();
                 let view = layers.live_view(&found, now);

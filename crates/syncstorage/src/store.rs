@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use flatbed_clock::Clock;
 
 use crate::error::{Error, Result};
 use crate::keys::RootKeys;
@@ -14,8 +16,8 @@ use crate::model::{Change, Deleted, Got, Info, ListQuery, Precondition, Quota, S
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::once::drawn;
 use crate::read::Size;
-use crate::timestamp::{Clock, Timestamp};
-use crate::transaction::Runner;
+use crate::timestamp::Timestamp;
+use crate::transaction::{Runner, pause};
 use crate::values::FORMAT;
 use crate::write::On;
 
@@ -30,7 +32,7 @@ pub struct Options {
     pub root: Vec<u8>,
     /// How much clients may send.
     pub limits: Limits,
-    /// What says how late it is.
+    /// The time of the process.
     pub clock: Clock,
 }
 
@@ -63,6 +65,13 @@ pub(crate) struct Inner {
     pub(crate) warned_in_minute: AtomicI64,
 }
 
+impl Inner {
+    /// Returns the time by this process's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::now(&self.clock)
+    }
+}
+
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner").finish_non_exhaustive()
@@ -83,7 +92,7 @@ impl Store {
     pub async fn open(db: Arc<foundationdb::Database>, options: Options) -> Result<Store> {
         let Options { root, limits, clock } = options;
         let metrics = Arc::new(Metrics::default());
-        let runner = Runner::new(db, metrics.clone());
+        let runner = Runner::new(db, metrics.clone(), clock.clone());
         let (keys, limits) = (RootKeys::new(&root), limits.bounded());
         let key = &keys.format();
         runner
@@ -107,7 +116,7 @@ impl Store {
 
     /// How late it is by this process's clock. A user's own time may be ahead: each answer has a `now` for that.
     pub fn now(&self) -> Timestamp {
-        self.inner.clock.now()
+        self.inner.now()
     }
 
     /// What was counted.
@@ -200,7 +209,7 @@ impl Store {
         condition: Precondition,
     ) -> Result<Written> {
         let change = &change;
-        patiently(move || async move {
+        self.patiently(move || async move {
             self.inner.write(uid, collection, vec![change.clone()], condition, On::Record).await
         })
         .await
@@ -219,9 +228,9 @@ impl Store {
         condition: Precondition,
     ) -> Result<Written> {
         let changes = &changes;
-        patiently(
-            move || async move { self.inner.write(uid, collection, changes.clone(), condition, On::Collection).await },
-        )
+        self.patiently(move || async move {
+            self.inner.write(uid, collection, changes.clone(), condition, On::Collection).await
+        })
         .await
     }
 
@@ -272,8 +281,10 @@ impl Store {
         condition: Precondition,
     ) -> Result<Written> {
         let changes = &changes;
-        patiently(move || async move { self.inner.commit(uid, collection, batch, changes.clone(), condition).await })
-            .await
+        self.patiently(
+            move || async move { self.inner.commit(uid, collection, batch, changes.clone(), condition).await },
+        )
+        .await
     }
 
     /// `DELETE storage/{collection}/{id}`. The condition is on the record.
@@ -287,7 +298,7 @@ impl Store {
         id: &RecordId,
         condition: Precondition,
     ) -> Result<Deleted> {
-        patiently(move || async move { self.inner.delete_one(uid, collection, id, condition).await }).await
+        self.patiently(move || async move { self.inner.delete_one(uid, collection, id, condition).await }).await
     }
 
     /// `DELETE storage/{collection}?ids=...`: at most [`ListQuery::IDS_MAX`] ids, there or not; the collection is there
@@ -302,7 +313,7 @@ impl Store {
         ids: &[RecordId],
         condition: Precondition,
     ) -> Result<Written> {
-        patiently(move || async move { self.inner.delete_ids(uid, collection, ids, condition).await }).await
+        self.patiently(move || async move { self.inner.delete_ids(uid, collection, ids, condition).await }).await
     }
 
     /// `DELETE storage/{collection}`; batches that are open in it stay. The condition is on the collection.
@@ -312,7 +323,7 @@ impl Store {
         collection: &CollectionName,
         condition: Precondition,
     ) -> Result<Deleted> {
-        patiently(move || async move { self.inner.delete_whole(uid, collection, condition).await }).await
+        self.patiently(move || async move { self.inner.delete_whole(uid, collection, condition).await }).await
     }
 
     /// `DELETE storage`, and of the user's root: everything, open batches too. Later times go on behind the earlier ones. The
@@ -325,15 +336,16 @@ impl Store {
     pub async fn purge_user_at(&self, uid: Uid, at: Timestamp) -> Result<()> {
         self.inner.purge_at(uid, at).await
     }
-}
 
-/// Tries again while a batch is being committed that others wait for.
-async fn patiently<T, F: Future<Output = Result<T>>>(attempt: impl Fn() -> F) -> Result<T> {
-    let started = Instant::now();
-    loop {
-        match Box::pin(attempt()).await {
-            Err(Error::Busy) if started.elapsed() < WAIT_MAX => tokio::time::sleep(WAIT_STEP).await,
-            done => return done,
+    /// Tries again while a batch is being committed that others wait for.
+    async fn patiently<T, F: Future<Output = Result<T>>>(&self, attempt: impl Fn() -> F) -> Result<T> {
+        let clock = &self.inner.clock;
+        let started = clock.now();
+        loop {
+            match Box::pin(attempt()).await {
+                Err(Error::Busy) if clock.since(started) < WAIT_MAX => pause(WAIT_STEP).await,
+                done => return done,
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ impl Inner {
     pub(crate) async fn do_due(&self) -> Result<u64> {
         let mut done = 0;
         for shard in self.shards_due().await? {
-            let mut range = self.keys.due_until(shard, self.clock.now());
+            let mut range = self.keys.due_until(shard, self.now());
             loop {
                 let (entries, rest) = self.due(&range).await?;
                 done += self.do_entries(entries).await?;
@@ -62,7 +62,7 @@ impl Inner {
 
     /// Slices in which something is due by now.
     async fn shards_due(&self) -> Result<Vec<u64>> {
-        let now = self.clock.now();
+        let now = self.now();
         self.runner
             .read(move |trx| async move {
                 let looks = (0..SHARDS).map(|shard| trx.is_any(&self.keys.due_until(shard, now)));
@@ -94,7 +94,7 @@ impl Inner {
 
     async fn do_entries(&self, entries: Vec<DueEntry>) -> Result<u64> {
         let (mut done, mut expired) = (0, Vec::new());
-        let swept_at = self.clock.now().before_seconds(SWEEP_AFTER_SECONDS);
+        let swept_at = self.now().before_seconds(SWEEP_AFTER_SECONDS);
         for DueEntry { at, uid, due } in entries {
             match due {
                 Due::Expiry(name) if at <= swept_at => expired.push((at, uid, name)),
@@ -182,7 +182,7 @@ impl Inner {
                 swept.to_fold.push((*uid, name.clone()));
                 continue;
             }
-            let now = head(trx, &user, true).await?.now(self.clock.now());
+            let now = head(trx, &user, true).await?.now(self.now());
             if before.hold.is_some_and(|hold| hold.until > now) {
                 continue;
             }

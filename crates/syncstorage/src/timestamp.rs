@@ -1,8 +1,8 @@
 //! Times of the API: hundredths of a second since 1970.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use flatbed_clock::Clock;
 
 /// A time in hundredths of a second since 1970; never negative. It is written as seconds with two decimals, as headers and
 /// bodies of the API have it.
@@ -18,6 +18,11 @@ impl Timestamp {
 
     /// The greatest time.
     pub const MAX: Timestamp = Timestamp(HUNDREDTHS_MAX);
+
+    /// Returns a clock's time.
+    pub fn now(clock: &Clock) -> Timestamp {
+        Timestamp::from_hundredths(i64::try_from(clock.unix_ms() / 10).unwrap_or(i64::MAX))
+    }
 
     /// Of hundredths of a second; what lies beyond the bounds becomes the nearest time.
     pub const fn from_hundredths(hundredths: i64) -> Timestamp {
@@ -90,46 +95,23 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// What says how late it is.
-#[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
-
-impl Clock {
-    /// The machine's.
-    pub fn system() -> Clock {
-        Clock::new(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Timestamp::from_hundredths(i64::try_from(since.as_millis() / 10).unwrap_or(i64::MAX))
-        })
-    }
-
-    /// Another one, for tests.
-    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
-        Clock(Arc::new(now))
-    }
-
-    /// How late it is.
-    pub fn now(&self) -> Timestamp {
-        (self.0)()
-    }
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        Clock::system()
-    }
-}
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Clock").field(&self.now()).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use flatbed_clock::ManualClock;
     use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_clocks_time_is_in_hundredths() {
+        let manual = ManualClock::new();
+        let begin = Timestamp::now(&manual.clock());
+        manual.advance(Duration::from_millis(19));
+        assert_eq!(Timestamp::now(&manual.clock()), begin.next());
+        assert_eq!(begin.hundredths().unsigned_abs(), (manual.clock().unix_ms() - 19) / 10);
+    }
 
     #[test]
     fn what_clients_write() {

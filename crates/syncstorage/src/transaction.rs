@@ -5,12 +5,14 @@ mod ranges;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_clock::Clock;
 use foundationdb::options::{ConflictRangeType, TransactionOption};
 use foundationdb::{FdbError, FdbResult};
 use futures_util::future::try_join_all;
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::keys::KeyRange;
@@ -162,11 +164,12 @@ impl Trx {
 pub(crate) struct Runner {
     db: Arc<foundationdb::Database>,
     metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 impl Runner {
-    pub(crate) fn new(db: Arc<foundationdb::Database>, metrics: Arc<Metrics>) -> Runner {
-        Runner { db, metrics }
+    pub(crate) fn new(db: Arc<foundationdb::Database>, metrics: Arc<Metrics>, clock: Clock) -> Runner {
+        Runner { db, metrics, clock }
     }
 
     /// Attempts something that writes, and commits it. It may be attempted many times: what must stay the same is made before.
@@ -175,16 +178,16 @@ impl Runner {
         F: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        let (started, mut conflicts) = (Instant::now(), 0);
+        let (started, mut conflicts) = (self.clock.now(), 0);
         let mut state = Attempt::default();
         let mut trx = Arc::new(self.db.create_trx()?);
         loop {
             let handle = Trx { trx: trx.clone(), metrics: self.metrics.clone() };
-            let done = bounded(Box::pin(attempt(handle, state))).await;
+            let done = self.bounded(Box::pin(attempt(handle, state))).await;
             let owned = Arc::try_unwrap(trx).map_err(|_| Error::Corrupt("a transaction is held"))?;
             let (error, next) = match done {
                 Ok(output) => {
-                    let Ok(committed) = tokio::time::timeout(COMMIT_MAX, owned.commit()).await else {
+                    let Ok(committed) = self.clock.timeout(COMMIT_MAX, owned.commit()).await else {
                         let error = FdbError::from_code(COMMIT_UNKNOWN_RESULT);
                         self.metrics.sync_retries.count(error.code());
                         return Err(Error::Storage(error));
@@ -199,7 +202,7 @@ impl Runner {
                             state.maybe_committed |= error.is_maybe_committed();
                             if error.code() == NOT_COMMITTED {
                                 conflicts += 1;
-                                tokio::time::sleep(conflict_pause(conflicts)).await;
+                                pause(conflict_pause(conflicts)).await;
                                 (error, self.db.create_trx())
                             } else {
                                 (error, failed.on_error().await)
@@ -220,11 +223,11 @@ impl Runner {
         F: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        let started = Instant::now();
+        let started = self.clock.now();
         let mut trx = Arc::new(self.db.create_trx()?);
         loop {
             let handle = Trx { trx: trx.clone(), metrics: self.metrics.clone() };
-            let done = bounded(Box::pin(attempt(handle))).await;
+            let done = self.bounded(Box::pin(attempt(handle))).await;
             let Err(Error::Storage(error)) = done else { return done };
             let owned = Arc::try_unwrap(trx).map_err(|_| Error::Corrupt("a transaction is held"))?;
             let next = owned.on_error(error).await;
@@ -239,7 +242,7 @@ impl Runner {
         T: Send,
     {
         let trx = Arc::new(self.db.create_trx()?);
-        bounded(Box::pin(attempt(Trx { trx, metrics: self.metrics.clone() }))).await
+        self.bounded(Box::pin(attempt(Trx { trx, metrics: self.metrics.clone() }))).await
     }
 
     /// The transaction for another attempt, or the error to end with.
@@ -253,13 +256,27 @@ impl Runner {
         self.metrics.sync_retries.count(error.code());
         let unknown = || Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT));
         match next {
-            Ok(trx) if started.elapsed() < RETRY_MAX => Ok(trx),
+            Ok(trx) if self.clock.since(started) < RETRY_MAX => Ok(trx),
             // Whatever this attempt said, an earlier one may have been committed.
             _ if state.maybe_committed => Err(unknown()),
             Ok(_) => Err(Error::Storage(error)),
             Err(error) => Err(Error::Storage(error)),
         }
     }
+
+    /// The future's result, or after [`ATTEMPT_MAX`] FoundationDB's error for that.
+    async fn bounded<T>(&self, attempt: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        match self.clock.timeout(ATTEMPT_MAX, attempt).await {
+            Ok(done) => done,
+            Err(_) => Err(Error::Storage(FdbError::from_code(TIMED_OUT))),
+        }
+    }
+}
+
+/// Pauses before another look at what other processes change. Such a pause passes in real time, as those of FoundationDB's
+/// client do; how often there is one is limited by the clock of the process.
+pub(crate) async fn pause(time: Duration) {
+    Clock::system().sleep(time).await;
 }
 
 /// By lot, up to twice as long with each conflict.
@@ -267,12 +284,4 @@ fn conflict_pause(conflicts: u32) -> Duration {
     let most = Duration::from_millis(1 << conflicts.min(6)).min(CONFLICT_PAUSE_MAX);
     let lot = RandomState::new().hash_one(0).to_le_bytes()[0];
     most.mul_f64(f64::from(lot) / 255.0)
-}
-
-/// The future's result, or after [`ATTEMPT_MAX`] FoundationDB's error for that.
-async fn bounded<T>(attempt: impl Future<Output = Result<T>> + Send) -> Result<T> {
-    match tokio::time::timeout(ATTEMPT_MAX, attempt).await {
-        Ok(done) => done,
-        Err(_) => Err(Error::Storage(FdbError::from_code(TIMED_OUT))),
-    }
 }

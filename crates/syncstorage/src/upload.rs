@@ -61,7 +61,7 @@ impl Inner {
                     // An earlier attempt's.
                     return Ok(());
                 }
-                let mut record = Batch::new(name.clone(), self.clock.now());
+                let mut record = Batch::new(name.clone(), self.now());
                 record.note_ahead(ahead)?;
                 self.check_staged_bytes(batch, &record, &open)?;
                 self.open_batch(&trx, user, batch, &record, &open)

@@ -124,7 +124,7 @@ impl Inner {
 
     /// This process's time, and that of a write. The former is what it is by the clock.
     pub(crate) fn times(&self, user: &UserKeys, head: &Head) -> (Timestamp, Timestamp) {
-        let clock = self.clock.now();
+        let clock = self.now();
         if head.last > clock.after_seconds(60) {
             self.metrics.sync_clock_ahead.add(1);
             let seconds = (head.last.hundredths() - clock.hundredths()) / 100;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_client::{Url, UrlError, encode_segment};
+use flatbed_clock::Clock;
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -309,6 +310,15 @@ pub struct Reach {
     pub authorities: Vec<Vec<u8>>,
     /// The server whose databases jobs name, where there is one.
     pub local: Option<Local>,
+    /// The time of the process.
+    pub clock: Clock,
+}
+
+impl Reach {
+    /// A server elsewhere.
+    fn peer(&self, url: Url, headers: HeaderMap) -> Peer {
+        Peer::new(url, headers, self.dial.clone()).timed_by(self.clock.clone())
+    }
 }
 
 /// Reads a description's secrets, and makes its source and target. It waits for the disk.
@@ -316,18 +326,18 @@ pub struct Reach {
 /// # Errors
 /// [`ConnectError`].
 pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectError> {
-    let Reach { secrets, files, dial, local, .. } = reach;
+    let Reach { secrets, files, local, clock, .. } = reach;
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
     let headers = reader.headers(&job.input.auth, &job.input.headers)?;
     let peer = match (&job.input.url, &job.input.local) {
-        (Some(url), _) => Peer::new(Url::parse_either(&keyspace(url, &job.input))?, headers, dial.clone()),
+        (Some(url), _) => reach.peer(Url::parse_either(&keyspace(url, &job.input))?, headers),
         (None, Some(name)) => {
             let local = local.as_ref().ok_or(ConnectError::Missing("a server whose databases could be named"))?;
             if let Some((name, password)) = &local.account {
                 reader.read.push(password.clone());
                 reader.pairs.push((name.clone(), password.clone()));
             }
-            local.peer(name, headers)?
+            local.peer(name, headers)?.timed_by(clock.clone())
         }
         (None, None) => return Err(ConnectError::Missing("an input without a database")),
     };
@@ -341,7 +351,8 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     let target = match &job.output {
         Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
             let file = in_files(&Some(output.database.clone()))?;
-            AnyTarget::Sqlite(Sqlite::in_file(&file, &job.id, tables, output.create_tables))
+            let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables);
+            AnyTarget::Sqlite(target.timed_by(clock.clone()))
         }
         Output::Rdbms(output) if output.database_type == DatabaseType::Postgres => {
             let way = way(output, &mut reader, reach)?;
@@ -358,22 +369,23 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
                 time_max: way.time_max,
                 addresses: reach.addresses.clone(),
                 authorities: output.ssl.then(|| reach.authorities.clone()),
+                clock: way.clock,
             };
             AnyTarget::MySql(Box::new(MySql::at(way, &job.id, tables, output.create_tables)))
         }
-        Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, dial)?)),
+        Output::Http(output) => AnyTarget::Http(Box::new(http(output, job, &mut reader, reach)?)),
         Output::Cloud(output) => match output.provider {
-            CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, dial)?)),
+            CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, reach)?)),
             CloudProvider::Stdout => {
                 let lines = Lines::new(std::io::stdout(), tables.to_vec());
-                AnyTarget::Stdout(lines.in_turn(reach.turns.at(Path::new("/dev/stdout"))))
+                AnyTarget::Stdout(lines.in_turn(reach.turns.at(Path::new("/dev/stdout")).timed_by(clock.clone())))
             }
             CloudProvider::File => {
                 let path = in_files(&output.file)?;
                 let file = opened(&path).map_err(|error| ConnectError::Target(error.to_string()))?;
                 let file = Arc::new(file);
                 let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file);
-                AnyTarget::File(lines.in_turn(reach.turns.at(&path)))
+                AnyTarget::File(lines.in_turn(reach.turns.at(&path).timed_by(clock.clone())))
             }
         },
     };
@@ -419,10 +431,11 @@ fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<W
         time_max: time_max(output.timeout_seconds.filter(|seconds| *seconds > 0.0)),
         dial: reach.dial.clone(),
         secure: output.ssl.then(|| reach.secure.clone()),
+        clock: reach.clock.clone(),
     })
 }
 
-fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &Dial) -> Result<Http, ConnectError> {
+fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, reach: &Reach) -> Result<Http, ConnectError> {
     // `documents` has seen that no template stands in the server's name.
     let (server, template) = output.parts();
     let method = |of: &Option<String>, other: Method| match of {
@@ -444,7 +457,7 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, dial: &
         time_max: time_max(output.timeout_seconds),
     };
     let headers = reader.headers(&output.auth, &output.headers)?;
-    let peer = Peer::new(Url::parse_either(server)?, headers, dial.clone());
+    let peer = reach.peer(Url::parse_either(server)?, headers);
     Ok(Http::new(peer, ways, job.mapping.tables().to_vec(), job.system.processing.at_once()))
 }
 
@@ -453,7 +466,7 @@ fn time_max(seconds: Option<f64>) -> Duration {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(ANSWER_MAX)
 }
 
-fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, dial: &Dial) -> Result<S3, ConnectError> {
+fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, reach: &Reach) -> Result<S3, ConnectError> {
     let name = output.bucket.as_deref().ok_or(ConnectError::Missing("a store without a bucket"))?;
     let region = output.region.as_deref().unwrap_or("us-east-1");
     let amazons = format!("https://s3.{region}.amazonaws.com");
@@ -477,7 +490,7 @@ fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, dial: &D
         _ => None,
     };
     let session_token = output.session_token.as_ref().map(|token| reader.secret(token)).transpose()?;
-    let peer = Peer::new(Url::parse_either(&url)?, HeaderMap::new(), dial.clone());
+    let peer = reach.peer(Url::parse_either(&url)?, HeaderMap::new());
     let bucket = Bucket::new(peer, (!in_name).then_some(name), signer, session_token, time_max(output.timeout_seconds));
     let ways = s3::Ways {
         template: output.template().map_err(ConnectError::Target)?,
@@ -537,6 +550,7 @@ mod tests {
             addresses: Arc::new(|_| Box::pin(async { Ok(Vec::new()) })),
             authorities: Vec::new(),
             local: None,
+            clock: Clock::system(),
         }
     }
 

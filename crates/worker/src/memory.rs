@@ -195,6 +195,8 @@ impl Drop for Charge {
 mod tests {
     use std::time::Duration;
 
+    use flatbed_testkit::pass;
+
     use super::*;
 
     #[tokio::test]
@@ -234,13 +236,13 @@ mod tests {
             let memory = memory.clone();
             async move { memory.products(1 << 20).await }
         });
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         // A little would fit, and comes after it all the same.
         let little = tokio::spawn({
             let memory = memory.clone();
             async move { memory.products(1 << 10).await }
         });
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         assert!(!much.is_finished() && !little.is_finished());
         drop(some);
         let much = much.await.unwrap();

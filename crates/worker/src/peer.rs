@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::{Lines, Url};
+use flatbed_clock::Clock;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap};
@@ -99,6 +100,7 @@ pub struct Peer {
     headers: HeaderMap,
     dial: Dial,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    clock: Clock,
 }
 
 impl std::fmt::Debug for Peer {
@@ -110,7 +112,18 @@ impl std::fmt::Debug for Peer {
 impl Peer {
     /// A server with the headers that each request has, of which some may be secrets.
     pub fn new(url: Url, headers: HeaderMap, dial: Dial) -> Peer {
-        Peer { url, headers, dial, idle: Mutex::default() }
+        Peer { url, headers, dial, idle: Mutex::default(), clock: Clock::default() }
+    }
+
+    /// Takes the time from `clock` instead of the machine's.
+    #[must_use]
+    pub fn timed_by(self, clock: Clock) -> Peer {
+        Peer { clock, ..self }
+    }
+
+    /// The clock that it takes the time from.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Its address.
@@ -187,7 +200,7 @@ impl Peer {
             let status = response.status().as_u16();
             Ok(Streamed { status, lines: Lines::new(response.into_body()), _sender: sender })
         };
-        tokio::time::timeout(time_max, exchange).await.unwrap_or(Err(PeerError::Late))
+        self.clock.timeout(time_max, exchange).await.unwrap_or(Err(PeerError::Late))
     }
 
     /// Sends a request and reads its answer. `path` begins with a slash or question mark, is percent-encoded and stands behind the
@@ -221,6 +234,6 @@ impl Peer {
             }
             Ok(Answer { status, retry_after, headers: head.headers, body: body.to_bytes() })
         };
-        tokio::time::timeout(bounds.time_max, exchange).await.unwrap_or(Err(PeerError::Late))
+        self.clock.timeout(bounds.time_max, exchange).await.unwrap_or(Err(PeerError::Late))
     }
 }

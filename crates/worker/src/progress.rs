@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use flatbed_clock::Clock;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Seq;
@@ -80,13 +80,20 @@ pub struct Progress {
     attachments_held: AtomicU64,
     attachments_failed: AtomicU64,
     inner: Mutex<Inner>,
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    clock: Clock,
 }
 
 impl Progress {
+    /// Of a job that has not begun. Its moments are `clock`'s.
+    pub fn new(clock: Clock) -> Progress {
+        Progress { clock, ..Progress::default() }
+    }
+
+    /// Seconds of Unix time.
+    fn now(&self) -> u64 {
+        self.clock.unix_seconds()
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,7 +131,7 @@ impl Progress {
 
     /// What was delivered in a second, as the mean of the last minute.
     pub fn throughput(&self) -> f64 {
-        let (now, inner) = (now(), self.inner());
+        let (now, inner) = (self.now(), self.inner());
         let newest = inner.delivered.iter().filter(|(at, _)| at + WINDOW_SECONDS > now);
         newest.map(|(_, count)| count).sum::<u64>() as f64 / WINDOW_SECONDS as f64
     }
@@ -132,7 +139,8 @@ impl Progress {
     /// How far behind it is.
     pub fn lag(&self) -> Lag {
         let inner = self.inner();
-        let seconds = inner.fresh_at.filter(|_| inner.is_behind).map_or(0, |fresh_at| now().saturating_sub(fresh_at));
+        let seconds =
+            inner.fresh_at.filter(|_| inner.is_behind).map_or(0, |fresh_at| self.now().saturating_sub(fresh_at));
         Lag { rows: inner.rows, seconds }
     }
 
@@ -141,7 +149,7 @@ impl Progress {
         let mut inner = self.inner();
         // A run begins: nobody has waited for rows meanwhile.
         inner.has_waited = false;
-        inner.fresh_at = inner.fresh_at.max(Some(at.min(now()).saturating_sub(lag_seconds)));
+        inner.fresh_at = inner.fresh_at.max(Some(at.min(self.now()).saturating_sub(lag_seconds)));
     }
 
     /// Up to where all is delivered or in the queue.
@@ -157,13 +165,13 @@ impl Progress {
     /// Remembers that something went wrong.
     pub fn fail(&self, error: &str) {
         let mut inner = self.inner();
-        inner.errors.push_front(Fault { at: now(), error: error.chars().take(500).collect() });
+        inner.errors.push_front(Fault { at: self.now(), error: error.chars().take(500).collect() });
         inner.errors.truncate(ERRORS_MAX);
     }
 
     pub(crate) fn add_delivered(&self, count: u64) {
         self.delivered.fetch_add(count, Ordering::Relaxed);
-        let (now, mut inner) = (now(), self.inner());
+        let (now, mut inner) = (self.now(), self.inner());
         match inner.delivered.back_mut() {
             Some((at, of)) if *at == now => *of += count,
             _ => inner.delivered.push_back((now, count)),
@@ -206,12 +214,12 @@ impl Progress {
         inner.rows = rows;
         if rows == 0 {
             (inner.is_behind, inner.has_waited) = (false, true);
-            inner.fresh_at = Some(now());
+            inner.fresh_at = Some(self.now());
             inner.samples.clear();
         } else if !inner.is_behind {
             // Who waits for rows has them at once; who comes anew knows what was told, if anything was.
             if inner.has_waited || inner.fresh_at.is_none() {
-                inner.fresh_at = Some(now());
+                inner.fresh_at = Some(self.now());
             }
             inner.is_behind = true;
         }
@@ -226,7 +234,7 @@ impl Progress {
     pub(crate) fn sampled(&self, end: &Seq) {
         let Some(number) = end.number() else { return };
         let mut inner = self.inner();
-        inner.samples.push_back((number, now()));
+        inner.samples.push_back((number, self.now()));
         if inner.samples.len() > SAMPLES_MAX {
             inner.samples.pop_front();
         }
@@ -246,47 +254,50 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use flatbed_clock::ManualClock;
+
     use super::*;
 
     #[test]
     fn lag_is_the_age_of_what_is_delivered() {
-        let (progress, seq) = (Progress::default(), |number: u64| Seq::parse(&number.to_string()).unwrap());
-        let back = |seconds: u64| {
-            let mut inner = progress.inner();
-            inner.fresh_at = inner.fresh_at.map(|at| at - seconds);
-            inner.samples.iter_mut().for_each(|(_, at)| *at -= seconds);
-        };
+        let manual = ManualClock::new();
+        let pass = |seconds| manual.advance(Duration::from_secs(seconds));
+        let (progress, seq) = (Progress::new(manual.clock()), |number: u64| Seq::parse(&number.to_string()).unwrap());
         assert_eq!(progress.lag(), Lag::default());
         progress.behind(10);
-        back(70);
+        pass(70);
         progress.add_delivered(4);
         progress.behind(8);
-        assert!(progress.lag().rows == 8 && progress.lag().seconds >= 70);
+        assert_eq!(progress.lag(), Lag { rows: 8, seconds: 70 });
         // It is never at the end, and not ever further behind: what there was a minute ago is delivered.
         progress.sampled(&seq(100));
-        back(60);
+        pass(60);
         progress.sampled(&seq(200));
         progress.at(&seq(99));
-        assert!(progress.lag().seconds >= 130);
+        assert_eq!(progress.lag().seconds, 130);
         progress.at(&seq(150));
-        assert!((60..120).contains(&progress.lag().seconds), "{:?}", progress.lag());
+        assert_eq!(progress.lag().seconds, 60);
         progress.at(&seq(200));
-        assert!(progress.lag().seconds < 50);
+        assert_eq!(progress.lag().seconds, 0);
         progress.behind(0);
         assert_eq!(progress.lag(), Lag::default());
-        back(1_000);
+        pass(1_000);
         progress.behind(1);
-        assert!(progress.lag().seconds < 900, "it was waited for");
+        assert_eq!(progress.lag().seconds, 0, "it was waited for");
         // Another process goes on: the job says how old it was.
-        let progress = Progress::default();
-        progress.resume(now() - 30, 500);
+        let progress = Progress::new(manual.clock());
+        progress.resume(manual.clock().unix_seconds() - 30, 500);
         progress.behind(3);
-        assert!((530..900).contains(&progress.lag().seconds));
+        assert_eq!(progress.lag().seconds, 530);
         progress.behind(0);
         progress.behind(0);
         assert_eq!(progress.lag(), Lag::default());
         progress.add_delivered(4);
-        assert!(progress.delivered() == 4 && progress.throughput() > 0.0);
+        assert_eq!((progress.delivered(), progress.throughput()), (4, 4.0 / 60.0));
+        pass(60);
+        assert_eq!((progress.delivered(), progress.throughput()), (4, 0.0));
         for at in 0..20 {
             progress.fail(&at.to_string());
         }

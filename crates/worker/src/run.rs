@@ -19,9 +19,11 @@ mod window;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::change::Change;
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange};
@@ -152,6 +154,7 @@ pub struct Runner<'j, S, T, Q> {
     queue: Q,
     redactor: Redactor,
     stop: watch::Receiver<bool>,
+    clock: Clock,
     epoch: u64,
     held: Option<Held>,
     /// Whether the end of the feed ends the run: for tests, and for jobs that are run once.
@@ -221,6 +224,8 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         stop: watch::Receiver<bool>,
         epoch: u64,
     ) -> Self {
+        let clock = Clock::default();
+        let now = clock.now();
         Runner {
             job,
             source: Arc::new(source),
@@ -230,6 +235,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             queue,
             redactor,
             stop,
+            clock: clock.clone(),
             epoch,
             held: None,
             is_once: false,
@@ -245,14 +251,14 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             ahead: None,
             together: ADMITTED_MAX,
             reading: None,
-            pace: Pace::new(Memory::default(), Arc::default()),
+            pace: Pace::new(Memory::default(), Arc::default(), clock),
             read_to: Seq::default(),
             is_at_end: false,
             page_rows: reading::rows_max(job),
             page_bytes: reading::PAGE_BYTES,
             first_end: None,
-            sampled_at: Instant::now(),
-            replayed_at: Instant::now(),
+            sampled_at: now,
+            replayed_at: now,
             identity: SourceIdentity::default(),
             guard: Guard::default(),
             counts: Counts::default(),
@@ -268,7 +274,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             written: Seq::default(),
             rev: None,
             unkept: 0,
-            kept_at: Instant::now(),
+            kept_at: now,
         }
     }
 
@@ -277,6 +283,15 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     #[must_use]
     pub fn starting_at(mut self, checkpoint: Checkpoint) -> Self {
         self.starting_at = Some(checkpoint);
+        self
+    }
+
+    /// Takes the time from `clock` instead of the machine's.
+    #[must_use]
+    pub fn timed_by(mut self, clock: Clock) -> Self {
+        let now = clock.now();
+        (self.sampled_at, self.replayed_at, self.kept_at) = (now, now, now);
+        self.clock = clock;
         self
     }
 
@@ -347,7 +362,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     async fn run_to_end(&mut self) -> Result<std::convert::Infallible, End> {
-        self.pace = Pace::new(self.memory.clone(), self.own.clone());
+        self.pace = Pace::new(self.memory.clone(), self.own.clone(), self.clock.clone());
         let checkpoint = self.begin().await?;
         if self.reset.is_some() {
             return Err(End::Done);
@@ -399,11 +414,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                     break;
                 }
             }
-            if !self.plan.is_empty() && self.replayed_at.elapsed() < REPLAY_EVERY {
+            if !self.plan.is_empty() && self.clock.since(self.replayed_at) < REPLAY_EVERY {
                 continue;
             }
             let is_more = self.replay().await?;
-            self.replayed_at = Instant::now();
+            self.replayed_at = self.clock.now();
             if !self.is_at_end || !self.plan.is_empty() {
                 continue;
             }
@@ -519,7 +534,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         Checkpoint {
             seq,
             client_id,
-            time: now(),
+            time: self.clock.unix_seconds(),
             is_initial_sync_done: self.is_initial_sync_done,
             epoch: self.epoch,
             source,
@@ -533,7 +548,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Counts that the target refused something for its state; gives when it is to be tried again.
-    fn note_refused(&mut self, refused: Refused) -> Result<tokio::time::Instant, End> {
+    fn note_refused(&mut self, refused: Refused) -> Result<Instant, End> {
         self.failures = self.failures.saturating_add(1);
         self.note_outage(refused, self.failures)
     }
@@ -544,7 +559,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Counts that the source did not answer as it should; gives when it is to be asked again.
-    fn note_unread(&mut self, error: &SourceError) -> Result<tokio::time::Instant, End> {
+    fn note_unread(&mut self, error: &SourceError) -> Result<Instant, End> {
         if let SourceError::Nonsense(nonsense) = error
             && self.source_failures >= NONSENSE_MAX
         {
@@ -556,7 +571,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
     }
 
-    fn note_outage(&mut self, refused: Refused, failures: u32) -> Result<tokio::time::Instant, End> {
+    fn note_outage(&mut self, refused: Refused, failures: u32) -> Result<Instant, End> {
         let (error, retry_after) = match refused {
             Refused::Failed { error, retry_after, .. } => (error, retry_after),
             Refused::Superseded => return Err(End::Superseded),
@@ -570,16 +585,12 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let schedule = self.system().schedule();
         let pause = schedule.pause(failures, retry_after, self.chance).ok_or(End::GaveUp(error))?;
-        Ok(tokio::time::Instant::now() + pause.max(Duration::from_millis(1)))
+        Ok(self.clock.now() + pause.max(Duration::from_millis(1)))
     }
 
-    async fn pause(&mut self, until: tokio::time::Instant) -> Result<(), End> {
+    async fn pause(&mut self, until: Instant) -> Result<(), End> {
         let mut stop = self.stop.clone();
-        let is_told = tokio::time::timeout_at(until, stop.wait_for(|stop| *stop)).await.is_ok();
+        let is_told = self.clock.timeout_at(until, stop.wait_for(|stop| *stop)).await.is_ok();
         if is_told { Err(End::Stopped) } else { Ok(()) }
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -293,7 +293,7 @@ impl Source for HttpSource {
                 FeedType::Normal => {
                     // The schema bounds it to a day.
                     let seconds = self.feed.poll_interval_seconds.unwrap_or(POLL_SECONDS);
-                    tokio::time::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default()).await;
+                    self.peer.clock().sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default()).await;
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Moments as texts: ISO 8601 as documents have it, and dates of HTTP headers. Proleptic Gregorian, UTC, years 0 to 9999.
 
+use flatbed_clock::Clock;
+
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 
@@ -15,10 +17,9 @@ pub struct Moment {
     pub nanoseconds: u32,
 }
 
-/// The moment that it is, in whole seconds.
-pub fn now() -> Moment {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Moment { seconds: i64::try_from(now.as_secs()).unwrap_or_default(), nanoseconds: 0 }
+/// Returns a clock's time, in whole seconds.
+pub fn now(clock: &Clock) -> Moment {
+    Moment { seconds: i64::try_from(clock.unix_seconds()).unwrap_or_default(), nanoseconds: 0 }
 }
 
 /// Days since 1970-01-01, after Howard Hinnant's `days_from_civil`; the month from 1, any day.

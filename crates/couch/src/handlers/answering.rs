@@ -82,7 +82,7 @@ pub(crate) async fn update(
     let mut reply = response::whole(answer, StatusCode::CREATED)?;
     let text = request.made(text.into()).await?;
     drop(room);
-    let (mut edit, attachments) = edit_of(&text.bytes, None, &Query::default())?;
+    let (mut edit, attachments) = edit_of(&text.bytes, None, &Query::default(), database.clock())?;
     let rev = if DocumentId::of(&edit.id).is_local() {
         local::edit_one(&database, &edit).await?.rev
     } else {

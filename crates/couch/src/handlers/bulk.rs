@@ -102,7 +102,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     let mut uploads = Uploads::new(&database);
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {
-        let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits)?;
+        let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits, database.clock())?;
         if !written.is_empty() {
             edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
         }

@@ -89,7 +89,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let shown = Shown { feed, include_docs, show, form: Form { all_leaves, documents } };
     let descending = query.flag("descending")?;
     let limit = feed::not_negative(query, "limit")?;
-    let heartbeats = Heartbeats::new(feed::heartbeat(query)?);
+    let heartbeats = Heartbeats::new(feed::heartbeat(query)?, request.context.clock());
     let timeout = feed::waits_for(feed::not_negative(query, "timeout")?);
     let since = feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?;
     if let Some(function) = if by_channels { None } else { function(&request)? } {

@@ -135,7 +135,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     }
     let batch = request.query.get("batch") == Some("ok");
     let body = request.read_body().await?;
-    let (mut edit, written) = edit_of(&body.bytes, None, &request.query)?;
+    let (mut edit, written) = edit_of(&body.bytes, None, &request.query, request.context.clock())?;
     let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;

@@ -1,5 +1,6 @@
 //! `/{db}/{doc}`
 
+use flatbed_clock::Clock;
 use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
@@ -169,14 +170,19 @@ pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
 const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 
 /// An edit from a JSON text; `id`: from the path. Its attachments are still to be uploaded.
-pub(crate) fn edit_of<'b>(bytes: &'b [u8], id: Option<&str>, query: &Query) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+pub(crate) fn edit_of<'b>(
+    bytes: &'b [u8],
+    id: Option<&str>,
+    query: &Query,
+    clock: &Clock,
+) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-    edit_from(value, id, query.get("new_edits") != Some("false"))
+    edit_from(value, id, query.get("new_edits") != Some("false"), clock)
 }
 
 /// As [`edit_of`], where the client cannot bring a revision of another replica.
-pub(crate) fn edit_of_client<'b>(bytes: &'b [u8], id: &str) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
-    edit_of(bytes, Some(id), &Query::default())
+pub(crate) fn edit_of_client<'b>(bytes: &'b [u8], id: &str, clock: &Clock) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    edit_of(bytes, Some(id), &Query::default(), clock)
 }
 
 /// As [`edit_of`], of a value that is parsed already.
@@ -184,8 +190,9 @@ pub(crate) fn edit_from<'b>(
     value: Value<'b>,
     id: Option<&str>,
     new_edits: bool,
+    clock: &Clock,
 ) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
-    let mut parts = EditParts::from_json(value)?;
+    let mut parts = EditParts::from_json(value, clock)?;
     let written = attached::written(parts.attachments.take())?;
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
@@ -265,7 +272,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
         return Box::pin(put_related::put(request, name, id)).await;
     }
     let body = request.read_body().await?;
-    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query)?;
+    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query, request.context.clock())?;
     name_parent(&request, &mut edit)?;
     let mut uploads = Uploads::new(&request.context.database(name, Write).await?);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;

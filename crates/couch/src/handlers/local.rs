@@ -60,7 +60,7 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
 async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let body = request.read_body().await?;
     let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-    let EditParts { rev, deleted, body, .. } = EditParts::from_json(value)?;
+    let EditParts { rev, deleted, body, .. } = EditParts::from_json(value, request.context.clock())?;
     let named = request.query.get("rev").map(parse_rev).transpose()?;
     if deleted {
         if !request.context.database(name, Write).await?.delete_local(id).await? {

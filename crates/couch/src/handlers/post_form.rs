@@ -47,7 +47,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     let text;
     let mut edit = match (&form.document, &form.rev) {
         (Some(document), _) => {
-            let (mut edit, written) = edit_of_client(&document.bytes, id)?;
+            let (mut edit, written) = edit_of_client(&document.bytes, id, database.clock())?;
             name_parent(parts.request(), &mut edit)?;
             let kept = written.into_iter().filter(|attachment| !form.has_file(&attachment.name)).collect();
             edit.attachments = attachment_edits(&mut uploads, kept, |_| None).await?;

@@ -32,7 +32,8 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason));
     }
     let body = parts.text().await?;
-    let (mut edit, written) = edit_of(&body.bytes, Some(id), &parts.request().query)?;
+    let request = parts.request();
+    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query, request.context.clock())?;
     name_parent(parts.request(), &mut edit)?;
     let mut uploads = Uploads::new(&parts.request().context.database(name, Write).await?);
     let mut followed = Followed::new(&written);

@@ -329,10 +329,10 @@ impl Answer<'_> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_is_slow_is_not_begun_again() {
         let slow = async {
-            tokio::time::sleep(2 * READY_AT_ONCE).await;
+            flatbed_testkit::pass(2 * READY_AT_ONCE).await;
             7
         };
         assert_eq!(unless_waiting(slow, || false).await, Some(7));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::client::Answer;
 use super::model::{Body, DOCS, USERS, doc_id, doc_of, ends, user_name};
@@ -16,8 +16,7 @@ use super::{About, Client, Who, World, lock, parsed};
 /// Asks for one thing after the other.
 pub async fn ask(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 0x200 + number);
-    while !world.is_over() {
-        sleep(Duration::from_millis(client.random.below(25))).await;
+    while world.torture.pass(Duration::from_millis(client.random.below(25))).await {
         let (user, doc) = about(&mut client);
         match client.random.below(100) {
             0..45 => document(&mut client, user, doc).await,

@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::channels::{Kind, PrincipalWrite, SignsIn};
-use tokio::time::{Instant, sleep};
+use flatbed_testkit::{Random, Waiting};
+use tokio::time::Instant;
 
 use super::model::{CHANNELS, Mask, ROLES, USERS, User, bits, channel_name, role_name, user_name};
 use super::write::function;
-use super::{About, PATIENCE, Random, World, lock};
+use super::{About, World, lock};
 
 /// How long a function lasts at least.
 const FUNCTION_FOR: Duration = Duration::from_millis(2_500);
+
+/// How often it is looked whether a function has come to all documents.
+const LOOKS_A_SECOND: u64 = 30;
 
 fn names(mask: Mask) -> BTreeSet<String> {
     bits(mask).map(channel_name).collect()
@@ -82,10 +86,9 @@ pub async fn put_role(world: &World, role: usize, value: Option<Mask>, is_new: b
 
 /// Tries until it is done. What is tried is the same each time.
 async fn until_made<T, F: Future<Output = flatbed_layer::Result<T>>>(make: impl Fn() -> F) {
-    let deadline = Instant::now() + PATIENCE;
+    let mut waiting = Waiting::begin();
     while let Err(error) = make().await {
-        assert!(Instant::now() < deadline, "{error}");
-        sleep(Duration::from_millis(20)).await;
+        waiting.pause(&error.to_string()).await;
     }
 }
 
@@ -95,7 +98,7 @@ fn some_channels(random: &mut Random, count: u64) -> Mask {
 
 /// Before anything else.
 pub async fn prepare(world: &World) {
-    let mut random = Random::new(world.seed ^ 0x9e9);
+    let mut random = Random(world.seed ^ 0x9e9);
     for role in 0..ROLES {
         if role > 0 {
             let channels = some_channels(&mut random, 5);
@@ -111,9 +114,8 @@ pub async fn prepare(world: &World) {
 
 /// Changes one user or role after the other.
 pub async fn change(world: Arc<World>, number: u64) {
-    let mut random = Random::new(world.seed ^ (0x2000 + number));
-    while !world.is_over() {
-        sleep(Duration::from_millis(random.below(150))).await;
+    let mut random = Random(world.seed ^ (0x2000 + number));
+    while world.torture.pass(Duration::from_millis(random.below(150))).await {
         if random.percent(75) {
             let user = random.index(USERS);
             let _turn = world.principals[user].lock().await;
@@ -151,15 +153,8 @@ pub async fn change(world: Arc<World>, number: u64) {
 
 /// Gives the database one function after the other.
 pub async fn functions(world: Arc<World>) {
-    let mut random = Random::new(world.seed ^ 0x3000);
-    loop {
-        let until = Instant::now() + FUNCTION_FOR + Duration::from_millis(random.below(2_000));
-        while Instant::now() < until {
-            if world.is_over() {
-                return;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+    let mut random = Random(world.seed ^ 0x3000);
+    while world.torture.pass(FUNCTION_FOR + Duration::from_millis(random.below(2_000))).await {
         let next = *lock(&world.model).functions.newest() + 1;
         let text = function(next);
         let version = {
@@ -172,14 +167,15 @@ pub async fn functions(world: Arc<World>) {
         };
         until_made(|| world.database.set_sync_function(Some(&text))).await;
         // The next one may come before it is through.
-        let patience = Instant::now() + Duration::from_secs(4 + random.below(20));
-        while Instant::now() < patience && !world.is_over() {
+        for _ in 0..LOOKS_A_SECOND * (4 + random.below(20)) {
             if is_through(&world).await {
                 lock(&world.model).functions.acknowledge(version);
                 world.count("functions that came to all documents");
                 break;
             }
-            sleep(Duration::from_millis(30)).await;
+            if !world.torture.pass(Duration::from_secs(1) / LOOKS_A_SECOND as u32).await {
+                break;
+            }
         }
         world.count("functions");
     }

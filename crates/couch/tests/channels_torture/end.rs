@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::{Background, BackgroundOptions, check};
+use flatbed_testkit::{pass, until};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::change::{is_through, put_user};
 use super::follow::{Followed, Known, Told};
@@ -14,7 +15,7 @@ use super::model::{Body, DOCS, Doc, GIVING, Leaf, Model, PLAIN, USERS, channel_n
 use super::replica::Replicated;
 use super::support::Layer;
 use super::timeline::Span;
-use super::{Client, PATIENCE, Who, World, lock, parsed};
+use super::{Client, Who, World, lock, parsed};
 
 /// Behind all changes: users are let in again, what ends has ended, and the last function has come to all documents.
 pub async fn settle(world: &Arc<World>, layer: &Layer) {
@@ -35,23 +36,23 @@ pub async fn settle(world: &Arc<World>, layer: &Layer) {
         state.winners().first().and_then(|leaf| leaf.body.ends)
     });
     let last = last.max().unwrap_or_else(Instant::now).max(Instant::now() + Duration::from_millis(1_100));
-    tokio::time::sleep_until(last).await;
+    pass(last.saturating_duration_since(Instant::now())).await;
     let options = BackgroundOptions {
         ahead: Duration::from_secs(120),
         silence_max: Duration::from_secs(3),
         ..BackgroundOptions::default()
     };
     let background = Background::new(layer, layer.actor.clone(), options).expect("randomness");
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until("the last function has come to all documents", async || {
         let _ = background.round().await;
-        let through = is_through(world).await;
-        if through && are_buried(world, &mut client).await {
-            break;
-        }
-        assert!(Instant::now() < deadline, "seed {}: no end: is it through? {through}", world.seed);
-        sleep(Duration::from_millis(100)).await;
-    }
+        is_through(world).await
+    })
+    .await;
+    until("what has ended has its tombstone", async || {
+        let _ = background.round().await;
+        are_buried(world, &mut client).await
+    })
+    .await;
     let mut model = lock(&world.model);
     let newest = *model.functions.newest();
     let version = model.functions.begin(newest);

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_testkit::{PATIENCE, pass};
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::client::Connection;
 use super::model::{doc_of, user_name};
@@ -94,7 +95,7 @@ impl Follower {
             };
             self.follow(feed).await;
             let pause = if world.is_closed() { 30 } else { 300 };
-            sleep(Duration::from_millis(self.client.random.below(pause))).await;
+            pass(Duration::from_millis(self.client.random.below(pause))).await;
         }
         let told_of_losses = self.told_of_losses();
         Followed { user: self.user, told_of_losses, documents: self.documents, told: self.told }
@@ -122,8 +123,7 @@ impl Follower {
         }
         let came = Instant::now();
         let Ok(mut connection) = Connection::open(server).await else { return };
-        let sent =
-            timeout(super::PATIENCE, connection.send("GET", &path, &world.headers(Who::User(self.user)), "")).await;
+        let sent = timeout(PATIENCE, connection.send("GET", &path, &world.headers(Who::User(self.user)), "")).await;
         let Ok(status) = sent.unwrap_or_else(|_| panic!("{path}: no answer")) else { return };
         let span = Span { from: came, to: Instant::now() };
         if status != 200 {

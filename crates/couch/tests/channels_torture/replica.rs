@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_testkit::{Waiting, pass};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::follow::{Told, told};
 use super::model::{doc_id, doc_of};
 use super::timeline::Span;
-use super::{Client, PATIENCE, Who, World, ask, lock, parsed};
+use super::{Client, Who, World, ask, lock, parsed};
 
 /// A replica as it is in the end.
 pub struct Replicated {
@@ -42,21 +43,18 @@ impl Replica {
     /// Replicates a few pages from time to time, and in the end all that is left.
     pub async fn run(mut self) -> Replicated {
         let world = self.client.world.clone();
-        let mut deadline = None;
-        while !self.has_end {
-            let pages = if world.is_closed() { 1_000 } else { 1 + self.client.random.below(6) };
-            for _ in 0..pages {
-                if !self.page().await {
-                    break;
-                }
+        while !world.is_closed() {
+            let pages = 1 + self.client.random.below(6);
+            self.pages(pages).await;
+            pass(Duration::from_millis(self.client.random.below(2_500))).await;
+        }
+        let mut waiting = Waiting::begin();
+        loop {
+            self.pages(1_000).await;
+            if self.has_end {
+                break;
             }
-            if world.is_closed() {
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
-                assert!(Instant::now() < deadline, "seed {}: the replica of {} has no end", world.seed, self.user);
-                sleep(Duration::from_millis(20)).await;
-            } else {
-                sleep(Duration::from_millis(self.client.random.below(2_500))).await;
-            }
+            waiting.pause(&format!("the replica of {} has the end", self.user)).await;
         }
         let documents = self.documents.into_iter().filter(|(_, leaves)| !leaves.is_empty());
         let documents = documents.map(|(doc, leaves)| (doc, leaves.into_values().collect())).collect();
@@ -74,6 +72,15 @@ impl Replica {
             401 | 403 if !lock(&world.model).sure(self.user, span).is_enabled => None,
             503 => None,
             _ => world.fail(&format!("{method} {path} {body}: {answer:?}"), self.user, None),
+        }
+    }
+
+    /// Replicates so many pages at most.
+    async fn pages(&mut self, count: u64) {
+        for _ in 0..count {
+            if !self.page().await {
+                break;
+            }
         }
     }
 

@@ -3,8 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use flatbed_testkit::Waiting;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::client::Answer;
 use super::model::{
@@ -37,8 +38,7 @@ pub fn function(number: u64) -> String {
 /// Writes one thing after the other.
 pub async fn write(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 0x100 + number);
-    while !world.is_over() {
-        sleep(Duration::from_millis(client.random.below(40))).await;
+    while world.torture.pass(Duration::from_millis(client.random.below(40))).await {
         let doc = match client.random.below(100) {
             0..55 => client.random.index(PLAIN),
             55..85 => PLAIN + client.random.index(GIVING),
@@ -297,7 +297,7 @@ async fn make(client: &mut Client, attempt: Attempt) {
 /// The administrator writes what nobody knows whether it is written. `None`: it is not, and never will be.
 async fn finish(client: &mut Client, doc: usize, path: &str, text: &str, leaf: &Leaf) -> Option<String> {
     client.world.count("writes made again");
-    let deadline = Instant::now() + super::PATIENCE;
+    let mut waiting = Waiting::begin();
     loop {
         let answer = client.root("PUT", path, text).await;
         match answer {
@@ -305,10 +305,9 @@ async fn finish(client: &mut Client, doc: usize, path: &str, text: &str, leaf: &
                 return parsed(&answer.body)["rev"].as_str().map(str::to_owned);
             }
             Some(Answer { status: 409, .. }) => return found(client, doc, leaf).await,
-            None | Some(Answer { status: 429 | 503, .. }) => sleep(Duration::from_millis(20)).await,
+            None | Some(Answer { status: 429 | 503, .. }) => waiting.pause(&format!("{path} {text} is written")).await,
             Some(answer) => client.world.fail(&format!("{path} {text}: {answer:?}"), 0, Some(doc)),
         }
-        assert!(Instant::now() < deadline, "{path} {text} is not written");
     }
 }
 

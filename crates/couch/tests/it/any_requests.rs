@@ -1,8 +1,7 @@
 //! Requests of any kind, put together of what routes, parameters and bodies are made of: none is answered by a task that has
 //! failed, nor 500 but with a word of CouchDB's, and what is refused is refused in its form. `make fuzz` sends many more.
 
-use std::time::Duration;
-
+use flatbed_testkit::PATIENCE;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::Value;
@@ -323,7 +322,7 @@ async fn answer(address: std::net::SocketAddr, asked: &Asked) -> Option<String> 
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), read).await.ok()?;
+    tokio::time::timeout(PATIENCE, read).await.ok()?;
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 

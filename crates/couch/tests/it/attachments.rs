@@ -2,10 +2,10 @@
 //! show.
 
 use std::io::{Read, Write};
-use std::time::Duration;
 
 use flatbed_layer::Database;
 use flatbed_layer::check::check_database;
+use flatbed_testkit::until;
 
 use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
 use tokio::io::AsyncWriteExt;
@@ -30,12 +30,8 @@ async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (Answ
 
 /// The document as it is, nothing staged, nothing wrong.
 async fn is_clean(database: &Database) {
-    let wait = async {
-        while check_database(database, |_| {}).await.unwrap().staged_uploads > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    soon(wait).await;
+    let is_swept = async || check_database(database, |_| {}).await.unwrap().staged_uploads == 0;
+    until("nothing is staged", is_swept).await;
     let report = check_database(database, |_| {}).await.unwrap();
     assert!(report.is_clean(), "{report:?}");
 }

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::until;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Running, ServerOptions, Store};
@@ -22,6 +23,8 @@ struct Replicator {
     password: String,
     cookie: Option<String>,
     refresh_at: Instant,
+    /// How long it was until then when the cookie came.
+    refresh_within: Duration,
     /// Sessions that it began.
     begun: usize,
     /// Cookies that came with other answers.
@@ -51,8 +54,9 @@ impl Replicator {
     async fn begin(server: &Running, name: &str, password: &str) -> Result<Replicator, Failed> {
         let client = server.connect().await;
         let (name, password) = (name.to_owned(), password.to_owned());
-        let refresh_at = Instant::now();
-        let mut replicator = Replicator { client, name, password, cookie: None, refresh_at, begun: 0, taken: 0 };
+        let (refresh_at, refresh_within) = (Instant::now(), Duration::ZERO);
+        let (cookie, begun, taken) = (None, 0, 0);
+        let mut replicator = Replicator { client, name, password, cookie, refresh_at, refresh_within, begun, taken };
         replicator.refresh().await?;
         Ok(replicator)
     }
@@ -88,7 +92,8 @@ impl Replicator {
             let age = parts.find(|(name, _)| name.eq_ignore_ascii_case("max-age"));
             let age = age.map(|(_, seconds)| Duration::from_secs(seconds.parse().expect("a number of seconds")));
             self.cookie = Some(format!("AuthSession={value}"));
-            self.refresh_at = Instant::now() + age.map_or(REFRESH, |age| REFRESH.min(age.mul_f64(0.9)));
+            self.refresh_within = age.map_or(REFRESH, |age| REFRESH.min(age * 9 / 10));
+            self.refresh_at = Instant::now() + self.refresh_within;
             found = true;
         }
         found
@@ -205,8 +210,7 @@ async fn it_begins_a_session_and_replicates() {
     let (_store, server, mut admin) = with_user(name, password, &[("chttpd", "require_valid_user", "true")]).await;
     let mut replicator = Replicator::begin(&server, name, password).await.unwrap();
     // A session of ten minutes is asked for again after nine of them.
-    let left = replicator.refresh_at - Instant::now();
-    assert!(left > Duration::from_secs(535) && left <= Duration::from_secs(540), "{left:?}");
+    assert_eq!(replicator.refresh_within, Duration::from_secs(540));
     assert_eq!(replicator.replicate("a", "b").await, Ok(5));
     assert_eq!(admin.call("PUT", "/a/more", &[ADMIN], b"{}").await.status, 201);
     assert_eq!(replicator.replicate("a", "b").await, Ok(1));
@@ -224,17 +228,17 @@ async fn it_goes_on_with_cookies_that_are_renewed_and_without_their_age() {
     let settings = [("chttpd_auth", "timeout", "4"), ("chttpd_auth", "allow_persistent_cookies", "false")];
     let (_store, server, _admin) = with_user("anna", "pw", &settings).await;
     let mut replicator = Replicator::begin(&server, "anna", "pw").await.unwrap();
-    assert!(replicator.refresh_at - Instant::now() > Duration::from_secs(545), "no age: its own");
-    // Longer than one lasts.
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(6) {
+    assert_eq!(replicator.refresh_within, REFRESH, "no age: its own");
+    let (first, mut other) = (replicator.cookie.clone().unwrap(), server.connect().await);
+    until("the first cookie has ended, and others have come", async || {
         replicator.ask("GET", "/a", Value::Null).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
-    }
-    assert!(replicator.taken > 0, "{}", replicator.taken);
+        replicator.taken > 0 && other.call("GET", "/a", &[("cookie", &first)], b"").await.status == 401
+    })
+    .await;
     // After a pause that no cookie outlives it meets 401, and begins another session.
-    let begun = replicator.begun;
-    tokio::time::sleep(Duration::from_millis(5_200)).await;
+    let (last, begun) = (replicator.cookie.clone().unwrap(), replicator.begun);
+    let ended = async || other.call("GET", "/a", &[("cookie", &last)], b"").await.status == 401;
+    until("the last cookie ends", ended).await;
     assert_eq!(replicator.once("GET", "/a", &Value::Null).await.status, 401);
     assert_eq!(replicator.replicate("a", "b").await, Ok(5));
     assert_eq!(replicator.begun, begun + 1);
@@ -250,8 +254,7 @@ async fn it_ends_with_another_password() {
     let mut user = admin.call("GET", path, &[ADMIN], b"").await.json();
     user["password"] = json!("new");
     assert_eq!(admin.call("PUT", path, &[ADMIN], user.to_string().as_bytes()).await.status, 201);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(replicator.replicate("a", "b").await, Err(Failed::Unauthorized));
+    until("its session ends", async || replicator.replicate("a", "b").await == Err(Failed::Unauthorized)).await;
     replicator.password = "new".to_owned();
     assert_eq!(replicator.replicate("a", "b").await, Ok(0));
     // Its password opens what its session does, for a replicator that has no use for sessions.

@@ -1,8 +1,9 @@
 //! Documents that have ended, over HTTP: no read finds them, though nothing has written their tombstones.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::until;
 use serde_json::{Value, json};
 
 use super::hidden_documents::{ask, root, served};
@@ -279,7 +280,7 @@ async fn rows_go_with_their_second() {
         followers.push(follower);
     }
     let was_in_time = now_ms() < end * 1_000;
-    tokio::time::sleep(Duration::from_millis((end * 1_000 + 20).saturating_sub(now_ms()))).await;
+    until("their second comes", async || now_ms() >= end * 1_000 + 20).await;
 
     let expected = ["d2", "d2", "d3", "d3", "d5", "d5", "d6", "d6"];
     let with =

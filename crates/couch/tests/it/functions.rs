@@ -1,9 +1,13 @@
 //! Functions of design documents over HTTP: filters of changes.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use super::store;
 use crate::support::{Running, ServerOptions};
 use flatbed_javascript::RunnerOptions;
 use flatbed_layer::LayerOptions;
+use flatbed_testkit::pass;
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -114,8 +118,9 @@ async fn feeds_that_wait_are_filtered() {
     let longpoll = format!("{path}&feed=longpoll");
     let continuous = format!("{path}&feed=continuous&limit=2&include_docs=true");
     let write = async {
+        server.until_followed(2).await;
         for n in [1, 3, 4, 5, 6] {
-            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+            pass(Duration::from_millis(30)).await;
             server.ok("PUT", &format!("/db/doc{n}"), json!({ "n": n })).await;
         }
     };
@@ -183,7 +188,7 @@ async fn functions_keep_nothing_from_request_to_request() {
 #[tokio::test]
 async fn endless_functions_keep_no_other_database_waiting() {
     let Some(store) = store() else { return };
-    let validation_max = std::time::Duration::from_secs(10);
+    let validation_max = Duration::from_secs(10);
     let functions = RunnerOptions { threads: 2, validation_max, ..RunnerOptions::default() };
     let layer = store.layer_running(functions, LayerOptions::default()).await;
     let server = store.serve_on(layer, ServerOptions::default()).await;
@@ -193,19 +198,25 @@ async fn endless_functions_keep_no_other_database_waiting() {
         server.ok("PUT", &format!("/{name}"), NULL).await;
         server.ok("PUT", &format!("/{name}/_design/d"), design).await;
     }
+    let is_over = Cell::new(false);
     let bad = async {
         let docs: Vec<Value> = (0..8).map(|n| json!({"_id": format!("doc{n}"), "n": 1})).collect();
-        server.ok("POST", "/bad/_bulk_docs", json!({ "docs": docs })).await
+        let rows = server.ok("POST", "/bad/_bulk_docs", json!({ "docs": docs })).await;
+        is_over.set(true);
+        rows
     };
     let good = async {
+        let mut before = 0;
         for n in 0..20 {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            let path = format!("/good/doc{n}");
-            let write = server.ok("PUT", &path, json!({"n": 1}));
-            tokio::time::timeout(std::time::Duration::from_secs(8), write).await.expect("no wait");
+            pass(Duration::from_millis(50)).await;
+            server.ok("PUT", &format!("/good/doc{n}"), json!({"n": 1})).await;
+            before += usize::from(!is_over.get());
         }
+        before
     };
-    let (rows, ()) = tokio::join!(bad, good);
+    let (rows, before) = tokio::join!(bad, good);
+    // A write that waited for the endless functions would be answered no earlier than these.
+    assert!(before >= 3, "{before} writes were answered before");
     let errors: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["error"].as_str().unwrap()).collect();
     assert!(errors.contains(&"timeout") && errors.contains(&"service_unavailable"), "{rows}");
     assert!(errors.iter().all(|error| ["timeout", "service_unavailable"].contains(error)), "{rows}");

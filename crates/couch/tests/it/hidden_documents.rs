@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use base64::Engine;
 use flatbed_auth::PasswordHash;
 use flatbed_layer::channels::{Kind, PrincipalWrite, SignsIn};
+use flatbed_testkit::until;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Layer, Running, ServerOptions, Store, soon};
@@ -467,10 +468,8 @@ async fn a_feed_ends_with_what_its_reader_was_to_the_database() {
         (false, json!({"members": member}), json!({"members": {"names": ["else"]}})),
     ] {
         root(&mut client, "PUT", "/db/_security", &before).await;
-        soon(async {
-            while ask(&mut client, "member", "GET", "/db/_changes", &[], "").await.body.contains("others") != is_admin {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
+        until("they see as much", async || {
+            ask(&mut client, "member", "GET", "/db/_changes", &[], "").await.body.contains("others") == is_admin
         })
         .await;
         let mut follower = server.connect().await;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Running, ServerOptions, Store, soon};
+use crate::support::{Running, ServerOptions, Store, figure, soon};
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::{pass, until, until_wanted};
 use h2::client::SendRequest;
 use hyper::Request;
 use serde_json::{Value, json};
@@ -32,12 +33,6 @@ fn request(server: &Running, method: &str, path: &str, authorization: Option<&st
     builder.body(()).unwrap()
 }
 
-async fn metric(server: &Running, name: &str) -> u64 {
-    let text = server.call("GET", "/metrics", "").await.body;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
-}
-
 const PAGES: &str = "flatbed_memory_used_bytes{part=\"answer_page\"}";
 const UNSENT: &str = "flatbed_memory_used_bytes{part=\"answer_unsent\"}";
 
@@ -54,16 +49,12 @@ async fn with_documents(store: &Store, stall_max: Duration) -> Running {
 
 /// Waits until the one that asks has the only connection.
 async fn is_alone(server: &Running) {
-    let wait = async {
-        // The tasks of answers end soon after their connection.
-        while metric(server, "flatbed_connections").await > 1
-            || metric(server, UNSENT).await > 0
-            || metric(server, PAGES).await > 0
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    // The tasks of answers end soon after their connection.
+    let figures = async || {
+        let metrics = server.call("GET", "/metrics", "").await.body;
+        ["flatbed_connections", UNSENT, PAGES].map(|name| figure(&metrics, name))
     };
-    soon(wait).await;
+    until_wanted("connections and memory", figures, |found| *found == [1, 0, 0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,18 +65,28 @@ async fn answers_that_nobody_takes_are_few_and_their_connection_is_cut() {
     for window in [0, 1] {
         for path in ["/db/medium0", "/db/large0", "/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true"] {
             let (mut requests, connection) = http2(&server, window).await;
-            let mut answers = Vec::new();
-            for _ in 0..400 {
-                requests = soon(requests.ready()).await.unwrap();
-                answers.push(requests.send_request(request(&server, "GET", path, None), true).unwrap().0);
-            }
-            let (mut most, mut ended) = (0, connection);
-            loop {
-                tokio::select! {
-                    _ = &mut ended => break,
-                    unsent = metric(&server, UNSENT) => most = most.max(unsent),
+            let asked = async {
+                let mut answers = Vec::new();
+                for _ in 0..400 {
+                    // It may be cut before all are asked for.
+                    let Ok(ready) = soon(requests.clone().ready()).await else { break };
+                    requests = ready;
+                    let Ok((answer, _)) = requests.send_request(request(&server, "GET", path, None), true) else {
+                        break;
+                    };
+                    answers.push(answer);
                 }
-            }
+                let _ = soon(connection).await;
+                answers
+            };
+            tokio::pin!(asked);
+            let mut most = 0;
+            let answers = loop {
+                tokio::select! {
+                    answers = &mut asked => break answers,
+                    unsent = server.figure(UNSENT) => most = most.max(unsent),
+                }
+            };
             assert!(most > 100_000 || path == "/db/large0", "{path}: they wait: {most}");
             assert!(most <= 17 * 1024 * 1024, "{path}: {most} bytes");
             drop(answers);
@@ -133,7 +134,7 @@ async fn all_get_their_turn_where_there_is_little_room() {
     with_documents(&store, Duration::from_secs(20)).await.stop().await;
     let options = ServerOptions { body_memory_bytes: 2_000_000, ..ServerOptions::default() };
     let server = store.serve(options).await;
-    assert_eq!(metric(&server, "flatbed_memory_limit_bytes{part=\"answer_page\"}").await, 1_000_000);
+    assert_eq!(server.figure("flatbed_memory_limit_bytes{part=\"answer_page\"}").await, 1_000_000);
     let wanted = json!({ "docs": [{ "id": "large0" }, { "id": "small1" }, { "id": "large1" }] }).to_string();
     let mut readers = Vec::new();
     for _ in 0..4 {
@@ -171,7 +172,7 @@ async fn dribbles(server: &Running, path: &str) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut little = [0; 500];
         while stream.read(&mut little).await.is_ok_and(|count| count > 0) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            pass(Duration::from_millis(50)).await;
         }
     })
 }
@@ -189,7 +190,7 @@ async fn who_reads_a_little_is_cut_where_others_wait() {
             slow.push(dribbles(&server, path).await);
         }
         // Longer than what the system takes.
-        soon(async { while metric(&server, PAGES).await < 2_000_000 {} }).await;
+        until("all the room is taken", async || server.figure(PAGES).await >= 2_000_000).await;
         let answer = server.call("GET", "/db/_all_docs?include_docs=true&limit=1&start_key=%22small%22", "").await;
         assert_eq!((answer.status, answer.json()["rows"][0]["id"].as_str()), (200, Some("small0")), "{path}");
         for slow in slow {
@@ -286,13 +287,13 @@ async fn floods_of_frames_end_their_connection_or_do_nothing() {
             stream.write_all(&flood).await
         };
         let _ = tokio::time::timeout(Duration::from_secs(3), sent).await;
-        let unsent = metric(&server, UNSENT).await;
+        let unsent = server.figure(UNSENT).await;
         assert!(unsent < 17 * 1024 * 1024, "{name}: {unsent}");
-        assert!(metric(&server, "flatbed_requests_in_flight").await <= 1_001, "{name}");
+        assert!(server.figure("flatbed_requests_in_flight").await <= 1_001, "{name}");
         assert_eq!(server.call("GET", "/db/small0", "").await.status, 200, "{name}");
         drop(stream);
         is_alone(&server).await;
-        assert!(metric(&server, "flatbed_requests_in_flight").await <= 1, "{name}: nothing works for them");
+        assert!(server.figure("flatbed_requests_in_flight").await <= 1, "{name}: nothing works for them");
     }
     server.stop().await;
 }
@@ -311,7 +312,7 @@ async fn pipelined_requests_wait_for_their_reader() {
         socket.set_recv_buffer_size(4_096).unwrap();
         let mut stream = socket.connect(server.address).await.unwrap();
         server.call("GET", path, "").await;
-        let before = metric(&server, &answered(route)).await;
+        let before = server.figure(&answered(route)).await;
         let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(1_000);
         let sent = async {
             for _ in 0..400 {
@@ -319,9 +320,8 @@ async fn pipelined_requests_wait_for_their_reader() {
             }
             std::io::Result::Ok(())
         };
-        let ended = tokio::time::timeout(Duration::from_secs(120), sent).await;
-        assert!(matches!(ended, Ok(Err(_))), "{path}: it was cut: {ended:?}");
-        let answers = metric(&server, &answered(route)).await - before;
+        assert!(soon(sent).await.is_err(), "{path}: it was not cut");
+        let answers = server.figure(&answered(route)).await - before;
         assert!(answers < most, "{path}: {answers} answers for nobody");
         is_alone(&server).await;
     }

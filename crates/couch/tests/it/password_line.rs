@@ -9,6 +9,7 @@ use base64::Engine;
 use flatbed_auth::PasswordHash;
 use flatbed_http::Proxies;
 use flatbed_service::CheckOptions;
+use flatbed_testkit::{until, until_wanted};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
@@ -56,12 +57,7 @@ impl Gate {
     }
 
     async fn until_came(&self, count: usize) {
-        soon(async {
-            while self.came() < count {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await;
+        until("checks come", async || self.came() >= count).await;
     }
 
     fn open(&self) {
@@ -118,15 +114,7 @@ async fn waiting(server: &Running, cookie: &str) -> usize {
 }
 
 async fn until_waiting(server: &Running, cookie: &str, wanted: usize) {
-    let mut found = usize::MAX;
-    let wait = async {
-        while found != wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            found = waiting(server, cookie).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(120), wait).await;
-    assert!(waited.is_ok(), "{found} wait, and not {wanted}");
+    until_wanted("checks wait", async || waiting(server, cookie).await, |found| *found == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,9 +200,7 @@ async fn who_has_waited_for_long_is_refused_and_who_is_being_checked_is_not() {
     let checked = loop {
         attempt += 1;
         let asked = guess(&server, "10.0.0.1".to_owned(), attempt.to_string());
-        while gate.came() < 3 && !asked.is_finished() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until("it is checked or refused", async || gate.came() >= 3 || asked.is_finished()).await;
         if gate.came() == 3 {
             break asked;
         }

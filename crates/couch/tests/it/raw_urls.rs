@@ -1,5 +1,8 @@
 //! URLs as people type them into curl: characters that must be encoded, and are not.
 
+use std::time::Duration;
+
+use flatbed_testkit::pass;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,7 +16,7 @@ async fn answers(server: &Running, pieces: &[&str]) -> String {
     stream.set_nodelay(true).unwrap();
     for piece in pieces {
         stream.write_all(piece.as_bytes()).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+        pass(Duration::from_millis(20)).await;
     }
     let mut text = Vec::new();
     soon(stream.read_to_end(&mut text)).await.unwrap();

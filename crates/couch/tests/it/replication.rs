@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::store;
-use crate::support::{Running, ServerOptions, soon};
+use crate::support::{Running, ServerOptions};
+use flatbed_testkit::until;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -159,12 +160,8 @@ async fn continuous_until_it_is_cancelled() {
     assert_eq!(status, 202, "{begun}");
     for n in 0..20 {
         server.ok("PUT", &format!("/a/doc{n}"), json!({"n": n})).await;
-        soon(async {
-            while server.json("GET", &format!("/b/doc{n}"), Value::Null).await.0 != 200 {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        let path = format!("/b/doc{n}");
+        until("it goes over", async || server.json("GET", &path, Value::Null).await.0 == 200).await;
     }
     let jobs = server.ok("GET", "/_scheduler/jobs", Value::Null).await;
     assert_eq!((&jobs["total_rows"], &jobs["jobs"][0]["id"]), (&json!(1), &begun["_local_id"]), "{jobs}");

@@ -5,16 +5,17 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
 use flatbed_replicator::{Allowed, Network, ReplicatorOptions, Resolve};
+use flatbed_testkit::{pass, until_wanted};
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::support::{Answer, Options, Running, ServerOptions, Store, soon};
+use crate::support::{Answer, Options, Running, ServerOptions, Store, soon, within_a_second};
 
 const ADMIN: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
 /// `anna:pw`, `bob:pw`
@@ -160,7 +161,7 @@ async fn nothing_within_is_reached_by_users() {
         told.extend([open, closed].map(|port| (format!("{host}:{port}"), port)));
     }
     told.extend(["anna:pw@127.0.0.1", "8.8.8.8@127.0.0.1"].map(|host| (format!("{host}:{open}"), open)));
-    let begun = std::time::Instant::now();
+    let least = Instant::now() + Duration::from_secs(1);
     let answers = told.iter().map(|(host, _)| replicate(ANNA, host, host.len() % 2 == 0));
     for ((host, _), answer) in told.iter().zip(futures_util::future::join_all(answers).await) {
         let reason = answer.text("reason");
@@ -170,7 +171,7 @@ async fn nothing_within_is_reached_by_users() {
         let expected = format!("http://{shown}/db/: the host has no address that replications of users may reach");
         assert_eq!(reason, expected);
     }
-    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(Instant::now() >= least, "it tells by its time what is there");
     assert!(heard.lock().unwrap().is_empty(), "{heard:?}");
     // What is listed is reached, and administrators' reach everything.
     for (who, host) in [(ANNA, "listed.example"), (ADMIN, "127.0.0.1"), (ADMIN, "inner.example")] {
@@ -244,16 +245,18 @@ async fn here_they_reach_what_their_owners_reach() {
     until(&server, "/d/before", 200).await;
     let security = json!({"members": {"names": ["bob"], "roles": []}, "admins": {"roles": ["_admin"]}});
     ok(&server, ADMIN, "PUT", "/d/_security", security).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let refused = async || asked(&server, ANNA, "GET", "/d", Value::Null).await.status == 403;
+    within_a_second("she is refused", refused).await;
     ok(&server, ADMIN, "PUT", "/a/after", json!({})).await;
     until(&server, "/c/after", 200).await;
     assert_eq!(asked(&server, ADMIN, "GET", "/d/after", Value::Null).await.status, 404);
     let rev = ok(&server, ADMIN, "GET", "/_users/org.couchdb.user:anna", Value::Null).await;
     let rev = rev["_rev"].as_str().unwrap().to_owned();
     ok(&server, ADMIN, "DELETE", &format!("/_users/org.couchdb.user:anna?rev={rev}"), Value::Null).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let jobs = async || ok(&server, ADMIN, "GET", "/_scheduler/jobs", Value::Null).await;
+    until_wanted("her jobs end", jobs, |jobs| jobs["total_rows"] == 0).await;
     ok(&server, ADMIN, "PUT", "/a/last", json!({})).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    pass(Duration::from_millis(500)).await;
     assert_eq!(asked(&server, ADMIN, "GET", "/c/last", Value::Null).await.status, 404);
     server.stop().await;
 }
@@ -272,19 +275,15 @@ async fn documents_are_their_owners() {
     assert_eq!(asked(&server, ANNA, "PUT", "/_replicator/early", spec.clone()).await.status, 403);
     let security = json!({"members": {"names": ["anna", "bob"], "roles": []}, "admins": {"roles": ["_admin"]}});
     ok(&server, ADMIN, "PUT", "/_replicator/_security", security).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let admitted = async || asked(&server, ANNA, "GET", "/_replicator", Value::Null).await.status == 200;
+    within_a_second("she is admitted", admitted).await;
 
     ok(&server, ANNA, "PUT", "/_replicator/mine", spec).await;
     until(&server, "/d/doc", 200).await;
     let ended = async |id: &str| {
-        for _ in 0..1_000 {
-            let doc = ok(&server, ADMIN, "GET", &format!("/_replicator/{id}"), Value::Null).await;
-            if doc["_replication_state"] != Value::Null {
-                return doc;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("{id}");
+        let path = format!("/_replicator/{id}");
+        let look = async || ok(&server, ADMIN, "GET", &path, Value::Null).await;
+        until_wanted(id, look, |doc| doc["_replication_state"] != Value::Null).await
     };
     let done = ended("mine").await;
     assert_eq!((&done["owner"], &done["_replication_state"]), (&json!("anna"), &json!("completed")), "{done}");
@@ -294,14 +293,9 @@ async fn documents_are_their_owners() {
     for (id, source, target, reason) in [("b", "a", "b", "unauthorized"), ("n", inner, "d", "no address")] {
         ok(&server, ANNA, "PUT", &format!("/_replicator/{id}"), json!({"source": source, "target": target})).await;
         let path = format!("/_scheduler/docs/_replicator/{id}");
-        for round in 0.. {
-            let shown = ok(&server, ADMIN, "GET", &path, Value::Null).await;
-            if shown["info"]["error"].as_str().is_some_and(|error| error.contains(reason)) {
-                break;
-            }
-            assert!(round < 500, "{shown}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let look = async || ok(&server, ADMIN, "GET", &path, Value::Null).await;
+        let is_refused = |shown: &Value| shown["info"]["error"].as_str().is_some_and(|error| error.contains(reason));
+        until_wanted(id, look, is_refused).await;
     }
     assert_eq!(asked(&server, ADMIN, "GET", "/b/doc", Value::Null).await.status, 404);
     for owner in [json!("bob"), json!("admin"), json!(null)] {
@@ -349,11 +343,6 @@ async fn documents_are_their_owners() {
 }
 
 async fn until(server: &Running, path: &str, status: u16) {
-    for _ in 0..1_000 {
-        if asked(server, ADMIN, "GET", path, Value::Null).await.status == status {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("{path}");
+    let look = async || asked(server, ADMIN, "GET", path, Value::Null).await;
+    until_wanted(path, look, |answer| answer.status == status).await;
 }

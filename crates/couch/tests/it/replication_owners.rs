@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flatbed_auth::PasswordHash;
 use flatbed_replicator::ReplicatorOptions;
+use flatbed_testkit::{pass, until_wanted};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Options, Running, ServerOptions, Store};
@@ -40,15 +41,8 @@ fn asked<'a>(
 }
 
 async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let mut last = Value::Null;
-    for _ in 0..1_000 {
-        last = asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
-        if wanted(&last) {
-            return last;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("{path}: {last}");
+    let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
+    until_wanted(path, look, wanted).await
 }
 
 /// As the administrator, what must succeed.
@@ -74,16 +68,24 @@ fn basic(name: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }
 
-/// A document that is written into `from` has come to `to`; or has not, for as long as a replication may take.
-async fn goes_over(server: &Running, id: &str, (from, to): (&str, &str)) -> bool {
+/// A document that is written into `from` comes to `to`.
+async fn goes_over(server: &Running, id: &str, (from, to): (&str, &str)) {
     ok(server, "PUT", &format!("/{from}/{id}"), json!({})).await;
-    for _ in 0..150 {
-        if asked(server, &[ADMIN], "GET", &format!("/{to}/{id}"), Value::Null).await.status == 200 {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    false
+    until(server, &format!("/{to}/{id}"), |doc| doc["_id"] == id).await;
+}
+
+/// One does not, for longer than a replication takes.
+async fn stays(server: &Running, id: &str, (from, to): (&str, &str)) {
+    ok(server, "PUT", &format!("/{from}/{id}"), json!({})).await;
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(asked(server, &[ADMIN], "GET", &format!("/{to}/{id}"), Value::Null).await.status, 404, "{id}");
+}
+
+/// Waits until each job has found that its owner has no account any more, or has ended.
+async fn until_owners_are_gone(server: &Running) {
+    let is_gone = |job: &Value| job["history"][0]["reason"].as_str().is_some_and(|reason| reason.contains("account"));
+    until(server, "/_scheduler/jobs", |jobs| jobs["jobs"].as_array().is_some_and(|jobs| jobs.iter().all(is_gone)))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +108,7 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
     let begun =
         asked(&server, &as_one, "POST", "/_replicate", json!({"source": "a", "target": "b", "continuous": true}));
     assert_eq!(begun.await.status, 202);
-    assert!(goes_over(&server, "first", ("a", "b")).await);
+    goes_over(&server, "first", ("a", "b")).await;
     let hers = ok(&server, "GET", "/_replicator/hers", Value::Null).await;
     assert_eq!((&hers["owner"], &hers["owner_account"]), (&json!("anna"), &first["rev"]));
 
@@ -114,8 +116,9 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
     let mut changed = user("anna", "two");
     changed["_rev"] = first["rev"].clone();
     let second = ok(&server, "PUT", path, changed).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(goes_over(&server, "second", ("a", "b")).await);
+    // The server has heard of it.
+    pass(Duration::from_secs(1)).await;
+    goes_over(&server, "second", ("a", "b")).await;
     let seen = asked(&server, &[("authorization", &two)], "GET", "/_replicator/hers", Value::Null).await;
     assert_eq!(seen.json()["source_proxy"], json!(source));
 
@@ -123,10 +126,10 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
     let rev = second["rev"].as_str().unwrap();
     ok(&server, "DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
     ok(&server, "PUT", path, user("anna", "three")).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until_owners_are_gone(&server).await;
     let later = [("authorization", &*three)];
     assert_eq!(asked(&server, &later, "GET", "/a", Value::Null).await.status, 200);
-    assert!(!goes_over(&server, "third", ("a", "b")).await);
+    stays(&server, "third", ("a", "b")).await;
     let shown = until(&server, "/_scheduler/docs/_replicator/hers", |doc| doc["info"]["error"].is_string()).await;
     assert!(shown["info"]["error"].as_str().unwrap().contains("account"), "{shown}");
     let seen = asked(&server, &later, "GET", "/_replicator/hers", Value::Null).await.json();
@@ -143,7 +146,7 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
     // An administrator may leave it to her.
     taken["owner"] = json!("anna");
     ok(&server, "PUT", "/_replicator/hers", taken).await;
-    assert!(goes_over(&server, "fourth", ("a", "b")).await);
+    goes_over(&server, "fourth", ("a", "b")).await;
     assert_eq!(ok(&server, "GET", "/b/third", Value::Null).await["_id"], "third");
     server.stop().await;
 }
@@ -164,7 +167,7 @@ async fn an_owner_stays_who_they_are_where_users_are_replicated() {
     let one = basic("anna", "one");
     let spec = json!({"source": "a", "target": "b", "continuous": true});
     assert_eq!(asked(&server, &[("authorization", &one)], "PUT", "/_replicator/hers", spec).await.status, 201);
-    assert!(goes_over(&server, "first", ("a", "b")).await);
+    goes_over(&server, "first", ("a", "b")).await;
     // From where she has had several passwords since.
     let replicated = async |salt: &str, ids: &[&str]| {
         let mut document = user("anna", salt);
@@ -172,11 +175,12 @@ async fn an_owner_stays_who_they_are_where_users_are_replicated() {
         document["_rev"] = json!(format!("{}-{}", ids.len(), ids[0]));
         document["_revisions"] = json!({"start": ids.len(), "ids": ids});
         ok(&server, "POST", "/_users/_bulk_docs", json!({"new_edits": false, "docs": [document]})).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
     };
     let [second, third] = ["b".repeat(32), "c".repeat(32)];
     replicated("three", &[&third, &second, &first]).await;
-    assert!(goes_over(&server, "second", ("a", "b")).await);
+    // The server has heard of it.
+    pass(Duration::from_secs(1)).await;
+    goes_over(&server, "second", ("a", "b")).await;
     // From where she was deleted, which did not come here, and somebody is called so anew.
     let mut elsewhere = json!({"_id": "d", "_rev": format!("3-{third}")});
     elsewhere["_revisions"] = json!({"start": 3, "ids": [third]});
@@ -184,11 +188,12 @@ async fn an_owner_stays_who_they_are_where_users_are_replicated() {
     let deletion = ok(&server, "DELETE", &format!("/b/d?rev=3-{third}"), Value::Null).await;
     let deletion = deletion["rev"].as_str().unwrap().split_once('-').unwrap().1.to_owned();
     replicated("five", &["e".repeat(32).as_str(), &deletion, &third, &second, &first]).await;
+    until_owners_are_gone(&server).await;
     assert_eq!(
         asked(&server, &[("authorization", &basic("anna", "five"))], "GET", "/a", Value::Null).await.status,
         200
     );
-    assert!(!goes_over(&server, "third", ("a", "b")).await);
+    stays(&server, "third", ("a", "b")).await;
     server.stop().await;
 }
 
@@ -222,7 +227,7 @@ async fn what_anybody_wrote_does_not_go_on_once_there_is_an_administrator() {
         let reason = failed["_replication_state_reason"].as_str().unwrap();
         assert!(reason.contains("everyone was an administrator"), "{reason}");
         assert_eq!((&failed["owner"], &failed["owner_account"]), (&Value::Null, &Value::Null));
-        assert!(!goes_over(&server, id, ("a", target)).await);
+        stays(&server, id, ("a", target)).await;
         // Who writes it again is who it is of.
         let mut again = spec(target);
         again["_rev"] = failed["_rev"].clone();
@@ -296,7 +301,7 @@ async fn where_everyone_is_an_administrator_documents_are_nobodys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_anybody_began_ends_once_there_is_an_administrator() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = store.serve(options_without_admin()).await;
     for path in ["/a", "/b"] {
         server.ok("PUT", path, Value::Null).await;
     }
@@ -307,9 +312,7 @@ async fn what_anybody_began_ends_once_there_is_an_administrator() {
     server.until("/b/before", |doc| doc["_id"] == "before").await;
     let path = "/_node/_local/_config/admins/admin";
     assert_eq!(asked(&server, &[], "PUT", path, json!("password")).await.status, 200);
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(asked(&server, &[ADMIN], "PUT", "/a/after", json!({})).await.status, 201);
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(asked(&server, &[ADMIN], "GET", "/b/after", Value::Null).await.status, 404);
+    until(&server, "/_scheduler/jobs", |jobs| jobs["total_rows"] == 0).await;
+    stays(&server, "after", ("a", "b")).await;
     server.stop().await;
 }

@@ -3,15 +3,17 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_layer::LayerOptions;
 use flatbed_replicator::ReplicatorOptions;
+use flatbed_testkit::{pass, until, until_wanted};
 
 use crate::support::{Running, ServerOptions, Store};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 fn options() -> ReplicatorOptions {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
@@ -298,9 +300,11 @@ async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
     })
     .await;
     let spec = json!({"source": url, "target": "t", "create_target": true, "continuous": true});
+    let least = Instant::now() + Duration::from_secs(1);
     let begun = server.ok("POST", "/_replicate", spec).await;
-    tokio::time::sleep(Duration::from_millis(900)).await;
-    assert!(asked.load(Ordering::Relaxed) <= 3);
+    // Three times at the beginning, at most.
+    until("it is asked again", async || asked.load(Ordering::Relaxed) > 3).await;
+    assert!(Instant::now() >= least, "it was asked four times within a second");
     server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun["_local_id"]})).await;
     // It tells of changes, but their sequence is the one that was asked for.
     let url = peer(|_, path, _| match path {
@@ -423,11 +427,8 @@ async fn jobs_that_are_asked_for_at_once_have_a_bound() {
     assert_eq!(server.ok("GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 2);
     server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun[0]})).await;
     // The job gives its room back a moment after it has told its end.
-    let mut again = server.json("POST", "/_replicate", spec(3)).await;
-    while again.0 == 503 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        again = server.json("POST", "/_replicate", spec(3)).await;
-    }
+    let ask = async || server.json("POST", "/_replicate", spec(3)).await;
+    let again = until_wanted("there is room", ask, |(status, _)| *status != 503).await;
     assert_eq!(again.0, 202, "{}", again.1);
     let mut long = spec(4);
     long["doc_ids"] = (0..200_000).map(|n| format!("{n}")).collect();
@@ -547,24 +548,21 @@ async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
     server.stop().await;
 }
 
-/// Passes connections on to `to` while `open` is 1; else takes and drops them.
-async fn door(to: SocketAddr) -> (SocketAddr, Arc<AtomicU32>) {
+/// Passes connections on to `to` while it is open, each with a receiver of that; else takes and drops them.
+async fn door(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let open = Arc::new(AtomicU32::new(0));
-    let is_open = open.clone();
+    let (open, is_open) = watch::channel(false);
     tokio::spawn(async move {
         while let Ok((mut from, _)) = listener.accept().await {
-            if is_open.load(Ordering::SeqCst) == 0 {
+            if !*is_open.borrow() {
                 continue;
             }
-            let is_open = is_open.clone();
+            let mut is_open = is_open.clone();
             tokio::spawn(async move {
                 let mut to = TcpStream::connect(to).await?;
                 let closed = async {
-                    while is_open.load(Ordering::SeqCst) == 1 {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
+                    let _ = is_open.wait_for(|is_open| !is_open).await;
                 };
                 tokio::select! {
                     done = tokio::io::copy_bidirectional(&mut from, &mut to) => done.map(|_| ()),
@@ -607,16 +605,16 @@ async fn a_job_whose_peer_is_away_backs_off_and_recovers() {
         let crash = job["history"].as_array().unwrap().iter().find(|event| event["type"] == "crashed");
         assert!(crash.unwrap()["reason"].as_str().unwrap().starts_with(&format!("http://{address}/b/: ")), "{job}");
     }
-    open.store(1, Ordering::SeqCst);
+    open.send_replace(true);
     server.until("/c/x", |doc| doc["_id"] == "x").await;
     // In the middle: the door shuts on what is under way, and what is written meanwhile goes over later.
-    open.store(0, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    open.send_replace(false);
+    until("all connections are cut", async || open.receiver_count() == 1).await;
     let docs: Vec<Value> = (0..100).map(|n| json!({"_id": format!("doc{n}")})).collect();
     server.ok("POST", "/a/_bulk_docs", json!({"docs": docs})).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    pass(Duration::from_millis(100)).await;
     assert_eq!(count_of(&other, "b").await, 1);
-    open.store(1, Ordering::SeqCst);
+    open.send_replace(true);
     server.until("/c", |database| database["doc_count"] == 101).await;
     assert_eq!(count_of(&other, "b").await, 101);
     server.stop().await;

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::support::{Answer, Running, ServerOptions, Store};
+use crate::support::{Answer, Running, ServerOptions, Store, soon};
+use flatbed_testkit::{pass, until_some};
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -14,16 +15,16 @@ async fn get(server: &Running, path: &str) -> Answer {
 
 /// The answer once the index is built; until then each says when to come again.
 async fn built(server: &Running, path: &str) -> Value {
-    for _ in 0..600 {
+    let look = async || {
         let answer = get(server, path).await;
         if answer.status == 200 {
-            return answer.json();
+            return Some(answer.json());
         }
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", answer.body);
         assert_eq!(answer.json()["error"], "service_unavailable");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("it is not built: {path}");
+        None
+    };
+    until_some(path, look).await
 }
 
 async fn filled(server: &Running, selectors: &Value) {
@@ -94,8 +95,9 @@ async fn a_feed_of_an_index_is_that_of_its_selector() {
     let since = server.ok("GET", "/db/_changes", NULL).await["last_seq"].as_str().unwrap().to_owned();
     let path = |more: &str| format!("/db/_changes?filter=_index/threes&since={since}&heartbeat=100{more}");
     let write = async {
+        server.until_followed(3).await;
         for n in [1, 3, 2, 3, 4] {
-            tokio::time::sleep(Duration::from_millis(60)).await;
+            pass(Duration::from_millis(30)).await;
             server.ok("POST", "/db", json!({"n": n, "new": true})).await;
         }
     };
@@ -150,7 +152,7 @@ async fn names_that_are_none_and_names_that_are_two() {
         let mut rest = String::new();
         while client.feed_line(&mut rest).await.is_some() {}
     });
-    assert!(tokio::time::timeout(Duration::from_secs(30), ended).await.expect("it ends").is_err());
+    assert!(soon(ended).await.is_err());
     assert_eq!(get(&server, "/db/_changes?filter=_index/threes").await.json(), missing);
     server.stop().await;
 }

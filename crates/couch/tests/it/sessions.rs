@@ -1,14 +1,15 @@
 //! Signing in: `_session`, its cookies, and what comes of wrong passwords.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::CouchOptions;
 use flatbed_layer::json::{self, Value};
+use flatbed_testkit::pass;
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
+use crate::support::{Answer, Client, Running, ServerOptions, Store, soon, within_a_second};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -119,9 +120,8 @@ async fn a_session_begins_goes_on_and_ends() {
     assert_eq!(changed.status, 201);
     // Who knows the new one need not wait.
     assert_eq!(sign_in(&mut elsewhere, "anna", "new").await.status, 200);
-    tokio::time::sleep(Duration::from_secs(1)).await;
     for client in [&mut client, &mut elsewhere] {
-        assert_eq!(who(client, &session).await, (200, None));
+        within_a_second("its session ends", async || who(client, &session).await == (200, None)).await;
     }
     server.stop().await;
     other.stop().await;
@@ -170,13 +170,13 @@ async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
     // A byte now and then: nothing rests for long.
     let send = async |server: &Running| {
         let mut client = server.connect().await;
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         client.stream.write_all(head.as_bytes()).await.unwrap();
         for byte in body.chunks(1) {
             if client.stream.write_all(byte).await.is_err() {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            pass(Duration::from_millis(50)).await;
         }
         (soon(client.answer(false)).await, began.elapsed())
     };
@@ -202,11 +202,16 @@ async fn a_rotated_secret_renews_what_the_old_one_has_signed() {
     assert_eq!(begun.json()["roles"][0], "_admin");
     let old = cookie(&begun);
     store.layer().await.rotate_secret().await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
     // On any answer, and only once.
-    let answer = client.call("GET", "/db", &[("cookie", &old)], b"").await;
-    assert_eq!(answer.status, 404);
-    let new = cookie(&answer);
+    let mut new = None;
+    within_a_second("the new secret signs", async || {
+        let answer = client.call("GET", "/db", &[("cookie", &old)], b"").await;
+        assert_eq!(answer.status, 404);
+        new = answer.header("set-cookie").map(|_| cookie(&answer));
+        new.is_some()
+    })
+    .await;
+    let new = new.unwrap();
     assert_ne!(new, old);
     let again = client.call("GET", "/_all_dbs", &[("cookie", &new)], b"").await;
     assert_eq!((again.status, again.header("set-cookie")), (200, None));

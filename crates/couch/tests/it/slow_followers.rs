@@ -1,8 +1,9 @@
 //! Followers that wait long for a row: because a filter passes few, or because they do not read themselves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{ServerOptions, Store, soon};
+use crate::support::{ServerOptions, Store, figure, soon};
+use flatbed_testkit::{pass, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -28,6 +29,9 @@ async fn heartbeats_come_while_a_filter_passes_nothing() {
     assert!(lines(&with.body) > 0, "{}", with.body);
     server.stop().await;
 }
+
+/// Readers that were cut off because they took nothing for long.
+const SLOW_READERS: &str = "flatbed_refused_total{limit=\"slow_reader\"}";
 
 /// A follower that reads nothing of its answer.
 async fn deaf(address: std::net::SocketAddr, path: &str) -> TcpStream {
@@ -65,15 +69,8 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
     }
     let (mut reader, mut rest) = reading.await.unwrap();
     // Only the reader is left, and who asks.
-    let connections = |text: &str| flatbed_metrics_of(text, "flatbed_connections ");
-    soon(async {
-        while connections(&server.call("GET", "/metrics", "").await.body) > 2.0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    let metrics = server.call("GET", "/metrics", "").await.body;
-    assert_eq!(flatbed_metrics_of(&metrics, "flatbed_refused_total{limit=\"slow_reader\"}"), 2.0);
+    until("the others are closed", async || server.figure("flatbed_connections").await <= 2).await;
+    assert_eq!(server.figure(SLOW_READERS).await, 2);
     for deaf in [&mut one, &mut two] {
         let mut piece = vec![0; 64 * 1024];
         let mut read = 0;
@@ -107,17 +104,19 @@ async fn who_reads_slowly_is_not_closed() {
     let mut slow = deaf(server.address, "/db/_changes?feed=continuous&include_docs=true&heartbeat=1000").await;
     let mut piece = vec![0; 8 * 1024];
     for _ in 0..130 {
-        assert!(soon(slow.read(&mut piece)).await.expect("it is connected") > 0);
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        let asked = Instant::now();
+        let read = soon(slow.read(&mut piece)).await;
+        pass(Duration::from_millis(60)).await;
+        // On a machine that stands still for so long the reader takes nothing for long, too: then this proves nothing.
+        if asked.elapsed() > stall_max / 2 {
+            drop(slow);
+            return server.stop().await;
+        }
+        assert!(read.expect("it is connected") > 0);
     }
     let metrics = server.call("GET", "/metrics", "").await.body;
-    assert_eq!(flatbed_metrics_of(&metrics, "flatbed_connections "), 2.0, "it, and the one that asks");
-    assert_eq!(flatbed_metrics_of(&metrics, "flatbed_refused_total{limit=\"slow_reader\"}"), 0.0);
+    assert_eq!(figure(&metrics, "flatbed_connections"), 2, "it, and the one that asks");
+    assert_eq!(figure(&metrics, SLOW_READERS), 0);
     drop(slow);
     server.stop().await;
-}
-
-fn flatbed_metrics_of(text: &str, name: &str) -> f64 {
-    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
-    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions};
@@ -15,78 +15,42 @@ use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
 use flatbed_service::{CheckOptions, Configuration, Functions, Service};
+pub use flatbed_testkit::soon;
+use flatbed_testkit::{Faults, Storage, engine, until, until_wanted};
 use flatbed_worker::connect::Secrets;
-use foundationdb::api::NetworkAutoStop;
-use foundationdb_sys::backend::Embedded;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
-
-/// Longer than anything here takes; a test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster
-/// that `FLATBED_CLUSTER_FILE` names.
-pub struct Store {
-    fdb: Arc<foundationdb::Database>,
-    root: Vec<u8>,
-    _directory: Option<tempfile::TempDir>,
-}
+/// A store of its own for one test.
+pub struct Store(Storage);
 
 impl Store {
     pub fn new() -> Store {
-        // SAFETY: foundationdb-sys stops the network when the process ends.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let open = |path: &str| Arc::new(foundationdb::Database::from_path(path).expect("the store opens"));
-        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
-            return Store { fdb: open(&path), root: format!("http-test-{now}").into_bytes(), _directory: None };
-        }
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let cluster_file = directory.path().join("embedded.cluster");
-        std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
-        Store { fdb: open(cluster_file.to_str().expect("UTF-8")), root: b"t".to_vec(), _directory: Some(directory) }
+        Store(Storage::new())
     }
 
-    /// On the engine with faults, where it is the engine that answers: `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` of the
-    /// environment, or another seed each time.
+    /// On the engine with the faults of the environment; `None` on a cluster.
     pub fn with_faults() -> Option<Store> {
-        Store::on(faults_of(engine()?))
+        Storage::with_faults().map(Store)
     }
 
     /// The same on an engine that also answers as late as a cluster, whose one server works for all transactions.
     #[allow(dead_code, reason = "for the program `feeds_torture`")]
     pub fn as_a_cluster_with_faults() -> Option<Store> {
-        let (engine, mut options) = faults_of(engine()?);
-        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
-        cluster.has_server = true;
-        options.simulated = Some(cluster);
-        Store::on((engine, options))
+        Storage::as_a_cluster(Faults::of_environment()).map(Store)
     }
 
-    fn on((engine, options): (Embedded, fdb_embedded::OpenOptions)) -> Option<Store> {
-        // SAFETY: as in `new`.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let database = engine.open(directory.path(), options).expect("the engine opens");
-        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
-        let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-        Some(Store { fdb: Arc::new(fdb), root: b"t".to_vec(), _directory: Some(directory) })
-    }
-
-    /// On an engine that nobody else uses, where it is the engine that answers.
+    /// On an engine that no other test uses; `None` on a cluster.
     pub fn on_an_engine() -> Option<Store> {
-        let store = Store::new();
-        engine().map(|_| store)
+        engine().map(|_| Store::new())
     }
 
     /// What lies below all layers of the store.
     pub fn database(&self) -> &foundationdb::Database {
-        &self.fdb
+        &self.0.fdb
     }
 
     pub async fn layer(&self) -> Layer {
@@ -100,11 +64,11 @@ impl Store {
 
     /// The same, with functions of design documents run as these options say.
     pub async fn layer_running(&self, functions: RunnerOptions, options: LayerOptions) -> Layer {
-        let options = LayerOptions { root: self.root.clone(), ..options };
+        let options = LayerOptions { root: self.0.root.clone(), ..options };
         let functions = Runner::new(functions).expect("threads");
         let judge = Arc::new(Functions::new(functions.clone()).judging_worker(check_document));
         let (layer, authority) =
-            flatbed_layer::Layer::open(self.fdb.clone(), options, Some(judge)).await.expect("the layer opens");
+            flatbed_layer::Layer::open(self.0.fdb.clone(), options, Some(judge)).await.expect("the layer opens");
         Layer { layer, actor: authority.for_job("test"), functions }
     }
 
@@ -329,27 +293,6 @@ impl Default for ServerOptions {
     }
 }
 
-/// With what injects faults: see [`Store::with_faults`].
-fn faults_of(engine: Embedded) -> (Embedded, fdb_embedded::OpenOptions) {
-    let text = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| "0.05,1,0.3".to_owned());
-    // Shown when the test fails.
-    println!("FLATBED_TEST_FAULTS={text}");
-    let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify =
-        Some(fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED[,SHORT_PAGES]"));
-    (engine, options)
-}
-
-/// What only the embedded engine can do. `None`, and a line that says so, where a library answers: what needs the engine
-/// is skipped there.
-fn engine() -> Option<Embedded> {
-    let engine = foundationdb_sys::backend::embedded();
-    if engine.is_none() {
-        println!("skipped: needs the embedded engine");
-    }
-    engine
-}
-
 /// A server under way.
 pub struct Running {
     pub address: SocketAddr,
@@ -389,20 +332,19 @@ impl Running {
 
     /// Asks until what is read at a path is as wanted.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let found = async {
-            loop {
-                last = self.json("GET", path, Value::Null).await.1;
-                if wanted(&last) {
-                    return last.clone();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        match tokio::time::timeout(PATIENCE, found).await {
-            Ok(found) => found,
-            Err(_) => panic!("{path}: {last}"),
-        }
+        until_wanted(path, async || self.json("GET", path, Value::Null).await.1, wanted).await
+    }
+
+    /// A figure of `/metrics`, with its labels.
+    pub async fn figure(&self, name: &str) -> u64 {
+        figure(&self.call("GET", "/metrics", "").await.body, name)
+    }
+
+    /// Waits until so many feeds of any kind are answered: each has read its first page.
+    pub async fn until_followed(&self, feeds: u64) {
+        let count = |line: &str| line.strip_prefix("flatbed_followers{")?.rsplit(' ').next()?.parse::<u64>().ok();
+        let followers = async || self.call("GET", "/metrics", "").await.body.lines().filter_map(count).sum::<u64>();
+        until_wanted("feeds are answered", followers, |found| *found == feeds).await;
     }
 
     /// Tells the server to end, without waiting for it.
@@ -416,8 +358,23 @@ impl Running {
     }
 }
 
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("in time")
+/// A figure of what `/metrics` tells, with its labels.
+pub fn figure(metrics: &str, name: &str) -> u64 {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
+}
+
+/// Waits until what has just been changed counts. A server may go by what was before for a second: whoever asks later than
+/// that must be told what is now.
+pub async fn within_a_second(what: &str, mut counts: impl AsyncFnMut() -> bool) {
+    let late = Instant::now() + Duration::from_secs(1);
+    let look = async || {
+        let is_late = Instant::now() > late;
+        let is_so = counts().await;
+        assert!(is_so || !is_late, "asked a second later: {what}");
+        is_so
+    };
+    until(what, look).await;
 }
 
 /// What a server answered.
@@ -575,7 +532,10 @@ impl Client {
     }
 }
 
-/// Text that `a[ab]{14}[^ab]` is looked for in for long, by whatever engine of expressions: no two places of it have been alike lately.
+/// An expression that is looked for in [`long_to_match`] for long, by whatever engine of expressions: no two places of that have
+/// been alike lately.
+const LONG: &str = "a[ab]{14}[^ab]";
+
 pub fn long_to_match() -> String {
     let mut state = 1_u32;
     let letter = |_| {
@@ -585,19 +545,19 @@ pub fn long_to_match() -> String {
     (0..100_000).map(letter).collect()
 }
 
-/// Requests of `db` are answered while a heavy one is worked at, which then says 200. Whatever the machine's speed: who
-/// is held up waits for about as long as all of the heavy one takes.
-pub async fn nobody_waits_for(heavy: JoinHandle<u16>, server: &Running) {
-    let (begin, mut answers, mut longest) = (Instant::now(), 0, [Duration::ZERO; 2]);
-    while !heavy.is_finished() {
-        let asked = Instant::now();
-        server.ok("GET", "/db/_all_docs?limit=1", Value::Null).await;
-        longest = [longest[0], longest[1].max(asked.elapsed())];
-        longest.sort_unstable();
-        answers += 1;
+/// Requests of `db` are answered while an expression is looked for there for long. Where all runs on one thread and that is held
+/// up, no more of them are than while another one is looked for, which takes no time.
+pub async fn nobody_waits_for(ask: impl Fn(&str) -> JoinHandle<u16>, server: &Running) {
+    let mut answers = [0; 2];
+    for (regex, answers) in ["^c", LONG].into_iter().zip(&mut answers) {
+        let asked = ask(regex);
+        while !asked.is_finished() {
+            server.ok("GET", "/db/_all_docs?limit=1", Value::Null).await;
+            *answers += 1;
+        }
+        assert_eq!(asked.await.unwrap(), 200);
     }
-    let whole = begin.elapsed();
-    assert_eq!(heavy.await.unwrap(), 200);
-    // For one of them the machine may have been at something else.
-    assert!(answers >= 3 && longest[0] * 2 < whole, "{answers} requests waited for {longest:?}, of {whole:?}");
+    let [short, long] = answers;
+    println!("{short} requests were answered meanwhile, and then {long}");
+    assert!(long > 2 * short + 10, "{short} requests were answered meanwhile, and then {long}");
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use flatbed_layer::channels::PrincipalWrite;
+use flatbed_testkit::pass;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -56,7 +57,7 @@ async fn stuck(client: &mut Client) {
     };
     let (mut known, mut looks) = (read().await, 0);
     while looks < 10 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        pass(Duration::from_millis(50)).await;
         let found = read().await;
         looks = if found == known { looks + 1 } else { 0 };
         known = found;
@@ -86,7 +87,7 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     }
     stuck(&mut client).await;
     has(&layer, &["B"]).await;
-    tokio::time::sleep(LATER).await;
+    pass(LATER).await;
     for (path, mut stream) in begun_by_path {
         let (bytes, is_whole) = rest(&mut stream).await;
         assert!(!is_whole && bytes < all, "{path}: {bytes}");
@@ -96,7 +97,7 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     let mut stream = begun(server.address, normal).await;
     stuck(&mut client).await;
     has(&layer, &["A", "B"]).await;
-    tokio::time::sleep(LATER).await;
+    pass(LATER).await;
     let (bytes, is_whole) = rest(&mut stream).await;
     assert!(is_whole && bytes > all, "{bytes}");
     server.stop().await;

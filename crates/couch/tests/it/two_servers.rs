@@ -2,12 +2,11 @@
 //! and feeds, so what one does must reach the other through FoundationDB alone.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use flatbed_client::{Connection, Lines, Url};
 
 use super::store;
-use crate::support::{ServerOptions, Store, bind, serve};
+use crate::support::{ServerOptions, Store, bind, serve, soon};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -45,7 +44,7 @@ async fn row(feed: &mut Lines) -> Option<Value> {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), next).await.expect("the feed goes on")
+    soon(next).await
 }
 
 async fn follow(url: &Url, path: &str) -> Lines {

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::{pass, until, until_wanted};
 use flatbed_worker::connect::Secrets;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::support::{Options, Running, ServerOptions, Store, WorkerOptions};
 
@@ -21,7 +23,7 @@ struct Endpoint {
     refused: Arc<Mutex<Vec<(&'static str, u16)>>>,
     connections: Arc<Mutex<u32>>,
     /// Whether nothing is answered; requests that wait for it, and how many did so at once.
-    is_held: Arc<Mutex<bool>>,
+    is_held: Arc<watch::Sender<bool>>,
     waiting: Arc<Mutex<(u32, u32)>>,
 }
 
@@ -65,9 +67,7 @@ impl Endpoint {
             let mut waiting = self.waiting.lock().unwrap();
             *waiting = (waiting.0 + 1, waiting.1.max(waiting.0 + 1));
         }
-        while *self.is_held.lock().unwrap() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let _ = self.is_held.subscribe().wait_for(|is_held| !is_held).await;
         self.waiting.lock().unwrap().0 -= 1;
         let refused =
             self.refused.lock().unwrap().iter().find(|(part, _)| path.contains(part)).map(|(_, status)| *status);
@@ -140,15 +140,6 @@ async fn wait(server: &Running, id: &str, wanted: impl Fn(&Value) -> bool) -> Va
 /// Waits until a job has delivered so many, and nothing is left.
 async fn delivered(server: &Running, id: &str, count: u64) -> Value {
     wait(server, id, |job| job["state"] == "running" && job["delivered"] == count && job["lag"]["rows"] == 0).await
-}
-
-/// Waits until it is so.
-async fn until(is_so: impl Fn() -> bool) {
-    let begun = tokio::time::Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "not within two minutes");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 fn rows(file: &Path, query: &str) -> Vec<String> {
@@ -294,34 +285,38 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
     server.ok("PUT", "/db/b", json!({"n": 2})).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    pass(Duration::from_millis(300)).await;
     let found =
         |which: &str| rows(&files.path().join("s.sqlite"), &format!("SELECT id FROM orders {which} ORDER BY id"));
     assert_eq!(found(""), ["a"]);
     server.ok("POST", "/_worker/_api/jobs/s/start", Value::Null).await;
-    until(|| found("") == ["a", "b"]).await;
+    until("b comes", async || found("") == ["a", "b"]).await;
     // Another mapping, while it runs.
     let mut changed = into_sqlite("s");
     changed["mapping"]["tables"][0]["columns"][1]["path"] = "$.m".into();
     put(&server, &changed).await;
     // The job has it a moment later.
     let mut written = 0;
-    while found("WHERE n = 33").is_empty() {
-        assert!(written < 300, "{:?}", found(""));
+    until("a document is mapped otherwise", async || {
         server.ok("PUT", &format!("/db/c{written}"), json!({"n": 3, "m": 33})).await;
         written += 1;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        !found("WHERE n = 33").is_empty()
+    })
+    .await;
     // From the beginning.
     server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
     wait(&server, "s", |job| job["orders"] == json!([]) && job["delivered"].as_u64() >= Some(3)).await;
     // The source is made again: the job stops, and somebody says what is meant.
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
-    // It is known by the second in which it was made.
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    server.ok("DELETE", "/db", Value::Null).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    // In another second than before, of which `instance_start_time` tells.
+    let begun = server.ok("GET", "/db", Value::Null).await["instance_start_time"].clone();
+    until("it is made in another second", async || {
+        server.ok("DELETE", "/db", Value::Null).await;
+        server.ok("PUT", "/db", Value::Null).await;
+        server.ok("GET", "/db", Value::Null).await["instance_start_time"] != begun
+    })
+    .await;
     server.ok("PUT", "/db/z", json!({"m": 1})).await;
     server.ok("POST", "/_worker/_api/jobs/s/start", Value::Null).await;
     let halted = wait(&server, "s", |job| job["state"] == "halted").await;
@@ -330,7 +325,7 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
     wait(&server, "s", |job| job["state"] == "running" && job["orders"] == json!([])).await;
     server.ok("PUT", "/db/y", json!({"m": 2})).await;
-    until(|| ["y", "z"].iter().all(|id| found("").iter().any(|found| found == id))).await;
+    until("both come", async || ["y", "z"].iter().all(|id| found("").iter().any(|found| found == id))).await;
     // One that goes runs no longer.
     let rev = server.ok("GET", "/_worker/job::s", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     server.ok("DELETE", &format!("/_worker/job::s?rev={rev}"), Value::Null).await;
@@ -345,9 +340,9 @@ async fn a_job_that_was_stopped_and_started_waits_for_itself() {
     let server = store.serve(into(files.path())).await;
     server.ok("PUT", "/db", Value::Null).await;
     server.ok("PUT", "/db/a", json!({"n": 1})).await;
-    *endpoint.is_held.lock().unwrap() = true;
+    endpoint.is_held.send_replace(true);
     put(&server, &into_http("h", &url)).await;
-    until(|| endpoint.waiting.lock().unwrap().0 == 1).await;
+    until("it sends", async || endpoint.waiting.lock().unwrap().0 == 1).await;
     // It may end its batch, and is wanted again before that.
     for order in ["stop", "start"] {
         server.ok("POST", &format!("/_worker/_api/jobs/h/{order}"), Value::Null).await;
@@ -355,9 +350,9 @@ async fn a_job_that_was_stopped_and_started_waits_for_itself() {
         put(&server, &into_sqlite(order)).await;
         delivered(&server, order, 1).await;
     }
-    *endpoint.is_held.lock().unwrap() = false;
+    endpoint.is_held.send_replace(false);
     server.ok("PUT", "/db/b", json!({"n": 2})).await;
-    until(|| endpoint.kept() == ["/in/a", "/in/b"]).await;
+    until("both come", async || endpoint.kept() == ["/in/a", "/in/b"]).await;
     assert_eq!(endpoint.waiting.lock().unwrap().1, 1, "two runs of one job send at once");
     server.stop().await;
 }
@@ -390,7 +385,7 @@ fn two_servers_share_jobs_and_one_is_killed() {
             .await;
         let epochs: Vec<u64> =
             epochs["jobs"].as_array().unwrap().iter().map(|job| job["epoch"].as_u64().unwrap()).collect();
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        pass(Duration::from_millis(500)).await;
         (server, epochs)
     });
     first.shutdown_background();
@@ -429,7 +424,7 @@ async fn a_database_that_was_made_again_is_another_one() {
     assert_eq!(job["halted"]["kind"], "made_again", "{job}");
     server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
     let file = files.path().join("s.sqlite");
-    until(|| rows(&file, "SELECT id FROM orders ORDER BY id") == ["a", "b"]).await;
+    until("both come", async || rows(&file, "SELECT id FROM orders ORDER BY id") == ["a", "b"]).await;
     server.stop().await;
 }
 
@@ -461,7 +456,7 @@ async fn what_a_job_is_about_is_all_that_it_gets() {
     }
     for (id, _, expected) in &feeds {
         let file = files.path().join(format!("{id}.sqlite"));
-        until(|| rows(&file, "SELECT id FROM orders ORDER BY id") == *expected).await;
+        until("all come", async || rows(&file, "SELECT id FROM orders ORDER BY id") == *expected).await;
     }
     server.stop().await;
 }
@@ -547,12 +542,7 @@ async fn administrators_of_the_server_alone() {
     let server = store.serve(Options { server, worker: Some(WorkerOptions::default()), ..Options::default() }).await;
     let root = [("authorization", "Basic cm9vdDpw")];
     let mut client = server.connect().await;
-    for _ in 0..200 {
-        if client.call("GET", "/_worker", &root, b"").await.status == 200 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("it is there", async || client.call("GET", "/_worker", &root, b"").await.status == 200).await;
     let json_of_root = [root[0], ("content-type", "application/json")];
     let open = br#"{"members":{"roles":[],"names":[]},"admins":{"names":["anna"]}}"#;
     assert_eq!(client.call("PUT", "/_worker/_security", &json_of_root, open).await.status, 200);
@@ -579,14 +569,8 @@ async fn administrators_of_the_server_alone() {
     assert_eq!(client.call("PUT", "/db", &root, b"").await.status, 201);
     let lines = job("l", "cloud", json!({"id": "out", "provider": "file", "file": "x"}), Value::Null).to_string();
     assert_eq!(client.call("PUT", "/_worker/job::l", &json_of_root, lines.as_bytes()).await.status, 201);
-    let mut shown = Value::Null;
-    for _ in 0..200 {
-        shown = client.call("GET", "/_worker/_api/jobs/l", &root, b"").await.json();
-        if shown["state"] == "failing" {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let show = async || client.call("GET", "/_worker/_api/jobs/l", &root, b"").await.json();
+    let shown = until_wanted("it fails", show, |shown| shown["state"] == "failing").await;
     assert!(shown["errors"][0]["error"].as_str().unwrap_or_default().contains("no directory"), "{shown}");
     server.stop().await;
 }
@@ -626,7 +610,7 @@ async fn functions_of_mappings_and_a_queue_that_is_full() {
     server.ok("POST", "/_worker/_api/jobs/lines/start", Value::Null).await;
     wait(&server, "lines", |job| job["state"] == "running" && job["lag"]["rows"] == 0 && job["seq"].is_string()).await;
     let text = || std::fs::read_to_string(directory.path().join("x.jsonl")).unwrap();
-    until(|| text().contains("\"id\":\"f\"")).await;
+    until("f comes", async || text().contains("\"id\":\"f\"")).await;
     let newest: BTreeMap<String, Value> = text()
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())

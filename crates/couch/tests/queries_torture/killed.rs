@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatbed_client::{Connection, Error, Url};
+use flatbed_testkit::until;
 use futures_util::future::join_all;
 use hyper::Method;
-use tokio::time::sleep;
 
 use crate::process::Mortal;
 use crate::support::Store;
@@ -16,6 +16,9 @@ use crate::support::Store;
 const KILLS: u64 = 20;
 
 const WRITERS: u64 = 32;
+
+/// How many more writes than the one before a server answers before it dies.
+const WRITES_EACH: u64 = 10;
 
 /// As a runtime ends, what answers a client may be run once more when what works for it has gone already.
 #[tokio::test(flavor = "multi_thread")]
@@ -28,9 +31,11 @@ async fn who_dies_does_not_say_that_something_is_wrong_inside() {
         let address = mortal.process().server.address;
         let created = connect(address).await.expect("connected").call(Method::PUT, "/db", String::new()).await;
         assert!(matches!(created.expect("created").status, 201 | 412));
-        let writers: Vec<_> =
-            (0..WRITERS).map(|writer| tokio::spawn(write(address, format!("{kill}-{writer}")))).collect();
-        sleep(Duration::from_millis(30 + 5 * kill)).await;
+        let written = Arc::new(AtomicU64::new(0));
+        let write = |writer| tokio::spawn(write(address, format!("{kill}-{writer}"), written.clone()));
+        let writers: Vec<_> = (0..WRITERS).map(write).collect();
+        // Each server dies after another number of writes, in the middle of further ones.
+        until("they write", async || written.load(Ordering::Relaxed) > WRITES_EACH * kill).await;
         drop(mortal);
         for (status, text) in join_all(writers).await.into_iter().flat_map(|told| told.expect("it ends")) {
             answers.entry(status).or_insert((0, text)).0 += 1;
@@ -45,12 +50,13 @@ async fn connect(address: SocketAddr) -> Result<Connection, Error> {
 }
 
 /// Writes until the server is gone: what it answered.
-async fn write(address: SocketAddr, name: String) -> Vec<(u16, String)> {
+async fn write(address: SocketAddr, name: String, written: Arc<AtomicU64>) -> Vec<(u16, String)> {
     let mut told = Vec::new();
     let Ok(mut connection) = connect(address).await else { return told };
     for number in 0.. {
         let path = format!("/db/{name}-{number}");
         let Ok(answer) = connection.call(Method::PUT, &path, "{}".to_owned()).await else { break };
+        written.fetch_add(1, Ordering::Relaxed);
         told.push((answer.status, String::from_utf8_lossy(&answer.body).into_owned()));
     }
     told

@@ -1,14 +1,16 @@
 //! Processes of the torture: servers, each with what it does in the background, and such as can be killed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flatbed_layer::{Background, BackgroundOptions};
+use flatbed_testkit::Torture;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{Instant, sleep};
 
 use crate::support::{Layer, Running, ServerOptions, Store};
+
+/// How often it is looked whether a process builds, before it is given something new to build.
+const LOOKS: u64 = 1_000;
 
 /// A server with what works in the background of its process.
 pub(crate) struct Process {
@@ -63,20 +65,19 @@ impl Mortal {
     }
 
     /// Waits until it is in the middle of mapping documents for a group; false: it is not for long, or all is over before.
-    pub(crate) async fn is_building(&self, is_over: &AtomicBool, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub(crate) async fn is_building(&self, torture: &Torture) -> bool {
         let mut before = self.builds().1;
-        loop {
-            sleep(Duration::from_millis(1)).await;
+        for _ in 0..LOOKS {
+            if !torture.pass(Duration::from_millis(1)).await {
+                return false;
+            }
             let (running, mapped) = self.builds();
             if running > 0 && mapped > before {
                 return true;
             }
-            if is_over.load(Ordering::SeqCst) || Instant::now() >= deadline {
-                return false;
-            }
             before = mapped;
         }
+        false
     }
 }
 

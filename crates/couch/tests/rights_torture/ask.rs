@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::client::Answer;
 use super::model::{DATABASES, KEYS, Needs, ROLES, USERS, WITH_PASSWORDS, When, database_name, moment, parsed};
@@ -75,8 +75,7 @@ pub struct Written {
 pub async fn ask(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 1 + number);
     let mut written: Vec<Written> = Vec::new();
-    while !world.is_over() {
-        sleep(Duration::from_millis(client.random.below(30))).await;
+    while world.torture.pass(Duration::from_millis(client.random.below(30))).await {
         if world.phase() == Phase::Quiet {
             continue;
         }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use flatbed_testkit::pass;
+use tokio::time::Instant;
 
 use super::support::Layer;
 use super::{World, lock};
@@ -21,49 +22,65 @@ const TIMES: u32 = 4;
 pub struct Canary {
     /// When something was over, and by how much it was late.
     late: Mutex<VecDeque<(Instant, Duration)>>,
-    /// Since when something is read that is not there yet.
-    reading: Mutex<Option<Instant>>,
+    /// By when each thing should be over that is not over yet.
+    due: Mutex<Vec<Instant>>,
 }
 
 impl Canary {
-    fn note(&self, late: Duration) {
-        let now = Instant::now();
-        let mut all = lock(&self.late);
-        all.push_back((now, late));
-        while all.front().is_some_and(|(at, _)| *at + KEPT < now) {
-            all.pop_front();
-        }
+    /// Something begins that takes so long on a machine that does nothing else.
+    fn begin(&self, takes: Duration) -> UnderWay<'_> {
+        let due = Instant::now() + takes;
+        lock(&self.due).push(due);
+        UnderWay { canary: self, due }
     }
 
     /// By how much what happens by itself may be late that began after this.
     pub fn slack(&self, since: Instant) -> Duration {
-        let all = lock(&self.late);
-        // What is not over yet: the timer that would say so is late itself.
-        let silent = all.back().map_or(Duration::ZERO, |(at, _)| at.elapsed().saturating_sub(TICK));
-        let worst = all.iter().rev().take_while(|(at, _)| *at >= since).map(|(_, late)| *late).max();
-        let reading = lock(&self.reading).map_or(Duration::ZERO, |since| since.elapsed());
-        TIMES * worst.unwrap_or_default().max(silent).max(reading) + 2 * TICK
+        let now = Instant::now();
+        let over = lock(&self.late).iter().rev().take_while(|(at, _)| *at >= since).map(|(_, late)| *late).max();
+        let under_way = lock(&self.due).iter().map(|due| now.saturating_duration_since(*due)).max();
+        TIMES * over.max(under_way).unwrap_or_default() + 2 * TICK
+    }
+}
+
+/// Something under way whose lateness is measured. It is over where this is dropped, with its runtime too.
+struct UnderWay<'a> {
+    canary: &'a Canary,
+    due: Instant,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut all = lock(&self.canary.late);
+        all.push_back((now, now.saturating_duration_since(self.due)));
+        while all.front().is_some_and(|(at, _)| *at + KEPT < now) {
+            all.pop_front();
+        }
+        drop(all);
+        let mut due = lock(&self.canary.due);
+        if let Some(at) = due.iter().position(|due| *due == self.due) {
+            due.swap_remove(at);
+        }
     }
 }
 
 /// How late timers fire.
 pub async fn timers(world: Arc<World>) {
     while !world.is_ended() {
-        let began = Instant::now();
-        sleep(TICK).await;
-        world.canary.note(began.elapsed().saturating_sub(TICK));
+        let _tick = world.canary.begin(TICK);
+        pass(TICK).await;
     }
 }
 
 /// How long it takes to read something, asked of a layer of its own: the servers learn nothing of it.
 pub async fn reads(world: Arc<World>, layer: Layer) {
     while !world.is_ended() {
-        let began = Instant::now();
-        *lock(&world.canary.reading) = Some(began);
-        // Where the storage does not answer, that has taken long.
-        let _ = layer.ping().await;
-        *lock(&world.canary.reading) = None;
-        world.canary.note(began.elapsed());
-        sleep(TICK).await;
+        {
+            let _read = world.canary.begin(Duration::ZERO);
+            // Where the storage does not answer, that has taken long.
+            let _ = layer.ping().await;
+        }
+        pass(TICK).await;
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
 use flatbed_layer::json::{self, Value as Members};
+use flatbed_testkit::{Random, Waiting, pass};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::ask::proof_of;
 use super::client::Answer;
@@ -16,7 +17,7 @@ use super::model::{
     database_name, parsed, user_name,
 };
 use super::timeline::{Span, Timeline};
-use super::{About, Client, Outcome, Phase, Random, World, lock, probe};
+use super::{About, Client, Outcome, Phase, World, lock, probe, some};
 
 /// Things that are changed one at a time: users, databases, administrators, keys, switches.
 pub const TURNS: usize = USERS + DATABASES + ADMINS + KEYS + 2;
@@ -57,8 +58,7 @@ pub async fn prepare(world: &Arc<World>) {
 /// Changes one thing after the other.
 pub async fn change(world: Arc<World>, number: u64) {
     let mut changer = Changer(Client::new(&world, 0x1000 + number));
-    while !world.is_over() {
-        sleep(Duration::from_millis(changer.0.random.below(700))).await;
+    while world.torture.pass(Duration::from_millis(changer.0.random.below(700))).await {
         if number >= CHANGERS_IN_QUIET && world.phase() == Phase::Quiet {
             continue;
         }
@@ -132,7 +132,9 @@ impl Changer {
                 let newest = lock(&world.model).users[user].newest().clone();
                 let next = match newest {
                     // Of another salt servers learn from whoever shows it.
-                    Some(document) if is_calm => Some(UserDocument { roles: self.random().some(4, ROLES), ..document }),
+                    Some(document) if is_calm => {
+                        Some(UserDocument { roles: some(self.random(), 4, ROLES), ..document })
+                    }
                     None if is_calm => return,
                     None => Some(self.new_user(user)),
                     Some(_) if what < 42 => None,
@@ -141,7 +143,7 @@ impl Changer {
                         let new = self.new_user(user);
                         Some(if self.random().percent(50) { UserDocument { password, ..new } } else { new })
                     }
-                    Some(document) => Some(UserDocument { roles: self.random().some(4, ROLES), ..document }),
+                    Some(document) => Some(UserDocument { roles: some(self.random(), 4, ROLES), ..document }),
                 };
                 self.user(user, next).await;
                 world.note(About::User(user));
@@ -186,7 +188,7 @@ impl Changer {
                 self.switch(is_proxies, !is_on).await;
                 if !is_proxies && !is_on {
                     // Nobody without a name sees anything meanwhile.
-                    sleep(Duration::from_millis(1_500)).await;
+                    pass(Duration::from_millis(1_500)).await;
                     self.switch(is_proxies, is_on).await;
                 }
             }
@@ -197,7 +199,7 @@ impl Changer {
         let world = self.world();
         let (password, salt) = (format!("p{}", world.number()), format!("s{}", world.number()));
         let password = if user < WITH_PASSWORDS { password } else { "never sent".into() };
-        UserDocument { password, salt, roles: self.random().some(4, ROLES) }
+        UserDocument { password, salt, roles: some(self.random(), 4, ROLES) }
     }
 
     /// Attempts a change until it is made. What is attempted is the same each time.
@@ -209,7 +211,7 @@ impl Changer {
         made: &[u16],
     ) {
         let world = self.world();
-        let deadline = Instant::now() + super::PATIENCE;
+        let mut waiting = Waiting::begin();
         loop {
             let number = of(&mut lock(&world.model)).begin(value.clone());
             let answer = self.0.root(method, path, body).await;
@@ -219,17 +221,16 @@ impl Changer {
                 // It may have been made, and may have been not.
                 Attempt::Unknown => world.count("changes made again"),
             }
-            assert!(Instant::now() < deadline, "{method} {path}: {answer:?}");
-            sleep(Duration::from_millis(10)).await;
+            waiting.pause(&format!("{method} {path}: {answer:?}")).await;
         }
     }
 
     async fn user(&mut self, user: usize, value: Option<UserDocument>) {
         let world = self.world();
         let path = format!("/_users/org.couchdb.user:{}", user_name(user));
-        let deadline = Instant::now() + super::PATIENCE;
+        let mut waiting = Waiting::begin();
         loop {
-            assert!(Instant::now() < deadline, "{path}");
+            waiting.pause(&path).await;
             let found = self.0.root("GET", &path, "").await.filter(|answer| matches!(answer.status, 200 | 404));
             let Some(found) = found else { continue };
             let found = if found.status == 200 { parsed(&found.body) } else { Value::Null };
@@ -247,7 +248,6 @@ impl Changer {
                 Attempt::NotMade => lock(&world.model).users[user].withdraw(number),
                 Attempt::Unknown => world.count("changes made again"),
             }
-            sleep(Duration::from_millis(10)).await;
         }
     }
 
@@ -312,7 +312,7 @@ impl Changer {
 
     fn new_security(&mut self) -> Security {
         let random = self.random();
-        let mut some = |count, end| random.some(count, end).into_iter().collect::<BTreeSet<_>>();
+        let mut some = |count, end| some(random, count, end).into_iter().collect::<BTreeSet<_>>();
         let (admins, members) = ((some(2, USERS), some(1, ROLES)), (some(6, USERS), some(3, ROLES)));
         match random.below(100) {
             0..12 => Security { admins, ..Security::default() },

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_testkit::{PATIENCE, Waiting, pass};
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::ask::proof_of;
 use super::client::Connection;
@@ -93,17 +94,17 @@ impl Follower {
                 _ => Feed::EventSource,
             };
             self.follow(feed, None).await;
-            sleep(Duration::from_millis(self.client.random.below(200))).await;
+            pass(Duration::from_millis(self.client.random.below(200))).await;
         }
-        // All is open then, and everybody knows.
+        let mut waiting = Waiting::begin();
         while !self.is_opened() {
-            sleep(LOOK).await;
+            waiting.pause("all is open").await;
         }
-        sleep(GRACE).await;
-        let deadline = Instant::now() + super::PATIENCE;
+        // Everybody knows then.
+        pass(GRACE).await;
+        let (what, mut waiting) = (format!("follower {} comes to the end", self.number), Waiting::begin());
         while !self.follow(Feed::Normal, Some(Proof::Nothing)).await {
-            assert!(Instant::now() < deadline, "follower {} does not come to an end", self.number);
-            sleep(LOOK).await;
+            waiting.pause(&what).await;
         }
         Held { follower: self.number, database: self.database, documents: self.documents }
     }
@@ -154,7 +155,7 @@ impl Follower {
         let needs = Needs::Member(self.database);
         let came = Instant::now();
         let Ok(mut connection) = Connection::open(server).await else { return false };
-        let sent = timeout(super::PATIENCE, connection.send("GET", &path, &proof.headers(), "")).await;
+        let sent = timeout(PATIENCE, connection.send("GET", &path, &proof.headers(), "")).await;
         let Ok(status) = sent.unwrap_or_else(|_| panic!("{path}: no answer")) else { return false };
         let span = Span { from: came, to: Instant::now() };
         if status != 200 {

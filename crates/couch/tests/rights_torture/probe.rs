@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use flatbed_testkit::pass;
+use tokio::time::Instant;
 
 use super::ask::{Asked, one};
 use super::model::{DATABASES, GRACE, Needs, Outcomes, ROLES, USERS, When, moment};
@@ -11,6 +12,9 @@ use super::{About, Client, Phase, lock};
 
 /// So many of those that lose something, and of those that win something, are asked about.
 const PROBED: usize = 3;
+
+/// After this time all servers know of a change.
+const KNOWN_WITHIN: Duration = GRACE.saturating_add(Duration::from_millis(2));
 
 /// What somebody could do before a change.
 pub struct Probe {
@@ -84,7 +88,7 @@ pub async fn after(client: &mut Client, probes: Vec<Probe>) {
         probe(client, &lost, true).await;
     }
     if client.random.percent(if is_calm { 80 } else { 40 }) && !(lost.is_empty() && won.is_empty()) {
-        sleep_until(changed + GRACE + Duration::from_millis(2)).await;
+        pass((changed + KNOWN_WITHIN).saturating_duration_since(Instant::now())).await;
         lost.append(&mut won);
         probe(client, &lost, false).await;
     }
@@ -122,7 +126,7 @@ pub async fn tokens(client: &mut Client, key: usize) -> Vec<Proof> {
 
 /// The key was replaced.
 pub async fn tokens_after(client: &mut Client, proofs: Vec<Proof>) {
-    sleep_until(Instant::now() + GRACE + Duration::from_millis(2)).await;
+    pass(KNOWN_WITHIN).await;
     who_they_are(client, &proofs).await;
 }
 

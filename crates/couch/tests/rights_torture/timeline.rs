@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use flatbed_testkit::{PATIENCE, until_blocking};
 use tokio::time::Instant;
 
 /// Longer than anything lasts that is judged.
-pub const KEPT: Duration = Duration::from_secs(180);
+pub const KEPT: Duration = Duration::from_secs(PATIENCE.as_secs() + 20);
 
 /// A moment, or what lies between two: `from` is not after `to`.
 #[derive(Debug, Clone, Copy)]
@@ -130,9 +131,14 @@ impl<T> Timeline<T> {
 #[test]
 fn a_change_is_made_between_its_beginning_and_its_acknowledgement() {
     let mut timeline = Timeline::new('a');
+    let tick = || {
+        let before = Instant::now();
+        until_blocking("the clock goes on", || Instant::now() > before);
+    };
     let moment = || {
+        tick();
         let now = Instant::now();
-        std::thread::sleep(Duration::from_millis(2));
+        tick();
         Span { from: now, to: now }
     };
     let before = moment();

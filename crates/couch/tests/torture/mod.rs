@@ -16,11 +16,12 @@ mod writer;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
+use flatbed_testkit::{Begun, Random, RunningTime, Torture, pass, seed, within};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -37,16 +38,16 @@ pub const END: &str = "end";
 
 /// Within this time after the last write all followers have it. What looks again without a signal does so later: a
 /// follower that was forgotten is found.
-const PATIENCE: Duration = Duration::from_secs(40);
+const LAST_WITHIN: Duration = Duration::from_secs(40);
+
+/// The server gives up a request that meets conflicts for so long.
+const GIVES_UP_AFTER: Duration = Duration::from_secs(30);
+
+/// The counts without which a run has shown nothing.
+const SHOWN: [&str; 3] = ["writes", "rows", "wakes"];
 
 /// What of `/metrics` may say why a connection broke.
 const TELLING: [&str; 3] = ["flatbed_refused", "flatbed_answers_broken_off", "flatbed_retries"];
-
-/// For how long there are writes: `FLATBED_TEST_SECONDS`, or as said here.
-pub fn seconds(short: f64) -> Duration {
-    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
-    Duration::from_secs_f64(given.map_or(short, |text| text.parse().expect("FLATBED_TEST_SECONDS is a number")))
-}
 
 /// What a torture is of.
 #[derive(Debug, Clone, Copy)]
@@ -72,35 +73,19 @@ impl Plan {
 pub struct World {
     servers: Mutex<Vec<SocketAddr>>,
     plan: Plan,
-    is_over: AtomicBool,
+    torture: Torture,
+    running: RunningTime,
     /// The end is written: nobody leaves before having seen it.
     has_end: AtomicBool,
     /// A document's newest revision, as far as is known.
     revs: Mutex<HashMap<String, String>>,
     /// The generation of each document's newest write that was acknowledged; those with conflicts are left out.
     acknowledged: Mutex<HashMap<String, u64>>,
-    pub writes: AtomicU64,
-    pub refused: AtomicU64,
-    pub given_up: AtomicU64,
-    /// Several edits of one document that were sent at once.
-    pub crowds: AtomicU64,
-    pub rows: AtomicU64,
-    pub connections: AtomicU64,
-    pub broken: AtomicU64,
-    pub wakes: AtomicU64,
     seed: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The seed of the random numbers: `FLATBED_TEST_SEED`, or as said here. It is printed, which shows it when a test fails.
-fn seed(default: u64) -> u64 {
-    let given = std::env::var("FLATBED_TEST_SEED").ok();
-    let seed = given.map_or(default, |text| text.parse().expect("FLATBED_TEST_SEED is a number"));
-    println!("FLATBED_TEST_SEED={seed}");
-    seed
 }
 
 impl World {
@@ -109,18 +94,11 @@ impl World {
         Arc::new(World {
             servers: Mutex::new(servers),
             plan,
-            is_over: AtomicBool::new(false),
+            torture: Torture::new(SHOWN),
+            running: RunningTime::start(),
             has_end: AtomicBool::new(false),
             revs: Mutex::default(),
             acknowledged: Mutex::default(),
-            writes: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            given_up: AtomicU64::new(0),
-            crowds: AtomicU64::new(0),
-            rows: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
-            wakes: AtomicU64::new(0),
             seed: seed(1),
         })
     }
@@ -150,8 +128,10 @@ impl World {
         servers[random.below(servers.len() as u64) as usize]
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
+    /// The server has given up a request, and has written nothing.
+    fn count_given_up(&self, request: &Begun) {
+        let is_held_up = request.is_held_up(GIVES_UP_AFTER);
+        self.torture.count(if is_held_up { "given up on a slow machine" } else { "given up" });
     }
 
     /// A connection broke, or was refused. Only a server that is killed does that; of another its figures may say why.
@@ -159,8 +139,8 @@ impl World {
         if !self.plan.may_break {
             panic!("{what}: the connection broke; {}", self.figures().await);
         }
-        self.broken.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.torture.count("broken");
+        pass(Duration::from_millis(20)).await;
     }
 
     /// What servers have refused or cut, and errors of the storage.
@@ -193,6 +173,7 @@ impl World {
 
 /// Runs all of it. Writers write for so long, and until `meanwhile` is done: it may kill servers.
 pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Output = ()>) {
+    let torture = &world.torture;
     let mut random = Random(world.seed);
     let Plan { name, created_with, writers, followers, has_functions, .. } = world.plan;
     for path in [world.database(), world.quiet()] {
@@ -207,45 +188,39 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
         assert!(matches!(status, 201 | 409), "{path}: {status} {answer}");
     }
     let alone = tokio::time::Instant::now() + (length / 3).min(Duration::from_secs(20));
-    quiet::wakes(world.clone(), || tokio::time::Instant::now() > alone).await;
+    quiet::wakes(&world, || torture.counted("wakes") > 0 && tokio::time::Instant::now() > alone).await;
     let followers: Vec<_> = (0..followers).map(|number| follower::Follower::new(world.clone(), number)).collect();
-    let followers: Vec<_> = followers.into_iter().map(|follower| tokio::spawn(follower.run())).collect();
-    let writers: Vec<_> = (0..writers).map(|number| tokio::spawn(writer::write(world.clone(), number))).collect();
+    let followers: Vec<_> = followers.into_iter().map(|follower| tokio::spawn(torture.part(follower.run()))).collect();
+    let write = |number| tokio::spawn(torture.part(writer::write(world.clone(), number)));
+    let writers: Vec<_> = (0..writers).map(write).collect();
     let also = world.clone();
-    let quiet = tokio::spawn(quiet::wakes(world.clone(), move || also.is_over()));
-    let time_is_up = async {
-        tokio::join!(tokio::time::sleep(length), meanwhile);
-        world.is_over.store(true, Ordering::SeqCst);
-        for writer in writers {
-            writer.await.expect("a writer is done");
-        }
-    };
-    time_is_up.await;
+    let quiet = async move { quiet::wakes(&also, || also.torture.is_over()).await };
+    let quiet = tokio::spawn(torture.part(quiet));
+    tokio::join!(torture.until_shown(length), meanwhile);
+    torture.end();
+    for writer in writers {
+        writer.await.expect("a writer is done");
+    }
     quiet.await.expect("followers of a quiet database are woken");
+    torture.must_have_shown();
     let (status, answer) =
         world.call(&mut random, Method::PUT, &format!("{}/{END}", world.database()), "{\"end\":true}").await;
     // An answer may have been lost.
     assert!(matches!(status, 201 | 409), "{status} {answer}");
     world.has_end.store(true, Ordering::SeqCst);
     let database = reference(&world, &mut random).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    for (number, follower) in followers.into_iter().enumerate() {
-        let view = tokio::time::timeout_at(deadline, follower).await;
-        let view = view.unwrap_or_else(|_| panic!("follower {number} does not get the last row"));
-        view.expect("a follower").must_equal(&database);
-    }
-    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let (writes, given_up) = (count(&world.writes), count(&world.given_up));
+    let mut have_it = 0;
+    let have_all = within(LAST_WITHIN, async {
+        for follower in followers {
+            follower.await.expect("a follower").must_equal(&database);
+            have_it += 1;
+        }
+    });
+    let have_all = have_all.await.is_some();
+    assert!(have_all, "follower {have_it} does not get the last row");
+    let (writes, given_up) = (torture.counted("writes"), torture.counted("given up"));
     assert!(given_up <= 1 + writes / 1_000, "{given_up} requests were given up, beside {writes} writes");
-    println!(
-        "{name}, {length:?}: {writes} writes, {} refused, {} crowds, {given_up} given up; {} connections of followers, {} of them and of writers' broken; {} rows; {} single wakes",
-        count(&world.refused),
-        count(&world.crowds),
-        count(&world.connections),
-        count(&world.broken),
-        count(&world.rows),
-        count(&world.wakes),
-    );
+    println!("{name}, {length:?}: {:?}", torture.counts());
 }
 
 /// A document as the database holds it in the end.
@@ -343,26 +318,4 @@ fn generation_of(rev: &str) -> u64 {
         .next()
         .and_then(|generation| generation.parse().ok())
         .unwrap_or_else(|| panic!("{rev} is no revision"))
-}
-
-/// SplitMix64 (public domain, by Sebastiano Vigna).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    /// True so many times of a hundred.
-    pub fn percent(&mut self, chance: u64) -> bool {
-        self.below(100) < chance
-    }
 }

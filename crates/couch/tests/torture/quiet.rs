@@ -1,21 +1,19 @@
 //! Followers of a database where nothing else happens: only the watch tells them of a change. Some writes come so close upon
 //! each other that one of them falls between the server's look and its next watch.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hyper::Method;
 use serde_json::Value;
 
 use super::client::{Broken, Feed};
-use super::{Random, World, lock};
+use super::{Random, World, lock, pass, within};
 
 /// Less than the time after which the server looks again without a signal.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WOKEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Few writes, seen at each server before the next ones, until `is_over`.
-pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
+pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
     let mut random = Random(!world.seed);
     let servers = lock(&world.servers).len();
     let mut feeds: Vec<Option<Feed>> = (0..servers).map(|_| None).collect();
@@ -38,7 +36,7 @@ pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
         }
         let mut id = String::new();
         for _ in 0..1 + random.below(4) {
-            id = format!("quiet{}-{number}", world.wakes.load(Ordering::Relaxed));
+            id = format!("quiet{}-{number}", world.torture.counted("wakes"));
             let (status, answer) = world.call(&mut random, Method::PUT, &format!("{}/{id}", world.quiet()), "{}").await;
             assert!(matches!(status, 201 | 409), "{id}: {status} {answer}");
             number += 1;
@@ -60,9 +58,9 @@ pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
         }
         for (server, feed) in feeds.iter_mut().enumerate() {
             let Some(open) = feed else { continue };
-            let woken = tokio::time::timeout(PATIENCE, until(open, &id, &mut places[server])).await;
-            match woken.unwrap_or_else(|_| panic!("{id} does not wake the follower at server {server}")) {
-                Ok(()) => drop(world.wakes.fetch_add(1, Ordering::Relaxed)),
+            let woken = within(WOKEN_WITHIN, read_to(open, &id, &mut places[server])).await;
+            match woken.unwrap_or_else(|| panic!("{id} does not wake the follower at server {server}")) {
+                Ok(()) => world.torture.count("wakes"),
                 Err(Broken) => {
                     world.broke(&id).await;
                     *feed = None;
@@ -74,12 +72,12 @@ pub async fn wakes(world: Arc<World>, is_over: impl Fn() -> bool) {
             feeds.iter_mut().for_each(|feed| *feed = None);
             places.iter_mut().for_each(|place| "now".clone_into(place));
         }
-        tokio::time::sleep(Duration::from_millis(random.below(4))).await;
+        pass(Duration::from_millis(random.below(4))).await;
     }
 }
 
 /// Reads rows up to that of a document.
-async fn until(feed: &mut Feed, id: &str, place: &mut String) -> Result<(), Broken> {
+async fn read_to(feed: &mut Feed, id: &str, place: &mut String) -> Result<(), Broken> {
     loop {
         let row = row(feed).await?;
         row["seq"].as_str().expect("a place").clone_into(place);

@@ -1,7 +1,6 @@
 //! Edits, deletions, bulk writes, conflicts, attachments, large documents, and several edits of one document at once.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use flatbed_client::{Connection, Url};
 use hyper::Method;
@@ -25,7 +24,7 @@ struct Request {
 pub async fn write(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32));
     let mut connection = None;
-    while !world.is_over() {
+    while !world.torture.is_over() {
         if random.percent(6) {
             crowd(&world, &mut random).await;
         }
@@ -38,6 +37,7 @@ pub async fn write(world: Arc<World>, number: u64) {
             continue;
         };
         let request = choose(&world, &mut random);
+        let begun = world.running.begin();
         let Ok(answer) = open.call(request.method.clone(), &request.path, request.body.clone()).await else {
             connection = None;
             world.broke(&request.path).await;
@@ -49,8 +49,7 @@ pub async fn write(world: Arc<World>, number: u64) {
             409 => count_refused(&world),
             // Somebody else has deleted it.
             404 if request.method == Method::DELETE => count_refused(&world),
-            // Conflicts for half a minute: the server gives up, and has written nothing.
-            503 => drop(world.given_up.fetch_add(1, Ordering::Relaxed)),
+            503 => world.count_given_up(&begun),
             status => panic!("{} {}: {status} {value}", request.method, request.path),
         }
         if matches!(answer.status, 404 | 409) {
@@ -156,7 +155,7 @@ async fn crowd(world: &World, random: &mut Random) {
         })
         .collect();
     let path = format!("{}/{id}", world.database());
-    let mut answers = JoinSet::new();
+    let (begun, mut answers) = (world.running.begin(), JoinSet::new());
     for (url, body) in edits {
         let path = path.clone();
         answers.spawn(async move { Connection::open(&url).await.ok()?.call(Method::PUT, &path, body).await.ok() });
@@ -170,12 +169,12 @@ async fn crowd(world: &World, random: &mut Random) {
         match answer.status {
             201 => made.push(serde_json::from_slice::<Value>(&answer.body).expect("JSON")),
             409 => count_refused(world),
-            503 => drop(world.given_up.fetch_add(1, Ordering::Relaxed)),
+            503 => world.count_given_up(&begun),
             status => panic!("{path}: {status}"),
         }
     }
     assert!(made.len() < 2, "{id}: several edits of {rev} were made: {made:?}");
-    world.crowds.fetch_add(1, Ordering::Relaxed);
+    world.torture.count("crowds");
     if let Some(made) = made.first() {
         let request = Request { method: Method::PUT, path, body: String::new(), ids: vec![id], counts: true };
         acknowledged(world, &request, made);
@@ -193,7 +192,7 @@ fn acknowledged(world: &World, request: &Request, answer: &Value) {
             count_refused(world);
             continue;
         };
-        world.writes.fetch_add(1, Ordering::Relaxed);
+        world.torture.count("writes");
         lock(&world.revs).insert(id.to_owned(), rev.to_owned());
         let number: u64 = id.trim_start_matches("doc").parse().expect("a number");
         if request.counts && !number.is_multiple_of(CONFLICTS_EVERY) {
@@ -204,10 +203,10 @@ fn acknowledged(world: &World, request: &Request, answer: &Value) {
         }
     }
     if !request.counts {
-        world.writes.fetch_add(1, Ordering::Relaxed);
+        world.torture.count("writes");
     }
 }
 
 fn count_refused(world: &World) {
-    world.refused.fetch_add(1, Ordering::Relaxed);
+    world.torture.count("refused");
 }

@@ -287,7 +287,8 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::time::Duration;
+
+    use flatbed_testkit::{PATIENCE, until_blocking};
 
     use crate::shared::watch::Waiting;
     use crate::{Buggify, Engine, OpenOptions};
@@ -304,13 +305,7 @@ mod tests {
         core.watches.wait(Waiting { watch: watch.clone(), expected: None });
         core.fire(&watch);
         let count = || core.faults.counts().iter().find(|fault| fault.kind == "unnoticed_change").unwrap().count;
-        for _ in 0..3_000 {
-            if count() == 1 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(count(), 1);
+        until_blocking("the change goes unnoticed", || count() == 1);
         assert!(receiver.try_recv().is_err());
         core.watches.cancel(watch.id);
         // A watch that does not wait yet is told.
@@ -318,6 +313,6 @@ mod tests {
         let done = move |result| sender.send(result).unwrap_or_default();
         let early = core.watches.create(b"k", Box::new(done)).map_err(|(error, _)| error).unwrap();
         core.fire(&early);
-        assert_eq!(receiver.recv_timeout(Duration::from_secs(30)).unwrap(), Ok(()));
+        assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), Ok(()));
     }
 }

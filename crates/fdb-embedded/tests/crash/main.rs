@@ -24,24 +24,20 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use check::{Found, Model, Told};
-use children::Random;
+use flatbed_testkit::{PATIENCE, Random, number, pass_blocking};
 
 const DIR: &str = "FDB_EMBEDDED_CRASH_DIR";
 const RUN: &str = "FDB_EMBEDDED_CRASH_RUN";
 const SEED: &str = "FLATBED_CRASH_SEED";
 const KILLS: &str = "FLATBED_CRASH_KILLS";
 const KILLS_DEFAULT: u64 = 6;
-/// Longer than a start takes, wherever.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+/// Further kills, as long as nothing has been acknowledged before any.
+const KILLS_MORE: u64 = 100;
 
 /// Not a test of its own: the process that is killed.
 #[test]
 fn child() {
-    let (Ok(dir), Some(run), Some(seed)) = (std::env::var(DIR), variable(RUN), variable(SEED)) else { return };
+    let (Ok(dir), Some(run), Some(seed)) = (std::env::var(DIR), number(RUN), number(SEED)) else { return };
     // The harness began a line.
     println!();
     if run == 0 {
@@ -81,10 +77,10 @@ fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
         }
     });
     match moment {
-        Moment::AfterStart(delay) => std::thread::sleep(*delay),
+        Moment::AfterStart(delay) => pass_blocking(*delay),
         Moment::AfterOpen(delay) => {
             opened.recv_timeout(PATIENCE).expect("the child opens");
-            std::thread::sleep(*delay);
+            pass_blocking(*delay);
         }
     }
     child.kill().expect("a kill");
@@ -101,13 +97,16 @@ fn what_was_acknowledged_outlives_a_kill() {
     if std::env::var_os(DIR).is_some() {
         return;
     }
-    let kills = variable(KILLS).unwrap_or(KILLS_DEFAULT);
-    let seed = variable(SEED).unwrap_or(1);
+    let kills = number(KILLS).unwrap_or(KILLS_DEFAULT);
+    let seed = number(SEED).unwrap_or(1);
     eprintln!("again: {SEED}={seed} {KILLS}={kills} cargo test -p fdb-embedded --test crash -- --nocapture");
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let dir = tempfile::tempdir().expect("a directory");
     let (mut model, mut sum, mut unopened) = (Model::default(), Found::default(), 0);
-    for run in 1..=kills {
+    for run in 1..=kills + KILLS_MORE {
+        if run > kills && sum.acknowledged > 0 {
+            break;
+        }
         let moment = match random.below(5) {
             0 => Moment::AfterStart(Duration::from_micros(random.below(60_000))),
             _ => Moment::AfterOpen(Duration::from_micros(random.below(500_000))),
@@ -139,8 +138,8 @@ fn a_kill_while_it_opens_leaves_all_or_nothing() {
     if std::env::var_os(DIR).is_some() {
         return;
     }
-    let mut random = Random::new(7);
-    for _ in 0..variable(KILLS).unwrap_or(KILLS_DEFAULT).div_ceil(3) {
+    let mut random = Random(7);
+    for _ in 0..number(KILLS).unwrap_or(KILLS_DEFAULT).div_ceil(3) {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("made").join("by it");
         let mut model = Model::default();

@@ -4,7 +4,9 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
-use crate::children::Random;
+use flatbed_testkit::Random;
+
+use crate::children::bytes;
 
 /// Values longer than this make LMDB use pages of their own.
 pub const LARGE_BYTES: u64 = 100_000;
@@ -26,7 +28,7 @@ impl Id {
     }
 
     fn random(&self) -> Random {
-        Random::new(self.run << 40 ^ self.writer << 32 ^ self.number)
+        Random(self.run << 40 ^ self.writer << 32 ^ self.number)
     }
 }
 
@@ -86,7 +88,7 @@ pub fn progress_value(group: u64, part: u64) -> Vec<u8> {
 
 /// What `r/...` becomes.
 pub fn register_after(id: &Id, read: u64) -> u64 {
-    Random::new(read ^ id.random().next()).next()
+    Random(read ^ id.random().next()).next()
 }
 
 fn group_key(writer: u64, group: u64, rest: &str) -> Vec<u8> {
@@ -108,16 +110,16 @@ impl Plan {
             Kind::Small => {
                 for part in 0..1 + random.below(10) {
                     let filler = if random.below(12) == 0 { "f".repeat(2_500) } else { String::new() };
-                    let bytes = random.below(300);
-                    changes.push(Change::Set(own(&format!("{filler}{part:04}")), random.bytes(bytes)));
+                    let count = random.below(300);
+                    changes.push(Change::Set(own(&format!("{filler}{part:04}")), bytes(&mut random, count)));
                 }
             }
             Kind::Large => {
                 let mut left = 1 + random.below(10 * LARGE_BYTES);
                 for part in 0.. {
-                    let bytes = left.min(random.below(LARGE_BYTES + 1));
-                    changes.push(Change::Set(own(&format!("{part:04}")), random.bytes(bytes)));
-                    left -= bytes;
+                    let count = left.min(random.below(LARGE_BYTES + 1));
+                    changes.push(Change::Set(own(&format!("{part:04}")), bytes(&mut random, count)));
+                    left -= count;
                     if left == 0 {
                         break;
                     }
@@ -136,7 +138,7 @@ impl Plan {
             Kind::Fill { group, part } => {
                 for number in 0..PART_KEYS {
                     let key = group_key(id.writer, group, &format!("{part:02x}/{number:05}"));
-                    changes.push(Change::Set(key, random.bytes(20)));
+                    changes.push(Change::Set(key, bytes(&mut random, 20)));
                 }
                 changes.push(Change::Set(progress(id.writer), progress_value(group, part + 1)));
             }

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::Path;
 
 use fdb_embedded::{Engine, Error, OpenOptions, Transaction};
+use flatbed_testkit::Random;
 
-use crate::children::Random;
 use crate::common::{commit, open, promise, wait};
 use crate::plan::{Change, Id, Kind, PARTS, Plan, hex, progress, progress_value, register};
 
@@ -31,8 +31,7 @@ pub fn run(dir: &Path, run: u64, seed: u64) {
     tell(&format!("open {}", engine.transaction().get_read_version().expect("a version")));
     std::thread::scope(|scope| {
         for writer in 0..MIXED + GROUPS {
-            let mut this =
-                Writer { engine: &engine, id: Id { run, writer, number: 0 }, random: Random::new(seed ^ writer) };
+            let mut this = Writer { engine: &engine, id: Id { run, writer, number: 0 }, random: Random(seed ^ writer) };
             scope.spawn(move || if writer < MIXED { this.mixed() } else { this.groups() });
         }
     });

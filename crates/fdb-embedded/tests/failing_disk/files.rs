@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fdb_embedded::{Engine, OpenError, OpenOptions, RangeOptions};
+use flatbed_testkit::Random;
 use heed::types::Bytes;
 
-use crate::children::Random;
 use crate::common::{commit, open, range, set};
 use crate::{command, output};
 
@@ -196,7 +196,7 @@ fn meta_pages_that_are_damaged() {
 fn no_byte_of_the_meta_pages_ends_the_process() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = database(dir.path());
-    let (mut random, mut choice) = (Random::new(11), Random::new(12));
+    let (mut random, mut choice) = (Random(11), Random(12));
     let (mut refused, mut opened) = (0, 0);
     for at in meta_bytes().filter(|_| choice.below(4) == 0) {
         let copy = tempfile::tempdir().expect("a directory");

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use fdb_embedded::{Engine, Error, OpenError, OpenOptions};
+use flatbed_testkit::until_blocking;
 
 use crate::common::{commit, open, set};
 use crate::{command, line, output};
@@ -83,13 +83,7 @@ impl Tmpfs {
     fn remount(&self, option: &str) {
         // Children of other tests may have inherited LMDB's file, which is not closed by exec, for the time that they run.
         let remount = || Command::new("mount").args(["-o", &format!("remount,{option}")]).arg(self.path()).output();
-        for _ in 0..300 {
-            if remount().expect("mount").status.success() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("it cannot be mounted anew: {:?}", remount());
+        until_blocking("it is mounted anew", || remount().expect("mount").status.success());
     }
 
     /// Takes what is free.

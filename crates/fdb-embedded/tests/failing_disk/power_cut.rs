@@ -9,8 +9,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use fdb_embedded::{Engine, OpenOptions, RangeOptions, Transaction};
+use flatbed_testkit::{Random, number};
 
-use crate::children::Random;
+use crate::children::bytes;
 use crate::common::{commit, open, range};
 use crate::faults::Faults;
 use crate::{command, output};
@@ -29,14 +30,14 @@ fn key(number: u64, part: u64) -> Vec<u8> {
 
 /// The range that a commit clears, and the keys that it sets then.
 fn writes(number: u64) -> (Option<Pair>, Vec<Pair>) {
-    let mut random = Random::new(number);
+    let mut random = Random(number);
     let cleared = (number % 4 == 3).then(|| (key(number - random.below(4), 0), key(number, 0)));
-    let (count, bytes) = match number % 6 {
+    let (count, length) = match number % 6 {
         0 => (1, 50_000),
         1 => (200, 100),
         _ => (3, 500),
     };
-    let mut sets: Vec<_> = (0..count).map(|part| (key(number, part), random.bytes(bytes))).collect();
+    let mut sets: Vec<_> = (0..count).map(|part| (key(number, part), bytes(&mut random, length))).collect();
     sets.push((b"newest".to_vec(), number.to_be_bytes().to_vec()));
     (cleared, sets)
 }
@@ -260,15 +261,14 @@ fn what_was_acknowledged_outlives_a_power_cut() {
         assert!(is_synced, "the entries of {} were not synced before the first commit", made.display());
     }
 
-    let variable = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     // How many disks are tried for each point of the record.
-    let disks = variable("FLATBED_CRASH_KILLS").unwrap_or_default().clamp(1, 10);
-    let seed = variable(SEED).unwrap_or_else(|| Random::new(u64::from(std::process::id())).next());
+    let disks = number::<u64>("FLATBED_CRASH_KILLS").unwrap_or_default().clamp(1, 10);
+    let seed = number(SEED).unwrap_or(1);
     eprintln!("again: {SEED}={seed} cargo test -p fdb-embedded --test failing_disk power -- --nocapture");
     // In memory where there is such a place: the disks are many, and their syncs mean nothing.
     let memory = Path::new("/dev/shm");
     let places = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let (mut random, mut acknowledged, mut beyond) = (Random::new(seed), 0, 0);
+    let (mut random, mut acknowledged, mut beyond) = (Random(seed), 0, 0);
     for (at, call) in calls.iter().enumerate() {
         for _ in 0..disks {
             let mut cut = Disk::default();

@@ -7,10 +7,11 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{commit, on_error, open, range, set};
 use fdb_embedded::{BackupError, Engine, OpenError, OpenOptions, RangeOptions, Restore, backup};
+use flatbed_testkit::{pass_blocking, until_blocking};
 
 const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
 const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
@@ -108,9 +109,7 @@ fn a_copy_beside_writers_is_one_state() {
         }
         let mut copies = Vec::new();
         for number in 0..5 {
-            while acknowledged.load(Ordering::Relaxed) < number * 20 + 1 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until_blocking("the writers commit", || acknowledged.load(Ordering::Relaxed) > number * 20);
             let out = dir.path().join(format!("copies/{number}"));
             let before = acknowledged.load(Ordering::Relaxed);
             let answer = output("backup", dir.path(), &out);
@@ -141,9 +140,7 @@ fn a_copy_leaves_free_pages_out_and_is_made_without_a_server() {
     let transaction = engine.transaction();
     transaction.clear_range(b"k\x01", b"l");
     commit(&transaction).expect("a commit");
-    while engine.stats().pending_clears > 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until_blocking("what was cleared is removed", || engine.stats().pending_clears == 0);
     let version = transaction.committed_version().expect("a version");
     drop((transaction, engine));
     // In this very process, since nobody has the directory open; into a directory that is there and empty.
@@ -167,6 +164,16 @@ fn large(dir: &Path) -> Engine {
     engine
 }
 
+/// Waits until all threads of a child are stopped, or it has ended. It can still be waited for.
+fn wait_for_stop(child: &Child) {
+    // SAFETY: zeros are a value of this type.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let events = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: the process is a child that has not been waited for, and `found` outlives the call.
+    let waited = unsafe { libc::waitid(libc::P_PID, child.id(), &mut found, events) };
+    assert_eq!(waited, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// A backup of [`large`] that was stopped by a signal in the middle of its copy; `None` if it was too quick.
 fn stopped_backup(data: &Path, out: &Path) -> Option<Child> {
     // That of an earlier try would be taken for this one's.
@@ -180,7 +187,7 @@ fn stopped_backup(data: &Path, out: &Path) -> Option<Child> {
     // SAFETY: the process is a child that has not been waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGSTOP) };
     // What a thread is just writing it still writes.
-    std::thread::sleep(Duration::from_millis(20));
+    wait_for_stop(&child);
     if (4 << 20..50 << 20).contains(&length()) {
         return Some(child);
     }
@@ -195,7 +202,12 @@ fn the_server_may_begin_anew_during_a_backup() {
     let (data, out) = (dir.path().join("data"), dir.path().join("out"));
     drop(large(&data));
     let engine = open(&data);
-    let mut child = (0..20).find_map(|_| stopped_backup(&data, &out)).expect("a backup is met in the middle");
+    let mut met = None;
+    until_blocking("a backup is met in the middle", || {
+        met = stopped_backup(&data, &out);
+        met.is_some()
+    });
+    let mut child = met.expect("it was met");
     // LMDB's lock file stays in use all the time, so its contents must outlive the engine.
     drop(engine);
     for _ in 0..3 {
@@ -228,18 +240,18 @@ fn a_killed_backup_leaves_nothing_half_and_holds_no_pages() {
         engine.stats().data_bytes - before
     };
     // Met in the middle, and before the engine looks at the readers: until then what is freed cannot be used again.
-    let met = (0..20).filter_map(|_| stopped_backup(&data, &out)).any(|mut child| {
+    until_blocking("a kill meets a backup in the middle", || {
+        let Some(mut child) = stopped_backup(&data, &out) else { return false };
         child.kill().expect("a kill");
         child.wait().expect("its end");
         overwrite() > 7_000_000
     });
-    assert!(met, "no kill meets a backup in the middle");
     assert!(!out.join("data.mdb").exists());
-    let started = Instant::now();
-    while overwrite() > 1_000_000 {
-        assert!(started.elapsed() < Duration::from_secs(60), "the file grows on and on");
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    until_blocking("the file grows no more", || {
+        // It grows by 9 MB each time until the engine looks.
+        pass_blocking(Duration::from_millis(500));
+        overwrite() <= 1_000_000
+    });
     // The next one takes the unfinished file.
     let answer = output("backup", &data, &out);
     assert!(answer.parse::<u64>().is_ok(), "{answer}");

@@ -1,10 +1,10 @@
 //! Clears of large ranges: the records go in the background, over restarts too, and nobody sees them meanwhile.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::common::{commit, range, set};
 use fdb_embedded::{Engine, OpenOptions, RangeOptions};
+use flatbed_testkit::until_blocking;
 
 const KEYS: usize = 12_000;
 
@@ -64,11 +64,7 @@ fn records(dir: &Path) -> u64 {
 }
 
 fn wait_for_removal(engine: &Engine) {
-    let started = Instant::now();
-    while engine.stats().pending_clears > 0 {
-        assert!(started.elapsed() < Duration::from_secs(30), "the records are still there");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until_blocking("the records are removed", || engine.stats().pending_clears == 0);
 }
 
 #[test]

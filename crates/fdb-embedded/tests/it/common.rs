@@ -1,9 +1,9 @@
 //! What the tests share: waiting for callbacks.
 
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use fdb_embedded::{Done, Engine, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
+use flatbed_testkit::PATIENCE;
 
 /// A callback, and the end to wait for it at.
 pub fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
@@ -12,7 +12,7 @@ pub fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
 }
 
 pub fn wait<T>(receiver: &Receiver<Result<T>>) -> Result<T> {
-    receiver.recv_timeout(Duration::from_secs(30)).expect("an answer")
+    receiver.recv_timeout(PATIENCE).expect("an answer")
 }
 
 pub fn commit(transaction: &Transaction) -> Result<()> {

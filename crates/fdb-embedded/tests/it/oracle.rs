@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fdb_embedded::{Done, Engine, Error, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
+use flatbed_testkit::{PATIENCE, pass_blocking};
 use serde_json::{Value, json};
 use sha1::Digest;
 
@@ -23,7 +24,7 @@ fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
 }
 
 fn wait<T>(receiver: &Receiver<Result<T>>) -> Result<T> {
-    receiver.recv_timeout(Duration::from_secs(30)).expect("an answer")
+    receiver.recv_timeout(PATIENCE).expect("an answer")
 }
 
 fn unhex(value: &Value) -> Vec<u8> {
@@ -109,8 +110,8 @@ impl Run<'_> {
         self.stamps.insert(name.to_owned(), answer);
     }
 
-    /// Makes one step; the answer in the trace's form.
-    fn step(&mut self, op: &str, name: &str, args: &[Value]) -> Result<Value> {
+    /// Makes one step; the answer in the trace's form, as it was `recorded`.
+    fn step(&mut self, op: &str, name: &str, args: &[Value], recorded: &Value) -> Result<Value> {
         let flag = |at: usize| args[at].as_bool().expect("a flag");
         let key = |at: usize| unhex(&args[at]);
         let null = Ok(Value::Null);
@@ -266,7 +267,8 @@ impl Run<'_> {
                 null
             }
             "watch_state" => {
-                let patience = Duration::from_millis(if flag(0) { 2_000 } else { 50 });
+                // One that is recorded as fired is waited for.
+                let patience = if recorded == "fired" { PATIENCE } else { Duration::from_millis(50) };
                 let fired = self.watches[name].1.recv_timeout(patience).is_ok();
                 Ok(json!(if fired { "fired" } else { "waiting" }))
             }
@@ -277,7 +279,7 @@ impl Run<'_> {
                 null
             }
             "sleep" => {
-                std::thread::sleep(Duration::from_secs_f64(args[0].as_f64().expect("seconds")));
+                pass_blocking(Duration::from_secs_f64(args[0].as_f64().expect("seconds")));
                 null
             }
             "dump" => {
@@ -307,7 +309,7 @@ fn play(engine: &Engine, scenario: &Value) -> Option<String> {
         let step = step.as_array().expect("a step");
         let (recorded, call) = step.split_last().expect("a step");
         let (op, name) = (call[0].as_str().expect("an operation"), call[1].as_str().expect("a name"));
-        let answered = match run.step(op, name, &call[2..]) {
+        let answered = match run.step(op, name, &call[2..], recorded) {
             Ok(answer) => answer,
             Err(Error(code)) => json!({ "error": code }),
         };
@@ -324,7 +326,7 @@ fn replay(path: &Path, options: OpenOptions, is_meant: impl Fn(usize, &str) -> b
     let text = std::fs::read_to_string(path).expect("a trace");
     let dir = tempfile::tempdir().expect("a directory");
     let engine = Engine::open(dir.path(), options).expect("an engine");
-    engine.set_default_option(500, Some(&20_000i64.to_le_bytes())).expect("an option");
+    engine.set_default_option(500, Some(&120_000i64.to_le_bytes())).expect("an option");
     let started = Instant::now();
     let mut differences = Vec::new();
     let mut count = 0;

@@ -4,21 +4,15 @@
 use std::collections::BTreeMap;
 
 use fdb_embedded::{Engine, KeySelector, RangeOptions};
+use flatbed_testkit::Random;
 
 use crate::common::{commit, open};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A small generator of numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed >> 33) as usize % bound
-    }
+/// A number below `bound`.
+fn below(random: &mut Random, bound: usize) -> usize {
+    random.below(bound as u64) as usize
 }
 
 /// Of a hundred records in a row one has a value with pages of its own, and one a key that shares a bucket with others;
@@ -52,8 +46,8 @@ fn fill(engine: &Engine) -> Pairs {
 fn check_ranges(engine: &Engine, all: &Pairs, random: &mut Random, times: usize) {
     for time in 0..times {
         let mut end_of = || {
-            let (mut key, _) = pair(random.below(4_000));
-            match random.below(4) {
+            let (mut key, _) = pair(below(random, 4_000));
+            match below(random, 4) {
                 0 => key.push(0),
                 1 => key.truncate(3),
                 _ => {}
@@ -61,9 +55,9 @@ fn check_ranges(engine: &Engine, all: &Pairs, random: &mut Random, times: usize)
             key
         };
         let (begin, end) = (end_of(), end_of());
-        let limit = if random.below(3) == 0 { 0 } else { 1 + random.below(90) };
+        let limit = if below(random, 3) == 0 { 0 } else { 1 + below(random, 90) };
         let mut options = RangeOptions { limit: limit as i32, snapshot: time % 2 == 0, ..RangeOptions::default() };
-        options.target_bytes = if random.below(4) == 0 { 1 + random.below(6_000) as i32 } else { 0 };
+        options.target_bytes = if below(random, 4) == 0 { 1 + below(random, 6_000) as i32 } else { 0 };
         let ends = (KeySelector::first_greater_or_equal(&begin), KeySelector::first_greater_or_equal(&end));
         let page = engine.transaction().get_range(ends.0, ends.1, &options).unwrap();
         let mut expected = if begin < end { Some(all.range(begin.clone()..end.clone())) } else { None };
@@ -92,11 +86,11 @@ fn ranges_hold_what_was_written_wherever_they_begin_and_end() {
     // Holes, and writes into them.
     for _ in 0..40 {
         let transaction = engine.transaction();
-        let first = random.below(3_900);
-        let (begin, end) = (pair(first).0, pair(first + 1 + random.below(60)).0);
+        let first = below(&mut random, 3_900);
+        let (begin, end) = (pair(first).0, pair(first + 1 + below(&mut random, 60)).0);
         transaction.clear_range(&begin, &end);
         all.retain(|key, _| !(begin <= *key && *key < end));
-        let (key, value) = pair(first + random.below(60));
+        let (key, value) = pair(first + below(&mut random, 60));
         transaction.set(&key, &value);
         all.insert(key, value);
         commit(&transaction).unwrap();

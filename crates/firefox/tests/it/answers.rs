@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use flatbed_clock::ManualClock;
 use flatbed_http::Proxies;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
@@ -281,21 +282,30 @@ async fn replay(scenario: Value, mut script: Script, differences: &'static [Diff
     (count, wrong)
 }
 
+/// Replays the scenarios of files, each at servers with a clock of their own, and returns how many answers they have.
 async fn replay_all(files: &[&str], differences: &'static [Difference]) -> usize {
     let disk = Disk::new();
     let proxies = |writes_forwarded| {
         let forwarding = "127.0.0.0/8".parse().unwrap();
         Proxies { forwarding, writes_forwarded, ..Proxies::default() }
     };
-    let server = Running::on(&disk, Options { proxies: proxies(false), ..Options::default() }).await;
-    let forwarded = Running::on(&disk, Options { proxies: proxies(true), ..Options::default() }).await;
     let at_once = Arc::new(Semaphore::new(8));
     let mut tasks = JoinSet::new();
     for scenario in files.iter().flat_map(|file| recorded(file)) {
-        let (script, at_once) = (Script::new(server.address, forwarded.address), at_once.clone());
+        let (disk, at_once) = (disk.clone(), at_once.clone());
         tasks.spawn(async move {
             let _permit = at_once.acquire().await.unwrap();
-            replay(scenario, script, differences).await
+            let clock = ManualClock::new();
+            let start = async |writes_forwarded| {
+                let (proxies, clock) = (proxies(writes_forwarded), clock.clock());
+                Running::on(&disk, Options { proxies, clock, ..Options::default() }).await
+            };
+            let (server, forwarded) = (start(false).await, start(true).await);
+            let script = Script::new(server.address, forwarded.address, clock.clone());
+            let replayed = replay(scenario, script, differences).await;
+            server.stop().await;
+            forwarded.stop().await;
+            replayed
         });
     }
     let (mut count, mut wrong) = (0, Vec::new());
@@ -304,8 +314,6 @@ async fn replay_all(files: &[&str], differences: &'static [Difference]) -> usize
         count += answers;
         wrong.extend(of_it);
     }
-    server.stop().await;
-    forwarded.stop().await;
     wrong.sort();
     assert!(wrong.is_empty(), "{} of {count} answers differ:\n{}", wrong.len(), wrong.join("\n"));
     count

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_clock::{Clock, ManualClock};
 use flatbed_firefox::hawk::Place;
 use hyper::Request;
 use serde_json::{Value, json};
@@ -15,17 +16,25 @@ use crate::support::{Answer, Connection, Disk, Options, Running, SECRET};
 struct Device {
     connection: Connection,
     credentials: Credentials,
+    /// The server's.
+    clock: Clock,
     place: Place,
     root: String,
     /// The latest `X-Last-Modified` of each collection that this device has seen, as it is to be sent back.
     seen: String,
 }
 
+/// Since 1970.
+fn seconds(clock: &Clock) -> i64 {
+    clock.unix_seconds().try_into().unwrap()
+}
+
 impl Device {
     async fn of(server: &Running, uid: u64) -> Device {
         Device {
             connection: Connection::open(server.address).await,
-            credentials: Credentials::new(SECRET, uid, 3_600),
+            credentials: Credentials::new(SECRET, uid, seconds(&server.clock) + 3_600),
+            clock: server.clock.clone(),
             place: Place { host: server.address.ip().to_string(), port: server.address.port() },
             root: format!("/1.5/{uid}"),
             seen: "0".to_owned(),
@@ -39,7 +48,7 @@ impl Device {
             method,
             target: &target,
             place: self.place.clone(),
-            skew: 0,
+            at: seconds(&self.clock),
             ext: "",
             body: body.as_ref().map(|body| ("application/json", body.as_bytes())),
         };
@@ -133,8 +142,8 @@ fn bookmark(number: usize) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_sync_and_a_second_device() {
-    let disk = Disk::new();
-    let server = Running::on(&disk, Options::default()).await;
+    let (disk, clock) = (Disk::new(), ManualClock::new());
+    let server = Running::on(&disk, Options { clock: clock.clock(), ..Options::default() }).await;
     let mut first = Device::of(&server, 71).await;
 
     // Nothing is there: the device makes the keys of everything.
@@ -199,7 +208,7 @@ async fn a_first_sync_and_a_second_device() {
         (0..250).map(|number| json!({"id": format!("h{number:04}"), "payload": "x".repeat(500)})).collect();
     first.seen = "0".to_owned();
     first.upload("history", &history).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(6_200)).await;
+    clock.advance(Duration::from_secs(7));
     assert_eq!(second.get("/storage/tabs").await.json(), json!([]));
     let ids = second.get("/storage/history?sort=oldest").await.json();
     assert_eq!(ids.as_array().unwrap().len(), 250);

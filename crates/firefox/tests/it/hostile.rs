@@ -1,18 +1,21 @@
 //! What strangers and broken clients send.
 
 use std::io::Write;
-use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_firefox::PublicUrl;
 use flatbed_firefox::hawk::Place;
+use flatbed_testkit::soon;
 use hyper::Request;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::signing::{Credentials, Signing};
+use crate::signing::{Credentials, Signing, now};
 use crate::support::{Answer, Disk, Options, Running, SECRET, send};
+
+/// In seconds.
+const HOUR: i64 = 3_600;
 
 /// A signed request, with what is said of its body.
 async fn signed(
@@ -25,8 +28,8 @@ async fn signed(
 ) -> Answer {
     let target = format!("/1.5/{uid}{path}");
     let place = Place { host: server.address.ip().to_string(), port: server.address.port() };
-    let signing = Signing { method, target: &target, place, skew: 0, ext: "", body: None };
-    let authorization = signing.sign(&Credentials::new(SECRET, uid, 60)).text();
+    let signing = Signing { method, target: &target, place, at: now(), ext: "", body: None };
+    let authorization = signing.sign(&Credentials::new(SECRET, uid, now() + HOUR)).text();
     let mut request = Request::builder().method(method).uri(&target).header("host", server.address.to_string());
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -73,7 +76,7 @@ async fn strangers_bodies_are_not_waited_for() {
     let head = "POST /1.5/1/storage/tabs HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n[]        ";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = [0; 4_096];
-    let read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut answer)).await.unwrap().unwrap();
+    let read = soon(stream.read(&mut answer)).await.unwrap();
     assert!(answer[..read].starts_with(b"HTTP/1.1 401 "), "{}", String::from_utf8_lossy(&answer[..read]));
     server.stop().await;
 }
@@ -105,8 +108,8 @@ async fn what_is_signed_is_the_public_url() {
     let server = Running::on(&disk, Options { public_url: Some(public_url), ..Options::default() }).await;
     let ask = async |signed: &str, host: &str, port: u16, sent: &str| {
         let place = Place { host: host.to_owned(), port };
-        let signing = Signing { method: "GET", target: signed, place, skew: 0, ext: "", body: None };
-        let authorization = signing.sign(&Credentials::new(SECRET, 5, 60)).text();
+        let signing = Signing { method: "GET", target: signed, place, at: now(), ext: "", body: None };
+        let authorization = signing.sign(&Credentials::new(SECRET, 5, now() + HOUR)).text();
         let request = Request::get(sent).header("host", "127.0.0.1").header("authorization", authorization);
         send(server.address, request.body(Bytes::new().into()).unwrap()).await.status
     };
@@ -137,8 +140,8 @@ async fn under_a_path_of_another_surface() {
         let ask = async |signed: &str, public: bool, sent: &str| {
             let own = Place { host: server.address.ip().to_string(), port: server.address.port() };
             let place = if public { Place { host: "example.org".to_owned(), port: 443 } } else { own };
-            let signing = Signing { method: "GET", target: signed, place, skew: 0, ext: "", body: None };
-            let authorization = signing.sign(&Credentials::new(SECRET, 5, 60)).text();
+            let signing = Signing { method: "GET", target: signed, place, at: now(), ext: "", body: None };
+            let authorization = signing.sign(&Credentials::new(SECRET, 5, now() + HOUR)).text();
             let request = Request::get(sent).header("host", server.address.to_string());
             let request = request.header("authorization", authorization).body(Bytes::new().into()).unwrap();
             send(server.address, request).await.status
@@ -177,8 +180,8 @@ async fn forwarding_headers_of_strangers_count_for_nothing() {
     let server = Running::on(&disk, Options::default()).await;
     let target = "/1.5/5/info/collections";
     let place = Place { host: "example.com".to_owned(), port: 443 };
-    let signing = Signing { method: "GET", target, place, skew: 0, ext: "", body: None };
-    let authorization = signing.sign(&Credentials::new(SECRET, 5, 60)).text();
+    let signing = Signing { method: "GET", target, place, at: now(), ext: "", body: None };
+    let authorization = signing.sign(&Credentials::new(SECRET, 5, now() + HOUR)).text();
     for headers in [
         &[("x-forwarded-host", "example.com"), ("x-forwarded-proto", "https")][..],
         &[("forwarded", "host=example.com;proto=https")],

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_clock::ManualClock;
 use flatbed_firefox::hawk::Place;
 use hyper::Request;
 use hyper::header::{HeaderName, HeaderValue};
@@ -13,14 +14,15 @@ use serde_json::Value;
 use crate::signing::{Credentials, Signing};
 use crate::support::{Answer, SECRET, send};
 
-/// Between two requests: two writes within a hundredth of a second would have times that are ahead of the clock.
+/// What the clock is moved before each request: two writes within a hundredth of a second would have times that are ahead of the clock.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// A scenario under way: one user's requests.
+/// A scenario under way: one user's requests, to servers whose clock it moves.
 pub struct Script {
     address: SocketAddr,
     /// A server that believes `Forwarded`.
     forwarded: SocketAddr,
+    clock: ManualClock,
     uid: u64,
     answers: Vec<Answer>,
     last_authorization: Option<String>,
@@ -36,11 +38,11 @@ struct Line {
 }
 
 impl Script {
-    pub fn new(address: SocketAddr, forwarded: SocketAddr) -> Script {
+    pub fn new(address: SocketAddr, forwarded: SocketAddr, clock: ManualClock) -> Script {
         let mut random = [0; 4];
         getrandom::fill(&mut random).unwrap();
         let uid = 100_000_000 + u64::from(u32::from_le_bytes(random)) / 2;
-        Script { address, forwarded, uid, answers: Vec::new(), last_authorization: None }
+        Script { address, forwarded, clock, uid, answers: Vec::new(), last_authorization: None }
     }
 
     /// Sends a line's request; `None` for one that waits.
@@ -53,9 +55,10 @@ impl Script {
     /// The same, without its answer being one of those that later lines name.
     pub async fn try_step(&mut self, line: &str) -> Option<Answer> {
         if let Some(seconds) = line.strip_prefix("wait ") {
-            tokio::time::sleep(Duration::from_secs_f64(seconds.parse().unwrap())).await;
+            self.clock.advance(Duration::from_secs_f64(seconds.parse().unwrap()));
             return None;
         }
+        self.clock.advance(PAUSE);
         let line = self.parse(line);
         let kind = line.headers.iter().find(|(name, _)| name == "content-type").map_or("", |(_, kind)| kind.as_str());
         let address =
@@ -75,7 +78,6 @@ impl Script {
             request = request.header("authorization", &authorization);
             self.last_authorization = Some(authorization);
         }
-        tokio::time::sleep(PAUSE).await;
         Some(send(address, request.body(Bytes::from(line.body.unwrap_or_default()).into()).unwrap()).await)
     }
 
@@ -126,11 +128,12 @@ impl Script {
         let seconds = match (word("expires"), word("expired")) {
             (Some(seconds), _) => seconds.parse().unwrap(),
             (None, Some(_)) => -1,
-            (None, None) => 3_600,
+            (None, None) => 3_600_i64,
         };
         let secret = if word("secret").is_some() { "another secret" } else { SECRET };
         let uid = if word("uid2").is_some() { self.uid + 1 } else { self.uid };
-        let mut credentials = Credentials::new(secret, uid, seconds);
+        let now = i64::try_from(self.clock.clock().unix_seconds()).unwrap();
+        let mut credentials = Credentials::new(secret, uid, now + seconds);
         if word("key").is_some() {
             credentials.key.replace_range(..1, if credentials.key.starts_with('k') { "l" } else { "k" });
         }
@@ -150,7 +153,7 @@ impl Script {
             method: word("method").unwrap_or(&line.method),
             target: path.as_deref().unwrap_or(&line.target),
             place,
-            skew: word("skew").map_or(0, |skew| skew.parse().unwrap()),
+            at: now + word("skew").map_or(0, |skew| skew.parse().unwrap()),
             ext: word("ext").unwrap_or_default(),
             body: match (word("hash"), word("badhash")) {
                 (Some(_), _) => Some((kind, body)),

@@ -21,9 +21,9 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// For a user, for so many seconds.
-    pub fn new(secret: &str, uid: u64, seconds: i64) -> Credentials {
-        let (secret, expires) = (Secret::new(secret), now() + seconds);
+    /// For a user, until a time in seconds since 1970.
+    pub fn new(secret: &str, uid: u64, expires: i64) -> Credentials {
+        let secret = Secret::new(secret);
         let text = format!(r#"{{"uid":{uid},"node":"http://localhost","expires":{expires},"salt":"abcdef"}}"#);
         let id = secret.id_of(text.as_bytes());
         let key = secret.key_of(&id, "abcdef");
@@ -37,7 +37,8 @@ pub struct Signing<'s> {
     pub method: &'s str,
     pub target: &'s str,
     pub place: Place,
-    pub skew: i64,
+    /// When it is signed, in seconds since 1970.
+    pub at: i64,
     pub ext: &'s str,
     /// Type and body, if they are signed.
     pub body: Option<(&'s str, &'s [u8])>,
@@ -59,7 +60,7 @@ impl Signing<'_> {
         let hash = self.body.map_or_else(String::new, |(kind, body)| STANDARD.encode(payload_hash(kind, body)));
         let mut parts = Parts {
             id: credentials.id.clone(),
-            ts: (now() + self.skew).to_string(),
+            ts: self.at.to_string(),
             nonce: "n0nce".to_owned(),
             hash,
             ext: self.ext.to_owned(),

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use flatbed_clock::Clock;
 use flatbed_firefox::{Firefox, FirefoxOptions, PublicUrl, Secret, TokenOptions};
 use flatbed_http::{Proxies, Server, Shell, ShellOptions, inside};
-use flatbed_syncstorage::{Clock, Limits, Maintenance, MaintenanceOptions, Options as StoreOptions, Store};
-use foundationdb::api::NetworkAutoStop;
+use flatbed_syncstorage::{Limits, Maintenance, MaintenanceOptions, Options as StoreOptions, Store};
+use flatbed_testkit::Storage;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{HeaderMap, Request};
@@ -18,8 +18,6 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
 
 /// What all servers of the tests sign with.
 pub const SECRET: &str = "a secret of the tests";
@@ -31,47 +29,18 @@ pub fn recorded(name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A store of its own for one test: the embedded engine in a temporary directory, or a root of its own on the cluster that
-/// `FLATBED_CLUSTER_FILE` names.
-pub struct Disk {
-    fdb: Arc<foundationdb::Database>,
-    root: Vec<u8>,
-    _directory: Option<tempfile::TempDir>,
-}
+/// A store of its own for one test.
+#[derive(Clone)]
+pub struct Disk(Storage);
 
 impl Disk {
     pub fn new() -> Disk {
-        // SAFETY: foundationdb-sys stops the network when the process ends.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let open = |path: &str| Arc::new(foundationdb::Database::from_path(path).unwrap());
-        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-            return Disk { fdb: open(&path), root: format!("firefox-test-{now}").into_bytes(), _directory: None };
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let cluster_file = directory.path().join("embedded.cluster");
-        std::fs::write(&cluster_file, "embedded:test@data\n").unwrap();
-        Disk { fdb: open(cluster_file.to_str().unwrap()), root: b"t".to_vec(), _directory: Some(directory) }
+        Disk(Storage::new())
     }
 
-    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None` where a
-    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` says which.
+    /// With faults. `None` on a cluster.
     pub fn with_faults() -> Option<Disk> {
-        let Some(engine) = foundationdb_sys::backend::embedded() else {
-            println!("skipped: needs the embedded engine");
-            return None;
-        };
-        // SAFETY: as in `new`.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| "0.02,1,0.3".to_owned());
-        println!("FLATBED_TEST_FAULTS={faults}");
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.buggify = Some(fdb_embedded::Buggify::parse(&faults).unwrap());
-        let directory = tempfile::tempdir().unwrap();
-        let database = engine.open(directory.path(), options).unwrap();
-        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
-        let fdb = Arc::new(unsafe { foundationdb::Database::new_from_pointer(database) });
-        Some(Disk { fdb, root: b"t".to_vec(), _directory: Some(directory) })
+        Storage::with_faults().map(Disk)
     }
 
     pub async fn store(&self, limits: Limits) -> Store {
@@ -80,8 +49,8 @@ impl Disk {
 
     /// With a clock of its own.
     pub async fn store_by(&self, limits: Limits, clock: Clock) -> Store {
-        let options = StoreOptions { root: self.root.clone(), limits, clock };
-        Store::open(self.fdb.clone(), options).await.unwrap()
+        let options = StoreOptions { root: self.0.root.clone(), limits, clock };
+        Store::open(self.0.fdb.clone(), options).await.unwrap()
     }
 }
 
@@ -100,6 +69,7 @@ pub struct Options {
 /// A server.
 pub struct Running {
     pub address: SocketAddr,
+    pub clock: Clock,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
     maintenance: Arc<Maintenance>,
@@ -107,7 +77,8 @@ pub struct Running {
 
 impl Running {
     pub async fn on(disk: &Disk, options: Options) -> Running {
-        let store = disk.store_by(options.limits, options.clock).await;
+        let (limits, clock) = (options.limits, options.clock);
+        let store = disk.store_by(limits, clock.clone()).await;
         let shell = Shell::new(ShellOptions { proxies: options.proxies, ..ShellOptions::default() });
         let firefox = FirefoxOptions {
             version: "0.0.0".to_owned(),
@@ -129,7 +100,7 @@ impl Running {
         let task = tokio::spawn(async move {
             server.serve(async { drop(stopped.await) }, async {}).await;
         });
-        Running { address, stop, task, maintenance }
+        Running { address, clock, stop, task, maintenance }
     }
 
     pub async fn stop(self) {

@@ -16,41 +16,30 @@ mod world;
 mod writer;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_syncstorage::Limits;
+use flatbed_testkit::{Random, length, number, pass, seed};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::support::Disk;
 use reader::Reader;
-use world::{Random, World};
+use world::World;
 use writer::{Generations, POST_RECORDS, Writer};
 
 const USERS: u64 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_the_models_beside_servers_that_die() {
-    torture(Disk::new(), seconds(4.0), 9_999).await;
+    torture(Disk::new(), length(4.0), 9_999).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_the_models_under_faults_and_kills() {
     let Some(disk) = Disk::with_faults() else { return };
-    let is_short = std::env::var_os("FLATBED_TEST_SECONDS").is_none();
-    torture(disk, seconds(5.0), if is_short { 2_999 } else { 9_999 }).await;
-}
-
-fn seconds(short: f64) -> Duration {
-    let given = std::env::var("FLATBED_TEST_SECONDS").ok();
-    Duration::from_secs_f64(given.map_or(short, |text| text.parse().unwrap()))
-}
-
-fn seed() -> u64 {
-    let seed = std::env::var("FLATBED_TEST_SEED").map_or(1, |text| text.parse().unwrap());
-    println!("FLATBED_TEST_SEED={seed}");
-    seed
+    let is_short = number::<f64>("FLATBED_TEST_SECONDS").is_none();
+    torture(disk, length(5.0), if is_short { 2_999 } else { 9_999 }).await;
 }
 
 /// Records of a user's group, for those that have one; the first one's is the largest.
@@ -65,7 +54,7 @@ fn group_of(uid: u64, largest: u64, random: &mut Random) -> Option<Arc<Generatio
 }
 
 async fn torture(disk: Disk, duration: Duration, largest: u64) {
-    let mut random = Random(seed());
+    let mut random = Random(seed(1));
     let limits = Limits { max_post_records: u32::try_from(POST_RECORDS).unwrap(), ..Limits::default() };
     let (world, mut servers) = World::start(disk, limits, &mut random).await;
     let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
@@ -75,26 +64,20 @@ async fn torture(disk: Disk, duration: Duration, largest: u64) {
         // Some write as fast as they can.
         let pause = if uid < 12 { 0 } else { 1_500 };
         let writer = Writer::new(&world, 1_000 + uid, own(&mut random), group.clone());
-        writers.spawn(writer.run(pause));
+        writers.spawn(world.torture.part(writer.run(pause)));
         if let Some(group) = group {
             let reader = Reader::new(&world, 1_000 + uid, own(&mut random), group);
-            readers.spawn(reader.run(if uid < 3 { 300 } else { 800 }));
+            readers.spawn(world.torture.part(reader.run(if uid < 3 { 300 } else { 800 })));
         }
     }
-    let until = Instant::now() + duration;
-    while Instant::now() < until {
-        sleep(Duration::from_millis(500 + random.below(1_000))).await;
+    let end = Instant::now() + duration;
+    while Instant::now() < end && !world.torture.is_over() {
+        pass(Duration::from_millis(500 + random.below(1_000))).await;
         let at = usize::from(random.one_in(2));
         world.replace(at, &mut servers, &mut random).await;
-        // What has failed is seen at once.
-        if let Some(ended) = writers.try_join_next() {
-            panic!("a writer ended: {:?}", ended.err());
-        }
-        while let Some(ended) = readers.try_join_next() {
-            ended.unwrap();
-        }
     }
-    world.is_over.store(true, Ordering::SeqCst);
+    world.torture.until_shown(Duration::ZERO).await;
+    world.torture.end();
     let mut last = JoinSet::new();
     while let Some(writer) = writers.join_next().await {
         let mut writer = writer.unwrap();
@@ -106,7 +89,8 @@ async fn torture(disk: Disk, duration: Duration, largest: u64) {
     while let Some(ended) = last.join_next().await {
         ended.unwrap();
     }
-    println!("{}", world.counts());
+    println!("{:?}", world.torture.counts());
+    world.torture.must_have_shown();
     for server in servers {
         server.kill().await;
     }
@@ -114,7 +98,4 @@ async fn torture(disk: Disk, duration: Duration, largest: u64) {
     let checked = store.check().await.unwrap();
     assert_eq!((checked.problems, checked.passed_over), (0, 0), "{:#?}", checked.texts);
     assert!(checked.users >= USERS / 2, "{checked:?}");
-    for what in ["answers", "killed", "generations", "looks of readers"] {
-        assert!(world.counted(what) > 0, "{what}");
-    }
 }

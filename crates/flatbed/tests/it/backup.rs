@@ -14,10 +14,14 @@ use std::{
 
 use crate::support::{Server, call, flatbed, run};
 use flatbed_client::{Connection, Url};
+use flatbed_testkit::{pass_blocking, until, until_blocking};
 use hyper::Method;
 use serde_json::Value;
 
 const WRITERS: usize = 6;
+
+/// Restores that are killed, if none of them is done before.
+const ROUNDS: u64 = 40;
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
@@ -99,9 +103,7 @@ async fn a_backup_beside_writers_is_restored() {
     let count = || acknowledged.lock().unwrap().len();
     let written = async |more: usize| {
         let from = count();
-        while count() < from + more {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("documents are written", async || count() >= from + more).await;
     };
     written(150).await;
     let before = acknowledged.lock().unwrap().clone();
@@ -185,23 +187,28 @@ async fn a_killed_restore_leaves_no_half_database() {
     assert!(server.stop());
     assert!(backup(&data, &out).status.success());
 
-    let mut killed = 0;
-    for round in 0..40 {
+    // Kills come later and later, until one comes too late. All begins again if none met a restore under way.
+    let is_done = || new.join("data.mdb").exists();
+    let (mut round, mut has_met) = (0, false);
+    until_blocking("a kill meets a restore under way", || {
         let arguments = ["restore", argument(&out), "--data-dir", argument(&new)];
         let mut child = flatbed().args(arguments).stdout(std::process::Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(10 * round));
+        pass_blocking(Duration::from_millis(10 * round));
         child.kill().unwrap();
         child.wait().unwrap();
-        if new.join("data.mdb").exists() {
-            break;
+        round += 1;
+        if is_done() && !has_met {
+            fs::remove_dir_all(&new).unwrap();
+            round = 0;
+        } else if !is_done() {
+            let left = fs::read_dir(&new).map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect());
+            let left: Vec<_> = left.unwrap_or_default();
+            assert!(left.iter().all(|name| name == "restoring" || name == "engine.lock"), "{left:?}");
+            has_met |= left.iter().any(|name| name == "restoring");
         }
-        killed += 1;
-        let left = fs::read_dir(&new).map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect());
-        let left: Vec<_> = left.unwrap_or_default();
-        assert!(left.iter().all(|name| name == "restoring" || name == "engine.lock"), "{left:?}");
-    }
-    assert!(killed > 1, "no kill met a restore under way");
-    if !new.join("data.mdb").exists() {
+        has_met && (is_done() || round >= ROUNDS)
+    });
+    if !is_done() {
         let output = restore(&out, &new);
         assert!(output.status.success(), "{}", text(&output));
     }

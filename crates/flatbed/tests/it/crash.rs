@@ -7,11 +7,12 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::support::{Server, call};
 use flatbed_client::{Connection, Url};
+use flatbed_testkit::{number, pass, until};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -30,7 +31,7 @@ type Documents = Arc<Mutex<HashMap<String, Known>>>;
 
 #[tokio::test]
 async fn acknowledged_writes_outlive_a_kill() {
-    let kills = std::env::var("FLATBED_CRASH_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
+    let kills = number("FLATBED_CRASH_KILLS").unwrap_or(5);
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let documents = Documents::default();
@@ -45,12 +46,11 @@ async fn acknowledged_writes_outlive_a_kill() {
             .map(|writer| tokio::spawn(write(server.url.clone(), format!("{round}-{writer}"), documents.clone())))
             .collect();
         // Some kills meet the first commits, some the hundredth; none comes before there was one.
-        tokio::time::sleep(Duration::from_millis(60 + (round * 137) % 600)).await;
-        let begun = Instant::now();
-        while acknowledged(&documents) == acknowledged_before && !writers.iter().all(JoinHandle::is_finished) {
-            assert!(begun.elapsed() < Duration::from_secs(120), "nothing is acknowledged");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        pass(Duration::from_millis(60 + (round * 137) % 600)).await;
+        until("a write is acknowledged", async || {
+            acknowledged(&documents) > acknowledged_before || writers.iter().all(JoinHandle::is_finished)
+        })
+        .await;
         server.kill();
         for writer in writers {
             writer.await.expect("a writer ends with its connection");

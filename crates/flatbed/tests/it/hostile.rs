@@ -3,16 +3,16 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    time::Duration,
 };
 
 use crate::support::{Server, call};
+use flatbed_testkit::{PATIENCE, Random};
 use hyper::Method;
 
-/// Sends bytes and reads what comes, until the server closes or nothing comes for a while.
+/// Sends bytes and reads what comes, until the server closes.
 fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(server.url.authority()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // The server may close before it has read all.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -111,14 +111,9 @@ async fn requests() {
         let start: String = request.chars().take(60).collect();
         assert!(expected.contains(&status(&answer)), "{start:?}: {answer:?}");
     }
-    let mut state = 1_u64;
-    let mut byte = || {
-        // Knuth's MMIX generator: the same noise in each run.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut random = Random(1);
     for length in 0..200 {
-        let noise: Vec<u8> = (0..length % 97).map(|_| byte()).collect();
+        let noise: Vec<u8> = (0..length % 97).map(|_| random.next() as u8).collect();
         let mut stream = TcpStream::connect(server.url.authority()).unwrap();
         let _ = stream.write_all(&noise);
     }

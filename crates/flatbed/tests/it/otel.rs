@@ -4,10 +4,10 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
     sync::mpsc,
-    time::Duration,
 };
 
 use crate::support::{Server, call, flatbed, storage};
+use flatbed_testkit::PATIENCE;
 use hyper::Method;
 
 /// Takes one request after the other on connections of their own: their heads and bodies.
@@ -53,7 +53,7 @@ async fn requests_and_transactions_come_as_spans() {
     assert_eq!(call(&mut connection, Method::GET, "/db/d", "").await.0, 200);
     // What has not been sent yet is sent at the end.
     assert!(server.stop());
-    let (head, body) = received.recv_timeout(Duration::from_secs(10)).expect("traces");
+    let (head, body) = received.recv_timeout(PATIENCE).expect("traces");
     assert!(head.starts_with("post /v1/traces ") && head.contains("x-key: k1"), "{head}");
     assert!(head.contains("content-type: application/x-protobuf"), "{head}");
     // A text stands in protobuf as it is.

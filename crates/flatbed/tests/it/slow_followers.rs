@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use crate::support::{Server, call, counters};
+use flatbed_testkit::{pass, until};
 use hyper::Method;
 
 const FOLLOWERS: usize = 100;
@@ -40,10 +42,10 @@ async fn a_backlog_takes_no_memory() {
     }
     let before = resident_bytes(&server);
     let late: Vec<_> = (0..FOLLOWERS / 2).map(|_| follow("0")).collect();
-    assert!(counters(&server, "flatbed_followers").await >= FOLLOWERS as f64);
+    until("all follow", async || counters(&server, "flatbed_followers").await >= FOLLOWERS as f64).await;
     let mut largest = 0;
     for _ in 0..20 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        pass(Duration::from_millis(50)).await;
         largest = largest.max(resident_bytes(&server));
     }
     let backlog = FOLLOWERS * DOCUMENTS * DOCUMENT_BYTES;

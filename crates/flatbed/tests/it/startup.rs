@@ -3,11 +3,11 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
+    process::Stdio,
 };
 
 use crate::support::{Server, call, counters, flatbed, lines, run, signal};
+use flatbed_testkit::{until, until_blocking};
 use hyper::Method;
 
 /// Runs `flatbed` with `arguments`, which must fail with one line on stderr that holds all of `parts`.
@@ -96,17 +96,9 @@ async fn an_embedded_cluster_file_names_a_directory_beside_it() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_for(|| directory.path().join("data").is_dir());
+    until_blocking("the directory is made", || directory.path().join("data").is_dir());
     signal(child.id(), "TERM");
     child.wait().unwrap();
-}
-
-fn wait_for(condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(30), "it does not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -185,24 +177,19 @@ async fn signals() {
     let _feed = lines(&server, "/db/_changes?feed=continuous&heartbeat=10000").await;
     assert!(server.stop(), "SIGTERM ends the server, with status 0, although a feed is open");
 
-    assert_eq!(Server::start(directory.path()).end(&["INT"]), Some(0), "so does SIGINT");
+    assert_eq!(Server::start(directory.path()).end("INT"), Some(0), "so does SIGINT");
 
     let server = Server::start(directory.path());
     let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
     request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{").unwrap();
-    let begun = Instant::now();
     // It, and the one that asks.
-    while counters(&server, "flatbed_requests_in_flight").await < 2.0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it is not under way");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let in_flight = async || counters(&server, "flatbed_requests_in_flight").await;
+    until("the request is under way", async || in_flight().await >= 2.0).await;
     signal(server.pid(), "TERM");
     // The first one has come once nobody is let in any more.
-    while std::net::TcpStream::connect(server.url.authority()).is_ok() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let code = server.end(&["TERM"]);
+    let lets_in = || std::net::TcpStream::connect(server.url.authority()).is_ok();
+    until("nobody is let in", async || !lets_in()).await;
+    let code = server.end("TERM");
     assert_eq!(code, Some(130), "a running request holds a first signal up, but not a second");
 }
 
@@ -216,7 +203,6 @@ fn logs_as_json() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_for(|| Command::new("sh").args(["-c", &format!("kill -0 {}", child.id())]).status().unwrap().success());
     let (mut stderr, mut text) = (BufReader::new(child.stderr.take().unwrap()), String::new());
     // It knows what to do about signals by then.
     while !text.contains("serving") {

@@ -8,6 +8,7 @@ use std::{
 };
 
 use flatbed_client::{Connection, Lines, Url};
+use flatbed_testkit::Faults;
 use hyper::Method;
 use serde_json::Value;
 
@@ -66,13 +67,9 @@ pub fn before() -> Option<PathBuf> {
     before.map(PathBuf::from)
 }
 
-/// The value of `FLATBED_FDB_BUGGIFY` for servers under faults: `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` of the
-/// environment, or `0.05,1,0.3`. `None` on a cluster, which does not know it.
+/// The value of `FLATBED_FDB_BUGGIFY` for servers under faults. `None` on a cluster, which does not know it.
 pub fn faults() -> Option<String> {
-    let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| "0.05,1,0.3".to_owned());
-    // Shown when the test fails.
-    println!("FLATBED_TEST_FAULTS={faults}");
-    std::env::var_os("FLATBED_CLUSTER_FILE").is_none().then_some(faults)
+    std::env::var_os("FLATBED_CLUSTER_FILE").is_none().then(Faults::text)
 }
 
 /// Runs `flatbed check` on `data`, whose server must be stopped.
@@ -148,15 +145,12 @@ impl Server {
 
     /// SIGTERM, and waits; true if the server ended with status 0.
     pub fn stop(self) -> bool {
-        self.end(&["TERM"]) == Some(0)
+        self.end("TERM") == Some(0)
     }
 
-    /// Sends signals by their names, a moment apart, and gives the status with which the server ends.
-    pub fn end(mut self, signals: &[&str]) -> Option<i32> {
-        for name in signals {
-            signal(self.pid(), name);
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
+    /// Sends a signal by its name, and returns the status with which the server ends.
+    pub fn end(mut self, name: &str) -> Option<i32> {
+        signal(self.pid(), name);
         self.child.wait().expect("the server ends").code()
     }
 

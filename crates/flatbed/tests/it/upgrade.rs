@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use crate::support::{Server, before, call, check, program, storage};
+use flatbed_testkit::{soon, until};
 use hyper::Method;
 use serde_json::Value;
 
@@ -63,16 +63,17 @@ async fn an_older_program_refuses_what_is_upgraded_while_it_serves() {
             tokio::spawn(async move { write(&older, writer, is_upgraded, count).await })
         })
         .collect();
-    while count.load(Ordering::SeqCst) < ENOUGH && !writers.iter().all(tokio::task::JoinHandle::is_finished) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("documents are written", async || {
+        count.load(Ordering::SeqCst) >= ENOUGH || writers.iter().all(tokio::task::JoinHandle::is_finished)
+    })
+    .await;
     assert!(!writers.iter().any(tokio::task::JoinHandle::is_finished), "the older one writes until then");
 
     let newer = Server::start(data);
     is_upgraded.store(true, Ordering::SeqCst);
     let mut written = Vec::new();
     for writer in writers {
-        let some = tokio::time::timeout(Duration::from_secs(60), writer).await.expect("refused").expect("a writer");
+        let some = soon(writer).await.expect("a writer");
         assert_eq!(some.refused.0, 503, "{}", some.refused.1);
         written.push(some);
     }

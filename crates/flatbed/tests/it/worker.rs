@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
+use flatbed_testkit::{until, until_wanted};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -18,21 +18,16 @@ fn start(data: &Path, files: &Path) -> Server {
 }
 
 /// Asks until it is as wanted.
-async fn until(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let mut last = Value::Null;
-    for _ in 0..600 {
-        last = call(&mut server.connect().await, Method::GET, path, "").await.1;
-        if wanted(&last) {
-            return last;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{path}: {last}");
+async fn until_answer(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    until_wanted(path, async || call(&mut server.connect().await, Method::GET, path, "").await.1, wanted).await
 }
 
 fn numbers(file: &Path) -> Vec<i64> {
+    // The job makes the file and the table when it begins.
+    if !file.exists() {
+        return Vec::new();
+    }
     let connection = rusqlite::Connection::open(file).unwrap();
-    // It is made when the job begins.
     let Ok(mut statement) = connection.prepare("SELECT n FROM t ORDER BY n") else { return Vec::new() };
     statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
@@ -42,8 +37,9 @@ async fn kills_lose_and_repeat_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (data, files) = (directory.path().join("data"), directory.path().join("files"));
     fs::create_dir(&files).unwrap();
+    let file = files.join("x.sqlite");
     let server = start(&data, &files);
-    until(&server, "/_worker", |answer| answer["db_name"] == "_worker").await;
+    until_answer(&server, "/_worker", |answer| answer["db_name"] == "_worker").await;
     let mut connection = server.connect().await;
     call(&mut connection, Method::PUT, "/db", "").await;
     // Each batch is a transaction of its own, so that kills fall between some.
@@ -68,22 +64,18 @@ async fn kills_lose_and_repeat_nothing() {
         let (status, _) =
             call(&mut connection, Method::POST, "/db/_bulk_docs", &json!({"docs": documents}).to_string()).await;
         assert_eq!(status, 201);
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        // In the midst of them.
+        let is_begun = async || numbers(&file).iter().any(|n| n / 500 == round);
+        until("some are delivered", is_begun).await;
         server.kill();
         server = start(&data, &files);
     }
-    until(&server, "/_worker/_api/jobs/j", |job| {
+    until_answer(&server, "/_worker/_api/jobs/j", |job| {
         job["state"] == "running" && job["lag"]["rows"] == 0 && job["epoch"].is_u64()
     })
     .await;
-    let file = files.join("x.sqlite");
-    for _ in 0..2_400 {
-        if numbers(&file) == (1_000..1_500).collect::<Vec<_>>() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(numbers(&file), (1_000..1_500).collect::<Vec<_>>());
+    let expected: Vec<i64> = (1_000..1_500).collect();
+    until_wanted("all are delivered", async || numbers(&file), |found| *found == expected).await;
     assert!(server.stop());
 }
 

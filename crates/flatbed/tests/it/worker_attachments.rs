@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_testkit::{until, until_wanted};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -136,13 +136,8 @@ fn in_file(file: &Path) -> BTreeMap<String, BTreeMap<String, Vec<u8>>> {
 
 async fn until_equal(server: &Server, stored: &Stored, file: &Path) {
     let source = at_source(server).await;
-    for _ in 0..6_000 {
-        if at_endpoint(stored).as_ref() == Some(&source) && in_file(file) == source {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("{source:?}\n{:?}\n{:?}", at_endpoint(stored), in_file(file));
+    let is_equal = async || at_endpoint(stored).as_ref() == Some(&source) && in_file(file) == source;
+    until("the targets have what the source has", is_equal).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,13 +173,9 @@ async fn targets_have_the_attachments_that_the_source_has() {
         job("f", "cloud", file, "inline"),
     ] {
         let path = format!("/_worker/job::{}", job["id"].as_str().unwrap());
-        for _ in 0..1_200 {
-            if call(&mut server.connect().await, Method::PUT, &path, &job.to_string()).await.0 == 201 {
-                break;
-            }
-            // The database is made when the server begins.
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
+        // The database is made when the server begins.
+        let put = async || call(&mut server.connect().await, Method::PUT, &path, &job.to_string()).await;
+        until_wanted("the job is written", put, |answer| answer.0 == 201).await;
     }
     let file = files.join("x.jsonl");
     until_equal(&server, &stored, &file).await;

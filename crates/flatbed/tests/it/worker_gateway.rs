@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flatbed_client::{Connection, Url};
+use flatbed_testkit::until_wanted;
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -74,13 +75,7 @@ async fn a_users_documents_come_and_go() {
         for (name, _) in jobs() {
             let wanted = if name == "channel" { of_channel } else { wanted };
             let file = files.join(format!("{name}.sqlite"));
-            for _ in 0..4_800 {
-                if rows(&file) == wanted {
-                    break;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-            assert_eq!(rows(&file), wanted, "{name}: {what}");
+            until_wanted(&format!("{name}: {what}"), async || rows(&file), |rows| rows == wanted).await;
         }
     };
     until("what was there", &["a1", "b1", "c1"], &["a1", "b1", "c1"]).await;

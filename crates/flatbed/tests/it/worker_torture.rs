@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flatbed_testkit::{PATIENCE, Random, length, number, seed};
 use hyper::Method;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -44,8 +45,8 @@ use crate::support::Server;
 use crate::worker_process::{Place, Worker};
 use endpoint::Endpoint;
 use lines::{LinesFile, Store};
-use model::{Documents, Random, Rows, add_rows, differences, is_heavy, is_unmappable};
-use processes::sleep;
+use model::{Documents, Rows, add_rows, differences, is_heavy, is_unmappable};
+use processes::pass;
 use source::{Place as InFeed, Source};
 use tables::Tables;
 use target::{Fault, Target, job_of};
@@ -59,15 +60,15 @@ const REPLAYS_MAX: u32 = 5;
 /// Documents of a request.
 const AT_ONCE: usize = 500;
 
-/// Seconds of changes and faults, where nothing is said, and before that of an endpoint that is away: as long as it takes until a lease
-/// tells of it.
+/// Seconds of changes and faults, where nothing is said.
 const SHORT: f64 = 6.5;
-const AWAY: Duration = Duration::from_secs(3);
 
-fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-}
+/// Looks at what is passed while an endpoint is away, and the pause between them: a lease tells of it meanwhile.
+const LOOKS: u32 = 20;
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pause between two looks at whether all is as it should be, at least.
+const SETTLE_PAUSE: Duration = Duration::from_millis(300);
 
 /// A disk of its own for files, where this may be had.
 struct Disk(Option<PathBuf>);
@@ -88,13 +89,13 @@ impl Disk {
         let Some(directory) = &self.0 else { return };
         let filler = directory.join("filler");
         while !is_over.load(Ordering::Relaxed) {
-            sleep(random.seconds(2.0, 8.0), is_over);
+            pass(random.seconds(2.0, 8.0), is_over);
             let mut file = fs::File::create(&filler).unwrap();
             for size in [1 << 20, 4 << 10, 1] {
                 let chunk = vec![0; size];
                 while file.write_all(&chunk).is_ok() {}
             }
-            sleep(random.seconds(0.5, 3.0), is_over);
+            pass(random.seconds(0.5, 3.0), is_over);
             fs::remove_file(&filler).unwrap();
         }
     }
@@ -158,7 +159,7 @@ impl Drop for Chaos {
 struct Torture {
     source: Source,
     targets: Vec<Arc<dyn Target>>,
-    /// Far beyond what anything here takes.
+    /// The limit for what is left to be done behind the end, far beyond what so many documents take.
     at_last: Duration,
 }
 
@@ -166,11 +167,11 @@ struct Torture {
 fn suffer(target: &dyn Target, source: &Source, mut random: Random, is_over: &AtomicBool, handle: &Handle) {
     let mut dropped = 0;
     while !target.faults().is_empty() {
-        sleep(random.seconds(0.3, 3.0), is_over);
+        pass(random.seconds(0.3, 3.0), is_over);
         if is_over.load(Ordering::Relaxed) {
             return;
         }
-        let fault = *random.one(target.faults());
+        let fault = *random.one_of(target.faults());
         if fault == Fault::Dropped {
             dropped += 1;
             if dropped > DROPPED_MAX {
@@ -179,7 +180,7 @@ fn suffer(target: &dyn Target, source: &Source, mut random: Random, is_over: &At
         }
         println!("{} suffers: {fault:?}", target.id());
         target.suffers(fault, true);
-        sleep(random.seconds(0.3, 5.0), is_over);
+        pass(random.seconds(0.3, 5.0), is_over);
         target.suffers(fault, false);
         if fault == Fault::Dropped {
             handle.block_on(source.reset(target.id()));
@@ -264,49 +265,45 @@ impl Torture {
         endpoint.suffers(Fault::Answers(503), true);
         let batch = documents.change(20);
         self.source.write(documents, &batch).await;
-        let begun = Instant::now();
-        while begun.elapsed() < AWAY {
+        for _ in 0..LOOKS {
             let passed = self.passed().await.unwrap_or_default();
             assert!(passed.is_empty(), "{}", passed.join("\n"));
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            flatbed_testkit::pass(LOOK_PAUSE).await;
         }
         endpoint.suffers(Fault::Answers(503), false);
     }
 
     /// Waits until all is as it should be.
     async fn settle(&self, is_mended: bool) {
-        let (begun, mut said) = (Instant::now(), Instant::now());
-        loop {
-            let looked = Instant::now();
-            let wrong = self.look(is_mended).await;
-            if wrong.is_empty() {
-                return;
-            }
-            if said.elapsed() > Duration::from_secs(20) {
-                println!("still: {}", wrong.join("\n"));
-                said = Instant::now();
-            }
-            if begun.elapsed() > self.at_last {
-                panic!("{}\n{:#}", wrong.join("\n"), self.source.jobs().await);
-            }
-            if is_mended {
-                for target in &self.targets {
-                    self.source.replay(target.id()).await;
+        let mut wrong = Vec::new();
+        let settled = async {
+            loop {
+                let looked = Instant::now();
+                wrong = self.look(is_mended).await;
+                if wrong.is_empty() {
+                    return;
                 }
+                if is_mended {
+                    for target in &self.targets {
+                        self.source.replay(target.id()).await;
+                    }
+                }
+                // Many documents are not looked at all the time.
+                flatbed_testkit::pass(looked.elapsed().max(SETTLE_PAUSE)).await;
             }
-            tokio::time::sleep(looked.elapsed().max(Duration::from_millis(300))).await;
+        };
+        if tokio::time::timeout(self.at_last, settled).await.is_err() {
+            panic!("{}\n{:#}", wrong.join("\n"), self.source.jobs().await);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_have_what_the_source_has() {
-    let seconds = number::<f64>("FLATBED_TEST_SECONDS");
-    let is_long = seconds.is_some();
+    let is_long = number::<f64>("FLATBED_TEST_SECONDS").is_some();
     let count = number("FLATBED_TEST_DOCUMENTS").unwrap_or(300);
-    let seed = number("FLATBED_TEST_SEED").unwrap_or(1_u64);
-    println!("FLATBED_TEST_SEED={seed}");
-    let random = |number: u64| Random::new(seed.wrapping_add(number.wrapping_mul(0x1234_5678_9abc_def1)));
+    let seed = seed(1);
+    let random = |number: u64| Random(seed.wrapping_add(number.wrapping_mul(0x1234_5678_9abc_def1)));
 
     let place = Arc::new(Place::new());
     fs::write(place.path("secrets/sql"), servers::PASSWORD).unwrap();
@@ -327,7 +324,7 @@ async fn targets_have_what_the_source_has() {
     let server = place.server(&["--log-level", "warn"]);
     let address = server.url.authority();
     let source = Source { url: server.url.clone() };
-    let at_last = Duration::from_secs(300 + count as u64 / 20);
+    let at_last = 2 * PATIENCE + Duration::from_secs(count as u64 / 20);
     let torture = Torture { source: source.clone(), targets, at_last };
 
     let mut documents = Documents::new(count, random(0));
@@ -365,13 +362,13 @@ async fn targets_have_what_the_source_has() {
     }
 
     let mut own = random(3);
-    let until = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(SHORT));
+    let end = Instant::now() + length(SHORT);
     let (mut replays, mut looks, mut looked) = (0, 0, Instant::now());
-    while Instant::now() < until {
-        let count = 1 + own.below(50);
+    while Instant::now() < end {
+        let count = 1 + own.index(50);
         let batch = documents.change(count);
         source.write(&mut documents, &batch).await;
-        tokio::time::sleep(own.seconds(0.0, 0.2)).await;
+        flatbed_testkit::pass(own.seconds(0.0, 0.2)).await;
         if !is_long && looked.elapsed() > Duration::from_millis(300) {
             let passed = torture.passed().await;
             looks += u32::from(passed.is_some());
@@ -379,9 +376,9 @@ async fn targets_have_what_the_source_has() {
             assert!(passed.is_empty(), "{}", passed.join("\n"));
             looked = Instant::now();
         }
-        if own.below(50) == 0 && replays < REPLAYS_MAX {
+        if own.one_in(50) && replays < REPLAYS_MAX {
             replays += 1;
-            source.replay(own.one(&torture.targets).id()).await;
+            source.replay(own.one_of(&torture.targets).id()).await;
         }
     }
     println!("looked {looks} times at what is passed");

@@ -5,6 +5,10 @@
 use std::time::{Duration, Instant};
 
 use flatbed_javascript::{Design, Error, List, Result, Runner, RunnerOptions};
+use flatbed_testkit::{PATIENCE, pass, soon};
+
+/// A list that waits longer for rows is over.
+const LIST_WAIT: Duration = Duration::from_secs(10);
 
 fn runner() -> Runner {
     Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..RunnerOptions::default() }).expect("threads")
@@ -282,7 +286,9 @@ async fn lists_stream() {
         let text = list.next().await.expect("a part").text;
         assert!((60_000..80_000).contains(&text.len()), "{}", text.len());
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    pass(Duration::from_millis(50)).await;
+    let text = list.next().await.expect("a part").text;
+    assert!((60_000..80_000).contains(&text.len()), "{}", text.len());
     drop(list);
     // Before its first row it may send so much.
     let (_, _, error) = self::list("function(head,req){for(;;)send('x'.repeat(1000))}", "{}", "{}", &[]).await;
@@ -292,10 +298,11 @@ async fn lists_stream() {
 /// Lists that wait for their clients hold their threads alone, and end with them; those that run hold no other's for long.
 #[tokio::test]
 async fn lists_do_not_keep_others_waiting() {
-    let runner =
-        Runner::new(RunnerOptions { batch_max: Duration::from_secs(20), ..RunnerOptions::default() }).expect("threads");
+    // One that is kept waiting by an endless list is kept waiting for ever.
+    let options = RunnerOptions { batch_max: 10 * PATIENCE, wait_max: PATIENCE, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
     let waits = design("lists", "function(head,req){while(getRow());return 'end'}");
-    let mut waiting = Vec::new();
+    let (mut waiting, begun) = (Vec::new(), Instant::now());
     for _ in 0..4 {
         let mut list = runner.list(&waits, runner.caller(), "f", "{}", "{}");
         assert!(list.next().await.expect("a part").wants_rows);
@@ -313,15 +320,14 @@ async fn lists_do_not_keep_others_waiting() {
         spinning.spawn(async move { runner.list(&endless, runner.caller(), "f", "{}", "{}").next().await });
     }
     for _ in 0..10 {
-        let begun = Instant::now();
         let mut list = runner.list(&quick, runner.caller(), "f", "{}", "{}");
-        assert_eq!(run(&mut list, &[]).await.1, "x");
-        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        assert_eq!(soon(run(&mut list, &[])).await.1, "x");
     }
-    // They are as they were.
+    // They are as they were, unless the machine was too slow.
     for mut list in waiting {
         list.feed(Some(ROWS.to_owned()));
-        assert_eq!(run(&mut list, &[]).await.1, "end");
+        let text = soon(run(&mut list, &[])).await.1;
+        assert!(text == "end" || Instant::now() > begun + LIST_WAIT, "{text}");
     }
     spinning.abort_all();
 }
@@ -329,17 +335,14 @@ async fn lists_do_not_keep_others_waiting() {
 /// Clients that take nothing hold lists' places for a second where others want them.
 #[tokio::test]
 async fn idle_clients_lose_their_lists_to_others() {
-    let wait_max = Duration::from_secs(60);
-    let options = RunnerOptions { threads: 1, map_threads: 1, wait_max, ..RunnerOptions::default() };
+    let options = RunnerOptions { threads: 1, map_threads: 1, wait_max: PATIENCE, ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("threads");
     let source = "function(head,req){while(getRow());return 'end'}";
-    let mut idle = Vec::new();
+    let (mut idle, begun) = (Vec::new(), Instant::now());
     for n in 0..40 {
         let design = Design::new(format!("db/{n}"), design("lists", source).text().to_owned());
         let mut list = runner.list(&design, runner.caller(), "f", "{}", "{}");
-        let begun = Instant::now();
-        assert!(list.next().await.expect("a part").wants_rows);
-        assert!(begun.elapsed() < Duration::from_secs(30), "{n}: {:?}", begun.elapsed());
+        assert!(soon(list.next()).await.expect("a part").wants_rows);
         idle.push(list);
     }
     let mut gone = 0;
@@ -347,5 +350,6 @@ async fn idle_clients_lose_their_lists_to_others() {
         list.feed(None);
         gone += usize::from(run(list, &[]).await.2.is_some());
     }
-    assert!((20..=32).contains(&gone), "{gone}");
+    // No more than others need, unless they have waited for too long.
+    assert!(gone >= 20 && (gone <= 32 || Instant::now() > begun + LIST_WAIT), "{gone}");
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use flatbed_jobs::Backoff;
-use tokio::time::Instant;
 
 use crate::actor::ServerActor;
 use crate::background::list::{self, Entry};
@@ -43,7 +42,7 @@ pub(super) enum Outcome {
 
 /// Does what is due, for about `turn` where it takes long.
 pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn: Duration) -> Result<Outcome> {
-    let (inner, name) = (&layer.inner, entry.key.name.as_str());
+    let (inner, clock, name) = (&layer.inner, layer.clock(), entry.key.name.as_str());
     Ok(match Kind::of(entry.key.kind) {
         Some(Kind::Superseded) => match compact::is_due(inner, name).await? {
             true => Outcome::Due(due::key_of(Kind::Compaction, name, 0)),
@@ -53,11 +52,11 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
         Some(Kind::Indexes) => of_part(builder::build(inner, name, turn).await?),
         Some(Kind::Uploads) => {
             let broken_after = inner.options.uploads_broken_after;
-            let swept = staging::sweep_database(inner, name, broken_after, Some(Instant::now() + turn)).await?;
+            let swept = staging::sweep_database(inner, name, broken_after, Some(clock.now() + turn)).await?;
             if swept.is_over {
                 return Ok(Outcome::Unfinished);
             }
-            let released = swept.is_released_left.then(|| due::after_ms(RELEASED_LEFT_FOR_MS));
+            let released = swept.is_released_left.then(|| due::after_ms(clock, RELEASED_LEFT_FOR_MS));
             let broken_after = u64::try_from(broken_after.as_millis()).unwrap_or(u64::MAX);
             let oldest = swept.oldest_ms.map(|since| due::rounded_ms(since.saturating_add(broken_after)));
             match released.into_iter().chain(oldest).min() {
@@ -68,7 +67,7 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
         Some(Kind::Marks) => {
             sweeper::sweep_marks(inner, KEPT_FOR).await?;
             match sweeper::are_marks_left(inner).await? {
-                true => Outcome::Due(due::key_of(Kind::Marks, name, due::after_ms(KEPT_FOR.as_millis() as u64))),
+                true => Outcome::Due(due::key_of(Kind::Marks, name, due::after_ms(clock, KEPT_FOR.as_millis() as u64))),
                 false => Outcome::Done,
             }
         }
@@ -87,9 +86,9 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
             false => Outcome::Unfinished,
         },
         Some(Kind::Expiry) => of_part(Some(expire(&layer.database(name, actor.clone()), turn).await?)),
-        Some(Kind::Principals) => match sweep::sweep(inner, name, Instant::now() + turn).await? {
+        Some(Kind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,
-            Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(KEPT_FOR_MS))),
+            Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(clock, KEPT_FOR_MS))),
             Swept::Unfinished => Outcome::Unfinished,
         },
         Some(Kind::Survey) => {

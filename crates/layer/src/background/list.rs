@@ -11,7 +11,6 @@ use crate::layer::Inner;
 use crate::lease;
 use crate::store::due;
 use crate::store::keys::{DueKey, KeyRange};
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -40,7 +39,7 @@ pub(super) struct Found {
 
 /// What is due by now, or some time `ahead` of it. Where that is much, some of it from slice `from` on.
 pub(super) async fn look(inner: &Inner, ahead: Duration, from: u8) -> Result<Found> {
-    let until_ms = now_ms().saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX));
+    let until_ms = inner.clock.unix_ms().saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX));
     transaction::read(&inner.db, &inner.metrics, &mut Look { inner, until_ms, from }).await
 }
 
@@ -98,7 +97,7 @@ impl Look<'_> {
 
 /// Writes what this process has noted.
 pub(super) async fn write_noted(inner: &Inner) -> Result<()> {
-    let noted = inner.due.take(u64::try_from(sweeper::KEPT_FOR.as_millis()).unwrap_or(u64::MAX));
+    let noted = inner.due.take(&inner.clock, u64::try_from(sweeper::KEPT_FOR.as_millis()).unwrap_or(u64::MAX));
     let written = write(inner, &noted).await;
     if written.is_err() {
         inner.due.put_back(noted);

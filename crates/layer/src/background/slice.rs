@@ -20,7 +20,6 @@ use crate::error::Error;
 use crate::layer::Layer;
 use crate::store::due;
 use crate::store::keys::DueKey;
-use crate::store::once::now_ms;
 use crate::store::waits;
 
 /// Pieces of work that are under way at once in a slice: one that takes long does not hold up the others.
@@ -104,8 +103,8 @@ impl Slice {
             options: worker.options.clone(),
             stop: worker.status.stopping(),
             id: slice.to_string(),
-            status: Status::new(),
-            begun: Instant::now(),
+            status: Status::new(worker.layer.clock()),
+            begun: worker.layer.clock().now(),
             are_others_waiting: Arc::clone(&worker.are_some_waiting),
             queue: Mutex::new(queue),
             more: Notify::new(),
@@ -128,7 +127,7 @@ impl Slice {
     /// Whether what is not through waits for the slice's next turn.
     fn is_over(&self) -> bool {
         let turns = if self.are_others_waiting.load(Ordering::Relaxed) { 1 } else { TURNS };
-        self.layer.inner.is_closing() || self.begun.elapsed() >= self.options.turn * turns
+        self.layer.inner.is_closing() || self.layer.clock().since(self.begun) >= self.options.turn * turns
     }
 
     /// Whether something was added when it was about to end, and is still due.
@@ -261,7 +260,7 @@ async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
     let failures = entry.due.failures.saturating_add(1);
     let pause = u64::try_from(kinds::rest(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
     // Rounded up, so that what fails again and again, and is noted again and again, is a few entries.
-    let at_ms = due::rounded_to(now_ms().saturating_add(pause), pause / 4);
+    let at_ms = due::rounded_to(inner.clock.unix_ms().saturating_add(pause), pause / 4);
     let next = DueKey { at_ms, ..entry.key.clone() };
     if let Err(error) = list::settle(inner, entry, Some((next, failures))).await {
         tracing::debug!(%error, "work that failed could not be put off");
@@ -274,13 +273,15 @@ mod tests {
 
     use super::*;
     use crate::background::Background;
-    use crate::fenced::layer;
+    use crate::fenced::{layer, layer_at};
     use crate::layer::Inner;
     use crate::store::due::{Kind, key_of, slice_of};
     use crate::store::proto;
     use crate::store::transaction::Transaction;
     use crate::{Authority, CreateOptions, Database, Edit};
+    use flatbed_clock::ManualClock;
     use flatbed_flatten::json::{Limits, parse};
+    use flatbed_testkit::until;
 
     fn hasty() -> BackgroundOptions {
         BackgroundOptions {
@@ -331,18 +332,9 @@ mod tests {
         compactions.map(|(_, row)| proto::Due::decode(row.value()).unwrap().failures).collect()
     }
 
-    async fn soon(what: impl AsyncFn() -> bool) {
-        let until = async {
-            while !what().await {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), until).await.expect("it takes too long");
-    }
-
     #[tokio::test]
     async fn what_takes_long_holds_up_neither_its_slice_nor_others() {
-        let (layer, authority, _directory) = layer().await;
+        let (layer, authority, _storage) = layer().await;
         let name = |is_same| {
             let mut names = (0..).map(|number| format!("small{number}"));
             names.find(|name| (slice_of(name) == slice_of("db")) == is_same).expect("one of them")
@@ -369,10 +361,10 @@ mod tests {
         let background = background(&layer, &authority, hasty());
         background.start();
         let is_compacting = || layer.compactions().iter().any(|running| running.database == "db");
-        soon(async || is_compacting()).await;
+        until("the compaction has begun", async || is_compacting()).await;
         for db in small {
             db.compact().await.unwrap();
-            soon(async || db.info().await.unwrap().superseded_size_bytes == 0).await;
+            until("it is compacted", async || db.info().await.unwrap().superseded_size_bytes == 0).await;
         }
         assert!(is_compacting());
         drop(background);
@@ -400,7 +392,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_fails_again_and_again_is_a_few_entries() {
-        let (layer, authority, _directory) = layer().await;
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = layer_at(&manual).await;
         let db = layer.database("db", authority.for_job("test"));
         change_record(&db, |_| vec![255]).await;
         let once = background(&layer, &authority, hasty());
@@ -419,7 +412,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_this_process_is_at_is_not_taken_for_done() {
-        let (layer, authority, _directory) = layer().await;
+        let (layer, authority, _storage) = layer().await;
         let db = layer.database("db", authority.for_job("test"));
         supersede(&db, "d").await;
         db.compact().await.unwrap();

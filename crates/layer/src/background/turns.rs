@@ -10,7 +10,6 @@ use std::sync::{Arc, PoisonError};
 use flatbed_jobs::{Backoff, Claim, try_lead};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::time::Instant;
 
 use crate::background::list::{self, Entry, Found};
 use crate::background::slice::Slice;
@@ -52,12 +51,12 @@ impl<'a> Turns<'a> {
         let (worker, inner) = (self.worker, &self.worker.layer.inner);
         list::write_noted(inner).await?;
         let Found { slices: found, leases } = list::look(inner, worker.options.ahead, drawn()).await?;
-        let now = Instant::now();
+        let now = inner.clock.now();
         let mut claims = worker.claims.lock().unwrap_or_else(PoisonError::into_inner);
         // Of each that has a lease it is known how long that has stood still: where much is due not all of it is seen each time.
         claims.retain(|slice, _| found.contains_key(slice) || leases.contains_key(slice));
         for slice in found.keys().chain(leases.keys()) {
-            let new = || Arc::new(Claim::new(worker.owner, worker.options.silence_max));
+            let new = || Arc::new(Claim::new(worker.owner, worker.options.silence_max, &inner.clock));
             claims.entry(*slice).or_insert_with(new).note(leases.get(slice).cloned(), now);
         }
         (self.is_left, self.came_late) = (false, false);

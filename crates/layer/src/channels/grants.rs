@@ -18,7 +18,6 @@ use crate::error::Result;
 use crate::held::Reading;
 use crate::instance::Instance;
 use crate::store::keys::{Keys, pack_principal};
-use crate::store::once::now_ms;
 use crate::store::transaction::{Quiet, Transaction, conflict_with};
 
 /// The place of a transaction's versionstamp, with the least user version: what a transaction gives is had before whatever else it
@@ -146,7 +145,7 @@ impl Shared {
         if !changed.is_empty() {
             sweep::note(trx, instance)?;
         }
-        let at_ms = now_ms();
+        let at_ms = trx.clock().unix_ms();
         for (number, (kind, name)) in changed.iter().enumerate() {
             let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
             // Who writes by what they have has it as a read conflict.

@@ -1,9 +1,10 @@
 //! Whether somebody sees still what they were shown: for answers that go on after what is in them was judged.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use tokio::time::Instant;
 
 use crate::asker::Asker;
 use crate::channels::holding::Holding;

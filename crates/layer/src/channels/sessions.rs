@@ -17,7 +17,7 @@ use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::SESSION_HASH_BYTES;
-use crate::store::once::{Once, now_ms};
+use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -200,7 +200,7 @@ impl Operation for Change<'_> {
                 trx.clear(&key);
                 // Whoever goes on by it hears so, as of other changes of the user.
                 let session = proto::GatewaySession::decode(&*bytes)?;
-                grants::note_changed(trx, &instance, 0, (Kind::User, &session.name), now_ms())?;
+                grants::note_changed(trx, &instance, 0, (Kind::User, &session.name), trx.clock().unix_ms())?;
                 sweep::note(trx, &instance)?;
             }
             Some(ends_at_ms) => {

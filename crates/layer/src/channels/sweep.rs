@@ -8,7 +8,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
 use crate::store::keys::changed_principal_at;
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -31,12 +30,12 @@ pub(crate) enum Swept {
 
 /// Notes in a transaction that a database is to be swept, an hour later.
 pub(super) fn note(trx: &Transaction, instance: &Instance) -> Result<()> {
-    due::mark(trx, &instance.root, Kind::Principals, &instance.name, due::after_ms(KEPT_FOR_MS))
+    due::mark(trx, &instance.root, Kind::Principals, &instance.name, due::after_ms(trx.clock(), KEPT_FOR_MS))
 }
 
 /// Sweeps a database, until then.
 pub(crate) async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<Swept> {
-    sweep_as_of(inner, name, now_ms(), until).await
+    sweep_as_of(inner, name, inner.clock.unix_ms(), until).await
 }
 
 pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: Instant) -> Result<Swept> {
@@ -50,7 +49,7 @@ pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: I
             };
             is_left |= found.is_left;
             let Some(behind) = found.behind else { break };
-            if Instant::now() >= until {
+            if inner.clock.now() >= until {
                 return Ok(Swept::Unfinished);
             }
             page.behind = behind;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flatbed_channels::{Given, Grant, Grantee, Kind};
+use flatbed_testkit::Storage;
 
 use crate::channels::holding::Holding;
 use crate::channels::sweep::{Swept, sweep_as_of};
@@ -39,13 +40,13 @@ async fn give_channels(db: &Database) {
 }
 
 /// The same store at two servers; the database `db` has channels.
-async fn two_servers() -> ([(Layer, Database); 2], Option<tempfile::TempDir>) {
-    let (one, authority, directory) = layer().await;
+async fn two_servers() -> ([(Layer, Database); 2], Storage) {
+    let (one, authority, storage) = layer().await;
     let options = LayerOptions { root: one.inner.options.root.clone(), ..LayerOptions::default() };
     let (two, its) = Layer::open(Arc::clone(&one.inner.db), options, None).await.unwrap();
     let (here, there) = (one.database("db", authority.for_job("test")), two.database("db", its.for_job("test")));
     give_channels(&here).await;
-    ([(one, here), (two, there)], directory)
+    ([(one, here), (two, there)], storage)
 }
 
 fn user(name: &str) -> PrincipalWrite {
@@ -100,7 +101,7 @@ async fn document(db: &Database, id: &str, grants: &[&Grant]) {
 
 #[tokio::test]
 async fn what_is_lost_is_lost_at_once_at_the_other_server() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let [(_, here), (_, there)] = &servers;
     let anna = asker("anna");
     assert!(!held_at(there, &anna).await.is_there && channels_of(&*held_at(there, &anna).await).is_empty());
@@ -139,7 +140,7 @@ async fn what_is_lost_is_lost_at_once_at_the_other_server() {
 
 #[tokio::test]
 async fn an_account_is_the_user_that_is_tied_to_it() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
     let account = |name: &str, is_member| Asker::Account { name: name.into(), is_member };
     let held = async |asker: Asker| channels_of(&*held_at(db, &asker).await);
@@ -169,7 +170,7 @@ async fn an_account_is_the_user_that_is_tied_to_it() {
 
 #[tokio::test]
 async fn principals_are_made_shown_and_listed() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
     assert_eq!(db.principals(Kind::User, None).await.unwrap(), Vec::<String>::new());
     let nameless = PrincipalWrite { signs_in: None, ..user("anna") };
@@ -234,7 +235,7 @@ async fn principals_are_made_shown_and_listed() {
 /// Who gives what is given already conflicts with nobody; a last one that goes and a first one that comes do.
 #[tokio::test]
 async fn grants_conflict_where_one_changes_what_the_other_rests_on() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
     let inner = &db.inner;
     let [news, other] = ["news", "other"].map(|channel| grant("role:all", channel, false));
@@ -277,7 +278,7 @@ async fn grants_conflict_where_one_changes_what_the_other_rests_on() {
 /// Who has been judged by what they had then does not write behind a change of it.
 #[tokio::test]
 async fn a_writer_is_fenced_by_versions() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let [(_, here), (_, there)] = &servers;
     let inner = &here.inner;
     here.put_principal(&PrincipalWrite { admin_roles: names(&["staff"]), ..user("anna") }).await.unwrap();
@@ -311,7 +312,7 @@ async fn a_writer_is_fenced_by_versions() {
 
 #[tokio::test]
 async fn sessions_are_of_a_database_and_of_a_generation() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let [(_, here), (other, there)] = &servers;
     let hash = [7; 20];
     let session = PrincipalSession { name: "anna".into(), generation: 1, ends_at_ms: 5, lasts_ms: 9 };
@@ -348,10 +349,10 @@ async fn sessions_are_of_a_database_and_of_a_generation() {
 
 #[tokio::test]
 async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
     db.put_principal(&user("anna")).await.unwrap();
-    let now_ms = crate::store::once::now_ms();
+    let now_ms = db.inner.clock.unix_ms();
     for (number, ends_at_ms) in [(1, 1), (2, now_ms - 1), (3, now_ms + 3_600_000)] {
         let session = PrincipalSession { name: "anna".into(), generation: 1, ends_at_ms, lasts_ms: 1 };
         assert!(db.begin_principal_session(&[number; 20], &session).await.unwrap());
@@ -380,7 +381,7 @@ async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
 /// Who goes on for long hears of users who changed and sessions that ended, at any server, by a range of each database.
 #[tokio::test]
 async fn a_look_finds_which_users_have_changed() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let [(_, here), (other, there)] = &servers;
     let mut place = None;
     let mut look = async || {
@@ -422,7 +423,7 @@ async fn a_look_finds_which_users_have_changed() {
 /// account.
 #[tokio::test]
 async fn who_has_written_is_one_person() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
     let account = Asker::Account { name: "anna".into(), is_member: true };
     let writer = async |asker: &Asker| asker.writer(&*held_at(db, asker).await);
@@ -448,7 +449,7 @@ async fn who_has_written_is_one_person() {
 /// What an administrator changes is a change of the database, of one in which nothing has been written, too.
 #[tokio::test]
 async fn principals_leave_nothing_to_complain_of() {
-    let (servers, _directory) = two_servers().await;
+    let (servers, _storage) = two_servers().await;
     let [(layer, db), _] = &servers;
     let clean = async |what: &str| {
         let report = crate::check::check_namespaces(layer).await.unwrap();

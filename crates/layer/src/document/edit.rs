@@ -1,9 +1,9 @@
 //! Documents as they come in and go out.
 
 use std::borrow::Cow;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use flatbed_channels::Expiry;
+use flatbed_clock::Clock;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
 
@@ -59,9 +59,11 @@ impl<'a> EditParts<'a> {
     /// Takes a parsed document apart as CouchDB does: what it writes into answers (`_revs_info`, `_conflicts`, ...) is
     /// dropped, any other name that begins with an underscore is refused.
     ///
+    /// An end that is given in seconds from now counts from `clock`'s present.
+    ///
     /// # Errors
     /// [`Refusal::InvalidDocument`], [`Refusal::InvalidRevision`].
-    pub fn from_json(value: Value<'a>) -> Result<Self, Refusal> {
+    pub fn from_json(value: Value<'a>, clock: &Clock) -> Result<Self, Refusal> {
         let Value::Object(all) = value else {
             return Err(Refusal::invalid(Invalid::Document, "Document must be a JSON object"));
         };
@@ -88,7 +90,7 @@ impl<'a> EditParts<'a> {
                 ("_rev", _) => return Err(Refusal::InvalidRevision),
                 ("_deleted", Value::Bool(deleted)) => parts.deleted = deleted,
                 ("_exp", value) => {
-                    let expiry = Expiry::parse(&value, now_s());
+                    let expiry = Expiry::parse(&value, clock.unix_seconds());
                     parts.expiry = Some(expiry.map_err(|error| Refusal::invalid(Invalid::Member, error.to_string()))?);
                 }
                 ("_revisions", value @ Value::Object(_)) => parts.revisions = Some(value),
@@ -111,11 +113,6 @@ impl<'a> EditParts<'a> {
         parts.body = Value::Object(members);
         Ok(parts)
     }
-}
-
-/// The present, in seconds of Unix time.
-pub(crate) fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Checks a document id as CouchDB does: not empty, no leading underscore but in `_design/...` (and `_local/...`, which

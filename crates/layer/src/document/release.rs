@@ -46,7 +46,7 @@ type Digests = HashSet<[u8; 32]>;
 
 /// Puts a list into the queue. The transaction takes it away from its document.
 pub(crate) fn put(trx: &Transaction, instance: &Instance, id: &str, list: &[u8]) -> Result<()> {
-    let at_ms = due::after_ms(LEFT_FOR_MS);
+    let at_ms = due::after_ms(trx.clock(), LEFT_FOR_MS);
     due::mark(trx, &instance.root, Kind::Uploads, &instance.name, at_ms)?;
     Quiet(trx).set(&instance.keys.released(id, &random_id()?), list)
 }
@@ -79,7 +79,7 @@ pub(crate) async fn drain_until(
         }
         freed += free_all(inner, instance, &entries).await?;
         range.begin = entries.behind;
-        if until.is_some_and(|until| Instant::now() >= until) {
+        if until.is_some_and(|until| inner.clock.now() >= until) {
             return Ok((freed, false));
         }
     }
@@ -264,7 +264,7 @@ mod tests {
     /// Its lists take more than an edit reads, so what each one trims goes to the queue.
     #[tokio::test]
     async fn one_walk_through_a_documents_lists_is_for_all_that_left_it() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         db.set_revs_limit(100).await.unwrap();
         let mut parent = None;
         for number in 0..130_u64 {

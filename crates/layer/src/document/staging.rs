@@ -19,7 +19,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
 use crate::store::keys::Keys;
-use crate::store::once::{now_ms, random_id};
+use crate::store::once::random_id;
 use crate::store::proto;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
@@ -37,7 +37,7 @@ const LISTED_AT_ONCE: usize = if cfg!(test) { 5 } else { 1_000 };
 pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut Prepared) -> Result<bool> {
     let (inner, actor) = (&*database.inner, database.actor());
     let blob_id = random_id()?.to_vec();
-    let created_at_ms = now_ms();
+    let created_at_ms = inner.clock.unix_ms();
     let prefix_bytes = instance.keys.blob(&blob_id).len();
     let mut rest = body.rows.as_slice();
     let mut is_first = true;
@@ -68,7 +68,7 @@ pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut P
 
 /// In a transaction that writes first rows of blobs: those that nobody takes are to be swept.
 pub(crate) fn note(trx: &Transaction, inner: &Inner, instance: &Instance) -> Result<()> {
-    let at_ms = due::after_ms(inner.options.uploads_broken_after.as_millis() as u64);
+    let at_ms = due::after_ms(trx.clock(), inner.options.uploads_broken_after.as_millis() as u64);
     due::mark(trx, &inner.keys, Kind::Uploads, &instance.name, at_ms)
 }
 
@@ -167,7 +167,7 @@ pub(crate) async fn renew(inner: &Inner, instance: &Instance, blob_ids: &[&[u8]]
         }
     }
     for blob_ids in blob_ids.chunks(RENEWED_AT_ONCE) {
-        let mut renew = Renew { inner, instance, blob_ids, now_ms: now_ms() };
+        let mut renew = Renew { inner, instance, blob_ids, now_ms: inner.clock.unix_ms() };
         transaction::write(&inner.db, &inner.metrics, &mut renew).await?;
     }
     Ok(())
@@ -262,8 +262,8 @@ pub(crate) async fn sweep_database(
     broken_after: Duration,
     until: Option<Instant>,
 ) -> Result<Swept> {
-    let is_over = || until.is_some_and(|until| Instant::now() >= until);
-    let older_than_ms = now_ms().saturating_sub(broken_after.as_millis() as u64);
+    let is_over = || until.is_some_and(|until| inner.clock.now() >= until);
+    let older_than_ms = inner.clock.unix_ms().saturating_sub(broken_after.as_millis() as u64);
     let mut list = ListStaged { inner, name, after: None };
     let (instance, mut staged, mut last) = transaction::read(&inner.db, &inner.metrics, &mut list).await?;
     let mut swept = Swept::default();
@@ -322,7 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_renewed_while_it_is_swept_is_looked_at_again() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let instance = instance_of(&db.inner, &db.name).await.unwrap();
         let stage = async |blob_id: &[u8], created_at_ms| {
             let (inner, instance, rows) = (&db.inner, &*instance, &[(vec![1], vec![2])]);
@@ -344,13 +344,13 @@ mod tests {
 
     #[tokio::test]
     async fn any_number_of_blobs_is_swept() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let instance = instance_of(&db.inner, &db.name).await.unwrap();
-        let blobs = 3 * LISTED_AT_ONCE as u64 + 1;
+        let (blobs, now_ms) = (3 * LISTED_AT_ONCE as u64 + 1, db.inner.clock.unix_ms());
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         for number in 1..=blobs {
             // One is not broken yet.
-            begin(&trx, &instance.keys, &number.to_be_bytes(), if number == blobs { now_ms() } else { number });
+            begin(&trx, &instance.keys, &number.to_be_bytes(), if number == blobs { now_ms } else { number });
         }
         trx.commit().await.unwrap();
         let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60), Some(Instant::now())).await.unwrap();

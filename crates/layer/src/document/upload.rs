@@ -2,20 +2,21 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flate2::write::MultiGzDecoder;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
 use md5::{Digest, Md5};
 use sha2::Sha256;
+use tokio::time::Instant;
 
 use crate::actor::Actor;
 use crate::document::staging::{self, Stage};
 use crate::error::{Error, Refusal, Result};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
-use crate::store::once::{now_ms, random_id};
+use crate::store::once::random_id;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Bytes of one chunk, the value of one key.
@@ -92,7 +93,7 @@ pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Acto
             bytes <= STAGED_BYTES_MAX
         };
         let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-        let mut stage = StageSmall { inner, instance, actor, data: now, created_at_ms: now_ms() };
+        let mut stage = StageSmall { inner, instance, actor, data: now, created_at_ms: inner.clock.unix_ms() };
         transaction::write(&inner.db, &inner.metrics, &mut stage).await?;
         rest = later;
     }
@@ -198,6 +199,7 @@ impl Upload {
         } else {
             Coder::Identity
         };
+        let staged_at = inner.clock.now();
         Ok(Upload {
             inner,
             instance,
@@ -207,7 +209,7 @@ impl Upload {
             pending: Vec::new(),
             chunks: 0,
             is_staged: false,
-            staged_at: Instant::now(),
+            staged_at,
             digest: Sha256::new(),
             md5: Md5::new(),
             sent_md5: Md5::new(),
@@ -242,14 +244,15 @@ impl Upload {
         while self.pending.len() >= CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE {
             self.stage(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE).await?;
         }
-        if self.pending.len() >= CHUNK_BYTES && self.staged_at.elapsed() > SLOW {
+        if self.pending.len() >= CHUNK_BYTES && self.inner.clock.since(self.staged_at) > SLOW {
             // It would lie in memory for long until there is more.
             self.stage(self.pending.len() / CHUNK_BYTES * CHUNK_BYTES).await?;
         }
-        if self.is_staged && self.staged_at.elapsed() > self.inner.options.uploads_broken_after / 4 {
+        let quiet = self.inner.clock.since(self.staged_at);
+        if self.is_staged && quiet > self.inner.options.uploads_broken_after / 4 {
             // Too little comes for another part, but something does.
             staging::renew(&self.inner, &self.instance, &[&self.blob_id]).await?;
-            self.staged_at = Instant::now();
+            self.staged_at = self.inner.clock.now();
         }
         Ok(())
     }
@@ -335,7 +338,7 @@ impl Upload {
             actor: &self.actor,
             blob_id: &self.blob_id,
             // A slow upload is not a broken one.
-            created_at_ms: now_ms(),
+            created_at_ms: self.inner.clock.unix_ms(),
             rows: &rows,
             is_first: !self.is_staged,
             touches: true,
@@ -344,7 +347,7 @@ impl Upload {
             return Err(Refusal::UploadSwept.into());
         }
         self.is_staged = true;
-        self.staged_at = Instant::now();
+        self.staged_at = self.inner.clock.now();
         Ok(())
     }
 }

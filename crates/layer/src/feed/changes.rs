@@ -1,7 +1,7 @@
 //! Following a database's changes in the order of commits.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_metrics::Held;
@@ -106,12 +106,13 @@ impl Changes {
             return Ok(page);
         }
         let (extras, limit) = (self.carried(), self.limit);
-        let (began, mut parts) = (Instant::now(), 1);
+        let clock = self.database.inner.clock.clone();
+        let (began, mut parts) = (clock.now(), 1);
         let (instance, mut page, version) = self.read_part(self.cursor, limit, 0).await?;
         self.ended_as_of = version.filter(|_| page.at_end);
         while !page.at_end
             && self.source.goes_on(&page.rows, extras)
-            && has_time(parts, !page.rows.is_empty(), began.elapsed())
+            && has_time(parts, !page.rows.is_empty(), clock.since(began))
         {
             parts += 1;
             let before = page.rows.len();
@@ -395,12 +396,12 @@ impl Changes {
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let Reader { inner, name, .. } = &self.database;
-        let (began, mut parts) = (Instant::now(), 0);
+        let (began, mut parts) = (inner.clock.now(), 0);
         let mut behind = Behind { cursor, counting: None, is_last: false };
         loop {
             parts += 1;
             let known = behind.counting.as_ref().and_then(Counting::known);
-            behind.is_last = !has_time(parts, known.is_some(), began.elapsed());
+            behind.is_last = !has_time(parts, known.is_some(), inner.clock.since(began));
             let mut pending = Pending { inner, name, source: &self.source, behind: &mut behind };
             match Box::pin(self.database.read_judged(&mut pending)).await {
                 Ok(Some(pending)) => return Ok(pending),

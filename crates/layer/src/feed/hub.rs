@@ -12,10 +12,11 @@ mod table;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foundationdb::FdbResult;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::feed::hub::reader::Reader;
@@ -141,7 +142,7 @@ impl Hub {
         self.buckets.begin_last_seq(trx, self.incarnation)
     }
 
-    pub(crate) fn standing(&self) -> Followers {
+    pub(crate) fn standing(&self, now: Instant) -> Followers {
         let state = self.lock();
         let (by_channels, held) = (state.table.members(), state.table.entries());
         let mut standing = Followers { followers: state.followers.len(), by_channels, held, ..Followers::default() };
@@ -155,7 +156,7 @@ impl Hub {
             }
         }
         if let (Some(slowest), Some(tail)) = (slowest, &state.tail) {
-            standing.lag = tail.age_behind(slowest, Instant::now());
+            standing.lag = tail.age_behind(slowest, now);
         }
         standing
     }
@@ -333,7 +334,8 @@ impl Drop for Following {
 }
 
 async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
-    let Some(mut closing) = weak.upgrade().map(|inner| inner.closing.subscribe()) else {
+    let begun = weak.upgrade().map(|inner| (inner.closing.subscribe(), inner.clock.clone()));
+    let Some((mut closing, clock)) = begun else {
         hub.end(None, false);
         return;
     };
@@ -344,12 +346,12 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
             return;
         };
         let followers = hub.lock().followers.len();
-        deserted = if followers == 0 { deserted.or(Some(Instant::now())) } else { None };
-        let is_over = deserted.is_some_and(|since| since.elapsed() >= LINGER);
+        deserted = if followers == 0 { deserted.or(Some(clock.now())) } else { None };
+        let is_over = deserted.is_some_and(|since| clock.since(since) >= LINGER);
         if (inner.is_closing() || is_over) && hub.end(Some(&inner), !inner.is_closing()) {
             return;
         }
-        let begun = Instant::now();
+        let begun = clock.now();
         let may_watch = inner.watches.may_watch(&inner, &hub, has_changed);
         match bounded(reader.read(&inner, &hub, may_watch)).await {
             Ok(page) => {
@@ -369,7 +371,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
             Err(error) => {
                 tracing::debug!(database = hub.name, %error, "the changes could not be read, and are looked at again");
                 drop(inner);
-                tokio::time::sleep(ERROR_PAUSE).await;
+                clock.sleep(ERROR_PAUSE).await;
                 continue;
             }
         }
@@ -378,7 +380,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         let patience = if followers == 0 { LINGER } else { SAFETY_REREAD };
         let why = tokio::select! {
             fired = reader.armed.fired() => Woken::Fired(fired),
-            () = tokio::time::sleep(patience) => Woken::Unasked,
+            () = clock.sleep(patience) => Woken::Unasked,
             () = hub.look.notified() => Woken::Asked,
             _ = closing.wait_for(|closing| *closing) => Woken::Asked,
         };
@@ -387,12 +389,12 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         match why {
             Woken::Fired(Ok(())) => {
                 metrics(|metrics| metrics.watches_fired.add(1));
-                let rest = pace.saturating_sub(begun.elapsed());
-                let _ = tokio::time::timeout(rest, hub.look.notified()).await;
+                let rest = pace.saturating_sub(clock.since(begun));
+                let _ = clock.timeout(rest, hub.look.notified()).await;
             }
             Woken::Fired(Err(error)) => {
                 tracing::debug!(database = hub.name, %error, "a watch failed");
-                tokio::time::sleep(ERROR_PAUSE).await;
+                clock.sleep(ERROR_PAUSE).await;
             }
             Woken::Unasked => {
                 // They have not fired for so long that they are not relied on.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_channels::Stamp;
+use flatbed_clock::Clock;
 use flatbed_revtree::{RevId, rank};
 use prost::Message;
 
@@ -69,14 +70,14 @@ impl ChangeRow {
 
     /// The same of a document that ends, or has: 0, it does not.
     #[must_use]
-    pub(crate) fn ending(self, expires_at_ms: u64) -> ChangeRow {
+    pub(crate) fn ending(self, expires_at_ms: u64, clock: &Clock) -> ChangeRow {
         let ends_at_ms = Some(expires_at_ms).filter(|at| *at > 0 && !self.deleted);
-        ChangeRow { deleted: self.deleted || is_over(expires_at_ms), ends_at_ms, ..self }
+        ChangeRow { deleted: self.deleted || is_over(expires_at_ms, clock), ends_at_ms, ..self }
     }
 
     /// Whether the document has ended since the row was read.
-    pub(crate) fn has_ended(&self) -> bool {
-        !self.deleted && self.ends_at_ms.is_some_and(is_over)
+    pub(crate) fn has_ended(&self, clock: &Clock) -> bool {
+        !self.deleted && self.ends_at_ms.is_some_and(|at| is_over(at, clock))
     }
 
     /// Where it stands.
@@ -172,16 +173,16 @@ fn names(of: Option<proto::ChannelNames>) -> Option<Vec<String>> {
     }
 }
 
-pub(crate) fn change_row(seq: Seq, value: &[u8]) -> Result<ChangeRow> {
-    Ok(row_of(seq, proto::SequenceEntry::decode(value)?)?.0)
+pub(crate) fn change_row(seq: Seq, value: &[u8], clock: &Clock) -> Result<ChangeRow> {
+    Ok(row_of(seq, proto::SequenceEntry::decode(value)?, clock)?.0)
 }
 
 /// The same with what channels know of it.
-pub(crate) fn change_row_with_channels(seq: Seq, value: &[u8]) -> Result<(ChangeRow, RowChannels)> {
-    row_of(seq, proto::SequenceEntry::decode(value)?)
+pub(crate) fn change_row_with_channels(seq: Seq, value: &[u8], clock: &Clock) -> Result<(ChangeRow, RowChannels)> {
+    row_of(seq, proto::SequenceEntry::decode(value)?, clock)
 }
 
-fn row_of(seq: Seq, entry: proto::SequenceEntry) -> Result<(ChangeRow, RowChannels)> {
+fn row_of(seq: Seq, entry: proto::SequenceEntry, clock: &Clock) -> Result<(ChangeRow, RowChannels)> {
     let before = entry.before.try_into().ok().map(Stamp);
     let (entered, left) = (names(entry.channels), names(entry.left));
     let channels = RowChannels { entered, left, before, selected: entry.selected };
@@ -196,5 +197,5 @@ fn row_of(seq: Seq, entry: proto::SequenceEntry) -> Result<(ChangeRow, RowChanne
     let leaf_count = usize::try_from(entry.leaf_count).unwrap_or(usize::MAX);
     let deleted = entry.deleted;
     let row = ChangeRow { leaf_count, deleted, ..ChangeRow::changed(seq, entry.document_id, rev, leaves) };
-    Ok((row.ending(entry.expires_at_ms), channels))
+    Ok((row.ending(entry.expires_at_ms, clock), channels))
 }

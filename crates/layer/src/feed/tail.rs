@@ -6,10 +6,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_channels::Kind;
+use flatbed_clock::Clock;
+use tokio::time::Instant;
 
 use crate::document::edit::Document;
 use crate::feed::row::{ChangeRow, RowChannels};
@@ -63,11 +65,11 @@ pub enum TailDocument {
 }
 
 impl TailRow {
-    /// A row that has just been read. Its document is beside it, so `row.doc` is dropped.
-    pub fn new(mut row: ChangeRow, document: TailDocument) -> TailRow {
+    /// A row that was read at that moment. Its document is beside it, so `row.doc` is dropped.
+    pub fn new(mut row: ChangeRow, document: TailDocument, read_at: Instant) -> TailRow {
         row.doc = None;
         let (texts, channels) = Default::default();
-        TailRow { row, document, texts, channels, read_at: Instant::now() }
+        TailRow { row, document, texts, channels, read_at }
     }
 
     /// The same with what channels know of it.
@@ -154,6 +156,7 @@ pub(crate) struct Part {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Tail {
+    clock: Clock,
     /// All changes behind this are here, up to `drained`.
     begin: Seq,
     drained: Seq,
@@ -174,10 +177,11 @@ pub(crate) struct Tail {
 
 impl Tail {
     /// An empty one: nothing behind `at` has been read.
-    pub(crate) fn new(at: Seq) -> Tail {
+    pub(crate) fn new(at: Seq, clock: &Clock) -> Tail {
         let (rows, places, principals, untold) = Default::default();
+        let clock = clock.clone();
         let (passed, weight, version, channels) = (0, 0, None, 0);
-        Tail { begin: at, drained: at, rows, places, passed, weight, version, channels, principals, untold }
+        Tail { clock, begin: at, drained: at, rows, places, passed, weight, version, channels, principals, untold }
     }
 
     /// Up to where by-seq has been read.
@@ -271,7 +275,7 @@ impl Tail {
 
     /// Forgets all: who has not got it yet reads by-seq.
     pub(crate) fn clear(&mut self, drained: Seq) {
-        *self = Tail { channels: self.channels, ..Tail::new(drained.max(self.drained)) };
+        *self = Tail { channels: self.channels, ..Tail::new(drained.max(self.drained), &self.clock) };
     }
 
     /// What comes behind a sequence, a bounded part of it; `None`: that is too long ago.
@@ -300,7 +304,7 @@ impl Tail {
                 Some(_) if bytes > PART_BYTES_MAX => break true,
                 Some(row) => {
                     bytes += row.weight();
-                    rows.push(if row.row.has_ended() { Arc::new(row.ended()) } else { row.clone() });
+                    rows.push(if row.row.has_ended(&self.clock) { Arc::new(row.ended()) } else { row.clone() });
                 }
                 None => break false,
             }
@@ -342,7 +346,7 @@ mod tests {
         let rev: RevId = "1-a".parse().unwrap();
         let (id, leaves) = (id.to_string(), vec![rev.clone()]);
         let row = ChangeRow::changed(seq(at), id, rev, leaves);
-        TailRow::new(row, TailDocument::NotRead)
+        TailRow::new(row, TailDocument::NotRead, Instant::now())
     }
 
     /// What a follower gets that starts at `from` and takes part after part.
@@ -367,7 +371,7 @@ mod tests {
             commits in prop::collection::vec(prop::collection::vec(0..20u8, 0..12), 0..30),
             weight_max in 0..400_usize * ROW_BYTES,
         ) {
-            let mut tail = Tail::new(seq(0));
+            let mut tail = Tail::new(seq(0), &Clock::system());
             let mut by_seq: BTreeMap<u64, String> = BTreeMap::new();
             let mut at = 0;
             for commit in commits {
@@ -401,9 +405,9 @@ mod tests {
             let row = row(at, id);
             let document = plain("d", row.row.rev.clone(), false, b"\"n\":1".to_vec());
             let document = TailDocument::Read { document: Box::new(document), with_conflicts: false };
-            TailRow::new(ChangeRow { ends_at_ms: Some(ends_at_ms), ..row.row }, document)
+            TailRow::new(ChangeRow { ends_at_ms: Some(ends_at_ms), ..row.row }, document, Instant::now())
         };
-        let mut tail = Tail::new(seq(1));
+        let mut tail = Tail::new(seq(1), &Clock::system());
         tail.push(vec![with_end(2, 1, 1), with_end(3, 2, u64::MAX), row(4, 3)], seq(4));
         let part = tail.after(seq(1)).unwrap();
         let deleted = part.rows.iter().map(|row| match &row.document {
@@ -415,12 +419,13 @@ mod tests {
 
     #[test]
     fn forgets_what_is_old_and_what_another_incarnation_asks_for() {
-        let mut tail = Tail::new(seq(1));
+        let mut tail = Tail::new(seq(1), &Clock::system());
         tail.push(vec![row(2, 1), row(3, 2)], seq(3));
         assert!(tail.after(Seq::zero(8)).is_none() && tail.after(seq(0)).is_none());
         assert_eq!(follow(&tail, 2), Some(vec![(3, "2".to_owned())]));
-        assert!(tail.age_behind(1, Instant::now() + AGE_MAX) >= AGE_MAX);
-        assert_eq!(tail.age_behind(3, Instant::now() + AGE_MAX), Duration::ZERO);
+        let later = Instant::now() + AGE_MAX;
+        assert!(tail.age_behind(1, later) >= AGE_MAX);
+        assert_eq!(tail.age_behind(3, later), Duration::ZERO);
         tail.trim(usize::MAX, Instant::now() + AGE_MAX * 2);
         assert!(tail.after(seq(2)).is_none() && tail.weight == 0 && tail.places.is_empty());
         assert_eq!(follow(&tail, 3), Some(Vec::new()));

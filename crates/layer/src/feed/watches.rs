@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use foundationdb::{FdbError, FdbResult};
 use futures_util::future::BoxFuture;
 
@@ -114,14 +115,14 @@ impl Places {
         self.polled.insert(hub.namespace, Arc::downgrade(hub));
         if !self.is_polling {
             self.is_polling = true;
-            tokio::spawn(poll(Arc::downgrade(inner)));
+            tokio::spawn(poll(Arc::downgrade(inner), inner.clock.clone()));
         }
     }
 }
 
-async fn poll(inner: Weak<Inner>) {
+async fn poll(inner: Weak<Inner>, clock: Clock) {
     loop {
-        tokio::time::sleep(POLL_EVERY).await;
+        clock.sleep(POLL_EVERY).await;
         let Some(inner) = inner.upgrade().filter(|inner| !inner.is_closing()) else { return };
         let Some(hubs) = inner.watches.polled() else { return };
         let mut left = hubs.as_slice();
@@ -175,7 +176,7 @@ pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
         }
         tokio::select! {
             fired = fired => fired?,
-            () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+            () = inner.clock.sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
             _ = closing.wait_for(|closing| *closing) => return Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! The documents of a page: read together, asked by their rows, and shown where they are selected.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{Limits, Value, parse};
@@ -9,6 +9,7 @@ use flatbed_mango::{RowSelector, RowsError, Selector};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
 use crate::document::attachments::Attachment;
 use crate::document::body::Rows;
@@ -49,7 +50,8 @@ impl<'a> Matcher<'a> {
     pub(crate) fn new(within: &'a Within<'a>, selector: &'a Selector, conflicts: bool, stop: Option<&'a Stop>) -> Self {
         let rows = selector.for_rows(&within.instance.fields.view());
         let asks_beside = BESIDE.iter().any(|member| selector.asks_about(member));
-        Matcher { within, selector, rows, asks_beside, conflicts, stop, turn: Instant::now() }
+        let turn = within.trx.clock().now();
+        Matcher { within, selector, rows, asks_beside, conflicts, stop, turn }
     }
 
     /// Whether names may be missing that other processes gave ids.
@@ -59,9 +61,10 @@ impl<'a> Matcher<'a> {
 
     /// Whether a document is selected.
     pub(crate) async fn selects(&mut self, id: &str, found: &(Info, Rows)) -> Result<bool> {
-        if self.turn.elapsed() > TURN {
+        let clock = self.within.trx.clock();
+        if clock.since(self.turn) > TURN {
             tokio::task::yield_now().await;
-            self.turn = Instant::now();
+            self.turn = clock.now();
         }
         // A selector asks itself only within a document that takes long.
         if self.stop.is_some_and(|stop| stop()) {

@@ -1,6 +1,6 @@
 //! A page of a query, in one transaction.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::Source;
@@ -21,7 +21,6 @@ use crate::read::get::{READ_BYTES_MAX, shown};
 use crate::store::due::Kind;
 use crate::store::features::is_outdated;
 use crate::store::keys::IndexPart;
-use crate::store::once::now_ms;
 use crate::store::records::ById;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -119,7 +118,7 @@ impl Operation for Page<'_> {
     type Output = Option<PageRead>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PageRead>> {
-        let began = Instant::now();
+        let began = trx.clock().now();
         let instance = self.inner.resolve(trx, self.name).await?;
         let (query, place) = (self.query, self.place);
         if !query.indexes.are_of(&instance) || self.is_first && !query.indexes.are_those_of(&instance) {
@@ -166,7 +165,7 @@ impl Operation for Page<'_> {
             // Who reads may have gone.
             let _ = listed.send(place.next(last.clone(), read.rows.len() as u64, place.pace.behind()));
         }
-        let rows = rows_of(&instance, &read.rows, is_keys)?;
+        let rows = rows_of(trx, &instance, &read.rows, is_keys)?;
         let ids: Vec<&str> = rows.iter().map(|(id, _)| id.as_str()).collect();
         let (known, share) = match is_keys {
             true => (Vec::new(), None),
@@ -187,7 +186,7 @@ impl Operation for Page<'_> {
                 let ordinal = page.examined;
                 page.found.push(Found { ordinal, id: id.clone(), key, document, is_dropped });
             }
-            if at + 1 < rows.len() && (bytes > READ_BYTES_MAX || began.elapsed() > TIME_MAX) {
+            if at + 1 < rows.len() && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
                 break;
             }
         }
@@ -208,12 +207,19 @@ impl Operation for Page<'_> {
 /// A row: its document's id, and the entry's value if it is one of a json index; `None`: its document has ended.
 type Row<'r> = (String, Option<Option<&'r [u8]>>);
 
-fn rows_of<'r>(instance: &Instance, read: &'r [(Vec<u8>, Vec<u8>)], is_keys: bool) -> Result<Vec<Row<'r>>> {
-    let keys = &instance.keys;
+fn rows_of<'r>(
+    trx: &Transaction,
+    instance: &Instance,
+    read: &'r [(Vec<u8>, Vec<u8>)],
+    is_keys: bool,
+) -> Result<Vec<Row<'r>>> {
+    let (keys, clock) = (&instance.keys, trx.clock());
     let row = |(key, value): &'r (Vec<u8>, Vec<u8>)| match is_keys {
-        false => Ok((keys.all_docs_id(key)?, (!ById::says_over(value)?).then_some(None))),
+        false => Ok((keys.all_docs_id(key)?, (!ById::says_over(value, clock)?).then_some(None))),
         true => match keys.split_index(key)? {
-            (_, IndexPart::Entry(entry)) => Ok((entry.id, (!says_over(value)).then_some(Some(value.as_slice())))),
+            (_, IndexPart::Entry(entry)) => {
+                Ok((entry.id, (!says_over(value, clock)).then_some(Some(value.as_slice()))))
+            }
             _ => Err(Error::Corrupt("what lies among an index's entries is none".to_owned())),
         },
     };
@@ -268,7 +274,7 @@ impl One<'_> {
         }
         let Some(found) = documents.get(at).await? else { return Ok(None) };
         // It may have ended since the row was read, or the row not say when it does.
-        if found.0.deleted || found.0.has_ended(now_ms()) {
+        if found.0.deleted || found.0.has_ended(within.trx.clock().unix_ms()) {
             return Ok(None);
         }
         let is_selected = match matcher {

@@ -30,7 +30,7 @@ fn of_all(maps: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_a_partition_are_answered_as_its_documents_say() {
-    let (_layer, background, db, _directory) = with_background_of("parts").await;
+    let (_layer, background, db, _storage) = with_background_of("parts").await;
     db.create(&CreateOptions { partitioned: true, ..CreateOptions::default() }).await.unwrap();
     let long = |n: usize| format!(r#"{{"a":"{}{:03}","n":{n}}}"#, "x".repeat(4_100), n * 7 % 60);
     let mut all: Vec<(String, String)> =
@@ -89,7 +89,7 @@ async fn queries_of_a_partition_are_answered_as_its_documents_say() {
 /// Of 600 documents in 20 partitions, 30 are of one: no other's entry is read, whatever a bookmark names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_one_partition_are_read() {
-    let (_layer, background, db, _directory) = with_background_of("parts").await;
+    let (_layer, background, db, _storage) = with_background_of("parts").await;
     db.create(&CreateOptions { partitioned: true, ..CreateOptions::default() }).await.unwrap();
     let all: Vec<_> = (0..600).map(|n| (format!("p{:02}:{n:03}", n % 20), format!(r#"{{"a":{}}}"#, n % 7))).collect();
     put_all(&db, &all).await;

@@ -3,6 +3,7 @@
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{Bookmark, Find as Request, Index, compare};
+use flatbed_testkit::{Storage, until};
 
 use crate::background::{Background, BackgroundOptions};
 use crate::document::edit::{Edit, EditParts, GetOptions};
@@ -25,7 +26,7 @@ fn text(value: &Value<'_>) -> String {
 }
 
 pub(crate) async fn put(db: &Database, id: &str, parent: Option<RevId>, body: &str) -> Result<RevId> {
-    let EditParts { deleted, body, .. } = EditParts::from_json(json(body)).unwrap();
+    let EditParts { deleted, body, .. } = EditParts::from_json(json(body), &flatbed_clock::Clock::system()).unwrap();
     let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
     Ok(db.update(&edit).await?.rev)
 }
@@ -35,7 +36,7 @@ pub(super) async fn put_all(db: &Database, documents: &[(String, String)]) {
         let edits: Vec<_> = some
             .iter()
             .map(|(id, body)| {
-                let body = EditParts::from_json(json(body)).unwrap().body;
+                let body = EditParts::from_json(json(body), &flatbed_clock::Clock::system()).unwrap().body;
                 Edit {
                     expiry: None,
                     id: id.into(),
@@ -62,29 +63,26 @@ pub(super) fn design(maps: &[&str]) -> String {
 }
 
 pub(super) async fn built(db: &Database) {
-    for _ in 0..2_000 {
+    until("the indexes are built", async || {
         let indexes = db.json_indexes().await.unwrap();
-        if indexes.all().len() == indexes.readable().len() {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the indexes are not built");
+        indexes.all().len() == indexes.readable().len()
+    })
+    .await;
 }
 
-pub(super) async fn with_background() -> (Layer, Background, Database, Option<tempfile::TempDir>) {
+pub(super) async fn with_background() -> (Layer, Background, Database, Storage) {
     with_background_of("db").await
 }
 
 /// The same, with a database of any name.
-pub(super) async fn with_background_of(name: &str) -> (Layer, Background, Database, Option<tempfile::TempDir>) {
-    let (layer, authority, directory) = layer().await;
+pub(super) async fn with_background_of(name: &str) -> (Layer, Background, Database, Storage) {
+    let (layer, authority, storage) = layer().await;
     let look_every = std::time::Duration::from_millis(20);
     let options = BackgroundOptions { look_every, ..BackgroundOptions::default() };
     let background = Background::new(&layer, authority.for_job("test"), options).unwrap();
     background.start();
     let db = layer.database(name, authority.for_job("test"));
-    (layer, background, db, directory)
+    (layer, background, db, storage)
 }
 
 pub(super) async fn assert_clean(db: &Database) {
@@ -231,7 +229,7 @@ pub(super) fn documents(count: usize) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_are_answered_as_all_documents_say() {
-    let (_layer, background, db, _directory) = with_background().await;
+    let (_layer, background, db, _storage) = with_background().await;
     put_all(&db, &documents(60)).await;
     let maps = [
         r#"{"fields":{"a":"asc"}}"#,
@@ -302,7 +300,7 @@ async fn queries_are_answered_as_all_documents_say() {
 /// Numbers of indexes are the same in all databases: a plan does not hold for the next database of the name.
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
-    let (_layer, background, db, _directory) = with_background().await;
+    let (_layer, background, db, _storage) = with_background().await;
     put(&db, "_design/i", None, &design(&[r#"{"fields":{"a":"asc"},"partial_filter_selector":{}}"#])).await.unwrap();
     built(&db).await;
     let find = Request::parse(&json(r#"{"selector":{"a":2}}"#), None, &|| false).unwrap();
@@ -327,7 +325,7 @@ async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
 /// Keys that begin alike for more than what a key holds, written in an order that is not theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_that_do_not_fit_are_found_in_order() {
-    let (_layer, background, db, _directory) = with_background().await;
+    let (_layer, background, db, _storage) = with_background().await;
     let long =
         |n: usize| format!("{}{:03}{}", "x".repeat(4_100), n, "y".repeat(if n.is_multiple_of(5) { 7_000 } else { 0 }));
     let body = |n: usize| format!(r#"{{"a":"{}","n":{n}}}"#, long(n));
@@ -371,7 +369,7 @@ async fn keys_that_do_not_fit_are_found_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let db = layer.database("db", authority.for_job("test"));
     put_all(&db, &documents(40)).await;
     put(&db, "_design/i", None, &design(&[r#"{"fields":{"a":"asc"}}"#])).await.unwrap();
@@ -402,7 +400,7 @@ async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
 /// Nothing builds the index here.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_that_wait_for_an_index_are_shown() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let db = layer.database("db", authority.for_job("test"));
     put(&db, "a", None, r#"{"n":1}"#).await.unwrap();
     put(&db, "_design/d", None, &design(&[r#"{"fields":{"n":"asc"},"partial_filter_selector":{}}"#])).await.unwrap();
@@ -428,7 +426,7 @@ async fn queries_that_wait_for_an_index_are_shown() {
 /// Whoever waits apart from reading, as queries that take a turn do.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_waited_for_an_index_reads_without_another_wait() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let db = layer.database("db", authority.for_job("test"));
     put(&db, "a", None, r#"{"n":1}"#).await.unwrap();
     put(&db, "_design/d", None, &design(&[r#"{"fields":{"n":"asc"},"partial_filter_selector":{}}"#])).await.unwrap();

@@ -15,7 +15,6 @@ use crate::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
 use crate::store::due;
-use crate::store::once::now_ms;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Between two looks whether groups have followed.
@@ -73,14 +72,14 @@ pub(crate) enum Attended {
 pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
     if reader.inner.views.functions().is_some() {
         let instance = wake_all(reader).await?;
-        are_through(reader, &instance, Instant::now() + turn).await?;
+        are_through(reader, &instance, reader.inner.clock.now() + turn).await?;
     }
     Ok(())
 }
 
 /// Sees that the groups of a database are followed, for some time at most, and drops those that nobody has named for a day.
 pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> {
-    attend_at(reader, turn, now_ms()).await
+    attend_at(reader, turn, reader.inner.clock.unix_ms()).await
 }
 
 pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> Result<Attended> {
@@ -88,7 +87,7 @@ pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> R
     if inner.views.functions().is_none() {
         return Ok(Attended::Elsewhere);
     }
-    let until = Instant::now() + turn;
+    let until = inner.clock.now() + turn;
     let until_ms = now_ms.saturating_sub(UNNAMED_KEPT_FOR_MS);
     drop_unnamed(inner, name, until_ms).await?;
     let instance = wake_all(reader).await?;
@@ -112,11 +111,11 @@ async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Re
             if standing.is_through() || standing.group.named_by.is_empty() || state.failure().is_some() {
                 break;
             }
-            if inner.is_closing() || Instant::now() >= until {
+            if inner.is_closing() || inner.clock.now() >= until {
                 return Ok(false);
             }
             ensure(reader, id);
-            tokio::time::sleep(LOOKS).await;
+            inner.clock.sleep(LOOKS).await;
         }
     }
     Ok(true)

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::document::edit::{Conflicts, GetOptions};
@@ -65,7 +66,7 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
     let mut building = Building::new(job);
     let outcome = building.run().await;
     if !matches!(outcome, Ok(Outcome::Built)) {
-        let _ = tokio::time::timeout(LEAVES_IN, building.leave()).await;
+        let _ = job.clock().timeout(LEAVES_IN, building.leave()).await;
     }
     outcome
 }
@@ -80,9 +81,9 @@ pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
         if job.is_closing() {
             return Ok(Outcome::Elsewhere);
         }
-        let began = Instant::now();
+        let began = job.clock().now();
         let stepped = Step::run(job, Nodes { pace: &mut pace, began: None }).await?;
-        if began.elapsed() > NODES_FOR {
+        if job.clock().since(began) > NODES_FOR {
             pace.halve();
         }
         match stepped {
@@ -144,7 +145,7 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
         None => return Ok(Some(Read::Gone)),
         Some(Taken::Over) => return Ok(Some(Read::Over)),
         Some(Taken::Nothing) => {
-            tokio::time::sleep(LOOKS).await;
+            job.clock().sleep(LOOKS).await;
             return Ok(None);
         }
         Some(Taken::Lease(lease)) => lease,
@@ -225,7 +226,8 @@ impl<'a> Building<'a> {
         // Ends with this future.
         let mut source = JoinSet::new();
         source.spawn(read_leases(Arc::clone(self.job), Arc::default(), sender));
-        let mut beats = tokio::time::interval(BEATS);
+        let clock = self.job.clock().clone();
+        let mut next_beat = clock.now();
         let at_once = ranges_at_once();
         loop {
             if self.job.is_closing() {
@@ -237,7 +239,8 @@ impl<'a> Building<'a> {
                     None => return Err(Error::ShuttingDown),
                 },
                 Some(done) = self.work.join_next() => self.ended(done.map_err(Error::of_task)??),
-                _ = beats.tick() => {
+                () = clock.sleep_until(next_beat) => {
+                    next_beat = clock.now() + BEATS;
                     self.beat();
                     None
                 }
@@ -255,7 +258,7 @@ impl<'a> Building<'a> {
             Read::Gone => return Some(Outcome::Elsewhere),
             Read::Lease(lease) => {
                 let Lease { token, from, built_until, documents, .. } = lease;
-                let (built, under_way, is_read, moved_at) = (BTreeMap::new(), 0, false, Instant::now());
+                let (built, under_way, is_read, moved_at) = (BTreeMap::new(), 0, false, self.job.clock().now());
                 let part = Part { token, until: built_until, built, documents, under_way, is_read, moved_at };
                 self.parts.insert(from, part);
             }
@@ -290,8 +293,9 @@ impl<'a> Building<'a> {
             }
             Done::Range { of: (of, token), from, until, documents, wrote: Some(Wrote::Documents(_)) } => {
                 self.job.state.get_on(documents);
+                let now = self.job.clock().now();
                 if let Some(part) = self.part(&of, &token) {
-                    part.moved_at = Instant::now();
+                    part.moved_at = now;
                     part.under_way -= 1;
                     part.documents += documents;
                     part.built.insert(from, until);
@@ -342,8 +346,9 @@ impl<'a> Building<'a> {
 
     /// Says that this process works.
     fn beat(&mut self) {
+        let clock = self.job.clock();
         let stalled =
-            |held: &Held| self.parts.get(&held.from).is_none_or(|part| part.moved_at.elapsed() >= STALLED_MAX);
+            |held: &Held| self.parts.get(&held.from).is_none_or(|part| clock.since(part.moved_at) >= STALLED_MAX);
         let held: Vec<Held> = self.held().into_iter().filter(|held| !stalled(held)).collect();
         if held.is_empty() || self.is_beating {
             return;
@@ -372,7 +377,7 @@ impl<'a> Building<'a> {
 
 /// Maps the documents of a range and writes their rows.
 async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Done> {
-    let (documents, began) = (rows.len() as u64, Instant::now());
+    let (documents, began) = (rows.len() as u64, job.clock().now());
     let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
@@ -400,7 +405,7 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
         match wrote {
             Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count..).unwrap_or_default(),
             wrote => {
-                job.state.range.took(documents as usize, began.elapsed());
+                job.state.range.took(documents as usize, job.clock().since(began));
                 return Ok(Done::Range { of, from, until, documents, wrote });
             }
         }

@@ -184,11 +184,11 @@ impl Operation for Enter<'_> {
             return Ok(Entered::Changed);
         }
         let mut record = instance.record.clone();
-        name_group(&mut record, id, Some(self.signature));
+        name_group(&mut record, id, Some(self.signature), trx.clock().unix_ms());
         if group_named_by(&record, id).is_none() {
             // Groups that no design document names make room: where signatures change, each group leaves one.
             remove_unnamed(trx, &instance.keys, &mut record, u64::MAX)?;
-            name_group(&mut record, id, Some(self.signature));
+            name_group(&mut record, id, Some(self.signature), trx.clock().unix_ms());
         }
         if group_named_by(&record, id).is_none() {
             return Ok(Entered::NoRoom);

@@ -215,7 +215,7 @@ impl Feed {
         let followed = tokio::select! {
             followed = self.changes.follow_place() => followed,
             () = job.state.wake.notified() => return Ok(true),
-            () = tokio::time::sleep(LINGER) => return Ok(false),
+            () = job.clock().sleep(LINGER) => return Ok(false),
         };
         Ok(self.take(followed, run))
     }

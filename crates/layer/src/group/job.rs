@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result, ViewFailure};
@@ -58,6 +59,11 @@ impl Job {
         self.id.1
     }
 
+    /// The layer's clock.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.reader.inner.clock
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.reader.inner.is_closing()
     }
@@ -70,7 +76,7 @@ impl Job {
 
     /// What is shown of it.
     pub(super) fn task(&self, is_build: bool, total: u64) -> ViewTask {
-        let now = crate::store::once::now_ms();
+        let now = self.clock().unix_ms();
         ViewTask {
             database: self.reader.name.to_string(),
             design_document: self.design.clone(),

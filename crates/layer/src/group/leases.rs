@@ -11,10 +11,12 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use foundationdb::KeySelector;
 use prost::Message;
+use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::error::{Error, Result};
@@ -60,7 +62,7 @@ pub(super) struct Others {
 
 impl Others {
     /// Whether a lease can be taken: nobody has it, or its holder has been silent for too long.
-    fn is_free(&self, lease: &ViewLease, from: &str, owner: &[u8]) -> bool {
+    fn is_free(&self, clock: &Clock, lease: &ViewLease, from: &str, owner: &[u8]) -> bool {
         if lease.owner.is_empty() {
             return true;
         }
@@ -70,17 +72,17 @@ impl Others {
             return Token::try_from(lease.token.as_slice()).map_or(true, |token| !own.contains(&token));
         }
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(from).is_some_and(|(before, _, since)| before == lease && since.elapsed() >= SILENCE_MAX)
+        seen.get(from).is_some_and(|(before, _, since)| before == lease && clock.since(*since) >= SILENCE_MAX)
     }
 
     /// They are these.
-    fn see(&self, leases: &[(String, ViewLease, ViewLeasePlace)]) {
+    fn see(&self, clock: &Clock, leases: &[(String, ViewLease, ViewLeasePlace)]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = HashMap::new();
         for (from, lease, place) in leases {
             let since = match seen.remove(from) {
                 Some((before, before_place, since)) if (&before, &before_place) == (lease, place) => since,
-                _ => Instant::now(),
+                _ => clock.now(),
             };
             now.insert(from.clone(), (lease.clone(), place.clone(), since));
         }
@@ -138,7 +140,8 @@ impl Work for TakeLease<'_> {
                 _ => {}
             }
         }
-        self.others.see(&listed);
+        let clock = within.job.clock();
+        self.others.see(clock, &listed);
         let taken = |lease: &ViewLease, from: String, place: ViewLeasePlace| Lease {
             token: self.token,
             built_until: place.built_until.max(from.clone()),
@@ -152,7 +155,7 @@ impl Work for TakeLease<'_> {
         }
         let count = listed.len();
         for (from, lease, place) in listed {
-            if self.others.is_free(&lease, &from, &within.owner()) {
+            if self.others.is_free(clock, &lease, &from, &within.owner()) {
                 let key = keys.lease(&from);
                 // Of two that take it one tries again.
                 if trx.get(&key, false).await?.is_none_or(|found| *found != *lease.encode_to_vec()) {

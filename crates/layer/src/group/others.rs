@@ -4,7 +4,9 @@
 //! of a process that stands still, so that it is looked at slowly beside that.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::feed::watches::{Watch, set_watches};
@@ -64,11 +66,11 @@ pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> 
         let is_first = seen.is_none();
         match &seen {
             Some((before, since)) if before == progress => {
-                if since.elapsed() >= SILENCE_MAX && !standing.is_through() {
+                if inner.clock.since(*since) >= SILENCE_MAX && !standing.is_through() {
                     return Ok(Some(standing));
                 }
             }
-            _ => seen = Some((progress.clone(), Instant::now())),
+            _ => seen = Some((progress.clone(), inner.clock.now())),
         }
         if inner.is_closing() {
             return Err(Error::ShuttingDown);
@@ -86,9 +88,9 @@ pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> 
 
 /// Until it is to be looked at again.
 async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
-    let mut closing = reader.inner.closing.subscribe();
+    let (mut closing, clock) = (reader.inner.closing.subscribe(), &reader.inner.clock);
     let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS };
-    let looked_at = tokio::time::Instant::now();
+    let looked_at = clock.now();
     let fired = async {
         match watch {
             Some(watch) => watch.await,
@@ -98,12 +100,12 @@ async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, i
     let apart = tokio::select! {
         // One that failed fails again, perhaps.
         fired = fired => Some(if fired.is_ok() { LOOKS_APART } else { LOOKS_UNWATCHED }),
-        () = tokio::time::sleep(looks) => None,
+        () = clock.sleep(looks) => None,
         () = state.waited_for.notified(), if !is_waited_for => None,
         _ = closing.wait_for(|closing| *closing) => None,
     };
     if let Some(apart) = apart {
         *watch = None;
-        tokio::time::sleep_until(looked_at + apart).await;
+        clock.sleep_until(looked_at + apart).await;
     }
 }

@@ -198,7 +198,8 @@ impl Source {
             }
             ensure(&reader, id);
             let (mut closing, mut moved) = (reader.inner.closing.subscribe(), state.moved.subscribe());
-            let looks_again = tokio::time::sleep(LOOKS_AGAIN);
+            let clock = &reader.inner.clock;
+            let looks_again = clock.sleep(LOOKS_AGAIN);
             tokio::pin!(looks_again);
             loop {
                 let is_further =
@@ -207,7 +208,7 @@ impl Source {
                     _ = moved.wait_for(is_further) => break,
                     () = &mut looks_again => break,
                     // It may have been asked in the moment in which its task ended, or something was purged elsewhere.
-                    () = tokio::time::sleep(NUDGES) => {
+                    () = clock.sleep(NUDGES) => {
                         ensure(&reader, id);
                         state.nudge();
                     }

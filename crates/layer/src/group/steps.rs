@@ -2,9 +2,10 @@
 //! one fails; what an earlier attempt did that was committed without being told is seen by the place.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prost::Message;
+use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::error::{Error, Result};
@@ -233,7 +234,8 @@ impl Work for Nodes<'_> {
         if progress.phase != NODES {
             return Ok(Some(progress.phase == FOLLOWED));
         }
-        if self.began.replace(Instant::now()).is_some_and(|began| began.elapsed() > NODES_FOR) {
+        let clock = job.clock();
+        if self.began.replace(clock.now()).is_some_and(|began| clock.since(began) > NODES_FOR) {
             self.pace.halve();
         }
         let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress, self.pace).await?;
@@ -374,6 +376,10 @@ impl<'a, W: Work> Step<'a, W> {
     /// Runs it; `None`: the group is gone, or another process works at it.
     pub(super) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
         let inner = &job.reader.inner;
+        #[cfg(test)]
+        if let Ok(permit) = inner.views.steps.acquire().await {
+            permit.forget();
+        }
         crate::store::transaction::write(&inner.db, &inner.metrics, &mut Step { job, work }).await
     }
 }

@@ -13,9 +13,9 @@ mod unnamed;
 mod waiting;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_testkit::{Storage, until, until_some};
 
 use crate::error::{Error, Result, ViewFailure};
 use crate::fenced::{database, layer};
@@ -157,16 +157,16 @@ async fn standing(reader: &Reader) -> Standing {
 }
 
 /// A database whose views are mapped.
-async fn mapped() -> (Database, Option<tempfile::TempDir>) {
-    let (db, directory) = database().await;
+async fn mapped() -> (Database, Storage) {
+    let (db, storage) = database().await;
     db.inner.views.run_by(Arc::new(Texts::default()));
-    (db, directory)
+    (db, storage)
 }
 
 /// Whoever reads a view can be told apart from who waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_says_whether_it_is_waited_for() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     put(&db, "d", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/v", &[("n", "n")]).await;
     let view = db.view("_design/v", "n", ViewUpdate::True).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_view_says_whether_it_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_is_built_and_has_every_write_before_it_is_asked() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..60 {
         put(&db, &format!("d{n:02}"), Some(&format!(r#"{{"n":{}}}"#, n % 7))).await;
     }
@@ -218,7 +218,7 @@ async fn a_view_is_built_and_has_every_write_before_it_is_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_design_documents_share_a_group_and_what_nobody_names_goes_with_a_cleanup() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/a", &[("n", "n")]).await;
     compare(&db, "_design/a", "n", "n").await;
@@ -251,7 +251,7 @@ async fn equal_design_documents_share_a_group_and_what_nobody_names_goes_with_a_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for id in ["a", "b", "c"] {
         put(&db, id, Some(r#"{"n":1}"#)).await;
     }
@@ -283,13 +283,13 @@ async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
     // What is there is read, and once the document is mended it goes on.
     assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::False).await.unwrap().len(), 5);
     put(&db, "f", None).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::True).await.unwrap().len(), 5);
+    let mended = async || rows(&db, "_design/fatal", "n", ViewUpdate::True).await.ok();
+    assert_eq!(until_some("it is tried again", mended).await.len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_that_break_bounds_on_one_document_after_the_other_end_the_build() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..12 {
         put(&db, &format!("d{n:02}"), Some(&format!(r#"{{"n":1,"some{}":1,"heavy":1}}"#, n % 3))).await;
     }
@@ -313,7 +313,7 @@ async fn functions_that_break_bounds_on_one_document_after_the_other_end_the_bui
 
 #[tokio::test(flavor = "multi_thread")]
 async fn purges_are_followed_and_where_their_log_was_cut_off_it_is_built_anew() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     layer.run_views_by(Arc::new(Texts::default()));
     let db = layer.database("db", authority.for_job("test"));
     define(&db, "_design/v", &[("n", "n|_count")]).await;
@@ -353,7 +353,7 @@ async fn purges_are_followed_and_where_their_log_was_cut_off_it_is_built_anew() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let db = layer.database("db", authority.for_job("test"));
     for n in 0..200 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}}}"#, n % 11))).await;
@@ -366,25 +366,19 @@ async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
         let reader = db.reader().clone();
         async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await }
     });
-    let until = tokio::time::Instant::now() + Duration::from_secs(60);
-    loop {
-        assert!(tokio::time::Instant::now() < until, "it does not begin");
+    until("documents are built", async || {
         let progress =
             if db.reader().view_info("_design/v").await.is_ok() { standing(&db).await.progress } else { None };
-        if progress.is_some_and(|progress| progress.documents > 0) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        progress.is_some_and(|progress| progress.documents > 0)
+    })
+    .await;
     // A query that looks again does not wait for a moment.
-    loop {
+    until("the query waits", async || {
         let tasks = layer.view_tasks();
-        assert!(tasks.len() == 1 && tasks[0].is_build && tokio::time::Instant::now() < until, "{tasks:?}");
-        if tasks[0].waiting == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+        assert!(tasks.len() == 1 && tasks[0].is_build, "{tasks:?}");
+        tasks[0].waiting == 1
+    })
+    .await;
     // Another process.
     let (other, others) = crate::Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let mapping = Arc::new(Texts::default());

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use flatbed_clock::Clock;
 
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::job::Job;
@@ -55,17 +57,17 @@ pub(super) fn ensure(reader: &Reader, id: GroupId) {
 /// Follows for as long as there is something to be done, or it was asked for meanwhile.
 async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
     let _held = reader.inner.metrics.view_updates_running.hold();
-    let mut pause = PAUSE_FIRST;
+    let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
     loop {
         let seen = state.asked.load(Ordering::Acquire);
-        let began = Instant::now();
+        let began = clock.now();
         let again = match Box::pin(update(&reader, id, &state)).await {
             Ok(()) => {
                 state.is_through();
                 None
             }
             Err(error) => {
-                if began.elapsed() > PAUSE_MAX {
+                if clock.since(began) > PAUSE_MAX {
                     pause = PAUSE_FIRST;
                 }
                 fails(&reader, id, &state, error)
@@ -75,7 +77,7 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
             pause = pause.min(pause_max);
             let mut closing = reader.inner.closing.subscribe();
             tokio::select! {
-                () = rest(&state, pause) => {}
+                () = rest(clock, &state, pause) => {}
                 _ = closing.wait_for(|closing| *closing) => {}
             }
             pause = (pause * 2).min(PAUSE_MAX);
@@ -92,15 +94,15 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
 }
 
 /// A pause after a failure. Who waits, or begins to, is not to wait for long once that is over.
-async fn rest(state: &GroupState, pause: Duration) {
-    let began = Instant::now();
+async fn rest(clock: &Clock, state: &GroupState, pause: Duration) {
+    let began = clock.now();
     let waited_for = async {
         while state.waiting.load(Ordering::Acquire) == 0 {
             state.waited_for.notified().await;
         }
-        tokio::time::sleep(PAUSE_WAITED_FOR.saturating_sub(began.elapsed())).await;
+        clock.sleep(PAUSE_WAITED_FOR.saturating_sub(clock.since(began))).await;
     };
-    let _ = tokio::time::timeout(pause, waited_for).await;
+    let _ = clock.timeout(pause, waited_for).await;
 }
 
 /// What becomes of a failure: whether it is tried again, after a pause of so long at most.
@@ -158,7 +160,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
                     }
                     // Its design documents are being changed, and the record will say so; or they define other groups
                     // than when they were written, by a program with other signatures.
-                    tokio::time::sleep(LOOK_FIRST * 2_u32.pow(looks)).await;
+                    reader.inner.clock.sleep(LOOK_FIRST * 2_u32.pow(looks)).await;
                     looks += 1;
                     if looks > 1 {
                         name_anew(reader, &standing.group.named_by).await?;
@@ -203,9 +205,9 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Res
     let is_anew = match progress.phase {
         ROWS => {
             job.state.is_behind();
-            let began = Instant::now();
+            let began = job.clock().now();
             let outcome = build::build_rows(job, &progress).await?;
-            tracing::debug!(database = &*job.reader.name, group = job.number(), took = ?began.elapsed(), "rows are built");
+            tracing::debug!(database = &*job.reader.name, group = job.number(), took = ?job.clock().since(began), "rows are built");
             matches!(outcome, build::Outcome::Anew)
         }
         NODES => {
@@ -252,11 +254,14 @@ pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ViewBounds;
     use crate::fenced::database;
+    use crate::view_updates::ViewUpdates;
+    use flatbed_testkit::pass;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_never_written_is_not_tried_again() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let (id, storage) = ((1, 1), |code| Error::Storage(foundationdb::FdbError::from_code(code)));
         let state = db.inner.views.group(id);
         assert_eq!(fails(&db, id, &state, storage(1007)), Some(PAUSE_MAX));
@@ -266,30 +271,32 @@ mod tests {
         for code in NEVER_WRITTEN {
             let state = db.inner.views.group((2, code as u64));
             assert_eq!(fails(&db, id, &state, storage(code)), None);
-            assert!(matches!(state.failure(), Some(ViewFailure::Stuck(_))));
+            assert!(matches!(state.last_failure(), Some(ViewFailure::Stuck(_))));
         }
     }
 
-    #[tokio::test(flavor = "multi_thread")]
+    #[tokio::test(start_paused = true)]
     async fn who_waits_sees_no_long_pause() {
-        let (db, _directory) = database().await;
-        let state = db.inner.views.group((1, 1));
-        let began = Instant::now();
-        rest(&state, Duration::from_millis(100)).await;
-        assert!(began.elapsed() >= Duration::from_millis(100));
+        let clock = Clock::system();
+        let state = ViewUpdates::new([0; 16], ViewBounds::default(), &clock).group((1, 1));
+        let began = clock.now();
+        rest(&clock, &state, PAUSE_MAX).await;
+        assert!(clock.since(began) >= PAUSE_MAX, "nobody waits");
+        let (begins_after, tolerance) = (Duration::from_millis(200), Duration::from_millis(5));
         let begins = async {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            pass(begins_after).await;
             state.waiting.fetch_add(1, Ordering::AcqRel);
             state.waited_for.notify_one();
         };
-        let began = Instant::now();
-        tokio::join!(rest(&state, PAUSE_MAX), begins);
-        assert!((PAUSE_WAITED_FOR..PAUSE_MAX / 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+        let began = clock.now();
+        tokio::join!(rest(&clock, &state, PAUSE_MAX), begins);
+        let rested = clock.since(began);
+        assert!((PAUSE_WAITED_FOR..PAUSE_WAITED_FOR + tolerance).contains(&rested), "{rested:?}");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_group_that_fails_is_behind_until_it_follows_or_is_gone() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let (views, id) = (&db.inner.views, (1, 1));
         let state = views.group(id);
         let is_behind = || (views.failing().len(), !views.lag().is_zero());
@@ -306,7 +313,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn failures_long_ago_do_not_count() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let state = db.inner.views.group((1, 1));
         state.stumble("db", ViewFailure::Changed);
         assert!(state.is_stumbling());

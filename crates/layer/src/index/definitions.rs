@@ -101,7 +101,7 @@ impl Definitions {
         groups::mark_followed(within)?;
         let mut record = None;
         if !self.changed.is_empty() || self.has_verdicts || !worn_out.is_empty() {
-            let mut new = self.redefined(&instance.record);
+            let mut new = self.redefined(&instance.record, trx.clock().unix_ms());
             self.log_left_out(within, &new);
             renumber(&mut new, worn_out);
             let names_verdicts = self.has_verdicts && name_verdicts(&mut new);
@@ -141,13 +141,13 @@ impl Definitions {
         }
     }
 
-    fn redefined(&self, record: &proto::DatabaseRecord) -> proto::DatabaseRecord {
+    fn redefined(&self, record: &proto::DatabaseRecord, now_ms: u64) -> proto::DatabaseRecord {
         let mut record = record.clone();
         for Changed { id, indexes, group, is_of_fields, .. } in &self.changed {
             redefine(&mut record, id, indexes);
             let is_there = |signature: &&Signature| groups_of(&record).any(|group| group.definition == **signature);
             let group = group.as_ref().filter(|group| !is_of_fields || is_there(group));
-            name_group(&mut record, id, group);
+            name_group(&mut record, id, group, now_ms);
         }
         record
     }
@@ -295,7 +295,7 @@ mod tests {
             for n in 0..GROUPS_MAX {
                 let mut signature = [0; 16];
                 signature[..8].copy_from_slice(&n.to_be_bytes());
-                name_group(record, &id(n), Some(&signature));
+                name_group(record, &id(n), Some(&signature), u64::MAX);
             }
         };
         if groups_first {
@@ -318,7 +318,7 @@ mod tests {
             // What is noted later.
             record.indexes.iter_mut().for_each(|index| index.readable = true);
             let designs: Vec<String> = record.indexes.iter().flat_map(|index| index.named_by.clone()).collect();
-            designs.iter().for_each(|design| name_group(&mut record, design, None));
+            designs.iter().for_each(|design| name_group(&mut record, design, None, u64::MAX));
             assert!(record.encoded_len() <= RECORD_BYTES_MAX);
         }
     }

@@ -13,7 +13,6 @@ use crate::index::maintainers::Within;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
 use crate::store::keys::Keys;
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
 use crate::view_definition::Signature;
@@ -49,13 +48,13 @@ pub(crate) fn group_named_by<'r>(record: &'r proto::DatabaseRecord, design: &str
 }
 
 /// A design document defines the group of this signature from now on, or none.
-pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signature: Option<&Signature>) {
+pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signature: Option<&Signature>, now_ms: u64) {
     let is_this = |index: &proto::Index| signature.is_some_and(|signature| index.definition == signature);
     for group in record.indexes.iter_mut().filter(|index| is_group(index) && !is_this(index)) {
         let before = group.named_by.len();
         group.named_by.retain(|name| name != design);
         if before > 0 && group.named_by.is_empty() {
-            group.unnamed_since_ms = now_ms();
+            group.unnamed_since_ms = now_ms;
         }
     }
     let Some(signature) = signature else { return };
@@ -95,7 +94,7 @@ pub(crate) fn mark_followed(within: &Within<'_>) -> Result<()> {
     if groups_of(&instance.record).next().is_none() {
         return Ok(());
     }
-    let at_ms = due::rounded_to(now_ms().saturating_add(FOLLOWED_BY_MS), FOLLOWED_BY_MS);
+    let at_ms = due::rounded_to(trx.clock().unix_ms().saturating_add(FOLLOWED_BY_MS), FOLLOWED_BY_MS);
     due::mark(trx, &instance.root, Kind::Views, &instance.name, at_ms)
 }
 
@@ -174,16 +173,16 @@ mod tests {
     fn equal_definitions_are_one_group_which_stays_unnamed() {
         let mut record = proto::DatabaseRecord::default();
         let (one, two) = ([1; 16], [2; 16]);
-        name_group(&mut record, "_design/b", Some(&one));
-        name_group(&mut record, "_design/a", Some(&one));
-        name_group(&mut record, "_design/a", Some(&one));
+        name_group(&mut record, "_design/b", Some(&one), 1);
+        name_group(&mut record, "_design/a", Some(&one), 1);
+        name_group(&mut record, "_design/a", Some(&one), 1);
         assert_eq!(names(&record), [(1, vec!["_design/a", "_design/b"], false)]);
         assert_eq!(group_named_by(&record, "_design/a").map(|group| group.number), Some(1));
-        name_group(&mut record, "_design/a", Some(&two));
-        name_group(&mut record, "_design/b", None);
+        name_group(&mut record, "_design/a", Some(&two), 1);
+        name_group(&mut record, "_design/b", None, 1);
         assert_eq!(names(&record), [(1, vec![], true), (2, vec!["_design/a"], false)]);
         // Back again.
-        name_group(&mut record, "_design/a", Some(&one));
+        name_group(&mut record, "_design/a", Some(&one), 1);
         assert_eq!(names(&record), [(1, vec!["_design/a"], false), (2, vec![], true)]);
         assert!(group_named_by(&record, "_design/b").is_none());
     }
@@ -197,15 +196,15 @@ mod tests {
             signature
         };
         for number in 0..1_100 {
-            name_group(&mut record, &format!("_design/{number:028}"), Some(&signature(number)));
+            name_group(&mut record, &format!("_design/{number:028}"), Some(&signature(number)), 1);
         }
         assert_eq!(groups_of(&record).count(), GROUPS_MAX);
         assert!(record.encoded_len() < 83_000, "{}", record.encoded_len());
-        name_group(&mut record, "_design/one-more", Some(&signature(1)));
+        name_group(&mut record, "_design/one-more", Some(&signature(1)), 1);
         assert!(group_named_by(&record, "_design/one-more").is_none(), "the names take all of their room");
         let mut record = proto::DatabaseRecord::default();
         for number in 0..100 {
-            name_group(&mut record, &format!("_design/{number:02000}"), Some(&signature(number % 3)));
+            name_group(&mut record, &format!("_design/{number:02000}"), Some(&signature(number % 3)), 1);
         }
         assert!(record.encoded_len() < 70_000);
     }

@@ -188,7 +188,7 @@ impl Preparations {
     async fn answers(&self, inner: &Inner, (id, _): &Of, body: &Value<'_>) -> Result<Made> {
         let mut made = Made::new();
         for DefinedIndex { index, kind } in &self.0.indexes {
-            let answer = tokio::time::timeout(ANSWER_MAX, kind.prepare(inner, index, id, body)).await;
+            let answer = inner.clock.timeout(ANSWER_MAX, kind.prepare(inner, index, id, body)).await;
             let answer = answer.map_err(|_| refused(NotJudged::TimedOut, "an index took too long"))??;
             if answer.len() > ANSWER_BYTES_MAX {
                 return Err(refused(NotJudged::Internal, "an index made too much of a document"));

@@ -9,9 +9,11 @@ mod selector;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_jobs::Leases;
 use flatbed_revtree::RevId;
+use flatbed_testkit::{Storage, pass, until, until_wanted};
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
 
@@ -21,13 +23,13 @@ use crate::check::check_namespaces;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
-use crate::fenced::database;
+use crate::fenced::{database, layer_at};
 use crate::handle::Database;
 use crate::index::build::{Pace, Step, Stepped, unbuilt};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
-use crate::layer::{CreateOptions, Layer, LayerOptions};
+use crate::layer::{CreateOptions, Layer};
 use crate::lease::RootLeases;
 use crate::renew::renew;
 use crate::store::due::{self, Kind, slice_of};
@@ -42,7 +44,8 @@ const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
 
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
     let EditParts { deleted, body, .. } =
-        EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+        EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap(), &flatbed_clock::Clock::system())
+            .unwrap();
     Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body }
 }
 
@@ -120,16 +123,9 @@ fn begin(db: &Database) -> Transaction {
 
 async fn assert_clean(db: &Database) {
     let check = async || crate::check::check_database(db, |_| {}).await.unwrap();
-    let mut report = check().await;
     // A stopped process may still have a commit in flight.
-    for _ in 0..100 {
-        if report.sums_compared {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        report = check().await;
-    }
-    assert!(report.is_clean() && report.sums_compared, "{report:#?}");
+    let report = until_wanted("the sums are compared", check, |report| report.sums_compared).await;
+    assert!(report.is_clean(), "{report:#?}");
 }
 
 fn actor(db: &Database) -> ServerActor {
@@ -153,7 +149,7 @@ async fn are_built(db: &Database) -> bool {
 async fn build_all(db: &Database) {
     let background = background(db, Duration::from_secs(1));
     background.start();
-    until(async || are_built(db).await).await;
+    until("the indexes are built", async || are_built(db).await).await;
     background.stop().await;
 }
 
@@ -161,7 +157,7 @@ const DEFINES: &str = r#"{"member_indexes":["kind"]}"#;
 
 #[tokio::test]
 async fn an_index_is_defined_written_built_and_dropped() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 30).await;
     let rev = put(&db, "_design/a", None, DEFINES).await.unwrap();
     let [index] = &indexes(&db).await[..] else { panic!("one index") };
@@ -205,7 +201,7 @@ async fn an_index_is_defined_written_built_and_dropped() {
 
 #[tokio::test]
 async fn a_replicated_definition_holds_if_it_wins() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let replicated = |path: &[&str], body: &'static str| Edit {
         history: Some(path.iter().map(|rev| rev.parse().unwrap()).collect()),
         ..edit("_design/a", None, body)
@@ -233,7 +229,7 @@ async fn a_replicated_definition_holds_if_it_wins() {
 
 #[tokio::test]
 async fn a_builder_that_is_killed_at_any_step_is_resumed() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 45).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     let mut steps = 0;
@@ -269,7 +265,7 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
 
 #[tokio::test]
 async fn a_purge_and_an_edit_meet_a_builder() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 15).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     let rev = |id: &'static str| {
@@ -319,7 +315,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
 
 #[tokio::test]
 async fn a_purge_shows_the_body_that_it_drops() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     let of = |digit: &str| -> RevId { format!("1-{}", digit.repeat(32)).parse().unwrap() };
     // Too much for rows, however it is packed.
@@ -336,7 +332,7 @@ async fn a_purge_shows_the_body_that_it_drops() {
 
 #[tokio::test]
 async fn what_is_prepared_fits_the_indexes_of_one_database() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let mut instances = Vec::new();
     for (name, member) in [("db", "^kind"), ("other", "^n"), ("third", "^kind")] {
         let db = layer.database(name, authority.for_job("test"));
@@ -358,7 +354,7 @@ async fn what_is_prepared_fits_the_indexes_of_one_database() {
 
 #[tokio::test]
 async fn a_list_that_changes_under_a_write_cuts_it_anew() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let texts: Vec<_> = (0..250).map(|n| (format!("{n:03}"), r#"{"kind":"k","x":1}"#)).collect();
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
     let instance = resolved(&db.inner, "db").await.unwrap();
@@ -392,7 +388,7 @@ async fn a_list_that_changes_under_a_write_cuts_it_anew() {
 
 #[tokio::test]
 async fn a_renewal_meets_a_builder() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 25).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     assert_eq!(step(&db, 1).await, Stepped::On);
@@ -433,7 +429,7 @@ impl Rule for ByChannels {
 
 #[tokio::test]
 async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
-    let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByChannels))).await;
+    let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByChannels))).await;
     let server = layer.database("db", authority.for_job("test"));
     let db = layer.database("db", crate::fenced::user("anna"));
     put(&server, "_design/judge", None, r#"{"validate_doc_update":"function () {}"}"#).await.unwrap();
@@ -488,7 +484,7 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
 
 #[tokio::test]
 async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 25).await;
     let rev = put(&db, "_design/a", None, r#"{"member_indexes":["^kind"]}"#).await.unwrap();
     let expected = async || recomputed(&db, "^kind").await;
@@ -550,19 +546,9 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     assert_clean(&db).await;
 }
 
-async fn until(mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..800 {
-        if is_so().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("it does not come");
-}
-
 #[tokio::test]
 async fn an_index_is_built_by_who_has_the_lease() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 35).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     // Another process has it, has entered some, and is not heard of again.
@@ -571,27 +557,31 @@ async fn an_index_is_built_by_who_has_the_lease() {
     let gone = [9; 16];
     leases.take(&id, &gone, None).await.unwrap();
     let one = background(&db, Duration::from_millis(500));
-    let began = std::time::Instant::now();
     one.start();
-    until(async || are_built(&db).await).await;
-    assert!(began.elapsed() >= Duration::from_millis(500), "it took a lease that was another's");
+    tokio::select! {
+        biased;
+        () = pass(Duration::from_millis(400)) => {}
+        () = until("it is built", async || are_built(&db).await) => panic!("it took a lease that was another's"),
+    }
+    until("it is built", async || are_built(&db).await).await;
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     // The design document, too.
-    until(async || db.inner.metrics.index_documents_entered.get() == 36).await;
+    until("all are entered", async || db.inner.metrics.index_documents_entered.get() == 36).await;
     // Nothing is left of what is done.
     let layer = Layer { inner: db.inner.clone() };
-    until(async || leases.look(&id).await.unwrap().is_none() && layer.index_builds().is_empty()).await;
+    let is_over = async || leases.look(&id).await.unwrap().is_none() && layer.index_builds().is_empty();
+    until("nothing is left", is_over).await;
     assert!(check_namespaces(&layer).await.unwrap().is_clean());
     let metrics = &db.inner.metrics;
-    until(async || (metrics.indexes_built.get(), metrics.index_builds_running.get()) == (1, 0)).await;
+    until("it is counted", async || (metrics.indexes_built.get(), metrics.index_builds_running.get()) == (1, 0)).await;
     // What fails is tried again, and holds up nothing else.
     let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^fails","n"]}"#).await.unwrap();
-    until(async || indexes(&db).await.iter().any(|index| index.readable)).await;
-    until(async || metrics.index_build_failures.get() > 1).await;
+    until("the other is built", async || indexes(&db).await.iter().any(|index| index.readable)).await;
+    until("it fails again", async || metrics.index_build_failures.get() > 1).await;
     // It is no longer wanted.
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
-    until(async || are_built(&db).await).await;
+    until("it is built", async || are_built(&db).await).await;
     one.stop().await;
     assert_eq!(entries(&db, 3).await, recomputed(&db, "n").await);
     assert_clean(&db).await;
@@ -600,14 +590,16 @@ async fn an_index_is_built_by_who_has_the_lease() {
 /// Whoever defines an index notes it, and whoever it wakes begins at once.
 #[tokio::test]
 async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
-    let (db, _directory) = database().await;
+    let manual = ManualClock::new();
+    let (layer, authority, _storage) = layer_at(&manual).await;
+    let db = layer.database("db", authority.for_job("test"));
     fill(&db, 35).await;
-    let layer = Layer { inner: db.inner.clone() };
     let background = Background::new(&layer, actor(&db), BackgroundOptions::default()).unwrap();
     background.start();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Two tasks have looked, and look again when the clock has moved.
+    until("it has looked", async || manual.waiting() == 2).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
-    until(async || are_built(&db).await).await;
+    until("it is built", async || are_built(&db).await).await;
     background.stop().await;
     // What is defined, and not noted, the checker finds.
     let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
@@ -622,7 +614,7 @@ async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
 
 #[tokio::test]
 async fn design_documents_that_define_more_than_there_is_room_for_are_counted() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let left_out = || db.inner.metrics.design_documents_left_out.get();
     let maps: Vec<String> = (0..64).map(|n| format!(r#"{{"fields":{{"f{n}":"asc"}}}}"#)).collect();
     let maps: Vec<&str> = maps.iter().map(String::as_str).collect();

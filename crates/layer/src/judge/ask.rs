@@ -228,7 +228,8 @@ pub(crate) async fn routed(
     };
     let nobody = User::default();
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
-    let write = Writing { edit, old, user: &nobody, database: &instance.name, caller: 0, security, writer };
+    let (name, now_s) = (&instance.name, database.inner.clock.unix_seconds());
+    let write = Writing { edit, old, user: &nobody, database: name, caller: 0, security, writer, now_s };
     Ok(routes.route(write).await)
 }
 
@@ -404,7 +405,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_several_rules_say_holds_together() {
-        let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(Arc::new(Channels))).await;
+        let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(Channels))).await;
         let server = layer.database("db", authority.for_job("test"));
         let body = || json::parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
         let edit = |id: &'static str| Edit {

@@ -2,8 +2,9 @@
 //! asks for them, and functions of views that are functions.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 
@@ -79,10 +80,11 @@ pub(super) async fn check(
     database: &str,
     functions: Option<&Arc<dyn ViewFunctions>>,
     partitioned: bool,
+    clock: &Clock,
 ) -> Result<(), Refusal> {
     check_members(body, partitioned)?;
     if let Some(member) = body.get(selectors::MEMBER) {
-        check_selectors(member.clone().into_owned()).await?;
+        check_selectors(member.clone().into_owned(), clock.clone()).await?;
     }
     let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body, partitioned)) else {
         return Ok(());
@@ -109,9 +111,9 @@ pub(super) async fn check(
 const SELECTORS_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Whether selectors may be written, which is found out where it holds nobody up.
-async fn check_selectors(member: Value<'static>) -> Result<(), Refusal> {
-    let until = Instant::now() + SELECTORS_TIME_MAX;
-    let checked = tokio::task::spawn_blocking(move || selectors::check(&member, &|| Instant::now() >= until)).await;
+async fn check_selectors(member: Value<'static>, clock: Clock) -> Result<(), Refusal> {
+    let until = clock.now() + SELECTORS_TIME_MAX;
+    let checked = tokio::task::spawn_blocking(move || selectors::check(&member, &|| clock.now() >= until)).await;
     match checked {
         Ok(Some(checked)) => checked,
         Ok(None) => Err(Refusal::not_judged(NotJudged::TimedOut, "the selectors take too long")),

@@ -98,6 +98,8 @@ pub struct Writing<'a> {
     pub security: Option<&'a [u8]>,
     /// In a database that has channels: who writes, with what they have. `None`: who meets whatever is required.
     pub writer: Option<&'a Arc<Writer>>,
+    /// The present, in seconds of Unix time.
+    pub now_s: u64,
 }
 
 /// What a rule says of an edit, or all of them together: why it may not be made, or what it means if it is.

@@ -150,8 +150,8 @@ impl Judging<'_> {
         // As in CouchDB: a broken function must not keep anybody from mending it.
         if DocumentId::of(&edit.id).is_design() {
             if !edit.deleted {
-                let functions = database.inner.views.functions();
-                design::check(&edit.body, &self.named, functions, instance.record.partitioned)
+                let (functions, clock) = (database.inner.views.functions(), &database.inner.clock);
+                design::check(&edit.body, &self.named, functions, instance.record.partitioned, clock)
                     .await
                     .map_err(|refusal| cut(refusal, self.of))?;
             }
@@ -219,6 +219,7 @@ impl Judging<'_> {
             caller: self.caller,
             security,
             writer: self.writer.map_err(Refusal::clone)?,
+            now_s: self.database.inner.clock.unix_seconds(),
         })
     }
 }
@@ -317,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn small_ones_are_asked_about_together_and_each_has_its_own_answer() {
         let counts = Counts::default();
-        let (layer, authority, _directory) = fenced::layer_judged_by(Some(Arc::new(counts.clone()))).await;
+        let (layer, authority, _storage) = fenced::layer_judged_by(Some(Arc::new(counts.clone()))).await;
         let server = layer.database("db", authority.for_job("test"));
         fenced::give_channels(&server).await;
         server.set_sync_function(Some("function")).await.unwrap();

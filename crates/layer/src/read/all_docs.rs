@@ -23,7 +23,6 @@ use crate::read::merged_ids::merged_page;
 use crate::read::seen::winners_of;
 use crate::read::viewer::{Coming, Viewer, check_id, is_judged};
 use crate::store::keys::{Counter, KeyRange, Keys};
-use crate::store::once::now_ms;
 use crate::store::records::{ById, Info, is_over};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::store::waits;
@@ -393,7 +392,7 @@ impl Page<'_> {
                 let channels = found.held.channels().map(|(channel, _)| channel);
                 let page = merged_page(trx, keys, channels, range, descending, limit).await?;
                 let last = page.rows.last().map(|(id, _)| keys.all_docs_entry(id));
-                let rows = page.rows.into_iter().filter(|(_, row)| !is_over(row.expires_at_ms));
+                let rows = page.rows.into_iter().filter(|(_, row)| !is_over(row.expires_at_ms, trx.clock()));
                 let rows = rows.map(|(id, of)| row(id, of.winner)).collect();
                 return Ok(Listed { viewer: Some(found), rows, last, more: page.more });
             }
@@ -405,7 +404,7 @@ impl Page<'_> {
             let id = keys.all_docs_id(found.key())?;
             // Design documents are for administrators.
             let ById { winner, expires_at_ms } = ById::decode(found.value())?;
-            if !is_over(expires_at_ms) && (viewer.is_none() || check_id(&id).is_ok()) {
+            if !is_over(expires_at_ms, trx.clock()) && (viewer.is_none() || check_id(&id).is_ok()) {
                 rows.push(row(id, winner));
             }
         }
@@ -526,7 +525,7 @@ impl Operation for AllDocsKeys<'_> {
                 let reads: Vec<_> = ids.iter().map(|id| trx.get(&instance.keys.document(id).info(), true)).collect();
                 for (id, read) in ids.iter().zip(reads) {
                     let found = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
-                    let found = found.map(|info| info.read_at(now_ms()));
+                    let found = found.map(|info| info.read_at(trx.clock().unix_ms()));
                     rows.push(found.map(|info| AllDocsRow {
                         id: id.clone(),
                         rev: info.winner,

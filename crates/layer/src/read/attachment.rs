@@ -10,7 +10,6 @@ use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
 use crate::read::over::ReadOnce;
 use crate::read::viewer::{Coming, check_id, is_judged};
-use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -47,7 +46,7 @@ impl Operation for OpenAttachment<'_> {
             }
             None => None,
         };
-        let info = Info::decode(&info.await?.ok_or_else(missing)?)?.read_at(now_ms());
+        let info = Info::decode(&info.await?.ok_or_else(missing)?)?.read_at(trx.clock().unix_ms());
         let rev = match self.rev {
             None => {
                 if let Some(viewer) = &viewer
@@ -65,7 +64,7 @@ impl Operation for OpenAttachment<'_> {
                     Some(early) => decode(early.await?)?,
                     None => decode(named(rev).await?)?,
                 };
-                let now = now_ms();
+                let now = trx.clock().unix_ms();
                 // Before anything else is read: what is hidden must not take longer than what never was.
                 if record.has_ended(now) || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
                     return Err(missing().into());

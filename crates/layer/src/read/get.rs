@@ -21,7 +21,6 @@ use crate::read::seen;
 use crate::read::told::Records;
 use crate::read::viewer::{Viewer, is_judged};
 use crate::store::keys::DocumentKeys;
-use crate::store::once::now_ms;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -77,7 +76,7 @@ where
         let Some((info, rows)) = body::split_latest(vec![page], &self.keys.info(), prefix_bytes) else {
             return Ok(None);
         };
-        let info = Info::decode(&info)?.read_at(now_ms());
+        let info = Info::decode(&info)?.read_at(trx.clock().unix_ms());
         if info.place == BodyPlace::Rows { Ok(Some((info, rows))) } else { Err(Refusal::LargeDocument.into()) }
     }
 
@@ -426,7 +425,7 @@ impl Get<'_> {
 
     pub(super) async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
         // Once, so that a document that ends meanwhile is not shown as one half and the other.
-        let now = now_ms();
+        let now = self.trx.clock().unix_ms();
         let ended;
         let found = match found {
             Some((info, _)) if info.has_ended(now) => {

@@ -199,7 +199,7 @@ mod tests {
     /// Whatever is in which channels, each document comes once, in order, and none of another channel's.
     #[tokio::test]
     async fn ranges_of_channels_are_put_together() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         db.exists().await.unwrap();
         let inner = &*db.inner;
         let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();

@@ -22,7 +22,6 @@ use crate::instance::Instance;
 use crate::read::told::{RECORDS_BYTES_MAX, Records};
 use crate::read::viewer::Viewer;
 use crate::store::keys::DocumentKeys;
-use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -121,7 +120,8 @@ impl ReadOnce {
         viewer: Option<&Viewer>,
     ) -> Result<&Records> {
         let read = || async {
-            let (now_ms, asked) = (now_ms(), |record: &RevisionRecord| viewer.is_none_or(|viewer| viewer.sees(record)));
+            let (now_ms, asked) =
+                (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.is_none_or(|viewer| viewer.sees(record)));
             let from = if self.from_generation == 0 { 0 } else { self.from_generation.saturating_add(1) };
             let mut records = Records::read(trx, keys, from, now_ms, &asked).await?;
             if self.judges_leaves && records.known_from() > 0 {
@@ -153,7 +153,7 @@ impl ReadOnce {
         if instance.channels() == 0 {
             return Ok(false);
         }
-        if info.leaf_count < 2 && info.has_ended(now_ms()) {
+        if info.leaf_count < 2 && info.has_ended(trx.clock().unix_ms()) {
             return Ok(true);
         }
         if info.leaf_count > 1 && is_leaf(trx, keys, rev).await? {

@@ -28,7 +28,6 @@ use crate::read::over::{ReadOnce, ReadsOnce};
 use crate::read::told::{Asked, Records};
 use crate::read::viewer::{Coming, Removals, Viewer, check_id};
 use crate::store::keys::DocumentKeys;
-use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -42,8 +41,9 @@ fn missing() -> Error {
     Refusal::DocumentNotFound(NotFound::Missing).into()
 }
 
-async fn info_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<Info>> {
-    Ok(read.await?.map(|bytes| Info::decode(&bytes)).transpose()?.map(|info| info.read_at(now_ms())))
+async fn info_of(trx: &Transaction, read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<Info>> {
+    let info = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
+    Ok(info.map(|info| info.read_at(trx.clock().unix_ms())))
 }
 
 async fn record_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> Result<Option<RevisionRecord>> {
@@ -105,7 +105,7 @@ impl Shown<'_> {
             Err(_) => return found,
         }
         let sees_winner = self.viewer.sees_winner(self.trx, self.keys, info).await?;
-        if *rev == info.winner || (sees_winner && self.viewer.is_told_of(info)) {
+        if *rev == info.winner || (sees_winner && self.viewer.is_told_of(info, self.trx.clock().unix_ms())) {
             return found;
         }
         let removals = self.viewer.removals(self.trx, self.instance, self.id).boxed().await?;
@@ -126,7 +126,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     let info = trx.get(&keys.info(), true);
     let record = options.rev.as_ref().map(|rev| trx.get(&keys.revision(rev), true));
     let viewer = coming.viewer().await?;
-    let info = info_of(info).await?;
+    let info = info_of(trx, info).await?;
     let sees = match (&options.rev, record, &info) {
         (Some(rev), Some(record), _) => {
             let record = record_of(record).await?;
@@ -198,7 +198,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
         };
         let (mut infos, mut records) = (Vec::with_capacity(reads.len()), Vec::with_capacity(reads.len()));
         for (info, record) in reads {
-            infos.push(info_of(info).await?);
+            infos.push(info_of(trx, info).await?);
             records.push(match record {
                 Some(record) => record_of(record).await?,
                 None => None,
@@ -278,7 +278,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
 
 /// The leaves of a document that somebody sees. Where there is no document, it takes no less to find out.
 async fn seen_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
-    let (now_ms, sees) = (now_ms(), |record: &RevisionRecord| viewer.sees(record));
+    let (now_ms, sees) = (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.sees(record));
     let (leaves, records) = (Leaves::read(trx, keys), Records::read(trx, keys, 0, now_ms, &sees));
     let (leaves, mut records) = futures_util::future::try_join(leaves, records).await?;
     records.complete(trx, keys, leaves.0.iter().map(|leaf| &leaf.rev), now_ms, &sees).await?;
@@ -303,7 +303,7 @@ pub(super) async fn open_revs(
     };
     let reads: Vec<_> = named.iter().map(|rev| trx.get(&keys.revision(rev), true)).collect();
     let viewer = coming.viewer().await?;
-    let info = info_of(info).await?;
+    let info = info_of(trx, info).await?;
     let mut seen = BTreeSet::new();
     for (rev, read) in named.iter().zip(reads) {
         if is_seen(&viewer, record_of(read).await?.as_ref()) {
@@ -417,7 +417,7 @@ async fn seen_over(
 
 /// The records of many revisions that are named.
 async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], asked: Asked<'_>) -> Result<Records> {
-    let (now_ms, lowest) = (now_ms(), revs.iter().map(RevId::generation).min().unwrap_or_default());
+    let (now_ms, lowest) = (trx.clock().unix_ms(), revs.iter().map(RevId::generation).min().unwrap_or_default());
     let mut records = Records::read(trx, keys, lowest, now_ms, asked).await?;
     records.complete(trx, keys, revs, now_ms, asked).await?;
     Ok(records)
@@ -483,7 +483,7 @@ pub(super) async fn missing_revs(
             }
             looks += revs.len();
             let info = match info {
-                Some(info) => info_of(info).await?,
+                Some(info) => info_of(trx, info).await?,
                 None => None,
             };
             let missing: BTreeSet<&RevId> = revs.iter().filter(|rev| !known.contains(rev)).collect();
@@ -526,7 +526,7 @@ pub(super) async fn winners_of(
     let mut infos = Vec::with_capacity(reads.len());
     for read in reads {
         infos.push(match read {
-            Some(read) => info_of(read).await?,
+            Some(read) => info_of(trx, read).await?,
             None => None,
         });
     }

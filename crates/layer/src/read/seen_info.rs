@@ -76,7 +76,7 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
     let channels = || viewer.held.channels().map(|(channel, _)| channel);
     let page = merged_page(trx, keys, channels(), &keys.all_docs(), false, COUNTED_MAX + 1).await?;
     if !page.more && page.rows.len() <= COUNTED_MAX {
-        return Ok(page.rows.iter().filter(|(_, row)| !is_over(row.expires_at_ms)).count() as u64);
+        return Ok(page.rows.iter().filter(|(_, row)| !is_over(row.expires_at_ms, trx.clock())).count() as u64);
     }
     let counted = page.rows.len() as u64;
     // About what a row takes, in keys and values; what is in several channels counts in each.

@@ -66,7 +66,9 @@ fn body(members: usize, bytes: usize) -> String {
 
 async fn put(db: &Database, id: &str, text: &str, change: impl FnOnce(Edit<'_>) -> Edit<'_>) {
     let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
-    let parts = EditParts::from_json(parse(text.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    let parts =
+        EditParts::from_json(parse(text.as_bytes(), &Limits::default()).unwrap(), &flatbed_clock::Clock::system())
+            .unwrap();
     let EditParts { deleted, body, .. } = parts;
     let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted, attachments: Vec::new(), body };
     db.update(&change(edit)).await.unwrap();
@@ -137,7 +139,7 @@ async fn expected(db: &Database, ids: &BTreeSet<&str>, query: &AllDocsQuery) -> 
 }
 
 async fn compare(run_bytes: u32, all: &[(usize, Done)], queries: &[AllDocsQuery]) {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let db = layer.database("walked", authority.for_job("test"));
     db.create(&CreateOptions { run_bytes: Some(run_bytes), ..CreateOptions::default() }).await.unwrap();
     let mut ids = BTreeSet::new();
@@ -199,7 +201,7 @@ async fn whole_range(db: &Database) -> (usize, usize, bool) {
 
 #[tokio::test]
 async fn histories_and_tombstones_are_passed_over_document_by_document() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let server = authority.for_job("test");
     let create = async |name: &str| {
         let db = layer.database(name, server.clone());
@@ -263,7 +265,7 @@ async fn all_stored_keys(db: &Database, id: &str) -> Vec<crate::StoredKey> {
 /// Fields that have no name, as in a store that was restored in part, are shown by their numbers, and all else of the document with them.
 #[tokio::test]
 async fn what_has_no_name_is_shown_by_its_number() {
-    let (layer, authority, _directory) = layer().await;
+    let (layer, authority, _storage) = layer().await;
     let db = layer.database("unnamed", authority.for_job("test"));
     db.create(&CreateOptions { run_bytes: Some(0), ..CreateOptions::default() }).await.unwrap();
     put(&db, "a", r#"{"customer":{"city":"Bern"}}"#, |edit| edit).await;

@@ -22,7 +22,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::plain;
 use crate::store::keys::DocumentKeys;
-use crate::store::once::now_ms;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -106,11 +105,11 @@ impl Viewer {
         }
     }
 
-    /// Whether the feed tells whoever sees a document's winner of it: what came with a channel has no tombstones.
-    pub(crate) fn is_told_of(&self, info: &Info) -> bool {
+    /// Whether the feed tells whoever sees a document's winner of it now: what came with a channel has no tombstones.
+    pub(crate) fn is_told_of(&self, info: &Info, now_ms: u64) -> bool {
         let named = info.routed.channels.iter().filter(|names| !names.are_elsewhere);
         let mut channels = named.flat_map(|names| names.names.iter().map(String::as_str)).chain([ALL]);
-        let is_there = !info.deleted && !info.has_ended(now_ms());
+        let is_there = !info.deleted && !info.has_ended(now_ms);
         is_there || channels.any(|channel| self.held.since(channel).is_some_and(|since| since <= Stamp(info.stamp)))
     }
 

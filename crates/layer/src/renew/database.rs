@@ -411,7 +411,7 @@ mod tests {
 
     #[tokio::test]
     async fn entries_before_and_behind_the_new_incarnation_are_moved() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let ids = ["a", "b", "c"];
         for id in ids {
             let body = parse(b"{}", &Limits::default()).unwrap();

@@ -7,7 +7,7 @@ use foundationdb::Database as Fdb;
 use prost::Message;
 
 use crate::error::Result;
-use crate::metrics::Metrics;
+use crate::store::instruments::Instruments;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::root_upgrade::check_store;
@@ -21,7 +21,7 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// [`crate::Error::FormatTooNew`] for a root that this program does not know, [`crate::Error::Storage`].
 #[boxed]
 pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
-    let metrics = Arc::new(Metrics::default());
+    let metrics = Arc::new(Instruments::default());
     let mut roots = Vec::new();
     let mut rest = RootKeys::every_root();
     while let Some((key, instance)) = transaction::read(db, &metrics, &mut FirstRoot { range: &rest }).await? {

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::metrics::Metrics;
 use crate::store::buckets::Buckets;
+use crate::store::instruments::Instruments;
 use crate::store::keys::KeyRange;
 use crate::store::merge::{Part, Shares, merge};
 use crate::store::seq::Seq;
@@ -25,7 +25,7 @@ pub(crate) struct Read<T> {
 /// of all together, or the last, newest first. An entry is its sequence and the bytes of a `SequenceEntry`.
 pub(crate) fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
     trx: &'t Transaction,
-    metrics: &Arc<Metrics>,
+    metrics: &Arc<Instruments>,
     buckets: &Buckets,
     ranges: &[KeyRange],
     (most, descending): (usize, bool),

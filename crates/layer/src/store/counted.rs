@@ -6,21 +6,22 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
+use flatbed_clock::Clock;
 use foundationdb::future::{FdbSlice, FdbValues};
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, FdbResult, KeySelector};
+use tokio::time::Instant;
 
-use crate::metrics::Metrics;
 pub(crate) use crate::store::counted::ranges::{BoxedPageRead, Page, PageRead};
+use crate::store::instruments::Instruments;
 use crate::store::keys::METADATA_VERSION;
 use crate::store::waits::{Operation, Path};
 
 /// What is written to change it: the key, and the operand of `SetVersionstampedValue`.
 const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 
-/// A transaction of FoundationDB's whose reads and writes are counted: for the process in [`Metrics`], for the operation
+/// A transaction of FoundationDB's whose reads and writes are counted: for the process in [`Instruments`], for the operation
 /// that it belongs to in [`crate::waits`]. Its methods are those of [`foundationdb::Transaction`]; one that is missing
 /// is added here, so that nothing goes uncounted. Ranges are read by [`Transaction::range`].
 pub(crate) struct Transaction {
@@ -31,7 +32,7 @@ pub(crate) struct Transaction {
 
 /// What a transaction was asked for. Reads hold it until they are answered; the last one out adds it to the process's.
 struct Tally {
-    metrics: Arc<Metrics>,
+    instruments: Arc<Instruments>,
     reads: AtomicU64,
     range_reads: AtomicU64,
     keys_read: AtomicU64,
@@ -131,12 +132,12 @@ impl Tally {
 impl Drop for Tally {
     fn drop(&mut self) {
         let totals = [
-            (&mut self.reads, &self.metrics.reads),
-            (&mut self.range_reads, &self.metrics.range_reads),
-            (&mut self.keys_read, &self.metrics.keys_read),
-            (&mut self.bytes_read, &self.metrics.bytes_read),
-            (&mut self.keys_written, &self.metrics.keys_written),
-            (&mut self.bytes_written, &self.metrics.bytes_written),
+            (&mut self.reads, &self.instruments.reads),
+            (&mut self.range_reads, &self.instruments.range_reads),
+            (&mut self.keys_read, &self.instruments.keys_read),
+            (&mut self.bytes_read, &self.instruments.bytes_read),
+            (&mut self.keys_written, &self.instruments.keys_written),
+            (&mut self.bytes_written, &self.instruments.bytes_written),
         ];
         for (counted, total) in totals {
             let counted = *counted.get_mut();
@@ -232,7 +233,8 @@ impl CommitError {
     pub(crate) async fn on_error(self) -> FdbResult<Transaction> {
         let trx = self.failed.on_error().await?;
         self.tally.again();
-        Ok(Transaction { trx, tally: self.tally, began: Instant::now() })
+        let began = self.tally.instruments.clock().now();
+        Ok(Transaction { trx, tally: self.tally, began })
     }
 }
 
@@ -244,15 +246,15 @@ impl std::fmt::Debug for CommitError {
 
 impl Transaction {
     /// Begins one. It counts with the operation of the running task, if that is counted.
-    pub(crate) fn begin(db: &Database, metrics: &Arc<Metrics>) -> FdbResult<Transaction> {
-        let began = Instant::now();
+    pub(crate) fn begin(db: &Database, instruments: &Arc<Instruments>) -> FdbResult<Transaction> {
+        let began = instruments.clock().now();
         let trx = db.create_trx()?;
         let operation = Operation::current().map(|operation| {
             add(&operation.transactions, 1);
             InOperation { operation, read_version: Mutex::new(None) }
         });
         let tally = Tally {
-            metrics: Arc::clone(metrics),
+            instruments: Arc::clone(instruments),
             reads: AtomicU64::new(0),
             range_reads: AtomicU64::new(0),
             keys_read: AtomicU64::new(0),
@@ -264,6 +266,11 @@ impl Transaction {
             operation,
         };
         Ok(Transaction { trx, tally: Arc::new(tally), began })
+    }
+
+    /// The layer's clock.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.tally.instruments.clock()
     }
 
     fn given<F>(&self, kind: Kind, answer: F) -> Given<F> {
@@ -393,6 +400,7 @@ impl Transaction {
     pub(crate) async fn on_error(self, error: FdbError) -> FdbResult<Transaction> {
         let trx = self.trx.on_error(error).await?;
         self.tally.again();
-        Ok(Transaction { trx, tally: self.tally, began: Instant::now() })
+        let began = self.tally.instruments.clock().now();
+        Ok(Transaction { trx, tally: self.tally, began })
     }
 }

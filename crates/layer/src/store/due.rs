@@ -10,12 +10,12 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use flatbed_clock::Clock;
 use prost::Message;
 use tokio::sync::Notify;
 
 use crate::error::{Error, Result};
 use crate::store::keys::{DueKey, RootKeys};
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::transaction::Transaction;
 
@@ -78,8 +78,8 @@ pub(crate) fn key_of(kind: Kind, name: &str, at_ms: u64) -> DueKey {
 }
 
 /// When something is due that is due after a time from now.
-pub(crate) fn after_ms(milliseconds: u64) -> u64 {
-    rounded_ms(now_ms().saturating_add(milliseconds))
+pub(crate) fn after_ms(clock: &Clock, milliseconds: u64) -> u64 {
+    rounded_ms(clock.unix_ms().saturating_add(milliseconds))
 }
 
 /// A time as it stands in entries.
@@ -147,10 +147,10 @@ impl Noted {
 
     /// What is to be written: what was noted in memory, and when it is due. It is noted again with [`Noted::put_back`] where
     /// that fails. `after_ms`: of marks and events.
-    pub(crate) fn take(&self, after: u64) -> Vec<DueKey> {
+    pub(crate) fn take(&self, clock: &Clock, after: u64) -> Vec<DueKey> {
         let names = std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
         let mut due: Vec<DueKey> = names.into_iter().map(|(kind, name)| key_of(kind, &name, 0)).collect();
-        let at_ms = after_ms(after);
+        let at_ms = after_ms(clock, after);
         for (noted, last, kind) in
             [(&self.marks, &self.marks_at, Kind::Marks), (&self.events, &self.events_at, Kind::Events)]
         {
@@ -201,17 +201,17 @@ mod tests {
 
     #[test]
     fn what_was_noted_is_written_once_for_each_time() {
-        let noted = Noted::default();
+        let (noted, clock) = (Noted::default(), flatbed_clock::ManualClock::new().clock());
         noted.note(Kind::Superseded, "a");
         noted.note(Kind::Superseded, "a");
         noted.note_mark();
-        let taken = noted.take(0);
+        let taken = noted.take(&clock, 0);
         assert_eq!(taken.len(), 2);
         noted.note_mark();
-        // Its entry is there; but for a change of the time between the two.
-        assert!(noted.take(0).len() <= 1 && noted.take(0).is_empty());
+        // Its entry is there.
+        assert!(noted.take(&clock, 0).is_empty());
         noted.put_back(taken);
-        let mut kinds: Vec<u64> = noted.take(0).iter().map(|due| due.kind).collect();
+        let mut kinds: Vec<u64> = noted.take(&clock, 0).iter().map(|due| due.kind).collect();
         kinds.sort_unstable();
         assert_eq!(kinds, [Kind::Superseded as u64, Kind::Marks as u64]);
     }

@@ -6,6 +6,7 @@ pub(crate) mod counted;
 pub(crate) mod database_name;
 pub(crate) mod due;
 pub(crate) mod features;
+pub(crate) mod instruments;
 pub(crate) mod keys;
 pub(crate) mod merge;
 pub(crate) mod namespaces;

@@ -1,7 +1,10 @@
 //! Namespaces, taken in blocks: databases that are created one after the other write no key in common.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use flatbed_clock::Clock;
+use tokio::time::Instant;
 
 /// A process that creates many databases takes this many at once.
 const TAKEN_MAX: u64 = 32;
@@ -45,17 +48,17 @@ impl Namespaces {
     }
 
     /// How many to take at once: twice as many as the last time, if that is not long ago.
-    pub(crate) fn wanted(&self) -> u64 {
+    pub(crate) fn wanted(&self, clock: &Clock) -> u64 {
         match self.lock().taken {
-            Some((taken, at)) if at.elapsed() < IDLE_MAX => (2 * taken).min(TAKEN_MAX),
+            Some((taken, at)) if clock.since(at) < IDLE_MAX => (2 * taken).min(TAKEN_MAX),
             _ => 1,
         }
     }
 
     /// A transaction that was committed has taken so many, of which these are left.
-    pub(crate) fn keep(&self, taken: u64, left: Block) {
+    pub(crate) fn keep(&self, taken: u64, left: Block, clock: &Clock) {
         let mut state = self.lock();
-        state.taken = Some((taken, Instant::now()));
+        state.taken = Some((taken, clock.now()));
         if left.from < left.until {
             state.block = Some(left);
         }
@@ -68,19 +71,24 @@ impl Namespaces {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_clock::ManualClock;
+
     use super::*;
 
     #[test]
     fn each_is_given_once_and_in_its_epoch() {
-        let namespaces = Namespaces::default();
-        assert_eq!((namespaces.has_some(), namespaces.take(1), namespaces.wanted()), (false, None, 1));
-        namespaces.keep(1, Block { epoch: 1, from: 5, until: 5 });
-        assert_eq!((namespaces.has_some(), namespaces.wanted()), (false, 2));
-        namespaces.keep(16, Block { epoch: 1, from: 7, until: 9 });
+        let (namespaces, manual) = (Namespaces::default(), ManualClock::new());
+        let clock = manual.clock();
+        assert_eq!((namespaces.has_some(), namespaces.take(1), namespaces.wanted(&clock)), (false, None, 1));
+        namespaces.keep(1, Block { epoch: 1, from: 5, until: 5 }, &clock);
+        assert_eq!((namespaces.has_some(), namespaces.wanted(&clock)), (false, 2));
+        namespaces.keep(16, Block { epoch: 1, from: 7, until: 9 }, &clock);
         assert_eq!([(); 3].map(|()| namespaces.take(1)), [Some(7), Some(8), None]);
-        assert_eq!(namespaces.wanted(), 32);
-        namespaces.keep(32, Block { epoch: 1, from: 10, until: 41 });
-        assert_eq!(namespaces.wanted(), 32);
+        assert_eq!(namespaces.wanted(&clock), 32);
+        namespaces.keep(32, Block { epoch: 1, from: 10, until: 41 }, &clock);
+        assert_eq!(namespaces.wanted(&clock), 32);
         assert_eq!((namespaces.take(2), namespaces.take(1)), (None, None), "a renewal makes them useless");
+        manual.advance(IDLE_MAX);
+        assert_eq!(namespaces.wanted(&clock), 1);
     }
 }

@@ -4,7 +4,7 @@
 //! since, each attempt leaves a mark beside what it does. A later attempt that finds the mark changes nothing. All attempts
 //! of one operation conflict on the mark, so that not even a commit that lands late takes place a second time.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use flatbed_clock::Clock;
 
 use crate::error::{Error, Result};
 use crate::store::keys::RootKeys;
@@ -18,8 +18,8 @@ pub(crate) struct Once {
 }
 
 impl Once {
-    pub(crate) fn new(keys: &RootKeys) -> Result<Once> {
-        Ok(Once { key: keys.mark(now_ms(), &random_id()?), attempts: 0 })
+    pub(crate) fn new(keys: &RootKeys, clock: &Clock) -> Result<Once> {
+        Ok(Once { key: keys.mark(clock.unix_ms(), &random_id()?), attempts: 0 })
     }
 
     /// Before an attempt does anything: which earlier one has taken place, by the number that [`Once::mark`] gave, if one
@@ -48,9 +48,4 @@ pub(crate) fn random_id() -> Result<[u8; 16]> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|_| Error::NoRandomness)?;
     Ok(id.map(|byte| byte.max(1)))
-}
-
-/// Milliseconds since 1970, by this machine's clock.
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -1,11 +1,11 @@
 //! Between the protobuf messages and what they mean.
 
+use flatbed_clock::Clock;
 use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
 use prost::Message;
 
 use crate::error::{Error, Result};
 use crate::store::keys::FORMAT_VERSION;
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::since::ChannelsSince;
@@ -80,8 +80,8 @@ impl Routed {
 }
 
 /// Whether what ends at a time, 0 never, has ended by now. Nobody asks what time it is of what does not end.
-pub(crate) fn is_over(expires_at_ms: u64) -> bool {
-    expires_at_ms > 0 && expires_at_ms <= now_ms()
+pub(crate) fn is_over(expires_at_ms: u64, clock: &Clock) -> bool {
+    expires_at_ms > 0 && expires_at_ms <= clock.unix_ms()
 }
 
 impl Info {
@@ -195,11 +195,11 @@ impl ById {
     }
 
     /// Whether a row's document has ended.
-    pub(crate) fn says_over(bytes: &[u8]) -> Result<bool> {
+    pub(crate) fn says_over(bytes: &[u8], clock: &Clock) -> Result<bool> {
         match bytes {
             // The first field fills it: it has no second one.
             [0x0a, length, rest @ ..] if rest.len() == usize::from(*length) => Ok(false),
-            _ => Ok(is_over(proto::AllDocsEntry::decode(bytes)?.expires_at_ms)),
+            _ => Ok(is_over(proto::AllDocsEntry::decode(bytes)?.expires_at_ms, clock)),
         }
     }
 }

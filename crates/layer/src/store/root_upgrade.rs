@@ -12,7 +12,7 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::metrics::Metrics;
+use crate::store::instruments::Instruments;
 use crate::store::keys::{FEATURES_FORMAT_VERSION, FORMAT_VERSION, KeyRange, RootKeys, bucket_of};
 use crate::store::proto;
 use crate::store::records::check_format;
@@ -139,7 +139,7 @@ impl Operation for Upgrade<'_> {
 }
 
 /// Moves what an upgraded store still has in its old places. Several may do so at once.
-pub(crate) async fn move_updates(db: &Fdb, metrics: &Arc<Metrics>, keys: &RootKeys) -> Result<()> {
+pub(crate) async fn move_updates(db: &Fdb, metrics: &Arc<Instruments>, keys: &RootKeys) -> Result<()> {
     let mut rest = Some(keys.old_updates());
     while let Some(range) = rest {
         rest = transaction::write(db, metrics, &mut Move { keys, range }).await?;

@@ -1,4 +1,7 @@
 //! Running an operation in a FoundationDB transaction, again where FoundationDB says so.
+//!
+//! How long the storage may take for an answer is measured by the runtime's time and not by the layer's clock: a test that moves
+//! the clock must not end attempts that are under way at that moment.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use tracing::Instrument;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 pub(crate) use crate::store::counted::{BoxedPageRead, Page, PageRead, Transaction};
+use crate::store::instruments::Instruments;
 
 /// How long an operation is tried again before its last error is given to the client. A commit that may have happened
 /// is never left unresolved by it: the error says so.
@@ -53,7 +57,11 @@ pub(crate) trait Operation: Send {
 pub const TRACE_TARGET: &str = "flatbed::trace";
 
 /// Runs an operation that writes: attempt, commit, and again on a retryable error.
-pub(crate) async fn write<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
+pub(crate) async fn write<O: Operation>(
+    db: &Database,
+    metrics: &Arc<Instruments>,
+    operation: &mut O,
+) -> Result<O::Output> {
     // Boxed, as is a read: it is large, and each future around it would have room for it once or twice.
     Box::pin(write_untraced(db, metrics, operation)).instrument(span("write")).await
 }
@@ -70,7 +78,11 @@ fn span(kind: &'static str) -> tracing::Span {
     )
 }
 
-async fn write_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
+async fn write_untraced<O: Operation>(
+    db: &Database,
+    metrics: &Arc<Instruments>,
+    operation: &mut O,
+) -> Result<O::Output> {
     let started = Instant::now();
     let mut state = Attempt::default();
     let mut trx = Transaction::begin(db, metrics)?;
@@ -134,11 +146,19 @@ async fn bounded_commit<T>(commit: impl Future<Output = T> + Send) -> Result<T> 
 }
 
 /// Runs an operation that only reads: nothing is committed.
-pub(crate) async fn read<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
+pub(crate) async fn read<O: Operation>(
+    db: &Database,
+    metrics: &Arc<Instruments>,
+    operation: &mut O,
+) -> Result<O::Output> {
     Box::pin(read_untraced(db, metrics, operation)).instrument(span("read")).await
 }
 
-async fn read_untraced<O: Operation>(db: &Database, metrics: &Arc<Metrics>, operation: &mut O) -> Result<O::Output> {
+async fn read_untraced<O: Operation>(
+    db: &Database,
+    metrics: &Arc<Instruments>,
+    operation: &mut O,
+) -> Result<O::Output> {
     let started = Instant::now();
     let mut trx = Transaction::begin(db, metrics)?;
     metrics.transactions.add(1);
@@ -244,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_operation_is_retried_for_half_a_minute() {
-        let (database, _directory) = crate::fenced::database().await;
+        let (database, _storage) = crate::fenced::database().await;
         let inner = &database.inner;
         tokio::time::pause();
         let is_locked =

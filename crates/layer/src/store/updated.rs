@@ -5,7 +5,6 @@ use prost::Message;
 
 use crate::error::Result;
 use crate::store::keys::{BUCKETS, BucketKeys, RootKeys, bucket_of};
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Quiet, Transaction};
@@ -81,7 +80,8 @@ impl UpdatedKeys {
 /// In the transaction that creates a database, or deletes one that has so many shards.
 pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: Option<u32>) -> Result<()> {
     let quiet = Quiet(trx);
-    let event = proto::DatabaseEvent { name: name.to_owned(), deleted: deleted.is_some(), at_ms: now_ms(), renewed: 0 };
+    let (name_of, at_ms) = (name.to_owned(), trx.clock().unix_ms());
+    let event = proto::DatabaseEvent { name: name_of, deleted: deleted.is_some(), at_ms, renewed: 0 };
     let key = keys.database_event_stamped(0);
     quiet.atomic(&key, &event.encode_to_vec(), MutationType::SetVersionstampedKey)?;
     if let Some(shards) = deleted {

@@ -14,8 +14,8 @@ use foundationdb::Database;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::metrics::Metrics;
 use crate::store::features::{check_record, own_collation};
+use crate::store::instruments::Instruments;
 use crate::store::keys::{
     Counter, DocumentPart, FORMAT_VERSION, KeyRange, Keys, RootKeys, Subspace, take_int, take_rev,
 };
@@ -34,7 +34,7 @@ const COUNTS_MAX: usize = 10;
 #[derive(Clone)]
 pub(crate) struct Older {
     pub db: Arc<Database>,
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<Instruments>,
     pub root: RootKeys,
     pub name: String,
     pub keys: Keys,

@@ -1,7 +1,6 @@
 //! Rows of documents that were mapped anew, into a transaction.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use flatbed_rowtree::{NodeChanges, RowChange, change};
 use prost::Message;
@@ -213,10 +212,11 @@ async fn diff_all<'d>(
     trees: &[proto::ViewTree],
     plans: &[Plan<'d>],
 ) -> Result<Option<Vec<DocumentDiff<'d>>>> {
-    let (mut labels, began) = (Labels::new(reads, group, trees), Instant::now());
+    let clock = reads.trx.clock();
+    let (mut labels, began) = (Labels::new(reads, group, trees), clock.now());
     let mut diffs = Vec::with_capacity(plans.len());
     for plan in plans {
-        if !diffs.is_empty() && began.elapsed() >= group.bounds().searching {
+        if !diffs.is_empty() && clock.since(began) >= group.bounds().searching {
             break;
         }
         let Some(diff) = plan.diff(&mut labels).await? else { return Ok(None) };

@@ -2,13 +2,15 @@
 //! may run beside who follows.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Parts, Tree};
 use futures_util::future::{BoxFuture, join_all};
 use prost::Message;
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
@@ -76,7 +78,7 @@ pub(crate) async fn check(
         return Ok(checked);
     };
     let reads = GroupReads { trx, keys: &view, is_before: false };
-    let (progress, began) = (&progress, Instant::now());
+    let (progress, began) = (&progress, trx.clock().now());
     let check = Check { reads, trx, keys: &view, group, written, began, progress, trees: &progress.trees };
     let mut seen = Seen::default();
     let found = page.to_vec();
@@ -117,13 +119,14 @@ struct Check<'a> {
 /// Written reduces as long as there is time for them in the transaction; what they do not give is not compared.
 struct WhileThereIsTime<'a> {
     written: &'a dyn WrittenReduces,
+    clock: &'a Clock,
     until: Instant,
 }
 
 impl WrittenReduces for WhileThereIsTime<'_> {
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
         Box::pin(async move {
-            if let Ok(Ok(results)) = tokio::time::timeout_at(self.until.into(), self.written.reduce(asks)).await {
+            if let Ok(Ok(results)) = self.clock.timeout_at(self.until, self.written.reduce(asks)).await {
                 return Ok(results);
             }
             let failure =
@@ -308,7 +311,7 @@ impl Check<'_> {
             return Ok(Some("there is no such tree".to_owned()));
         }
         let until = self.began + WRITTEN_FOR;
-        let bounded = self.written.map(|written| WhileThereIsTime { written, until });
+        let bounded = self.written.map(|written| WhileThereIsTime { written, clock: self.trx.clock(), until });
         let written = bounded.as_ref().map(|written| written as &dyn WrittenReduces);
         let stored = StoredTree {
             reads: self.reads,

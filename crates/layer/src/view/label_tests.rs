@@ -26,7 +26,7 @@ fn documents(numbers: impl Iterator<Item = usize>) -> Model {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_keys_in_the_worst_order_cost_few_reads() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group(Duration::from_secs(1));
     begin(&db, &group).await;
     let (count, mut model) = (400, Model::new());
@@ -65,7 +65,7 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
 /// What takes long is entered in several transactions, of a document each at least.
 #[tokio::test]
 async fn a_batch_with_long_keys_is_cut_by_time() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group(Duration::ZERO);
     begin(&db, &group).await;
     let model = documents(0..7);

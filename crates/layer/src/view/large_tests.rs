@@ -44,7 +44,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (db, _directory) = database().await;
+            let (db, _storage) = database().await;
             let group = group();
             let mut model = others;
             model.insert("d7".to_owned(), first);
@@ -127,7 +127,7 @@ async fn no_transaction_is_large() {
     for (kind, name) in
         ["50,000 rows", "a row of 8 MB", "60 rows of 100 kB", "500 of 15 kB", "150 long keys"].iter().enumerate()
     {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let group = as_served(group());
         let of = |n: u32| {
             let one = vec![("7".to_owned(), n.to_string())];
@@ -167,7 +167,7 @@ async fn no_transaction_is_large() {
 /// Each node takes nearly what a value of storage may.
 #[tokio::test]
 async fn no_transaction_with_nodes_is_large() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let reduces = (1..=8).map(|many| Reduction::BuiltIn(Reducer::Top(many))).collect();
     let trees = vec![ViewTree { raw_collation: false, reduces }];
     let group = as_served(ViewGroup::new(NUMBER, false, trees).unwrap());
@@ -197,7 +197,7 @@ async fn no_transaction_with_nodes_is_large() {
 /// What is broken of what readers see instead is found, and so are marks that nobody looks for.
 #[tokio::test]
 async fn the_checker_looks_through_undos() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group();
     let rows = |count: u32, value: u32| {
         let row = |n: u32| (format!("[{},{n}]", n % 7), value.to_string());

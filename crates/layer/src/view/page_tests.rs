@@ -45,7 +45,7 @@ async fn pages(db: &Database, query: ViewQuery) -> (Vec<(Vec<Row>, u64)>, Vec<Ro
 /// Many rows of one document and one key, joined to a document of which a page holds some: each row is there once, with it.
 #[tokio::test]
 async fn rows_of_one_key_with_documents_are_there_once() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let body = format!("{{\"text\":\"{}\"}}", "a".repeat(60_000));
     let body = parse(body.as_bytes(), &Limits::default()).unwrap();
     let big = Edit {
@@ -103,7 +103,7 @@ async fn rows_of_one_key_with_documents_are_there_once() {
 /// Of many keys with large rows a page reads about what it answers.
 #[tokio::test]
 async fn pages_of_keys_are_bounded_in_bytes() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let large = |bytes: usize| format!("7{}", " ".repeat(bytes));
     let mut model = Model::from([
         ("a-large".to_owned(), of_rows(vec![("1".into(), large(1_500_000))])),
@@ -134,7 +134,7 @@ async fn pages_of_keys_are_bounded_in_bytes() {
 /// Rows of one key and document are not turned round: of many that are large a page has some all the same.
 #[tokio::test]
 async fn pages_that_are_read_backwards_are_bounded_in_bytes() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let large = |n: usize| format!("{n}{}", " ".repeat(15_000));
     let apart = |n: usize| format!("{n}{}", " ".repeat(300_000));
     let mut model = Model::from([
@@ -164,7 +164,7 @@ async fn pages_that_are_read_backwards_are_bounded_in_bytes() {
 /// Groups are named by their rows' keys: values are not read for that.
 #[tokio::test]
 async fn keys_of_groups_are_read_without_values() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let large = format!("1{}", " ".repeat(600_000));
     let long = "k".repeat(100_000);
     let row = |n: u32| {
@@ -204,7 +204,7 @@ async fn keys_of_groups_are_read_without_values() {
 /// What `_first` and `_last` answer may be large: a page has some of it.
 #[tokio::test]
 async fn pages_of_groups_are_bounded_in_bytes() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let built_in = |reducer| Reduction::BuiltIn(reducer);
     let reduces = vec![built_in(Reducer::First), built_in(Reducer::Last)];
     let group = ViewGroup::new(NUMBER, false, vec![ViewTree { raw_collation: false, reduces }]).unwrap();

@@ -37,7 +37,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (db, _directory) = database().await;
+            let (db, _storage) = database().await;
             let group = group_in(true);
             if is_built {
                 build(&db, &group, &first).await;
@@ -63,7 +63,7 @@ proptest! {
 /// Of 8,000 rows of 100 partitions, those of one are 80.
 #[tokio::test]
 async fn rows_of_one_partition_are_read() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let document = |n: u32| {
         let row = || vec![(format!("[{},{n}]", n % 10), n.to_string())];
         (format!("p{:02}:{n:07}", n % 100), vec![row(), row(), row()])
@@ -90,7 +90,7 @@ async fn rows_of_one_partition_are_read() {
 /// No query of a partition finds the rows of a design document: it has none.
 #[tokio::test]
 async fn design_documents_are_in_no_partition() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group_in(true);
     begin(&db, &group).await;
     let rows = || vec![vec![("1".to_owned(), "1".to_owned())]; 3];

@@ -2,12 +2,14 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_collate::{Collation, Place, SortKey, cut_to_level};
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{KeyRange, Shape};
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::handle::Reader;
@@ -315,8 +317,8 @@ pub(super) struct Pinned(Option<(i64, Instant)>);
 const PINNED_FOR: Duration = Duration::from_millis(3_500);
 
 impl Pinned {
-    fn version(self) -> Option<i64> {
-        self.0.filter(|(_, since)| since.elapsed() < PINNED_FOR).map(|(version, _)| version)
+    fn version(self, clock: &Clock) -> Option<i64> {
+        self.0.filter(|(_, since)| clock.since(*since) < PINNED_FOR).map(|(version, _)| version)
     }
 }
 
@@ -358,8 +360,9 @@ pub(super) async fn read_page<R: PageRead>(
     read: &mut R,
 ) -> Result<R::Page> {
     loop {
-        let (inner, since) = (&view.reader.inner, Instant::now());
-        let mut operation = OpenAndRead { view, is_first, version: pinned.version(), read };
+        let inner = &view.reader.inner;
+        let (since, version) = (inner.clock.now(), pinned.version(&inner.clock));
+        let mut operation = OpenAndRead { view, is_first, version, read };
         match transaction::read(&inner.db, &inner.metrics, &mut operation).await? {
             (Attempted::Page(page), version) => {
                 if let Some(version) = version {

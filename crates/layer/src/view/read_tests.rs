@@ -279,7 +279,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (db, _directory) = database().await;
+            let (db, _storage) = database().await;
             if is_built {
                 build(&db, &group(), &model).await;
             } else {
@@ -295,7 +295,7 @@ proptest! {
 
 #[tokio::test]
 async fn readers_wait_for_little() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let model = numbered(0..8_000);
     build(&db, &group(), &model).await;
     let view = view(&db, 0);

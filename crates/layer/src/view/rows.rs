@@ -13,7 +13,6 @@ use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::read::local::LocalDocument;
 use crate::store::keys::{self, RowKey};
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::is_over as has_ended;
 use crate::store::seq::Seq;
@@ -128,7 +127,12 @@ impl ViewRows {
     #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<ViewPage>> {
         let Some(from) = self.place.clone() else { return Ok(None) };
-        let mut read = ReadRows { view: &self.view, query: &self.query, from: &from, now_ms: now_ms() };
+        let mut read = ReadRows {
+            view: &self.view,
+            query: &self.query,
+            from: &from,
+            now_ms: self.view.reader.inner.clock.unix_ms(),
+        };
         let (mut page, next) = Box::pin(read_page(&self.view, from.is_first, &mut self.pinned, &mut read)).await?;
         self.place = next;
         if self.query.include_docs {
@@ -274,7 +278,8 @@ impl PageRead for ReadRows<'_> {
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
         // It may have waited for the view.
-        self.now_ms = now_ms();
+        let clock = reading.trx.clock();
+        self.now_ms = clock.unix_ms();
         let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
         let mut next = Cursor { is_first: false, ..self.from.clone() };
         if !reading.is_built() {
@@ -300,7 +305,7 @@ impl PageRead for ReadRows<'_> {
         let mut is_over = is_over || next.limit == 0;
         if self.query.include_docs {
             is_over &= !self.show(reading, rows, &mut page, &mut next).await?;
-            page.rows.retain(|row| !row.ends_at_ms.is_some_and(has_ended));
+            page.rows.retain(|row| !row.ends_at_ms.is_some_and(|at| has_ended(at, clock)));
         } else {
             page.rows = rows.into_iter().map(|(_, row)| row).collect();
         }

@@ -278,7 +278,7 @@ proptest! {
     fn random_changes_are_those_of_the_model(first in batch(), batches in prop::collection::vec((batch(), 0..2_usize), 1..6), is_built: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (db, _directory) = database().await;
+            let (db, _storage) = database().await;
             let group = group();
             if is_built {
                 build(&db, &group, &first).await;
@@ -333,7 +333,7 @@ pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model)
 /// What is known without other rows costs a node of each level.
 #[tokio::test]
 async fn numbers_cost_few_keys() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let trees = vec![ViewTree { raw_collation: false, reduces: vec![Reduction::BuiltIn(Reducer::Sum)] }];
     let group = ViewGroup::new(NUMBER, false, trees).unwrap();
     build(&db, &group, &numbered(0..8_000)).await;
@@ -354,7 +354,7 @@ async fn numbers_cost_few_keys() {
 /// A document with more rows than a transaction changes, and with more bytes: by following and by a first build.
 #[tokio::test]
 async fn large_documents_take_several_transactions() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group();
     let large = |rows: u32, bytes: usize| {
         let row = |n: u32| (format!("[{},{n}]", n % 10), format!("{n}{}", " ".repeat(bytes)));
@@ -376,7 +376,7 @@ async fn large_documents_take_several_transactions() {
 
 #[tokio::test]
 async fn a_batch_waits_for_its_documents_and_each_level() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group();
     build(&db, &group, &numbered((0..3_000).map(|n| n * 2))).await;
     let (applied, waits) = counted(&db, &group, &numbered((0..20).map(|n| n * 301 + 1))).await;
@@ -391,7 +391,7 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
 /// What is broken is found, wherever it lies.
 #[tokio::test]
 async fn the_checker_finds_what_is_broken() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let group = group();
     let mut model = numbered(0..300);
     model.insert("large".to_owned(), vec![vec![("1".to_owned(), format!("1{}", " ".repeat(30_000)))]; 3]);

@@ -29,7 +29,7 @@ use crate::judge::ask::{self, Asked, Judged};
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
-use crate::store::once::{now_ms, random_id};
+use crate::store::once::random_id;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -536,7 +536,7 @@ impl Operation for WriteBatch<'_, '_> {
                 continue;
             }
             if instance.record.channels > 0 {
-                let upon = upon(&self.edits[item.at], info.as_ref());
+                let upon = upon(trx, &self.edits[item.at], info.as_ref());
                 let is_same = item.judged.held.as_ref().is_none_or(|held| fences.is_same(held));
                 if item.judged.upon.as_ref() != upon || !is_same {
                     (item.judged.upon, item.is_stale) = (upon.cloned(), true);
@@ -651,9 +651,9 @@ async fn is_written(
 }
 
 /// The tombstone on which an edit makes a document again without naming it.
-fn upon<'a>(edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
+fn upon<'a>(trx: &Transaction, edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
     let makes = edit.history.is_none() && edit.parent.is_none() && !edit.deleted;
-    let is_gone = |info: &&Info| info.deleted || info.has_ended(now_ms());
+    let is_gone = |info: &&Info| info.deleted || info.has_ended(trx.clock().unix_ms());
     info.filter(|info| makes && is_gone(info)).map(|info| &info.winner)
 }
 

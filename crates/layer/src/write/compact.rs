@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
-use tokio::time::Instant;
 
 use crate::compactions::Running;
 use crate::document::release;
@@ -98,7 +97,7 @@ pub(crate) async fn ask(database: &Database) -> Result<()> {
 /// Compacts a database, or goes on with that, for some `time`. Returns whether it is through; `None`: this process
 /// is at it already.
 pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<Option<bool>> {
-    let until = Instant::now() + time;
+    let until = inner.clock.now() + time;
     let instance = resolved(inner, name).await?;
     // A process does one at a time of a database.
     let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(None) };
@@ -126,7 +125,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
         progress.stamp = page.last.stamp().to_vec();
         let mut note = Note { inner, instance: &instance, progress: &progress };
         let note = async { if changed { store::write(&inner.db, &inner.metrics, &mut note).await } else { Ok(()) } };
-        if page.is_last || inner.is_closing() || Instant::now() >= until {
+        if page.is_last || inner.is_closing() || inner.clock.now() >= until {
             note.await?;
             running.get_on(page.rows);
             if !page.is_last {

@@ -8,9 +8,8 @@ use std::time::Duration;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::RevId;
 use futures_util::future::try_join_all;
-use tokio::time::Instant;
 
-use crate::document::edit::{Edit, now_s};
+use crate::document::edit::Edit;
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Result};
 use crate::handle::Database;
@@ -90,7 +89,8 @@ impl Operation for ReadEnded<'_> {
 
 /// Writes tombstones for what has ended by now, for about so long; whether it is through.
 pub(crate) async fn expire(database: &Database, turn: Duration) -> Result<bool> {
-    let (inner, until, until_s) = (&*database.inner, Instant::now() + turn, now_s());
+    let inner = &*database.inner;
+    let (until, until_s) = (inner.clock.now() + turn, inner.clock.unix_seconds());
     let instance = instance_of(inner, &database.name).await?;
     let mut begin: Option<Vec<u8>> = None;
     loop {
@@ -105,7 +105,7 @@ pub(crate) async fn expire(database: &Database, turn: Duration) -> Result<bool> 
         try_join_all(parts.map(|part| bury(database, &instance, part))).await?;
         // What was not written is behind nobody's back: it is there when this is done the next time.
         match behind {
-            Some(_) if Instant::now() >= until => return Ok(false),
+            Some(_) if inner.clock.now() >= until => return Ok(false),
             Some(behind) => begin = Some(behind),
             None => return Ok(true),
         }

@@ -16,7 +16,6 @@ use crate::read::over::Over;
 use crate::read::told::Records;
 use crate::read::viewer::is_seen;
 use crate::store::keys::DocumentKeys;
-use crate::store::once::now_ms;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
@@ -154,7 +153,9 @@ impl Planner<'_, '_> {
             (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Err(Refusal::Conflict.into()),
             (None, parent) => parent.clone(),
             // A document that was deleted is created again on top of its tombstone.
-            (Some(info), None) if (info.deleted || info.has_ended(now_ms())) && !self.edit.deleted => {
+            (Some(info), None)
+                if (info.deleted || info.has_ended(self.trx.clock().unix_ms())) && !self.edit.deleted =>
+            {
                 Some(info.winner.clone())
             }
             (Some(info), Some(parent)) if *parent == info.winner || info.leaf_count > 1 => Some(parent.clone()),
@@ -232,7 +233,8 @@ impl Planner<'_, '_> {
 
     /// Whether stubs may stand for attachments of a revision with this record: of one that has not ended, and that who writes sees.
     fn gives(&self, record: &RevisionRecord) -> bool {
-        !record.has_ended(now_ms()) && self.held.is_none_or(|held| held.has_all() || is_seen(held, record))
+        !record.has_ended(self.trx.clock().unix_ms())
+            && self.held.is_none_or(|held| held.has_all() || is_seen(held, record))
     }
 
     fn attached(&self, known: &[Vec<Attachment>], generation: u64) -> std::result::Result<Vec<Attachment>, Refusal> {
@@ -258,7 +260,7 @@ impl Planner<'_, '_> {
             lists.extend(futures_util::future::try_join_all(reads).await?);
         }
         if self.judges_stubs() {
-            let (now_ms, asked) = (now_ms(), |record: &RevisionRecord| self.gives(record));
+            let (now_ms, asked) = (self.trx.clock().unix_ms(), |record: &RevisionRecord| self.gives(record));
             let oldest = lists.iter().map(|(rev, _)| rev.generation()).min().unwrap_or(u64::MAX);
             let mut records = Records::read(self.trx, self.keys, oldest, now_ms, &asked).await?;
             records.complete(self.trx, self.keys, lists.iter().map(|(rev, _)| rev), now_ms, &asked).await?;

@@ -433,7 +433,7 @@ mod tests {
     /// Its sealed ancestors take 70 MB. What they say does not matter: nobody reads so much.
     #[tokio::test]
     async fn a_document_whose_tree_is_too_large_to_be_read_is_purged() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         for hash in ["a", "b"] {
             replicate(&db, "d", line(100, hash)).await;
         }

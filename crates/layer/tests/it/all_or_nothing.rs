@@ -9,7 +9,11 @@ use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, Got, Refusal, 
 
 /// An edit of a document with this body, of a revision.
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
-    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).expect("JSON")).expect("a document");
+    let parts = EditParts::from_json(
+        parse(body.as_bytes(), &Limits::default()).expect("JSON"),
+        &flatbed_clock::Clock::system(),
+    )
+    .expect("a document");
     Edit {
         expiry: None,
         id: id.into(),

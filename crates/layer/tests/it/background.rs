@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{
-    Layer, Random, Store, assert_clean, change, create, delete, engine, pages_are_full, put, snapshot, soon,
-};
+use crate::support::{Layer, Random, Store, assert_clean, change, create, delete, pages_are_full, put, snapshot};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
+use flatbed_testkit::{Waiting, until};
 use foundationdb::tuple::{Bytes, pack};
 
 /// Looks often, and gives others up soon.
@@ -44,12 +43,7 @@ async fn superseded(db: &Database, documents: usize, size: usize) {
 }
 
 async fn compacted(db: &Database) {
-    soon(async {
-        while db.info().await.unwrap().is_compacting {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("it is compacted", async || !db.info().await.unwrap().is_compacting).await;
 }
 
 async fn upload(db: &Database) {
@@ -186,10 +180,10 @@ async fn of_two_processes_one_does_each_piece_of_work() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn another_process_goes_on_where_one_has_died() {
-    let Some(engine) = engine() else { return println!("skipped: needs the embedded engine") };
-    for attempt in 0..5 {
+    let mut waiting = Waiting::begin();
+    loop {
         // It takes its time: one server that needs 13 us for a key.
-        let store = Store::slow(engine);
+        let Some(store) = Store::slow() else { return };
         let layers = [store.layer_alone().await, store.layer_alone().await];
         let db = create(&layers[0], "db", None).await;
         for parent in [false, true] {
@@ -201,25 +195,15 @@ async fn another_process_goes_on_where_one_has_died() {
         let one = layers[0].background(hasty());
         db.compact().await.unwrap();
         one.start();
-        soon(async {
-            while layers[0].compactions().first().is_none_or(|progress| progress.changes_done == 0) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                if !db.info().await.unwrap().is_compacting {
-                    break;
-                }
-            }
-        })
-        .await;
+        let has_come_further = || layers[0].compactions().first().is_some_and(|progress| progress.changes_done > 0);
+        let is_over = async || !db.info().await.unwrap().is_compacting;
+        until("it has come further", async || has_come_further() || is_over().await).await;
         drop(one);
-        soon(async {
-            while !layers[0].compactions().is_empty() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        })
-        .await;
+        until("it has ended", async || layers[0].compactions().is_empty()).await;
         let left = db.info().await.unwrap();
         // All of it may be done before anybody has looked.
-        if left.superseded_size_bytes == 0 && attempt < 4 {
+        if left.superseded_size_bytes == 0 {
+            waiting.pause("a compaction is seen in the middle").await;
             continue;
         }
         assert!(left.superseded_size_bytes > 0 && left.is_compacting, "{left:?}");

@@ -1,22 +1,14 @@
 //! Documents whose revisions take more than a transaction holds: each of them can still be edited, deleted, compacted and
 //! purged.
 
-use std::time::Duration;
-
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs, Refusal, Result, RevId};
+use flatbed_testkit::until;
 
 async fn compact(db: &Database) {
     db.compact().await.unwrap();
-    soon(async {
-        // It begins in a task of its own.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        while db.info().await.unwrap().is_compacting {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("it is compacted", async || !db.info().await.unwrap().is_compacting).await;
 }
 
 async fn write(db: &Database, edit: Edit<'_>) -> Result<RevId> {

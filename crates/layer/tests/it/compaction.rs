@@ -1,15 +1,16 @@
 //! What goes: bodies of revisions that are no leaves, purged leaves, purged documents.
 
-use std::time::Duration;
-
 use crate::support::*;
 use flatbed_layer::check::check_database;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId};
+use flatbed_testkit::until;
 
 async fn replicate(db: &Database, id: &str, path: &str, body: &str) -> RevId {
     let history: Vec<RevId> = path.split(' ').map(|rev| rev.parse().unwrap()).collect();
-    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    let parts =
+        EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap(), &flatbed_clock::Clock::system())
+            .unwrap();
     let edit = Edit {
         expiry: None,
         id: id.into(),
@@ -28,12 +29,7 @@ fn fill(size: usize) -> String {
 
 async fn compact(db: &Database) {
     db.compact().await.unwrap();
-    soon(async {
-        while db.info().await.unwrap().is_compacting {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("it is compacted", async || !db.info().await.unwrap().is_compacting).await;
 }
 
 async fn is_available(db: &Database, id: &str, rev: &RevId) -> bool {

@@ -8,6 +8,7 @@ use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     ChangesQuery, Conflicts, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId, Seq, Since, Updated, Wait,
 };
+use flatbed_testkit::{Faults, pass};
 
 trait Bodies {
     fn body(&mut self) -> String;
@@ -73,7 +74,11 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
                     (0..8).map(|_| (format!("d{:03}", random.below(documents)), random.body())).collect();
                 let mut edits = Vec::new();
                 for (id, body) in &bodies {
-                    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+                    let parts = EditParts::from_json(
+                        parse(body.as_bytes(), &Limits::default()).unwrap(),
+                        &flatbed_clock::Clock::system(),
+                    )
+                    .unwrap();
                     let parent = winner(&db, id).await;
                     edits.push(Edit {
                         expiry: None,
@@ -118,7 +123,7 @@ async fn follower(db: Database, until: tokio::sync::watch::Receiver<Option<Seq>>
             }
             tokio::select! {
                 waited = changes.wait() => assert_eq!(waited, Wait::MayHaveChanged),
-                () = tokio::time::sleep(std::time::Duration::from_millis(100)) => {}
+                () = pass(std::time::Duration::from_millis(100)) => {}
             }
         }
     }
@@ -181,13 +186,12 @@ async fn random_work_with_shards() {
 /// The probabilities and seeds to work with: the test's own, or up to the probability and from the seed on that
 /// `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment gives.
 fn faults(probability: f64, seeds: std::ops::Range<u64>) -> Vec<(f64, u64)> {
-    let given = std::env::var("FLATBED_TEST_FAULTS").ok();
-    let given = given.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
-    let with = |seed: u64| match &given {
+    let given = Faults::given();
+    let with = |seed: u64| match given {
         None => (probability, seed),
-        Some(most) => {
-            let seed = most.seed.wrapping_add(seed - seeds.start);
-            (most.probability * (1 + Random(seed).below(6)) as f64 / 6.0, seed)
+        Some((most, first)) => {
+            let seed = first.wrapping_add(seed - seeds.start);
+            (most * (1 + Random(seed).below(6)) as f64 / 6.0, seed)
         }
     };
     seeds.clone().map(with).collect()

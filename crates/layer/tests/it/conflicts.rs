@@ -6,6 +6,7 @@ use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{CreateOptions, Database, Edit, EditParts, Error, GetOptions, OpenRevs, Refusal, Result, RevId};
 use flatbed_revtree::Tree;
+use flatbed_testkit::{seed, until};
 
 fn path(text: &str) -> Vec<RevId> {
     text.split(' ').map(|rev| rev.parse().unwrap()).collect()
@@ -13,7 +14,10 @@ fn path(text: &str) -> Vec<RevId> {
 
 /// Writes a revision as another replica made it.
 async fn replicate(db: &Database, id: &str, path: &[RevId], body: &str) -> Result<RevId> {
-    let parts = EditParts::from_json(parse(body.as_bytes(), &Limits::default()).expect("JSON"))?;
+    let parts = EditParts::from_json(
+        parse(body.as_bytes(), &Limits::default()).expect("JSON"),
+        &flatbed_clock::Clock::system(),
+    )?;
     let history = Some(path.to_vec());
     let edit = Edit {
         expiry: None,
@@ -212,13 +216,9 @@ async fn the_oldest_revisions_of_a_branch_go_a_few_at_a_time() {
 /// equal winners, the right body for each leaf.
 #[tokio::test]
 async fn replicas_agree_leaf_for_leaf() {
-    let seed = std::process::id().into();
-    println!("seed {seed}");
-    let mut state: u64 = seed;
-    let mut random = move |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    };
+    let seed = seed(1);
+    let mut random = Random(seed);
+    let mut random = move |below: usize| random.below(below as u64) as usize;
     let Some(store) = Store::with_faults(0.02, seed) else { return };
     let layer = store.layer().await;
     let (one, two) = (create(&layer, "one", None).await, create(&layer, "two", Some(0)).await);
@@ -286,14 +286,7 @@ async fn what_lies_on_a_cut_branch_comes_once() {
 
 async fn compact(db: &Database) {
     db.compact().await.unwrap();
-    soon(async {
-        // It begins in a task of its own.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        while db.info().await.unwrap().is_compacting {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("it is compacted", async || !db.info().await.unwrap().is_compacting).await;
 }
 
 /// What a revision says of itself; `None`: it is not available.

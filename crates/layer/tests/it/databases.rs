@@ -1,7 +1,10 @@
 //! Databases come and go, at one server and at two.
 
+use std::time::Duration;
+
 use crate::support::{Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Refusal, Since, Wait};
+use flatbed_testkit::pass;
 
 #[tokio::test]
 async fn create_list_delete() {
@@ -122,7 +125,7 @@ async fn a_follower_at_one_server_sees_writes_at_the_other() {
         for n in 0..200 {
             put(&at_one, &format!("d{n}"), None, "{}").await.unwrap();
             if n % 20 == 0 {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                pass(Duration::from_millis(20)).await;
             }
         }
     });
@@ -169,7 +172,7 @@ async fn deletion_under_writers_leaves_nothing_behind() {
         })
         .collect();
     for _ in 0..10 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        pass(Duration::from_millis(5)).await;
         one.delete_database("db").await.unwrap();
         create(&two, "db", None).await;
     }

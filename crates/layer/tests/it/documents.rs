@@ -1,7 +1,8 @@
 //! Documents in and out, one at a time, in both layouts.
 
 use crate::support::{Store, all_changes, assert_clean, braces, create, delete, get, pages_are_full, put};
-use flatbed_layer::{AllDocsQuery, CreateOptions, Error, GetOptions, NotFound, Refusal, RevId};
+use flatbed_layer::{AllDocsQuery, CreateOptions, Error, GetOptions, NotFound, Refusal, RevId, check};
+use flatbed_testkit::until;
 
 const LAYOUTS: [Option<u32>; 3] = [Some(0), None, Some(60_000)];
 
@@ -197,8 +198,12 @@ async fn large_bodies_are_staged_and_broken_uploads_swept() {
         let upload = put(&db, "broken", None, &large);
         let _ = tokio::time::timeout(std::time::Duration::from_millis(120), upload).await;
         // A commit in flight lands whoever waits for it; the sums are compared only when all is quiet.
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        layer.sweep_broken_uploads(std::time::Duration::ZERO).await.unwrap();
+        until("the upload is swept", async || {
+            layer.sweep_broken_uploads(std::time::Duration::ZERO).await.unwrap();
+            let report = check::check_database(&db, |_| {}).await.unwrap();
+            report.sums_compared && report.staged_uploads == 0
+        })
+        .await;
         assert_clean(&layer, &db).await;
     }
 }

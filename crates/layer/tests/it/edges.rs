@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Layer, Store, assert_clean, change, create, delete, get, put, soon};
 use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, LayerOptions, Refusal, json};
+use flatbed_testkit::{pass, until};
 use foundationdb::tuple::{Bytes, pack};
 
 fn names(range: std::ops::Range<usize>) -> String {
@@ -80,12 +81,8 @@ async fn a_follower_of_an_empty_database_sees_its_successor() {
         changes.wait().await;
         changes
     });
-    soon(async {
-        while flatbed_metrics::total(&one.metrics(), "flatbed_watches_set") == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let watches = || flatbed_metrics::total(&one.metrics(), "flatbed_watches_set");
+    until("a watch is set", async || watches() > 0).await;
     two.delete_database("db").await.unwrap();
     let at_two = create(&two, "db", None).await;
     put(&at_two, "d", None, "{}").await.unwrap();
@@ -122,7 +119,7 @@ async fn sweeps_during_an_upload() {
         let sweeper = tokio::spawn({
             let layer = layer.clone();
             async move {
-                tokio::time::sleep(Duration::from_millis(round)).await;
+                pass(Duration::from_millis(round)).await;
                 layer.sweep_broken_uploads(Duration::ZERO).await.unwrap();
             }
         });

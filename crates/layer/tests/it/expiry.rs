@@ -9,6 +9,7 @@ use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     BackgroundOptions, ChannelsOptions, CreateOptions, Database, Edit, Error, NotFound, Refusal, RevId, Updated, User,
 };
+use flatbed_testkit::until;
 
 async fn create(layer: &Layer) -> Database {
     let channels = Some(ChannelsOptions::default());
@@ -64,13 +65,7 @@ async fn what_has_ended_becomes_tombstones_in_its_channels() {
     let options = BackgroundOptions { ahead: Duration::from_secs(120), ..BackgroundOptions::default() };
     let background = layer.background(options);
     background.start();
-    for round in 0.. {
-        if db.info().await.expect("figures").doc_count == 3 {
-            break;
-        }
-        assert!(round < 600, "nothing is written");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("they are tombstones", async || db.info().await.expect("figures").doc_count == 3).await;
     background.stop().await;
     let rows = all_changes(&db).await;
     assert_eq!(rows.iter().filter(|row| row.deleted).count(), 699);

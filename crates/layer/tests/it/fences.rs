@@ -12,6 +12,7 @@ use flatbed_layer::{
     AttachmentEdit, ChangesQuery, CreateOptions, Database, Edit, Error, Gate, GetOptions, LayerOptions, LocalDocument,
     LocalEdit, Refusal, Result, RevId, SecurityOf, SettingFence, Since, StoredSettings, USERS, User, UserFence,
 };
+use flatbed_testkit::{pass, until};
 use futures_util::future::join_all;
 
 /// Lets those write whose names `_security` lists, with commas between them; without one everyone.
@@ -250,7 +251,9 @@ async fn is_never_behind(store: &Store, what: What) {
         };
         let bob = by(&here, "db", "bob", None);
         let has_ended = AtomicBool::new(false);
-        let write = async |db: &Database, name: &str| {
+        // Of each who writes.
+        let counts: [AtomicU64; 11] = Default::default();
+        let write = async |db: &Database, name: &str, at: usize| {
             let mut count = 0;
             loop {
                 // Looked at before: what was begun earlier and took long says nothing of what holds by then.
@@ -262,21 +265,23 @@ async fn is_never_behind(store: &Store, what: What) {
                     Ok(()) | Err(Error::Storage(_)) => count += 1,
                     refused => return (count, refusal(refused)),
                 }
+                counts[at].store(count, Ordering::Relaxed);
             }
         };
         let change = async {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let is_at_it = |count: &AtomicU64| count.load(Ordering::Relaxed) > 2;
+            until("all write", async || counts.iter().all(is_at_it)).await;
             match what {
                 What::Document => rev = user(&there.database(USERS), "anna", Some(&rev)).await,
                 What::Security => there.database("db").set_security(b"bob").await.unwrap(),
                 What::Setting => set(&there, None).await,
             }
             let changed = there.database("db").update_seq().await.unwrap();
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            pass(Duration::from_millis(50)).await;
             has_ended.store(true, Ordering::Relaxed);
             changed
         };
-        let (by_anna, by_bob) = ((0..8).map(|_| write(&anna, "anna")), (0..3).map(|_| write(&bob, "bob")));
+        let (by_anna, by_bob) = ((0..8).map(|at| write(&anna, "anna", at)), (8..11).map(|at| write(&bob, "bob", at)));
         let (changed, by_anna, by_bob) =
             soon(futures_util::future::join3(change, join_all(by_anna), join_all(by_bob))).await;
         let expected = match what {

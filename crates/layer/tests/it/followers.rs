@@ -9,6 +9,7 @@ use crate::support::{Layer, Store, all_changes, create, delete, pages_are_full, 
 use flatbed_layer::{
     ChangeRow, Changes, ChangesQuery, Database, Documents, Extras, Followed, LayerOptions, RevId, Seq, Since,
 };
+use flatbed_testkit::{pass, until};
 use tokio::sync::watch;
 
 fn metric(layer: &Layer, name: &str) -> u64 {
@@ -61,16 +62,9 @@ async fn followers_share_what_is_read() {
             rows
         }));
     }
-    soon(async {
-        while ready.load(Ordering::SeqCst) < FOLLOWERS || reader.followers().followers < FOLLOWERS {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        // All of them have found what is shared, and wait.
-        while reader.followers().behind > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let are_ready = || ready.load(Ordering::SeqCst) == FOLLOWERS && reader.followers().followers == FOLLOWERS;
+    until("all follow", async || are_ready()).await;
+    until("all have found what is shared, and wait", async || reader.followers().behind == 0).await;
     let names = ["by_seq_rows", "documents_read", "tail_misses"];
     let before = names.map(|name| metric(&reader, name));
     for number in 0..10 {
@@ -91,16 +85,8 @@ async fn followers_share_what_is_read() {
     // A follower whose own page was short is behind the shared rows for a while, and reads.
     let shared = metric(&reader, "tail_rows");
     assert!(!pages_are_full() || shared == 10 * FOLLOWERS as u64, "{shared}");
-    assert_eq!(
-        soon(async {
-            while reader.followers().followers > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            reader.followers().lag
-        })
-        .await,
-        Duration::ZERO
-    );
+    until("none is left", async || reader.followers().followers == 0).await;
+    assert_eq!(reader.followers().lag, Duration::ZERO);
 }
 
 /// What was acknowledged before a feed began is in its first page, also if that comes from what is shared; what was purged
@@ -120,12 +106,7 @@ async fn a_feed_that_begins_sees_all_that_was_there() {
         }
         follower
     });
-    soon(async {
-        while metric(&reader, "watches_set") == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("a watch is set", async || metric(&reader, "watches_set") > 0).await;
     let mut since = at_reader.update_seq().await.unwrap();
     for number in 0..30 {
         let id = number.to_string();
@@ -156,12 +137,7 @@ async fn a_new_setting_moves_no_follower() {
     let mut changes = db.changes(ChangesQuery::default());
     changes.next_page().await.unwrap();
     let following = tokio::spawn(async move { next(&mut changes, &mut true).await });
-    soon(async {
-        while metric(&layer, "watches_set") == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("a watch is set", async || metric(&layer, "watches_set") > 0).await;
     db.set_revs_limit(7).await.unwrap();
     put(&db, "d", None, "{}").await.unwrap();
     assert_eq!(soon(following).await.unwrap()[0].id, "d");
@@ -186,17 +162,12 @@ async fn databases_without_a_watch_are_polled() {
             }
         }));
     }
-    soon(async {
-        while few.followers().followers < 6 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("all follow", async || few.followers().followers == 6).await;
     for round in 0..3 {
         for number in 0..6 {
             put(&writer.database(&format!("db{number}")), &round.to_string(), None, "{}").await.unwrap();
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        pass(Duration::from_millis(20)).await;
     }
     for task in tasks {
         soon(task).await.unwrap();
@@ -225,7 +196,7 @@ async fn follower(database: Database, number: u64, until: watch::Receiver<Option
         while !number.is_multiple_of(4) || seen.len() < 20 {
             let rows = tokio::select! {
                 rows = next(&mut changes, &mut is_following) => rows,
-                () = tokio::time::sleep(Duration::from_millis(3 + number)) => {
+                () = pass(Duration::from_millis(3 + number)) => {
                     if until.borrow().is_some_and(|until| changes.last_seq() >= Some(until.into())) {
                         return view;
                     }

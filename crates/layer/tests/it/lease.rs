@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Random, Store, create, delete, engine, put};
+use crate::support::{Random, Store, create, delete, put, soon};
 use crate::waits::runtime;
 use fdb_embedded::VirtualClock;
 use flatbed_jobs::{HOLDS_MAX, Hold, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
 use flatbed_layer::{Database, Error, Refusal};
+use flatbed_testkit::{engine, number, pass};
 use foundationdb_sys::backend::Embedded;
 use tokio::time::Instant;
 
@@ -198,7 +199,7 @@ async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
             let begun = Instant::now();
             let held = holder.hold_leases_after(&one, &mine, &|_, _| true).await;
             // Between two of them a lease can be seen, and taken, in longer and longer time.
-            tokio::time::sleep(begun.elapsed() * (2 + round % 8)).await;
+            pass(begun.elapsed() * (2 + round % 8)).await;
             let Ok(held) = held else { continue };
             lost.extend(mine.iter().zip(held).filter(|(_, held)| !held).map(|(hold, _)| hold.id.clone()));
             if is_last {
@@ -213,7 +214,7 @@ async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
         taken
     };
     let both = async { tokio::join!(takes, holds) };
-    let (taken, lost) = tokio::time::timeout(Duration::from_secs(300), both).await.expect("both come to their ends");
+    let (taken, lost) = soon(both).await;
     assert_eq!(taken, lost.into_iter().collect::<Vec<_>>());
     let leases = loop {
         if let Ok(leases) = db.leases(None).await {
@@ -370,7 +371,7 @@ impl Contender {
 /// anything to do, and each step of the clock wakes one of them.
 fn contest(engine: Embedded, seed: u64) -> Contest {
     let clock = Arc::<VirtualClock>::default();
-    let store = Store::simulated_with_faults(engine, &clock, 0.1, seed);
+    let store = Store::simulated_with_faults(&clock, 0.1, seed).expect("the engine");
     let runtime = runtime(Some(engine), &clock);
     let contest = Contest {
         clock,
@@ -415,8 +416,7 @@ fn assert_one_at_a_time(terms: &[Term], seed: u64) {
 /// `FLATBED_TEST_SEED=7` takes one seed, `FLATBED_TEST_SEEDS=5000` the first 5,000.
 #[test]
 fn never_two_holders_at_once_under_faults() {
-    let Some(engine) = engine() else { return println!("skipped: needs the embedded engine") };
-    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let Some(engine) = engine() else { return };
     let seeds = match (number("FLATBED_TEST_SEED"), number("FLATBED_TEST_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, count) => 0..count.unwrap_or(10),
@@ -440,7 +440,7 @@ fn never_two_holders_at_once_under_faults() {
 
 #[test]
 fn a_contest_follows_from_its_seed() {
-    let Some(engine) = engine() else { return println!("skipped: needs the embedded engine") };
+    let Some(engine) = engine() else { return };
     let events = |seed| contest(engine, seed).events.into_inner().unwrap();
     let (first, again) = (events(22_085), events(22_085));
     let at = first.iter().zip(&again).take_while(|(one, other)| one == other).count();

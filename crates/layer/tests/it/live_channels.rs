@@ -12,6 +12,7 @@ use flatbed_layer::{
     ChangeRow, Changes, ChangesQuery, ChannelsOptions, CreateOptions, Database, Documents, Edit, Extras, Followed,
     GetOptions, Place, Reader, RowKind, Scope, Since, User, waits,
 };
+use flatbed_testkit::{number, pass, until, within};
 use tokio::sync::{mpsc, watch};
 
 /// Two of the long ones are more than an entry names.
@@ -143,7 +144,7 @@ async fn write(db: Database, mut random: Random, rounds: u64) {
             let _ = put(&db, &id, found.as_ref(), &text).await;
         }
         if random.below(4) == 0 {
-            tokio::time::sleep(Duration::from_millis(random.below(30))).await;
+            pass(Duration::from_millis(random.below(30))).await;
         }
     }
 }
@@ -192,7 +193,8 @@ impl Follower {
                 client.take(next(&mut changes, &mut is_following).await);
             }
         };
-        let in_time = tokio::time::timeout(Duration::from_secs(20), rest).await.is_ok();
+        // Sooner than a feed looks again by itself.
+        let in_time = within(Duration::from_secs(20), rest).await.is_some();
         assert!(in_time, "{}, {:?}: {:?} instead of {seen:?}", self.number, self.scope, client.docs);
     }
 }
@@ -243,7 +245,7 @@ async fn followers_have_what_they_see(store: Store, seed: u64, rounds: u64) {
         if random.below(4) == 0 {
             give(&db, Kind::Role, "r", &some_channels(&mut random, 2), &[]).await;
         }
-        tokio::time::sleep(Duration::from_millis(random.below(20))).await;
+        pass(Duration::from_millis(random.below(20))).await;
     }
     for writer in writers {
         writer.await.expect("written");
@@ -257,7 +259,7 @@ async fn followers_have_what_they_see(store: Store, seed: u64, rounds: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_have_what_a_walk_of_their_channels_gives() {
-    let cases = std::env::var("FLATBED_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1);
+    let cases = number("FLATBED_TEST_CASES").unwrap_or(1);
     for case in 0..cases {
         followers_have_what_they_see(Store::new(), 7 + case, 40).await;
     }
@@ -295,12 +297,7 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
         });
     }
     let standing = || layer.followers();
-    soon(async {
-        while standing().by_channels < USERS as usize {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("all follow", async || standing().by_channels == USERS as usize).await;
     // The own channel, `!`, and the user.
     assert_eq!(standing().held, 3 * USERS as usize);
     let all: Vec<u64> = (0..USERS).collect();
@@ -314,24 +311,21 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
         (BTreeSet::new(), all[..20].to_vec()),
         (["!".to_owned()].into(), all.clone()),
     ];
-    // Who stands there may be at the end of a page yet, for long on a machine that has much to do.
-    let quiet = async |looks_min: u32| {
-        let (mut read, mut looks) = (counted(&layer, "channel_reads"), 0);
+    // Who stands there may be at the end of a page yet. Who has the first of these takes the second from what is shared.
+    for id in ["ready", "steady"] {
+        put(&db, id, None, r#"{"channels":["!"]}"#).await.expect("written");
+        let mut told = BTreeSet::new();
         soon(async {
-            while looks < looks_min {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-                let now = counted(&layer, "channel_reads");
-                (read, looks) = (now, if now == read { looks + 1 } else { 0 });
+            while told.len() < USERS as usize {
+                let (user, of, _) = came.recv().await.expect("followers are there");
+                told.extend((of == id).then_some(user));
             }
         })
         .await;
-        read
-    };
-    let read = quiet(5).await;
+    }
+    let read = counted(&layer, "channel_reads");
     let woken: usize = steps.iter().map(|(_, users)| users.len()).sum();
     for (channels, users) in steps {
-        // Who was woken has gone back to sleep.
-        quiet(3).await;
         let before = counted(&layer, "hub_wakes");
         rev = Some(put(&db, "doc", rev.as_ref(), &body(&channels)).await.expect("written"));
         let mut told = BTreeMap::new();
@@ -366,12 +360,8 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
     let other = |user| (user, "other".to_owned(), false);
     assert_eq!(told, [other(0), other(29)].into());
     assert!(counted(&layer, "hub_wakes") - before <= 4);
-    soon(async {
-        while (standing().held, standing().lag) != (3 * USERS as usize + 1, Duration::ZERO) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let are_there = || (standing().held, standing().lag) == (3 * USERS as usize + 1, Duration::ZERO);
+    until("all are where the last change is", async || are_there()).await;
 }
 
 /// Who has more channels than one page asks about, and more in them than a merge has room for, reads to the end all the same.

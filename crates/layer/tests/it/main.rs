@@ -20,8 +20,6 @@ mod generated_proto;
 mod lease;
 mod live_channels;
 mod many_leaves;
-#[path = "../../src/neighbour.rs"]
-mod neighbour;
 mod once;
 mod partitions;
 mod pending;

@@ -13,7 +13,11 @@ struct Write {
 }
 
 fn edit(write: &Write) -> Edit<'static> {
-    let parts = EditParts::from_json(parse(write.body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+    let parts = EditParts::from_json(
+        parse(write.body.as_bytes(), &Limits::default()).unwrap(),
+        &flatbed_clock::Clock::system(),
+    )
+    .unwrap();
     Edit {
         expiry: None,
         id: write.id.clone().into(),

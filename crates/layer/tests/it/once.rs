@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::support::{Store, create, engine};
+use crate::support::{Store, create};
 use flatbed_layer::{Database, LocalDocument};
 
 const WRITERS: usize = 6;
@@ -55,7 +55,7 @@ async fn look(db: &Database, seen: &mut [Seen; 3]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_value_comes_back_after_another_has_taken_its_place() {
     // On a cluster the faults are its own.
-    let store = engine().and_then(|_| Store::with_faults(0.3, 7)).unwrap_or_else(Store::new);
+    let store = Store::with_faults(0.3, 7).unwrap_or_else(Store::new);
     let layers = [store.layer().await, store.layer().await];
     let db = create(&layers[0], "db", None).await;
     // Above the default of `_revs_limit`, below its bound.

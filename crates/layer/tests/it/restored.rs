@@ -212,7 +212,8 @@ async fn much(layer: &Layer) -> Database {
     }
     for leaf in ["2-a 1-x", "2-b 1-x"] {
         let history = Some(leaf.split(' ').map(|rev| rev.parse().unwrap()).collect());
-        let parts = EditParts::from_json(parse(b"{}", &Limits::default()).unwrap()).unwrap();
+        let parts =
+            EditParts::from_json(parse(b"{}", &Limits::default()).unwrap(), &flatbed_clock::Clock::system()).unwrap();
         let (attachments, body) = (Vec::new(), parts.body);
         let edit = Edit { expiry: None, id: "both".into(), parent: None, history, deleted: false, attachments, body };
         db.update(&edit).await.unwrap();
@@ -326,7 +327,7 @@ async fn filled(faults: Option<f64>) -> Option<(Store, Layer)> {
     let Some(probability) = faults else { return Some((made, layer)) };
     let mut store = Store::with_faults(probability, 77)?;
     // What a record takes is counted with the root in its key.
-    store.root.clone_from(&made.root);
+    store.storage.root.clone_from(&made.root);
     let rows = snapshot(&made).await;
     // It may be younger than what is put in: no layer opens afterwards.
     let layer = store.layer().await;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Store, assert_clean, create, put, soon};
 use flatbed_layer::{Document, Error, Judge, Judgement, NotJudged, Refusal, Room, Rule, Verdict, Writing};
+use flatbed_testkit::until;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
@@ -19,14 +20,16 @@ struct Counting {
     held: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     may_answer: Arc<Semaphore>,
+    /// How often more room was asked for than there was.
+    lacked: Arc<AtomicUsize>,
     is_busy: bool,
 }
 
 impl Counting {
     fn new(is_busy: bool) -> Counting {
-        let (held, most) = Default::default();
+        let (held, most, lacked) = Default::default();
         let (room, may_answer) = (Arc::new(Semaphore::new(ROOM_BYTES)), Arc::new(Semaphore::new(0)));
-        Counting { room, held, most, may_answer, is_busy }
+        Counting { room, held, most, may_answer, lacked, is_busy }
     }
 }
 
@@ -46,6 +49,7 @@ impl Judge for Counting {
     }
 
     fn room<'a>(&'a self, _: &'a str, bytes: usize) -> BoxFuture<'a, Result<Room, Refusal>> {
+        self.lacked.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             if self.is_busy {
                 return Err(Refusal::NotJudged { because: NotJudged::Busy, reason: "busy".into() });
@@ -84,13 +88,9 @@ async fn small_edits_of_a_large_document_wait_for_room() {
                 tokio::spawn(async move { put(&db, "large", Some(&parent), &format!("{{\"n\":{n}}}")).await })
             })
             .collect();
-        soon(async {
-            while counting.held.load(Ordering::Relaxed) < 3 * PAD_BYTES {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        })
-        .await;
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        let held = || counting.held.load(Ordering::Relaxed);
+        until("there is no room", async || held() >= 3 * PAD_BYTES).await;
+        until("the others want some", async || counting.lacked.load(Ordering::Relaxed) >= 17).await;
         counting.may_answer.add_permits(1_000);
         let mut results = Vec::new();
         for writer in writers {

@@ -14,6 +14,7 @@ use flatbed_layer::{
     ChangesQuery, CreateOptions, Database, DatabaseUpdateKind, DatabaseUpdatesQuery, Edit, Error, Extras, Followed,
     Refusal, Scope, Seq, Since, Wait, check,
 };
+use flatbed_testkit::until;
 use foundationdb::tuple::{Bytes, pack};
 
 const SHARDS: u64 = 4;
@@ -333,9 +334,7 @@ async fn each_bucket_has_a_watch_that_stays_until_it_fires() {
                 tokio::time::timeout(Duration::from_millis(1), changes.follow()).await,
                 Err(_) | Ok(Followed::Shutdown)
             ) {}
-            while metric(&reader, "watches_set") < watches {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            until("its watches are set", async || metric(&reader, "watches_set") >= watches).await;
         };
         soon(waits).await;
         assert_eq!(metric(&reader, "watches_set"), watches);
@@ -370,15 +369,11 @@ async fn without_watches_for_all_buckets_they_are_polled() {
         }
         changes
     });
+    // It follows by then.
+    until("it is looked at", async || metric(&few, "polls") > 0).await;
     for number in 0..3 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
         put(&db, &number.to_string(), None, "{}").await.unwrap();
-        soon(async {
-            while metric(&few, "tail_rows") < number + 1 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        until("it is told", async || metric(&few, "tail_rows") > number).await;
     }
     let mut changes = soon(following).await.unwrap();
     assert_eq!(metric(&few, "watches_set"), 0);

@@ -3,10 +3,11 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::neighbour::{is_quiet, version};
 use crate::support::{Layer, Store};
+use flatbed_clock::ManualClock;
 use flatbed_layer::renew::renew;
 use flatbed_layer::{Error, Refusal, SETTING_BYTES_MAX, STORED_SETTINGS_MAX, StoredSettings, check};
+use flatbed_testkit::{is_quiet, metadata_version};
 
 fn name(section: &str, key: &str) -> (String, String) {
     (section.to_owned(), key.to_owned())
@@ -26,7 +27,8 @@ async fn set(layer: &Layer, key: &str, text: Option<&str>) -> flatbed_layer::Res
 #[tokio::test]
 async fn another_process_finds_a_change() {
     let store = Store::new();
-    let (one, other) = (store.layer_alone().await, store.layer_alone().await);
+    let manual = ManualClock::new();
+    let (one, other) = (store.layer_alone().await, store.layer_alone_at(&manual).await);
     let (state, settings) = other.stored_settings(None).await.unwrap();
     assert_eq!(settings, Some(StoredSettings::new()));
     assert_eq!(other.stored_settings(Some(&state)).await.unwrap().1, None);
@@ -36,7 +38,7 @@ async fn another_process_finds_a_change() {
     assert_eq!(settings, Some([(name("section", "k\0é"), "x".to_owned())].into()));
     // Something else bumps the version that all caches look at: the settings are as they were.
     one.create_database("db", &Default::default()).await.unwrap();
-    let quiet = version(&store.fdb).await;
+    let quiet = metadata_version(&store.fdb).await;
     let (third, settings) = other.stored_settings(Some(&second)).await.unwrap();
     assert_eq!(settings, None);
     // What changes nothing writes nothing.
@@ -44,7 +46,7 @@ async fn another_process_finds_a_change() {
     assert_eq!(other.stored_settings(Some(&third)).await.unwrap().1, None);
     // They are known for a second without a look, and as long as anything else is done.
     assert!(other.are_settings_known(&third));
-    tokio::time::sleep(Duration::from_millis(1_050)).await;
+    manual.advance(Duration::from_secs(1));
     assert!(!other.are_settings_known(&third));
     other.database("db").exists().await.unwrap();
     other.database("db").exists().await.unwrap();

@@ -1,164 +1,69 @@
 //! What the layer's tests share: a layer on the embedded engine in a temporary directory, or on the cluster named by
 //! `FLATBED_CLUSTER_FILE` under a root of its own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::neighbour;
+use fdb_embedded::VirtualClock;
+use flatbed_clock::ManualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
     EditParts, Gate, GetOptions, Judge, LayerOptions, Refusal, Result, RevId, SecurityOf, ServerActor, Since, Updated,
     User, check,
 };
-use foundationdb::api::NetworkAutoStop;
-use foundationdb_sys::backend::Embedded;
+use flatbed_testkit::{Faults, Storage, number, until_wanted};
+pub use flatbed_testkit::{Random, pages_are_full, soon};
 
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
-
-/// Numbers that a seed decides (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next one, from 0 up to and without `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
-/// A store of its own for one test; removed with it.
+/// Storage of its own for one test, with the layers that it opens.
 pub struct Store {
-    pub fdb: Arc<foundationdb::Database>,
-    pub root: Vec<u8>,
+    pub storage: Storage,
     /// Of databases that are created; each layer that is opened writes to another one.
     shards: Option<u32>,
     layers: AtomicU32,
-    /// Removed with the store.
-    _directory: Option<tempfile::TempDir>,
 }
 
-/// Faults with the share of short pages that `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` gives, or 0.3.
-fn buggify(probability: f64, seed: u64) -> fdb_embedded::Buggify {
-    let given = std::env::var("FLATBED_TEST_FAULTS").ok().map(|text| {
-        fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]").short_pages
-    });
-    fdb_embedded::Buggify::new(probability, seed).with_short_pages(given.unwrap_or(0.3))
-}
+impl std::ops::Deref for Store {
+    type Target = Storage;
 
-/// Whether pages of ranges are full, so that counts of reads can be compared. `FLATBED_FDB_BUGGIFY` cuts pages short.
-pub fn pages_are_full() -> bool {
-    std::env::var_os("FLATBED_FDB_BUGGIFY").is_none()
+    fn deref(&self) -> &Storage {
+        &self.storage
+    }
 }
 
 impl Store {
     pub fn new() -> Store {
-        // SAFETY: foundationdb-sys stops the network when the process ends.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
-            let fdb = Arc::new(foundationdb::Database::from_path(&path).expect("the cluster file opens"));
-            neighbour::begin_if_asked(&fdb);
-            // A process has several stores. The name is short, as it is in every key.
-            static STORES: AtomicU32 = AtomicU32::new(0);
-            let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_micros();
-            let number = STORES.fetch_add(1, Ordering::Relaxed);
-            let root = format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes();
-            return Store { fdb, root, shards: default_shards(), layers: AtomicU32::new(0), _directory: None };
-        }
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let cluster_file = directory.path().join("embedded.cluster");
-        std::fs::write(&cluster_file, "embedded:test@data\n").expect("written");
-        let fdb = foundationdb::Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
-        let fdb = Arc::new(fdb);
-        neighbour::begin_if_asked(&fdb);
-        Store {
-            fdb,
-            root: b"t".to_vec(),
-            shards: default_shards(),
-            layers: AtomicU32::new(0),
-            _directory: Some(directory),
-        }
+        Store::of(Storage::new())
     }
 
-    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None`, and
-    /// a line that says so, where a library answers: what needs the faults is skipped there.
+    fn of(storage: Storage) -> Store {
+        Store { storage, shards: default_shards(), layers: AtomicU32::new(0) }
+    }
+
+    /// With faults: conflicts, unknown results of commits, reads that come too late. `None` on a cluster.
     pub fn with_faults(probability: f64, seed: u64) -> Option<Store> {
-        let Some(engine) = engine() else {
-            println!("skipped: needs the embedded engine");
-            return None;
-        };
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.buggify = Some(buggify(probability, seed));
-        Some(Store::on(engine, options))
+        Storage::with(Faults::new(probability, seed)).map(Store::of)
     }
 
     /// With faults too, on what answers as late as a cluster by the machine's clock, with one server that works for all.
     pub fn as_a_cluster_with_faults(probability: f64, seed: u64) -> Option<Store> {
-        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
-        cluster.has_server = true;
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.simulated = Some(cluster);
-        options.buggify = Some(buggify(probability, seed));
-        Some(Store::on(engine()?, options))
+        Storage::as_a_cluster(Faults::new(probability, seed)).map(Store::of)
     }
 
-    /// On the embedded engine with a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock
-    /// that stands still until it is moved.
-    pub fn simulated(engine: Embedded, clock: &Arc<fdb_embedded::VirtualClock>) -> Store {
-        Store::on_clock(engine, clock, None)
+    /// With a cluster's latencies by a clock that stands still until it is moved. `None` on a cluster.
+    pub fn simulated(clock: &Arc<VirtualClock>) -> Option<Store> {
+        Storage::simulated(clock, None).map(Store::of)
     }
 
     /// The same with faults, which follow from the seed alone as long as one thread calls.
-    pub fn simulated_with_faults(
-        engine: Embedded,
-        clock: &Arc<fdb_embedded::VirtualClock>,
-        probability: f64,
-        seed: u64,
-    ) -> Store {
-        Store::on_clock(engine, clock, Some(buggify(probability, seed)))
+    pub fn simulated_with_faults(clock: &Arc<VirtualClock>, probability: f64, seed: u64) -> Option<Store> {
+        Storage::simulated(clock, Some(Faults::new(probability, seed))).map(Store::of)
     }
 
-    fn on_clock(
-        engine: Embedded,
-        clock: &Arc<fdb_embedded::VirtualClock>,
-        faults: Option<fdb_embedded::Buggify>,
-    ) -> Store {
-        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").expect("three latencies");
-        cluster.clock = Some(Arc::clone(clock));
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.simulated = Some(cluster);
-        options.buggify = faults;
-        Store::on(engine, options)
-    }
-
-    /// On the embedded engine with one server that works for each call, and answers that come soon otherwise.
-    pub fn slow(engine: Embedded) -> Store {
-        let mut cluster = fdb_embedded::SimulatedCluster::parse("100,50,200").expect("three latencies");
-        cluster.has_server = true;
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.simulated = Some(cluster);
-        Store::on(engine, options)
-    }
-
-    fn on(engine: Embedded, options: fdb_embedded::OpenOptions) -> Store {
-        // SAFETY: as in `new`.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let database = engine.open(directory.path(), options).expect("the engine opens");
-        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
-        let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-        Store {
-            fdb: Arc::new(fdb),
-            root: b"t".to_vec(),
-            shards: default_shards(),
-            layers: AtomicU32::new(0),
-            _directory: Some(directory),
-        }
+    /// With one server that works for each call, and answers that come soon otherwise. `None` on a cluster.
+    pub fn slow() -> Option<Store> {
+        Storage::slow().map(Store::of)
     }
 
     /// The same with databases of so many shards.
@@ -174,6 +79,12 @@ impl Store {
     /// The same, without anything in the background.
     pub async fn layer_alone(&self) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
+        Layer::open_alone(self.fdb.clone(), options, None).await.expect("the layer opens")
+    }
+
+    /// The same, with a clock that the test moves.
+    pub async fn layer_alone_at(&self, manual: &ManualClock) -> Layer {
+        let options = LayerOptions { root: self.root.clone(), clock: manual.clock(), ..LayerOptions::default() };
         Layer::open_alone(self.fdb.clone(), options, None).await.expect("the layer opens")
     }
 
@@ -197,13 +108,7 @@ impl Store {
 
 /// `FLATBED_TEST_SHARDS=4`: every test's databases have shards, whatever it is about (but `waits`, whose figures are others).
 fn default_shards() -> Option<u32> {
-    let given = std::env::var("FLATBED_TEST_SHARDS").ok()?;
-    Some(given.parse().expect("FLATBED_TEST_SHARDS is a number"))
-}
-
-/// What only the embedded engine can do; `None` where a library answers.
-pub fn engine() -> Option<Embedded> {
-    foundationdb_sys::backend::embedded()
+    number("FLATBED_TEST_SHARDS")
 }
 
 /// Lets everyone write, whatever `_security` says.
@@ -327,7 +232,7 @@ pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Databa
 /// Writes `body` (JSON text) onto `parent`.
 pub async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> Result<RevId> {
     let value = parse(body.as_bytes(), &Limits::default()).expect("JSON");
-    let parts = EditParts::from_json(value)?;
+    let parts = EditParts::from_json(value, &flatbed_clock::Clock::system())?;
     let edit = Edit {
         expiry: None,
         id: id.into(),
@@ -368,23 +273,12 @@ pub async fn all_changes(db: &Database) -> Vec<ChangeRow> {
 
 /// The checker must find nothing, neither in the database nor beside it.
 pub async fn assert_clean(layer: &Layer, db: &Database) {
-    let mut report = check::check_database(db, |_| {}).await.expect("checked");
-    for _ in 0..100 {
-        if report.sums_compared {
-            break;
-        }
-        // Work in the background has written meanwhile.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        report = check::check_database(db, |_| {}).await.expect("checked");
-    }
-    assert!(report.is_clean() && report.sums_compared, "{report:#?}");
+    let check = async || check::check_database(db, |_| {}).await.expect("checked");
+    // Work in the background may write meanwhile.
+    let report = until_wanted("the sums are compared", check, |report| report.sums_compared).await;
+    assert!(report.is_clean(), "{report:#?}");
     let report = check::check_namespaces(layer).await.expect("checked");
     assert!(report.is_clean(), "{report:#?}");
-}
-
-/// A bound for what should take milliseconds, so that a hang fails instead of hanging.
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("not within a minute")
 }
 
 /// All keys of the store's root with their values, as a backup has them.

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{Layer, Store, assert_clean, create, put, soon};
+use crate::support::{Layer, Random, Store, assert_clean, create, put, soon};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
     CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Seq, Since, Wait,
 };
+use flatbed_testkit::until;
 use futures_util::future::join_all;
 
 use DatabaseUpdateKind::{Created, Deleted, Updated};
@@ -34,7 +35,7 @@ fn told(rows: &[DatabaseUpdate]) -> Vec<(&str, DatabaseUpdateKind)> {
 }
 
 /// Rows until one is found that satisfies.
-async fn until(
+async fn read_until(
     updates: &mut DatabaseUpdates,
     rows: &mut Vec<DatabaseUpdate>,
     enough: impl Fn(&[DatabaseUpdate]) -> bool,
@@ -135,21 +136,20 @@ async fn random_work(store: &Store, steps: usize) {
         followers.push(tokio::spawn(async move {
             let mut rows = Vec::new();
             let last = |rows: &[DatabaseUpdate]| rows.iter().any(|row| &*row.name == "end" && row.kind == Deleted);
-            until(&mut updates, &mut rows, last).await;
+            read_until(&mut updates, &mut rows, last).await;
             rows
         }));
     }
     let workers = (0..4).map(|worker| {
         let (here, there, name) = (here.clone(), there.clone(), format!("db{worker}"));
         tokio::spawn(async move {
-            let (mut done, mut is_there, mut state) = (Vec::new(), false, worker as u64 + 1);
+            let (mut done, mut is_there, mut random) = (Vec::new(), false, Random(worker as u64 + 1));
             for step in 0..steps {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let layer = if state >> 40 & 1 == 0 { &here } else { &there };
+                let layer = if random.one_in(2) { &here } else { &there };
                 if !is_there {
                     layer.create_database(&name, &CreateOptions::default()).await.expect("created");
                     done.push(Created);
-                } else if (state >> 33).is_multiple_of(5) {
+                } else if random.one_in(5) {
                     layer.delete_database(&name).await.expect("deleted");
                     done.push(Deleted);
                 } else {
@@ -192,7 +192,6 @@ async fn random_work(store: &Store, steps: usize) {
         there.sweep_database_updates(Duration::from_secs(3_600))
     );
     assert_eq!((one.unwrap(), two.unwrap()), (0, 0), "followers may not have seen them yet");
-    tokio::time::sleep(Duration::from_millis(2)).await;
     let (one, two) =
         tokio::join!(here.sweep_database_updates(Duration::ZERO), there.sweep_database_updates(Duration::ZERO));
     assert!(one.unwrap() + two.unwrap() > 0);
@@ -255,7 +254,7 @@ async fn chains(store: &Store, rounds: usize) {
         let mut updates = follow(&there, Since::after(begin));
         tokio::spawn(async move {
             let mut rows = Vec::new();
-            until(&mut updates, &mut rows, |rows| rows.iter().any(|row| &*row.name == "end")).await;
+            read_until(&mut updates, &mut rows, |rows| rows.iter().any(|row| &*row.name == "end")).await;
             rows
         })
     };
@@ -334,16 +333,11 @@ async fn each_bucket_is_watched_until_it_moves() {
     assert_eq!(updates.wait().await, Wait::MayHaveChanged);
     assert!(updates.next_page().await.unwrap().rows.is_empty());
     for n in 0..20 {
-        soon(async {
-            while reader.counted("flatbed_watches_set") < 256 + n {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        })
-        .await;
+        until("watches are set", async || reader.counted("flatbed_watches_set") >= 256 + n).await;
         let db = if n % 3 == 0 { &a } else { &b };
         put(db, &n.to_string(), None, "{}").await.unwrap();
         let mut rows = Vec::new();
-        until(&mut updates, &mut rows, |rows| !rows.is_empty()).await;
+        read_until(&mut updates, &mut rows, |rows| !rows.is_empty()).await;
         assert_eq!(told(&rows), [(if n % 3 == 0 { "a" } else { "b" }, Updated)]);
     }
     assert_eq!(reader.counted("flatbed_safety_rereads"), 0);
@@ -364,14 +358,14 @@ async fn a_follower_that_falls_behind_reads_for_itself() {
     for n in 0..100 {
         put(&db, &n.to_string(), None, "{}").await.unwrap();
         let seen = rows.len();
-        until(&mut fast, &mut rows, |rows| rows.len() > seen).await;
+        read_until(&mut fast, &mut rows, |rows| rows.len() > seen).await;
     }
     assert_eq!(rows.len(), 100);
     let mut late = Vec::new();
-    until(&mut slow, &mut late, |rows| !rows.is_empty()).await;
+    read_until(&mut slow, &mut late, |rows| !rows.is_empty()).await;
     assert_eq!(late, rows[99..]);
     put(&db, "last", None, "{}").await.unwrap();
-    until(&mut slow, &mut late, |rows| rows.len() > 1).await;
+    read_until(&mut slow, &mut late, |rows| rows.len() > 1).await;
     assert_eq!(told(&late), [("db", Updated), ("db", Updated)]);
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::neighbour::{is_quiet, version};
 use crate::support::{Layer, Store, assert_clean, change, create, get, put, put_back, snapshot, update_names};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{BackgroundOptions, Error, LayerOptions};
+use flatbed_testkit::{is_quiet, metadata_version};
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
@@ -71,10 +71,10 @@ async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     let old = as_left_by_an_older_program(&store, &rows);
     assert_eq!([5, 6, 10, 11].map(|number| count(&store, &old, number)), [30, 1, 0, 0]);
     put_back(&store, &old).await;
-    let before = version(&store.fdb).await;
+    let before = metadata_version(&store.fdb).await;
     // Two at once do no harm.
     let (one, two) = tokio::join!(store.layer_alone(), store.layer_alone());
-    let told_others = version(&store.fdb).await;
+    let told_others = metadata_version(&store.fdb).await;
     assert_ne!(told_others, before, "who runs looks at the root's record again");
     let upgraded = snapshot(&store).await;
     assert_eq!([5, 6, 10].map(|number| count(&store, &upgraded, number)), [0, 0, 30]);
@@ -89,7 +89,7 @@ async fn a_store_of_an_older_program_is_upgraded_when_it_is_opened() {
     assert_clean(&two, &two.database("db2")).await;
     // Once more there is nothing to do.
     let before = snapshot(&store).await;
-    let seen = version(&store.fdb).await;
+    let seen = metadata_version(&store.fdb).await;
     store.layer_alone().await;
     assert_eq!(snapshot(&store).await, before);
     // Other roots may have told that.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Layer, Store, create, engine, put};
+use crate::support::{Layer, Store, create, put};
 use crate::waits::{DESIGN, bulk_from, runtime};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, Value, parse};
@@ -12,6 +12,7 @@ use flatbed_layer::{
     BackgroundOptions, Database, FindOptions, FunctionFailure, GroupFunctions, GroupSource, Grouping, Mapped,
     ReduceQuery, Reduced, Reduction, Select, ViewBounds, ViewFunctions, ViewQuery, ViewRange, ViewUpdate,
 };
+use flatbed_testkit::engine;
 use futures_util::future::{BoxFuture, ready};
 
 const BEGIN: &str = "<!-- What reading a view waits for at most: crates/layer/tests/it/view_waits.rs -->\n";
@@ -28,12 +29,8 @@ const PLACES: u64 = 100;
 #[test]
 fn views_wait_no_longer_than_the_table_says() {
     let clock = Arc::<VirtualClock>::default();
-    let Some(engine) = engine() else {
-        println!("skipped: waits are those of the embedded engine");
-        return;
-    };
-    let store = Store::simulated(engine, &clock);
-    let measured = runtime(Some(engine), &clock).block_on(Box::pin(measure(&store)));
+    let Some(store) = Store::simulated(&clock) else { return };
+    let measured = runtime(engine(), &clock).block_on(Box::pin(measure(&store)));
     let design = std::fs::read_to_string(DESIGN).expect("the design document");
     let (_, rest) = design.split_once(BEGIN).expect("the table's begin");
     let (table, _) = rest.split_once(END).expect("the table's end");

@@ -9,8 +9,7 @@ mod channels;
 
 use std::sync::Arc;
 
-use crate::neighbour::{is_asked, is_quiet, version};
-use crate::support::{Layer, Open, Random, Store, create, delete, engine, get, pages_are_full, put};
+use crate::support::{Layer, Open, Random, Store, create, delete, get, pages_are_full, put};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::waits::{self, Path, Waits};
@@ -19,7 +18,8 @@ use flatbed_layer::{
     DatabaseUpdatesQuery, Edit, Extras, FindOptions, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs,
     RevId, Scope, Since, USERS, Updated, User, UserFence,
 };
-use foundationdb_sys::backend::Embedded;
+use flatbed_testkit::{is_quiet, metadata_version};
+use foundationdb_sys::backend::{Embedded, embedded};
 
 pub const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/performance.md");
 const BEGIN: &str = "<!-- The table of waits: FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits:: -->\n";
@@ -106,9 +106,11 @@ fn operations_wait_as_often_as_the_table_says() {
     }
     let clock = Arc::<VirtualClock>::default();
     // Beside a neighbour it is as on a cluster: no number is exact.
-    let engine = engine().filter(|_| !is_asked());
+    let has_neighbour = std::env::var_os("FLATBED_TEST_NEIGHBOUR").is_some();
+    let engine = embedded().filter(|_| !has_neighbour);
     let measured = || {
-        let store = engine.map_or_else(Store::new, |engine| Store::simulated(engine, &clock));
+        let simulated = engine.and_then(|_| Store::simulated(&clock));
+        let store = simulated.unwrap_or_else(Store::new);
         let mut table = Table(Vec::new());
         runtime(engine, &clock).block_on(Box::pin(measure(&store, &mut table)));
         table.markdown()
@@ -619,7 +621,7 @@ async fn creations_cost_other_databases_no_wait() {
     let mut rev = put(&db, "d", None, &body(1)).await.unwrap();
     let known = other.database("db");
     get(&known, "d").await.unwrap();
-    let quiet = version(&store.fdb).await;
+    let quiet = metadata_version(&store.fdb).await;
     let mut measured = Vec::new();
     for number in 0..10 {
         let text = body(number);

@@ -1,8 +1,13 @@
 use flatbed_auth::SignedIn;
+use flatbed_clock::ManualClock;
 use flatbed_layer::{CreateOptions, Edit, Gate, Refusal, SecurityOf, User};
+use flatbed_testkit::{soon, until};
 
 use super::*;
 use crate::test_store::Store;
+
+/// How old an answer may be.
+const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Open;
@@ -58,78 +63,77 @@ async fn roles(accounts: &Arc<Accounts>, name: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_process_writes_is_seen_within_a_second() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let other = store.again().await;
     let accounts = accounts(&store.layer);
     assert_eq!(roles(&accounts, "anna").await, None);
     users(&other).create(&CreateOptions::default()).await.unwrap();
     let mut rev = write_user(&other, "anna", &user("a", "r0"), None).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(roles(&accounts, "anna").await.as_deref(), Some("r0"));
     let mut changes = accounts.changes();
     for round in 1..4 {
         let role = format!("r{round}");
         changes.mark_unchanged();
         rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
-        let written = Instant::now();
         // An answer that begins later than a second after it is never the old one.
-        let mut late = Vec::new();
-        while written.elapsed() < Duration::from_millis(1_500) || late.is_empty() {
-            let began = Instant::now();
-            let found = roles(&accounts, "anna").await;
-            if began.duration_since(written) >= Duration::from_secs(1) {
-                late.push(found.as_deref() == Some(&*role));
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert!(late.iter().all(|is_new| *is_new), "{round}");
-        tokio::time::timeout(Duration::from_secs(60), changes.changed()).await.unwrap().unwrap();
+        manual.advance(SECOND);
+        assert_eq!(roles(&accounts, "anna").await.as_deref(), Some(&*role));
+        soon(changes.changed()).await.unwrap();
     }
     drop(changes);
     // Without the poll and the watch: nobody asked for long enough that these ended.
-    accounts.is_polled.store(true, Ordering::Relaxed);
     store.layer.shutdown();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("the poll ends", async || {
+        manual.advance(POLL_LEAST);
+        !accounts.is_polled.load(Ordering::SeqCst)
+    })
+    .await;
+    accounts.is_polled.store(true, Ordering::SeqCst);
     for round in 4..6 {
         let role = format!("r{round}");
         rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        manual.advance(SECOND);
         assert_eq!(roles(&accounts, "anna").await.as_deref(), Some(&*role));
         // Who wants to know it as of now sees it at once.
         let next = format!("n{round}");
         rev = write_user(&other, "anna", &user("a", &next), Some(rev)).await;
-        let found = accounts.find("anna", Fresh::Since(Instant::now())).await.unwrap();
+        let found = accounts.find("anna", Fresh::Since(accounts.clock().now())).await.unwrap();
         assert_eq!(found.account.unwrap().roles().join(","), next);
     }
     users(&other).delete().await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(roles(&accounts, "anna").await, None);
     // Another database of the name is another one.
     users(&other).create(&CreateOptions::default()).await.unwrap();
     write_user(&other, "anna", &user("b", "new"), None).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(roles(&accounts, "anna").await.as_deref(), Some("new"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn standings_hold_as_long_as_the_password_and_follow_roles() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let accounts = accounts(&store.layer);
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     let rev = write_user(&store.layer, "anna", &user("a", "one"), None).await;
     let found = accounts.find("anna", Fresh::Second).await.unwrap();
     let standing = Standing::new(found.account.as_ref().unwrap().principal(SignedIn::Cookie), found.rests_on());
     let now = async || {
-        tokio::time::sleep(Duration::from_millis(1_000)).await;
         let now = accounts.now(&standing).await.unwrap();
         now.map(|principal| (principal.roles.join(","), principal.signed_in))
     };
     assert_eq!(now().await, Some(("one".to_owned(), SignedIn::Cookie)));
     let rev = write_user(&store.layer, "anna", &user("a", "two"), Some(rev)).await;
+    manual.advance(SECOND);
     assert_eq!(now().await, Some(("two".to_owned(), SignedIn::Cookie)));
     let rev = write_user(&store.layer, "anna", &user("b", "two"), Some(rev)).await;
+    manual.advance(SECOND);
     assert_eq!(now().await, None);
     let rev = write_user(&store.layer, "anna", &user("a", "two"), Some(rev)).await;
+    manual.advance(SECOND);
     assert!(now().await.is_some());
     let body = json::parse(b"{}", &Limits::default()).unwrap();
     let attachments = Vec::new();
@@ -143,6 +147,7 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
         body,
     };
     users(&store.layer).update(&edit).await.unwrap();
+    manual.advance(SECOND);
     assert_eq!(now().await, None);
     assert!(accounts.now(&Standing::anonymous()).await.unwrap().is_some());
 }
@@ -150,7 +155,8 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
 /// Names that nobody has are remembered too, but not for ever and not without bound; and conflicts sign nobody in.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_without_an_account() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let accounts = accounts(&store.layer);
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     for at in 0..50 {
@@ -159,7 +165,7 @@ async fn names_without_an_account() {
     assert_eq!((accounts.kept(), accounts.cache().accounts.len()), (50, 0));
     assert_eq!(roles(&accounts, &"n".repeat(5_000)).await, None);
     let rev = write_user(&store.layer, "nobody7", &user("a", "r"), None).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(roles(&accounts, "nobody7").await.as_deref(), Some("r"));
     let other: RevId = "1-ffffffffffffffffffffffffffffffff".parse().unwrap();
     assert_ne!(other, rev);
@@ -169,25 +175,30 @@ async fn names_without_an_account() {
     let edit =
         Edit { expiry: None, id: id_of("nobody7").into(), parent: None, history, deleted: false, attachments, body };
     users(&store.layer).update(&edit).await.unwrap();
-    let found = accounts.find("nobody7", Fresh::Since(Instant::now())).await.unwrap();
+    let found = accounts.find("nobody7", Fresh::Since(accounts.clock().now())).await.unwrap();
     assert!(found.account.is_none() && found.refused.unwrap().reason.contains("conflicts must be resolved"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn however_often_users_are_written_few_are_woken() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let accounts = accounts(&store.layer);
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     let mut rev = write_user(&store.layer, "anna", &user("a", "r"), None).await;
     let changes = accounts.changes();
-    let (began, before) = (Instant::now(), *changes.borrow());
+    let before = *changes.borrow();
+    let woken = || *changes.borrow() - before;
     let mut written = 0;
-    while began.elapsed() < Duration::from_millis(1_500) {
-        rev = write_user(&store.layer, "anna", &user("a", "r"), Some(rev)).await;
+    until("four changes are told", async || {
+        rev = write_user(&store.layer, "anna", &user("a", "r"), Some(rev.clone())).await;
         written += 1;
-    }
-    let (woken, most) = (*changes.borrow() - before, began.elapsed().as_millis() as u64 / 250 + 1);
-    assert!(woken >= 1 && woken <= most, "{woken} of {written}, at most {most}");
+        manual.advance(POLL_LEAST / 10);
+        woken() >= 4
+    })
+    .await;
+    // Each of those that woke them came so long after the one before.
+    assert!(written >= 10 * (woken() - 1), "{} of {written}", woken());
 }
 
 #[tokio::test]

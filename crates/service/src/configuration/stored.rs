@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_layer::{Actor, Error, Layer, RecordState, Result, SettingFence, SettingsState, StoredSettings};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
 
 use super::keys::{self, SettingError};
 use super::values::{Source, Value};
@@ -124,7 +125,7 @@ impl Configuration {
     pub async fn confirm(&self) -> Result<()> {
         match &self.inner.store {
             Some(store) if !store.is_ignored && !store.is_known() => {
-                let confirmed = tokio::time::timeout(CONFIRM_MAX, Box::pin(self.confirm_in_line(store))).await;
+                let confirmed = store.layer.clock().timeout(CONFIRM_MAX, Box::pin(self.confirm_in_line(store))).await;
                 confirmed.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),
@@ -144,7 +145,7 @@ impl Configuration {
     pub(crate) async fn confirm_now(&self, admin: Option<&str>) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !admin.is_some_and(|name| self.is_fixed_admin(name)) => {
-                let looked = tokio::time::timeout(LOOK_MAX, self.inner.look_now(store)).await;
+                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.look_now(store)).await;
                 looked.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),
@@ -179,7 +180,8 @@ impl Configuration {
     }
 
     async fn confirm_in_line(&self, store: &Store) -> Result<()> {
-        let came = Instant::now();
+        let clock = store.layer.clock();
+        let came = clock.now();
         let mut looking = store.looking.lock().await;
         if store.is_known() {
             return Ok(());
@@ -190,8 +192,8 @@ impl Configuration {
         {
             return Err(error.clone());
         }
-        let began = Instant::now();
-        let looked = tokio::time::timeout(LOOK_MAX, self.inner.look(store, &mut looking)).await;
+        let began = clock.now();
+        let looked = clock.timeout(LOOK_MAX, self.inner.look(store, &mut looking)).await;
         let looked = looked.unwrap_or_else(|_| Err(Error::timed_out()));
         *looking = looked.as_ref().err().map(|error| (began, error.clone()));
         looked
@@ -209,6 +211,7 @@ impl Configuration {
                 Some(found) => layer.settings_changed(&found).await,
                 None => Ok(true),
             };
+            let clock = layer.clock().clone();
             drop(layer);
             let Some(inner) = weak.upgrade() else { return };
             let looked = match (changed, &inner.store) {
@@ -219,7 +222,7 @@ impl Configuration {
             drop(inner);
             if let Err(error) = looked {
                 tracing::debug!(%error, "stored settings are not known");
-                tokio::time::sleep(FAILED_PAUSE).await;
+                clock.sleep(FAILED_PAUSE).await;
             }
         }
     }
@@ -232,7 +235,7 @@ impl Configuration {
     pub(crate) async fn confirm_at(&self, records: &RecordState) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !store.found().is_some_and(|found| found.is_as_of(records)) => {
-                let looked = tokio::time::timeout(LOOK_MAX, self.inner.look_now(store)).await;
+                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.look_now(store)).await;
                 looked.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),

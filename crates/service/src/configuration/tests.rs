@@ -3,21 +3,27 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use flatbed_layer::{Actor, Layer};
+use flatbed_clock::ManualClock;
+use flatbed_layer::{Actor, Layer, LayerOptions};
+use flatbed_testkit::{Storage, soon};
 
 use super::*;
-use crate::test_store::Place;
+use crate::test_store::options;
 
-struct Store(Place);
+struct Store {
+    storage: Storage,
+    manual: ManualClock,
+}
 
 impl Store {
     fn new() -> Store {
-        Store(Place::new())
+        Store { storage: Storage::new(), manual: ManualClock::new() }
     }
 
     /// The configuration of a server of its own.
     async fn open(&self, values: Values, is_ignored: bool) -> Configuration {
-        let (layer, authority) = Layer::open(self.0.database.clone(), self.0.options(), None).await.unwrap();
+        let options = LayerOptions { clock: self.manual.clock(), ..options(&self.storage) };
+        let (layer, authority) = Layer::open(self.storage.fdb.clone(), options, None).await.unwrap();
         ACTOR.get_or_init(|| authority.for_job("settings").into());
         Configuration::open(layer, values, is_ignored).await.unwrap()
     }
@@ -37,12 +43,12 @@ async fn others_know_within_a_second_whether_they_ask_or_not() {
     changes.mark_unchanged();
     assert_eq!(one.set("couch_httpd_auth", "timeout", " 60 ", by()).await.unwrap(), "600");
     assert_eq!(one.now().auth.timeout_s, 60);
-    tokio::time::timeout(Duration::from_secs(60), changes.changed()).await.unwrap().unwrap();
+    soon(changes.changed()).await.unwrap();
     assert_eq!(other.now().auth.timeout_s, 60);
 
     assert_eq!(one.set("chttpd_auth", "timeout", "61", by()).await.unwrap(), "60");
     // A second later whoever asks knows it, though nothing else were done.
-    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    store.manual.advance(Duration::from_secs(1));
     other.confirm().await.unwrap();
     assert_eq!(
         other.now().value("chttpd_auth", "timeout").unwrap(),
@@ -89,7 +95,7 @@ async fn administrators() {
     let (one, other) = (store.open(Values::default(), false).await, store.open(Values::default(), false).await);
     assert!(other.now().admins.is_empty());
     assert_eq!(one.set("admins", "anna", "secret", by()).await.unwrap(), "");
-    tokio::time::sleep(Duration::from_millis(1_001)).await;
+    store.manual.advance(Duration::from_secs(1));
     other.confirm().await.unwrap();
     assert!(other.now().admins["anna"].as_ref().unwrap().verify("secret"));
     assert!(!one.now().shown_value("admins", "anna").unwrap().contains("secret"));

@@ -1,34 +1,42 @@
 //! Feeds as a surface takes them, without any surface.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use flatbed_auth::{Principal, SignedIn};
+use flatbed_clock::ManualClock;
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
-use flatbed_layer::{ChangesPage, CreateOptions, Edit, Layer};
+use flatbed_layer::{ChangesPage, CreateOptions, Edit, Layer, LayerOptions};
+use flatbed_testkit::{PATIENCE, Storage, soon, until, until_some, within};
 
 use super::*;
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Own, Read, Write};
 use crate::standing::{RestsOn, Standing};
-use crate::test_store::{Place, token, with_key};
+use crate::test_store::{options, token, with_key};
 
 pub(crate) struct Store {
     pub(crate) service: Service,
     pub(crate) context: Context,
-    _place: Place,
+    _storage: Storage,
 }
 
 impl Store {
     pub(crate) async fn new() -> Store {
-        let place = Place::new();
+        Store::timed(Clock::system()).await
+    }
+
+    async fn timed(clock: Clock) -> Store {
+        let storage = Storage::new();
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let judge = Arc::new(crate::Functions::new(functions.clone()));
-        let (layer, _) = Layer::open(place.database.clone(), place.options(), Some(judge)).await.unwrap();
+        let options = LayerOptions { clock, ..options(&storage) };
+        let (layer, _) = Layer::open(storage.fdb.clone(), options, Some(judge)).await.unwrap();
         let service = Service::new(layer, functions, with_key(&[]));
         let context = service.context(Standing::of_server());
         context.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
-        Store { service, context, _place: place }
+        Store { service, context, _storage: storage }
     }
 
     pub(crate) async fn put(&self, id: &str, body: &str) {
@@ -47,6 +55,16 @@ impl Store {
 
     async fn feed(&self, query: FeedQuery) -> Result<Feed> {
         self.context.feed(&self.context.database("db", Read).await.unwrap(), query).await
+    }
+
+    /// Waits for a look, begun after this was called, at all that rights of those who follow rest on.
+    async fn looked(&self) {
+        let mut confirmed = self.service.accounts().confirmed();
+        // The one that ends next may have begun before.
+        for _ in 0..2 {
+            let before = *confirmed.borrow_and_update();
+            soon(confirmed.wait_for(|began| *began != before)).await.unwrap();
+        }
     }
 }
 
@@ -87,22 +105,18 @@ async fn page(feed: &mut Feed) -> ChangesPage {
     page
 }
 
-/// The rows that come next, and how long that took in heartbeats.
-async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> (Vec<String>, usize) {
-    let mut beats = 0;
+/// The rows that come next.
+async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> Vec<String> {
     loop {
         let rows = match feed.wait(heartbeats).await.unwrap() {
             Waited::Shared(rows) => rows.iter().map(|row| feed.shown(row)).collect(),
             Waited::Passed(rows) => rows,
             Waited::ReadOn => feed.next_page().await.unwrap().rows,
-            Waited::Heartbeat => {
-                beats += 1;
-                continue;
-            }
-            Waited::Over => return (Vec::new(), beats),
+            Waited::Heartbeat => continue,
+            Waited::Over => return Vec::new(),
         };
         if !rows.is_empty() {
-            return (ids(&rows).into_iter().map(str::to_owned).collect(), beats);
+            return ids(&rows).into_iter().map(str::to_owned).collect();
         }
     }
 }
@@ -111,7 +125,7 @@ async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> (Vec<String>, usi
 async fn feeds_wait_as_long_as_they_are_to() {
     let store = Store::new().await;
     store.put("a", r#"{"n":1}"#).await;
-    let mut none = Heartbeats::new(None);
+    let mut none = Heartbeats::new(None, store.context.clock());
     let mut once = store.feed(query(Follow::No)).await.unwrap();
     assert_eq!(ids(&page(&mut once).await.rows), ["a"]);
     assert!(!once.goes_on());
@@ -128,18 +142,22 @@ async fn feeds_wait_as_long_as_they_are_to() {
     // Who has heartbeats waits on.
     let mut follower = store.feed(FeedQuery { since, limit: Some(2), ..query(Follow::On) }).await.unwrap();
     assert!(page(&mut follower).await.at_end);
-    let mut heartbeats = Heartbeats::new(Some(Duration::from_millis(60)));
-    let write = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        store.put("b", r#"{"n":2}"#).await;
-    };
-    let begun = Instant::now();
-    let ((rows, beats), ()) = futures_util::future::join(next(&mut follower, &mut heartbeats), write).await;
-    assert_eq!(rows, ["b"]);
-    assert!(beats >= 1 && beats as u128 <= begun.elapsed().as_millis() / 60 + 1, "{beats}");
+    let manual = ManualClock::new();
+    let mut heartbeats = Heartbeats::new(Some(Duration::from_secs(60)), &manual.clock());
+    for _ in 0..3 {
+        let mut waits = std::pin::pin!(follower.wait(&mut heartbeats));
+        assert!(within(Duration::from_millis(20), &mut waits).await.is_none());
+        manual.advance(Duration::from_secs(59));
+        assert!(within(Duration::from_millis(20), &mut waits).await.is_none());
+        manual.advance(Duration::from_secs(1));
+        let waited = soon(waits).await.unwrap();
+        assert!(matches!(waited, Waited::Heartbeat), "{waited:?}");
+    }
+    store.put("b", r#"{"n":2}"#).await;
+    assert_eq!(soon(next(&mut follower, &mut heartbeats)).await, ["b"]);
     assert!(follower.goes_on());
     store.put("c", r#"{"n":3}"#).await;
-    assert_eq!(next(&mut follower, &mut none).await.0, ["c"]);
+    assert_eq!(next(&mut follower, &mut none).await, ["c"]);
     assert!(!follower.goes_on(), "the limit is reached");
     assert_eq!(follower.pending().await.unwrap(), 0);
     store.put("d", r#"{"n":3}"#).await;
@@ -215,13 +233,22 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let mut feed = store.feed(follower).await.unwrap();
     assert!(page(&mut feed).await.at_end);
     // Now it follows what is shared.
-    assert!(matches!(feed.wait(&mut Heartbeats::new(None)).await.unwrap(), Waited::Over));
-    store.put("a", r#"{"n":1}"#).await;
-    let waited = feed.wait(&mut Heartbeats::new(None)).await.unwrap();
-    assert!(matches!(waited, Waited::Over), "{waited:?}");
+    assert!(matches!(feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap(), Waited::Over));
+    let mut count = 0;
+    let last = until_some("the time is up before the function answers", async || {
+        count += 1;
+        let id = format!("a{count}");
+        store.put(&id, r#"{"n":1}"#).await;
+        match feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap() {
+            Waited::Over => Some(id),
+            // The machine was at something else until the function had answered.
+            _ => None,
+        }
+    });
+    let last = last.await;
     let last_seq = feed.last_seq().unwrap();
     let next = FeedQuery { since: Since::after(last_seq), filter: function("slow"), ..query(Follow::No) };
-    assert_eq!(ids(&page(&mut store.feed(next).await.unwrap()).await.rows), ["a"]);
+    assert_eq!(ids(&page(&mut store.feed(next).await.unwrap()).await.rows), [&*last]);
 }
 
 /// Who reads a feed and loses the right to it sees its end within a second; others follow on.
@@ -239,34 +266,34 @@ async fn a_feed_ends_with_its_readers_right() {
     for feed in [&mut waiting, &mut reading, &mut of_admin] {
         assert_eq!(ids(&page(feed).await.rows), ["a"]);
     }
-    let mut heartbeats = Heartbeats::new(Some(Duration::from_secs(60)));
-    let waits = tokio::time::timeout(Duration::from_secs(60), waiting.wait(&mut heartbeats));
+    let mut heartbeats = Heartbeats::new(Some(10 * PATIENCE), store.context.clock());
+    let is_over = Cell::new(false);
+    let waits = async {
+        let waited = soon(waiting.wait(&mut heartbeats)).await;
+        is_over.set(true);
+        waited
+    };
     let changes = async {
         // Another change of the record, and one of the members that leaves the reader what they are.
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        store.looked().await;
         administration.set_revs_limit(10).await.unwrap();
         administration.set_security(br#"{"members":{"roles":["r","s"]}}"#).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        store.looked().await;
+        assert!(!is_over.get(), "they have their right still");
         administration.set_security(br#"{"members":{"roles":["s"]}}"#).await.unwrap();
-        Instant::now()
     };
-    let (waited, changed) = tokio::join!(waits, changes);
-    assert!(changed.elapsed() < Duration::from_secs(30), "{:?}", changed.elapsed());
+    let (waited, ()) = tokio::join!(waits, changes);
     let lost = |error: FeedError| match error {
         FeedError::Lost(refused) => refused.kind.status(),
         error => panic!("{error}"),
     };
-    assert_eq!(lost(waited.unwrap().unwrap_err()), 403);
+    assert_eq!(lost(waited.unwrap_err()), 403);
     assert_eq!(lost(reading.next_page().await.unwrap_err()), 403);
     store.put("b", "{}").await;
-    assert!(matches!(of_admin.wait(&mut heartbeats).await.unwrap(), Waited::Shared(_) | Waited::ReadOn));
+    assert!(matches!(soon(of_admin.wait(&mut heartbeats)).await.unwrap(), Waited::Shared(_) | Waited::ReadOn));
     // The task that looks has ended when nobody follows any more.
     drop((waiting, reading, of_admin));
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while store.service.is_watching() {
-        assert!(Instant::now() < deadline);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("nobody looks any more", async || !store.service.is_watching()).await;
 }
 
 /// While it is not known whether its reader's right is still there, a feed gives nothing.
@@ -279,7 +306,7 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     let anna = store.service.context(Standing::new(anna, RestsOn::Nothing));
     let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     assert!(page(&mut feed).await.at_end);
-    let mut heartbeats = Heartbeats::new(Some(Duration::from_millis(300)));
+    let mut heartbeats = Heartbeats::new(Some(Duration::from_millis(300)), store.context.clock());
     let next = async |feed: &mut Feed, heartbeats: &mut Heartbeats| {
         loop {
             match feed.wait(heartbeats).await.unwrap() {
@@ -296,25 +323,26 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
         }
     };
     store.put("a", "{}").await;
-    assert_eq!(next(&mut feed, &mut heartbeats).await, ["a"]);
+    assert_eq!(soon(next(&mut feed, &mut heartbeats)).await, ["a"]);
+    let mut of_admin = store.feed(query(Follow::On)).await.unwrap();
+    assert_eq!(ids(&page(&mut of_admin).await.rows), ["a"]);
     // Nobody finds out any more what rights rest on.
     let stopped = store.service.accounts().stop_looking().await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    until("what was found is old", async || !store.service.accounts().is_confirmed()).await;
     store.put("b", "{}").await;
+    assert_eq!(soon(next(&mut of_admin, &mut heartbeats)).await, ["b"], "their right cannot be lost");
     let mut beats = 0;
-    let until = Instant::now() + Duration::from_millis(1_500);
-    while Instant::now() < until || beats < 2 {
-        match tokio::time::timeout(Duration::from_millis(500), feed.wait(&mut heartbeats)).await {
-            Ok(Ok(Waited::Heartbeat)) => beats += 1,
-            Ok(Ok(Waited::ReadOn)) => {
+    while beats < 4 {
+        match soon(feed.wait(&mut heartbeats)).await {
+            Ok(Waited::Heartbeat) => beats += 1,
+            Ok(Waited::ReadOn) => {
                 assert!(tokio::time::timeout(Duration::from_millis(100), feed.next_page()).await.is_err());
             }
-            Ok(waited) => panic!("{waited:?}"),
-            Err(_) => {}
+            waited => panic!("{waited:?}"),
         }
     }
     drop(stopped);
-    assert_eq!(next(&mut feed, &mut heartbeats).await, ["b"]);
+    assert_eq!(soon(next(&mut feed, &mut heartbeats)).await, ["b"]);
 }
 
 /// A database of the same name is another one: who was let read the one before is not let read it.
@@ -332,22 +360,29 @@ async fn a_feed_ends_with_its_database() {
         assert_eq!(ids(&page(feed).await.rows), ["a"]);
     }
     let mut watch = anna.rights_watch().at_once();
-    assert!(tokio::time::timeout(Duration::from_millis(700), watch.lost()).await.is_err());
+    let mut goes_on = async || {
+        tokio::select! {
+            lost = watch.lost() => panic!("{lost}"),
+            () = store.looked() => {}
+        }
+    };
+    goes_on().await;
     owner.delete().await.unwrap();
     // It is found gone by now.
-    assert!(tokio::time::timeout(Duration::from_millis(700), watch.lost()).await.is_err());
+    goes_on().await;
     owner.create(&CreateOptions::default()).await.unwrap();
     store.put("secret", "{}").await;
     assert!(matches!(reading.next_page().await, Err(FeedError::Layer(LayerError::DatabaseNotFound))));
     assert!(waiting.next_page().await.is_err());
     // What is cut, rather than told why, is cut too.
-    let lost = tokio::time::timeout(Duration::from_secs(60), watch.lost()).await.unwrap();
+    let lost = soon(watch.lost()).await;
     assert!(matches!(lost.kind.status(), 403 | 404), "{lost}");
 }
 
 #[tokio::test]
 async fn a_feed_ends_with_its_token() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     store
         .context
         .database("db", Administer)
@@ -356,13 +391,22 @@ async fn a_feed_ends_with_its_token() {
         .set_security(b"{\"members\":{\"roles\":[]}}")
         .await
         .unwrap();
-    let ends = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() + 6;
-    let rests_on = token(Some(ends)).await;
-    let anna = store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Jwt), rests_on));
+    let now_s = || store.context.clock().unix_seconds();
+    let ends = now_s() + 6;
+    let anna = Standing::new(Principal::user("anna", [], SignedIn::Jwt), token(Some(ends)).await);
+    let anna = store.service.context(anna);
     let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     assert!(page(&mut feed).await.rows.is_empty());
-    let mut heartbeats = Heartbeats::new(Some(Duration::from_secs(60)));
-    let waited = tokio::time::timeout(Duration::from_secs(60), feed.wait(&mut heartbeats)).await.unwrap();
+    let mut heartbeats = Heartbeats::new(Some(10 * PATIENCE), store.context.clock());
+    let mut wait = Box::pin(feed.wait(&mut heartbeats));
+    let waited = until_some("the feed ends", async || {
+        let waited = within(Duration::from_millis(20), &mut wait).await;
+        if waited.is_none() {
+            manual.advance(Duration::from_millis(500));
+        }
+        waited
+    })
+    .await;
     assert!(matches!(&waited, Err(FeedError::Lost(refused)) if refused.kind.status() == 401), "{waited:?}");
-    assert!(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() >= ends);
+    assert!(now_s() >= ends);
 }

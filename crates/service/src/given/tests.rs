@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flatbed_auth::{Principal, SignedIn};
+use flatbed_clock::{Clock, ManualClock};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{CreateOptions, Edit, Error, Refusal, RevId, USERS};
@@ -23,7 +24,11 @@ struct Given {
 
 impl Given {
     async fn new() -> Given {
-        let store = Store::new().await;
+        Given::timed(Clock::system()).await
+    }
+
+    async fn timed(clock: Clock) -> Given {
+        let store = Store::timed(clock).await;
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let service = Service::new(store.layer.clone(), functions, with_key(&[]));
         let server = service.context(Standing::of_server());
@@ -46,7 +51,7 @@ impl Given {
 
     /// The context of a request of anna's, as she is now.
     async fn anna(&self) -> Context {
-        let found = self.service.accounts().find("anna", Fresh::Since(std::time::Instant::now())).await.unwrap();
+        let found = self.service.accounts().find("anna", Fresh::Since(self.service.clock().now())).await.unwrap();
         self.service.context(found.standing(found.account.as_ref().unwrap(), SignedIn::Password))
     }
 }
@@ -97,20 +102,20 @@ async fn who_administered_a_database_writes_as_its_member() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_takes_long_is_its_users_of_then() {
-    let given = Given::new().await;
+    let manual = ManualClock::new();
+    let given = Given::timed(manual.clock()).await;
     let rev = given.write("s", "r", None).await;
     given.secure(r#"{"members":{"roles":["r"]}}"#).await;
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();
-    // A token that ends meanwhile: nothing is read of it when something is written.
-    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    let token = token(Some(now_s + 6)).await;
-    let brief = given.service.context(Standing::new(Principal::nameless_admin(), token));
     let (anna, late) = (given.anna().await, given.anna().await);
-    let (writer, ended) = (anna.database("db", Write).await.unwrap(), brief.database("db", Administer).await.unwrap());
+    let writer = anna.database("db", Write).await.unwrap();
+    // A token that ends meanwhile: nothing is read of it when something is written.
+    let token = token(Some(given.service.clock().unix_seconds() + 6)).await;
+    let brief = given.service.context(Standing::new(Principal::nameless_admin(), token));
+    let ended = brief.database("db", Administer).await.unwrap();
     given.write("s", "other", Some(rev)).await;
-    while std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() < now_s + 7 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    // What was found of the others is old by then.
+    manual.advance(Duration::from_secs(7));
     assert!(is_unauthorized(ended.set_security(b"{}").await));
     assert!(matches!(brief.database("db", Own).await, Err(Denied::Refused(_))));
     assert!(matches!(writer.update(&edit("a")).await, Err(Error::Refused(Refusal::Forbidden(_)))));

@@ -3,11 +3,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_auth::{Digest, Network};
+use flatbed_clock::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinError;
+use tokio::time::Instant;
 
 use super::line::{Line, OF_ALL_MAX};
 
@@ -63,6 +65,7 @@ type Work = Box<dyn FnOnce() -> Outcome + Send>;
 pub(super) struct Checks {
     state: Arc<Mutex<State>>,
     options: CheckOptions,
+    clock: Clock,
     began: Instant,
 }
 
@@ -90,7 +93,7 @@ impl std::fmt::Debug for Checks {
 }
 
 impl Checks {
-    pub(super) fn new(options: CheckOptions) -> Checks {
+    pub(super) fn new(options: CheckOptions, clock: &Clock) -> Checks {
         let state = State {
             line: Line::new(options.waiting_max),
             waiting: HashMap::new(),
@@ -99,7 +102,8 @@ impl Checks {
             next: 0,
             is_working: false,
         };
-        Checks { state: Arc::new(Mutex::new(state)), options, began: Instant::now() }
+        let (state, began) = (Arc::new(Mutex::new(state)), clock.now());
+        Checks { state, options, clock: clock.clone(), began }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,7 +117,7 @@ impl Checks {
 
     /// Milliseconds of a clock that does not go back.
     pub(super) fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.clock.since(self.began).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// What `work` says once its turn has come; work with the same `key` that waits or runs answers for both.
@@ -124,7 +128,7 @@ impl Checks {
         work: impl FnOnce() -> Outcome + Send + 'static,
     ) -> Outcome {
         let Some(mut asking) = self.enter(who, key, Box::new(work)) else { return Outcome::NoRoom };
-        let outcome = tokio::time::timeout(self.options.wait_max, asking.outcome()).await;
+        let outcome = self.clock.timeout(self.options.wait_max, asking.outcome()).await;
         match outcome {
             Ok(outcome) => outcome,
             // Its turn has come. Where all have waited for nearly as long as they may, each check would else be made for nobody.
@@ -253,6 +257,9 @@ impl Drop for Asking {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use flatbed_clock::ManualClock;
+    use flatbed_testkit::{pass_blocking, soon, until};
+
     use super::*;
 
     fn key(at: usize) -> Digest {
@@ -263,42 +270,63 @@ mod tests {
         key
     }
 
-    fn slow(ran: &Arc<AtomicUsize>, outcome: Outcome) -> impl FnOnce() -> Outcome + Send + 'static {
+    /// Checks by a clock that stands still, so that nobody has waited for too long.
+    fn checks(options: CheckOptions) -> Checks {
+        Checks::new(options, &ManualClock::new().clock())
+    }
+
+    /// How many checks were made, how many run, and how many ran at once.
+    #[derive(Debug, Default)]
+    struct Ran {
+        all: AtomicUsize,
+        now: AtomicUsize,
+        at_once: AtomicUsize,
+    }
+
+    fn slow(ran: &Arc<Ran>, outcome: Outcome) -> impl FnOnce() -> Outcome + Send + 'static {
         let ran = Arc::clone(ran);
         move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-            std::thread::sleep(Duration::from_millis(20));
+            ran.all.fetch_add(1, Ordering::Relaxed);
+            ran.at_once.fetch_max(ran.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            pass_blocking(Duration::from_millis(20));
+            ran.now.fetch_sub(1, Ordering::Relaxed);
             outcome
         }
     }
 
     #[tokio::test]
     async fn equal_ones_share_a_check_and_one_runs_at_once() {
-        let (checks, ran) = (Checks::new(CheckOptions::default()), Arc::new(AtomicUsize::new(0)));
-        let began = Instant::now();
+        let (checks, ran) = (checks(CheckOptions::default()), Arc::<Ran>::default());
         let asked = (0..40).map(|at| {
             let outcome = if at % 4 == 0 { Outcome::Right } else { Outcome::Wrong };
             checks.ask(Network::V6(at as u64), key(at % 4), slow(&ran, outcome))
         });
         let found = futures_util::future::join_all(asked).await;
         assert!((0..40).all(|at| (found[at] == Outcome::Right) == (at % 4 == 0)), "{found:?}");
-        assert_eq!(ran.load(Ordering::Relaxed), 4);
-        assert!(began.elapsed() >= Duration::from_millis(80));
+        assert_eq!((ran.all.load(Ordering::Relaxed), ran.at_once.load(Ordering::Relaxed)), (4, 1));
         assert!(checks.state().same.is_empty() && checks.state().waiting.is_empty());
     }
 
     #[tokio::test]
     async fn who_hangs_up_is_not_checked_and_beyond_the_room_nobody_waits() {
-        let (checks, ran) = (Checks::new(CheckOptions::default()), Arc::new(AtomicUsize::new(0)));
-        let began = std::time::Instant::now();
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        let before_each = {
+            let turn = Arc::clone(&turn);
+            Arc::new(move || drop(turn.blocking_lock()))
+        };
+        let (few, ran) = (checks(CheckOptions { before_each, ..CheckOptions::default() }), Arc::<Ran>::default());
+        let held = turn.lock().await;
         for at in 0..200 {
-            let asked = checks.ask(Network::V6(1), key(at), slow(&ran, Outcome::Wrong));
-            let _ = tokio::time::timeout(Duration::from_millis(1), asked).await;
+            let asked = few.ask(Network::V6(1), key(at), slow(&ran, Outcome::Wrong));
+            assert!(tokio::time::timeout(Duration::from_millis(1), asked).await.is_err());
         }
-        assert!(ran.load(Ordering::Relaxed) < 60 || began.elapsed() > Duration::from_secs(1), "{ran:?}");
-        assert_eq!(checks.waiting(), 0);
-        let checks = Checks::new(CheckOptions { waiting_max: 10, ..CheckOptions::default() });
-        let ran = Arc::new(AtomicUsize::new(0));
+        // The first of them is being checked, and for nobody.
+        assert_eq!(few.waiting(), 0);
+        drop(held);
+        until("all is done", async || !few.state().is_working).await;
+        assert_eq!(ran.all.load(Ordering::Relaxed), 1);
+        let (checks, ran) =
+            (checks(CheckOptions { waiting_max: 10, ..CheckOptions::default() }), Arc::<Ran>::default());
         let asked = (0..30).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, Outcome::Wrong)));
         let found = futures_util::future::join_all(asked).await;
         let refused = found.iter().filter(|outcome| **outcome == Outcome::NoRoom).count();
@@ -307,16 +335,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_no_right_password_and_the_rest_goes_on() {
-        let checks = Checks::new(CheckOptions::default());
+        let checks = checks(CheckOptions::default());
         let broken = checks.ask(Network::V6(1), key(1), || panic!("broken"));
         assert_eq!(broken.await, Outcome::Wrong);
-        let (told, done) = std::sync::mpsc::channel();
+        let (told, done) = tokio::sync::oneshot::channel();
         assert!(checks.later(move || told.send(()).unwrap()));
         assert_eq!(checks.ask(Network::V6(1), key(2), || Outcome::Right).await, Outcome::Right);
-        tokio::task::spawn_blocking(move || done.recv_timeout(Duration::from_secs(5))).await.unwrap().unwrap();
-        for _ in 0..100 {
-            checks.later(|| std::thread::sleep(Duration::from_millis(1)));
-        }
-        assert!(checks.state().later.len() <= LATER_MAX);
+        soon(done).await.unwrap();
+        let taken = (0..100).filter(|_| checks.later(|| ())).count();
+        assert_eq!((taken, checks.state().later.len()), (LATER_MAX, LATER_MAX));
     }
 }

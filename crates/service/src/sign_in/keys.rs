@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use flatbed_auth::jwt::{
     Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeySet, Material, Verified, VerifiedBy, parse_jwks, verify,
 };
 use flatbed_auth::{Kind, Refused};
+use flatbed_clock::Clock;
+use tokio::time::Instant;
 
 use crate::configuration::{JwtSettings, Settings};
 
@@ -44,6 +46,7 @@ pub(crate) struct KeysNow {
 
 /// The keys.
 pub(crate) struct Keys {
+    clock: Clock,
     now: RwLock<Arc<KeysNow>>,
     /// Held by the one that reads.
     reading: tokio::sync::Mutex<()>,
@@ -56,9 +59,9 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    pub(crate) fn new() -> Keys {
-        let none = KeysNow { generation: 0, settings: None, looked: Instant::now(), issuers: Arc::default() };
-        Keys { now: RwLock::new(Arc::new(none)), reading: tokio::sync::Mutex::default() }
+    pub(crate) fn new(clock: &Clock) -> Keys {
+        let none = KeysNow { generation: 0, settings: None, looked: clock.now(), issuers: Arc::default() };
+        Keys { clock: clock.clone(), now: RwLock::new(Arc::new(none)), reading: tokio::sync::Mutex::default() }
     }
 
     fn last(&self) -> Arc<KeysNow> {
@@ -68,7 +71,7 @@ impl Keys {
     /// The keys of these settings, with files as they were a few seconds ago; and whether they are others than before.
     pub(crate) async fn now(&self, settings: &Arc<Settings>) -> (Arc<KeysNow>, bool) {
         let last = self.last();
-        if last.is_of(settings) {
+        if last.is_of(settings, &self.clock) {
             return (last, false);
         }
         if settings.auth.jwt.is_empty() && last.issuers.is_empty() {
@@ -76,7 +79,7 @@ impl Keys {
         }
         let _turn = self.reading.lock().await;
         let last = self.last();
-        if last.is_of(settings) {
+        if last.is_of(settings, &self.clock) {
             return (last, false);
         }
         let (of, before) = (Arc::clone(settings), Arc::clone(&last));
@@ -85,7 +88,7 @@ impl Keys {
         let now = Arc::new(KeysNow {
             generation: last.generation + u64::from(is_changed),
             settings: Some(Arc::clone(settings)),
-            looked: Instant::now(),
+            looked: self.clock.now(),
             issuers,
         });
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
@@ -94,9 +97,9 @@ impl Keys {
 }
 
 impl KeysNow {
-    fn is_of(&self, settings: &Arc<Settings>) -> bool {
+    fn is_of(&self, settings: &Arc<Settings>, clock: &Clock) -> bool {
         let same = self.settings.as_ref().is_some_and(|of| Arc::ptr_eq(of, settings));
-        same && (self.looked.elapsed() < LOOK_EACH
+        same && (clock.since(self.looked) < LOOK_EACH
             || settings.auth.jwt.values().all(|issuer| issuer.jwks_file.is_none()))
     }
 
@@ -232,6 +235,7 @@ pub(crate) fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Bin
 mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+    use flatbed_clock::ManualClock;
 
     use super::*;
     use crate::configuration::{Configuration, Source, Values};
@@ -251,7 +255,8 @@ mod tests {
 
     #[tokio::test]
     async fn keys_come_from_settings_and_from_files_that_change() {
-        let keys = Keys::new();
+        let manual = ManualClock::new();
+        let keys = Keys::new(&manual.clock());
         let none = settings(&[]);
         assert!(keys.now(&none).await.0.is_empty());
         let standard = STANDARD.encode(URL_SAFE_NO_PAD.decode(KEY).unwrap());
@@ -273,13 +278,13 @@ mod tests {
         assert!(is_changed && now.is_empty());
         let set = format!(r#"{{"keys":[{{"kty":"oct","k":"{KEY}","alg":"HS256"}},{{"kty":"oct"}}]}}"#);
         std::fs::write(&path, set).unwrap();
-        tokio::time::sleep(LOOK_EACH).await;
+        manual.advance(LOOK_EACH);
         let (read, is_changed) = keys.now(&file).await;
         assert!(is_changed && read.generation() > now.generation());
         assert_eq!(read.verify(TOKEN, 1_300_819_379).unwrap_err().reason, "Token missing sub claim.");
         // What cannot be read leaves the keys of before.
         std::fs::remove_file(&path).unwrap();
-        tokio::time::sleep(LOOK_EACH).await;
+        manual.advance(LOOK_EACH);
         let (kept, is_changed) = keys.now(&file).await;
         assert!(!is_changed && !kept.is_empty());
     }
@@ -288,7 +293,7 @@ mod tests {
     async fn a_token_rests_on_its_own_key_and_what_is_set_for_it() {
         const OWN: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
         const OTHER: &str = "b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyb3RoZXI=";
-        let keys = Keys::new();
+        let keys = Keys::new(&Clock::system());
         let by = keys.now(&with_key(&[]).now()).await.0.verify(OF_ANNA, 0).unwrap().by;
         for (is_there, further) in [
             (true, &[][..]),
@@ -325,7 +330,7 @@ mod tests {
             std::fs::write(&path, format!(r#"{{"keys":[{}]}}"#, of.join(","))).unwrap();
             settings(&values)
         };
-        let keys = Keys::new();
+        let keys = Keys::new(&Clock::system());
         let by = keys.now(&read(&[&own])).await.0.verify(OF_ANNA, 0).unwrap().by;
         for (is_there, of) in [
             (true, &[&*jwk("other", KEY), &own, &jwk("k", KEY)][..]),

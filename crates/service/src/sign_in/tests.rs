@@ -1,14 +1,20 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use base64::Engine;
 use flatbed_auth::Kind;
+use flatbed_clock::ManualClock;
 use flatbed_layer::CreateOptions;
+use flatbed_testkit::{until, until_some};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::*;
 use crate::accounts::tests::{hash_members, users, write_user};
 use crate::test_store::{Store, with_admin};
+
+/// How old an answer may be.
+const SECOND: Duration = Duration::from_secs(1);
 
 const WRONG: &str = "unauthorized: Name or password is incorrect.";
 
@@ -99,7 +105,8 @@ async fn users_sign_in_and_an_administrator_has_the_roles_of_a_user() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_begin_go_on_and_end_with_the_password() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let sign_in = quick(&store);
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     let anna = |password: &str, salt: &str| format!(r#"{},"roles":["r"]"#, hash_members(password, salt, 600_000));
@@ -113,24 +120,24 @@ async fn sessions_begin_go_on_and_end_with_the_password() {
     assert!(matches!(found.standing.rests_on(), RestsOn::Document { rev: of, .. } if *of == rev));
     assert_eq!(found.standing.principal().signed_in, SignedIn::Cookie);
     // At another server too, and at once.
-    let elsewhere = Store::new().await;
+    let elsewhere = Store::timed(manual.clock()).await;
     let again = quick(&elsewhere);
     assert!(by_cookie(&again, &cookie).await.unwrap().standing.principal().name.is_none(), "another root");
     let other = SignIn::new(store.again().await, sign_in_admins(), CheckOptions::default());
     assert!(by_cookie(&other, &cookie).await.unwrap().standing.principal().name.is_some());
     // After a rotation it goes on, and gets a new cookie, which the old secret has not signed.
     store.layer.rotate_secret().await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     let renewed = by_cookie(&sign_in, &cookie).await.unwrap();
     let new = cookie_of(&renewed.set_cookie.expect("a new cookie"));
     assert!(new != cookie && renewed.standing.principal().name.is_some());
     assert!(by_cookie(&other, &new).await.unwrap().set_cookie.is_none());
     // What no secret has signed is nobody's.
-    let forged = issue("anna", "salt", &Secret::new(vec![1; 32]), now_s());
+    let forged = issue("anna", "salt", &Secret::new(vec![1; 32]), sign_in.now_s());
     assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
     assert!(by_cookie(&sign_in, "AuthSession=nonsense").await.is_err());
     write_user(&store.again().await, "anna", &anna("new", "other"), Some(rev)).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     for server in [&sign_in, &other] {
         assert!(by_cookie(server, &new).await.unwrap().standing.principal().name.is_none());
     }
@@ -155,7 +162,7 @@ async fn without_a_salt_there_is_no_session() {
     assert!(matches!(refused, SignInError::Refused(refused) if refused.kind == Kind::Forbidden));
     // What a proxy would say of a name is no session.
     let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
-    let forged = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), now_s());
+    let forged = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), sign_in.now_s());
     assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
 }
 
@@ -198,8 +205,9 @@ async fn beyond_the_line_it_is_too_many_and_who_is_remembered_does_not_wait() {
     let held = turn.lock().await;
     let wrong: Vec<String> = (0..30).map(|at| encode(&format!("admin{at}:wrong"))).collect();
     let mut asked = FuturesUnordered::from_iter([ask_from(&sign_in, &wrong[0], 0)]);
-    while came.load(Ordering::SeqCst) < 2 {
-        assert!(tokio::time::timeout(Duration::from_millis(20), asked.next()).await.is_err());
+    tokio::select! {
+        found = asked.next() => panic!("{found:?}"),
+        () = until("one is being checked", async || came.load(Ordering::SeqCst) == 2) => {}
     }
     asked.extend((1..30).map(|at| ask_from(&sign_in, &wrong[at], at as u8)));
     // One is checked, three wait.
@@ -224,23 +232,21 @@ async fn a_weaker_hash_is_made_anew_with_its_salt() {
     let anna = format!(r#"{},"roles":["r"],"mail":"a@x""#, hash_members("pw", "salt", 10));
     write_user(&store.layer, "anna", &anna, None).await;
     let begun = sign_in.begin_session(&credentials("anna", "pw"), &Claims::default()).await.unwrap();
-    let mut hash = None;
-    for _ in 0..100 {
+    let document = until_some("it is made anew", async || {
         let document = store.layer.reader(USERS).get(&id_of("anna"), &GetOptions::default()).await.unwrap();
-        if document.rev.generation() == 2 {
-            let text = [b"{".as_slice(), &document.body, b"}"].concat();
-            let body = json::parse(&text, &Limits::default()).unwrap();
-            assert!(
-                String::from_utf8_lossy(&text).ends_with(r#""name":"anna","type":"user","roles":["r"],"mail":"a@x"}"#)
-            );
-            hash = PasswordHash::of_document(&body).unwrap();
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    let hash = hash.expect("made anew");
+        (document.rev.generation() == 2).then_some(document)
+    });
+    let document = document.await;
+    let text = [b"{".as_slice(), &document.body, b"}"].concat();
+    let body = json::parse(&text, &Limits::default()).unwrap();
+    assert!(String::from_utf8_lossy(&text).ends_with(r#""name":"anna","type":"user","roles":["r"],"mail":"a@x"}"#));
+    let hash = PasswordHash::of_document(&body).unwrap().expect("a hash");
     assert!(!hash.needs_rehash() && hash.salt() == "salt" && hash == PasswordHash::salted("pw", "salt", 600_000));
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until("the new document is known", async || {
+        let found = sign_in.accounts.find("anna", Fresh::Second).await.unwrap();
+        found.rev == Some(document.rev.clone())
+    })
+    .await;
     // The session lives on, and the password is still right.
     let found = by_cookie(&sign_in, &cookie_of(&begun.set_cookie)).await.unwrap();
     assert_eq!(found.standing.principal().name.as_deref(), Some("anna"));

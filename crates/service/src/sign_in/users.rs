@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_auth::lockout::locked_out;
 use flatbed_auth::{Credentials, PasswordHash, Refused, SignedIn, digest};
@@ -12,7 +12,7 @@ use flatbed_layer::{Gate, Refusal, SecurityOf, User};
 
 use super::audit::{Way, Why};
 use super::checks::Outcome;
-use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, now_s, standing_of};
+use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, standing_of};
 use crate::accounts::Fresh;
 use crate::standing::{Claims, RestsOn, SignInError, Standing};
 
@@ -97,10 +97,6 @@ fn session_hash(id: &str) -> SessionHash {
     hash
 }
 
-fn now_ms() -> u64 {
-    now_s().saturating_mul(1_000)
-}
-
 /// The standing of a user of a database.
 fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) -> Standing {
     let signed_in = match (session, user.principal.name.is_empty()) {
@@ -121,6 +117,11 @@ fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) ->
 }
 
 impl SignIn {
+    /// The present, in milliseconds since 1970, of a whole second.
+    fn now_ms(&self) -> u64 {
+        self.now_s().saturating_mul(1_000)
+    }
+
     /// Who asks for something of a database. Whoever administers the server does not do so by this.
     pub(crate) async fn identify_in(
         &self,
@@ -169,7 +170,7 @@ impl SignIn {
             }
             Ok(self.accounts.user_of(database, name, fresh).await?)
         };
-        let came = Instant::now();
+        let came = self.clock().now();
         let Some(mut user) = find(Fresh::Second).await?.filter(is_named) else {
             let found = self.by_password(credentials, claims, Way::Basic).await?;
             return standing_of(&found, SignedIn::Password).ok_or_else(|| Refused::wrong_password().into());
@@ -231,7 +232,7 @@ impl SignIn {
             SessionFound::OfNobody => return Ok(None),
             SessionFound::Not => return Err(UserSignInError::SessionInvalid),
         };
-        let now = now_ms();
+        let now = self.now_ms();
         let left = u128::from(session.ends_at_ms.saturating_sub(now)) * 10;
         let mut prolonged_until_ms = None;
         if left < u128::from(session.lasts_ms) * 9 {
@@ -263,13 +264,13 @@ impl SignIn {
             return Ok(SessionFound::Not);
         }
         let session = self.layer.0.reader(database).principal_session(&session_hash(id)).await?;
-        let Some(session) = session.filter(|session| now_ms() < session.ends_at_ms) else {
+        let Some(session) = session.filter(|session| self.now_ms() < session.ends_at_ms) else {
             return Ok(SessionFound::Not);
         };
         let mut user = self.accounts.user_of(database, &session.name, Fresh::Second).await?;
         if user.as_ref().is_none_or(|user| user.principal.generation < session.generation) {
             // It may have been made a moment ago.
-            user = self.accounts.user_of(database, &session.name, Fresh::Since(Instant::now())).await?;
+            user = self.accounts.user_of(database, &session.name, Fresh::Since(self.clock().now())).await?;
         }
         Ok(match user.filter(|user| !user.principal.is_disabled) {
             None => SessionFound::OfNobody,
@@ -291,13 +292,13 @@ impl SignIn {
         if name.is_empty() {
             return Ok(None);
         }
-        let user = self.accounts.user_of(database, name, Fresh::Since(Instant::now())).await?;
+        let user = self.accounts.user_of(database, name, Fresh::Since(self.clock().now())).await?;
         let Some(user) = user else { return Ok(None) };
         let mut random = [0; ID_BYTES / 2];
         getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;
         let id = hex(&random);
         let lasts_ms = lasts.min(LASTS_MAX).as_millis() as u64;
-        let ends_at_ms = now_ms().saturating_add(lasts_ms);
+        let ends_at_ms = self.now_ms().saturating_add(lasts_ms);
         let generation = user.principal.generation;
         let session = PrincipalSession { name: name.to_owned(), generation, ends_at_ms, lasts_ms };
         let proved = User::default().through(Arc::new(Proved));

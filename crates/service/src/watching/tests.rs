@@ -1,11 +1,10 @@
 use flatbed_auth::{Principal, SignedIn};
 use flatbed_layer::CreateOptions;
+use flatbed_testkit::{soon, until, until_some};
 
 use super::*;
 use crate::configuration::Configuration;
 use crate::test_store::Store;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Of somebody with this role who has begun to read `db`.
 fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
@@ -17,14 +16,14 @@ fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
 
 /// What is said of them first: the status of a refusal, or that nothing is lost.
 async fn judged(watch: &mut RightsWatch) -> Result<(), u16> {
-    let until = Instant::now() + PATIENCE;
-    while !watch.following.as_ref().is_some_and(|following| following.is_judged) {
-        assert!(Instant::now() < until);
-        if let Ok(refused) = timeout(Duration::from_secs(1), watch.lost()).await {
-            return Err(refused.kind.status());
+    until_some("they are judged", async || {
+        if watch.following.as_ref().is_some_and(|following| following.is_judged) {
+            return Some(Ok(()));
         }
-    }
-    Ok(())
+        let refused = tokio::time::timeout(Duration::from_millis(50), watch.lost()).await.ok()?;
+        Some(Err(refused.kind.status()))
+    })
+    .await
 }
 
 /// Who was let in by what has changed since the last look is not refused by what that found.
@@ -42,19 +41,17 @@ async fn a_look_that_is_late_refuses_nobody() {
     assert_eq!(judged(&mut anna).await, Ok(()));
     let mut known = watching.follow(&"db".into());
     let is_known = |known: &Known| matches!(known, Known::Is(_));
-    timeout(PATIENCE, known.wait_for(is_known)).await.unwrap().unwrap();
+    soon(known.wait_for(is_known)).await.unwrap();
     // Nobody looks any more, and what was found becomes old.
     let stopped = accounts.stop_looking().await;
-    while accounts.is_confirmed() {
-        sleep(Duration::from_millis(20)).await;
-    }
+    until("what was found is old", async || !accounts.is_confirmed()).await;
     db.set_security(members("b").as_bytes()).await.unwrap();
     assert_eq!(judged(&mut watch(&watching, "c")).await, Err(403));
     db.set_security(members("d").as_bytes()).await.unwrap();
     let mut dora = watch(&watching, "d");
     assert_eq!(judged(&mut dora).await, Ok(()));
     // What was found for them is known to all who follow.
-    let lost = timeout(PATIENCE, anna.lost()).await.unwrap();
+    let lost = soon(anna.lost()).await;
     assert_eq!(lost.kind.status(), 403);
     db.set_security(members("a").as_bytes()).await.unwrap();
     let asked = (0..20).map(|_| async { judged(&mut watch(&watching, "a")).await });
@@ -62,6 +59,6 @@ async fn a_look_that_is_late_refuses_nobody() {
     // Whoever is refused after a look that began since then is refused.
     assert_eq!(judged(&mut watch(&watching, "d")).await, Err(403));
     drop(stopped);
-    let lost = timeout(PATIENCE, dora.lost()).await.unwrap();
+    let lost = soon(dora.lost()).await;
     assert_eq!(lost.kind.status(), 403);
 }

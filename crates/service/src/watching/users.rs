@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_layer::channels::{UsersChanged, UsersPlace};
 use flatbed_layer::{Error, Layer};
 use tokio::sync::watch;
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::Instant;
 
 /// How often it is looked, from one beginning to the next. Feeds end within a second of the loss.
 const LOOK_EACH: Duration = Duration::from_millis(600);
@@ -65,7 +66,7 @@ impl FollowedUsers {
 
     /// Whether that was less than a second ago.
     pub(super) fn is_confirmed(&self) -> bool {
-        self.confirmed.borrow().is_some_and(|began| began.elapsed() < FOLLOWED_WITHIN)
+        self.confirmed.borrow().is_some_and(|began| self.layer.clock().since(began) < FOLLOWED_WITHIN)
     }
 
     /// A number that moves whenever a user of a database may be another one. What was changed before this is called may be said or not.
@@ -76,8 +77,8 @@ impl FollowedUsers {
         if !followed.is_looking {
             followed.is_looking = true;
             // Whoever is the first looks at themselves behind this moment.
-            self.confirmed.send_replace(Some(Instant::now()));
-            tokio::spawn(look(Arc::downgrade(self)));
+            self.confirmed.send_replace(Some(self.layer.clock().now()));
+            tokio::spawn(look(Arc::downgrade(self), self.layer.clock().clone()));
         }
         receiver
     }
@@ -125,12 +126,12 @@ impl OfDatabase {
 }
 
 /// Looks for as long as anybody follows.
-async fn look(weak: Weak<FollowedUsers>) {
+async fn look(weak: Weak<FollowedUsers>, clock: Clock) {
     loop {
         let Some(users) = weak.upgrade() else { return };
         let Some(asked) = users.asked() else { return };
-        let began = Instant::now();
-        match timeout(LOOK_MAX, users.look_at_all(&asked)).await {
+        let began = clock.now();
+        match clock.timeout(LOOK_MAX, users.look_at_all(&asked)).await {
             Ok(Ok(())) => {
                 users.confirmed.send_replace(Some(began));
             }
@@ -138,12 +139,12 @@ async fn look(weak: Weak<FollowedUsers>) {
             Ok(Err(error)) => {
                 tracing::debug!(%error, "users of databases who follow were not looked at");
                 drop(users);
-                sleep(FAILED_PAUSE).await;
+                clock.sleep(FAILED_PAUSE).await;
                 continue;
             }
             Err(_) => tracing::debug!("users of databases who follow were not looked at in time"),
         }
         drop(users);
-        sleep_until(tokio::time::Instant::from_std(began + LOOK_EACH)).await;
+        clock.sleep_until(began + LOOK_EACH).await;
     }
 }

@@ -34,10 +34,10 @@ async fn a_new_client_state_has_a_new_user() {
     assert_eq!(sign_in(3, "x").await, Err(Refusal::ClientState(StateRefusal::Stale)));
     // What was stored stays for a week, and goes.
     let maintenance = Maintenance::new(&store, MaintenanceOptions::default()).unwrap();
-    storage.clock.advance(i64::from(REPLACED_SECONDS) * 100 - 100);
+    storage.advance(u64::from(REPLACED_SECONDS) * 100 - 100);
     maintenance.round().await.unwrap();
     assert!(store.get(first.uid, &tabs, &id("r"), Precondition::None).await.is_ok());
-    storage.clock.advance(200);
+    storage.advance(200);
     maintenance.round().await.unwrap();
     assert!(store.get(first.uid, &tabs, &id("r"), Precondition::None).await.is_err());
     assert_eq!(store.check().await.unwrap().problems, 0);

@@ -101,6 +101,7 @@ async fn at_once(storage: Storage, rounds: u64) {
     let options = MaintenanceOptions { look_every: Duration::from_millis(100), ..MaintenanceOptions::default() };
     let background = stores.each_ref().map(|store| Maintenance::new(store, options.clone()).unwrap());
     background.iter().for_each(Maintenance::start);
+    let ticks = storage.tick();
     let readers: Vec<_> =
         stores.iter().map(|store| tokio::spawn(reader(store.clone(), tabs.clone(), is_over.clone()))).collect();
     let devices: Vec<_> = (0..4)
@@ -109,29 +110,23 @@ async fn at_once(storage: Storage, rounds: u64) {
             tokio::spawn(device(store, tabs.clone(), seen.clone(), at, rounds))
         })
         .collect();
-    let (clock, until) = (storage.clock.clone(), is_over.clone());
-    let ticks = tokio::spawn(async move {
-        while !until.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            clock.advance(1);
-        }
-    });
     for device in devices {
         device.await.unwrap();
     }
     is_over.store(true, Ordering::Relaxed);
-    for task in readers.into_iter().chain([ticks]) {
-        task.await.unwrap();
+    for reader in readers {
+        reader.await.unwrap();
     }
     for background in background {
         background.stop().await;
     }
+    ticks.stop().await;
     assert_sound(&stores[0]).await;
     let counts = stores[1].collection_counts(UID, NONE).await.unwrap().collections;
     let listed = stores[0].list(UID, &tabs, &ListQuery::default(), NONE).await.unwrap().ids().len() as u64;
     assert_eq!(counts, [(tabs.clone(), listed)]);
     // Whatever was left.
-    storage.clock.advance(1_000_000);
+    storage.advance(1_000_000);
     stores[0].inner.do_due().await.unwrap();
     let user = stores[0].inner.keys.user(UID);
     let staged = &user.staged();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fdb_embedded::VirtualClock;
 
-use crate::tests::support::{Storage, TestClock, UID, change, id, name};
-use crate::{Change, ListQuery, Precondition, Sort, Store, Timestamp};
+use crate::tests::support::{Storage, UID, change, id, name};
+use crate::{Change, ListQuery, Precondition, Sort, Store};
 
 const NONE: Precondition = Precondition::None;
 const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/syncstorage.md");
@@ -14,7 +14,7 @@ const END: &str = "\n<!-- costs end -->";
 
 /// A runtime that moves the clock before it waits.
 fn runtime(clock: &Arc<VirtualClock>) -> tokio::runtime::Runtime {
-    let (clock, engine) = (Arc::clone(clock), foundationdb_sys::backend::embedded());
+    let (clock, engine) = (Arc::clone(clock), flatbed_testkit::engine());
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().on_thread_park(move || {
         engine.map(|engine| engine.advance(&clock));
@@ -53,12 +53,9 @@ fn records(count: usize, bytes: usize) -> Vec<Change> {
     (0..count).map(|at| Change { ttl: Some(5_184_000), ..change(&format!("r{at}"), &"x".repeat(bytes)) }).collect()
 }
 
-/// Before all that is written.
-fn storage_began() -> Timestamp {
-    TestClock::default().now().before_seconds(1)
-}
-
 async fn measure(store: &Store, clock: &VirtualClock) -> String {
+    // Before all that is written: the store's clock stands still.
+    let began = store.now().before_seconds(1);
     let mut table = Table { store, clock, rows: String::new() };
     let (meta, history, tabs, bookmarks) = (name("meta"), name("history"), name("tabs"), name("bookmarks"));
     store.put(UID, &meta, change("global", &"x".repeat(500)), NONE).await.unwrap();
@@ -75,7 +72,7 @@ async fn measure(store: &Store, clock: &VirtualClock) -> String {
     let full = ListQuery { full: true, ..ListQuery::default() };
     t.measure("GET 101 records of 500 bytes", store.list(UID, &history, &full, NONE)).await.unwrap();
     t.measure("GET tabs of one device, all", store.list(UID, &tabs, &full, NONE)).await.unwrap();
-    let newer = ListQuery { newer: Some(storage_began()), ..full.clone() };
+    let newer = ListQuery { newer: Some(began), ..full.clone() };
     t.measure("GET tabs of one device, newer than a time", store.list(UID, &tabs, &newer, NONE)).await.unwrap();
     let by_sort = ListQuery { sort: Sort::Index, ..newer };
     t.measure("GET what is newer, by sortindex", store.list(UID, &tabs, &by_sort, NONE)).await.unwrap();

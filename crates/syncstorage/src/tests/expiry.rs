@@ -16,9 +16,9 @@ async fn what_expires_is_gone_at_the_second_and_swept_later() {
     let maintenance = Maintenance::new(&store, MaintenanceOptions::default()).unwrap();
     let changes = vec![for_seconds("a", 10), for_seconds("b", 20), change("c", "123")];
     let written = store.post(UID, &tabs, changes, NONE).await.unwrap().modified;
-    storage.clock.advance(999);
+    storage.advance(999);
     assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["c", "b", "a"]);
-    storage.clock.advance(1);
+    storage.advance(1);
     assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["c", "b"]);
     assert!(matches!(store.get(UID, &tabs, &id("a"), NONE).await, Err(Error::NotFound { .. })));
     assert_eq!(store.collection_counts(UID, NONE).await.unwrap().collections, [(tabs.clone(), 2)]);
@@ -27,14 +27,14 @@ async fn what_expires_is_gone_at_the_second_and_swept_later() {
     assert_eq!(store.check().await.unwrap().records, 3);
     // Not swept yet, for processes whose clocks are late.
     assert_eq!(maintenance.round().await.unwrap(), 0);
-    storage.clock.advance(1_000);
+    storage.advance(1_000);
     assert_ne!(maintenance.round().await.unwrap(), 0);
     assert_eq!(store.check().await.unwrap().records, 2);
     assert_sound(&store).await;
     // The collection's time stays.
     let info = store.info_collections(UID, NONE).await.unwrap();
     assert_eq!((info.modified, info.collections), (written, vec![(tabs.clone(), written)]));
-    storage.clock.advance(2_000);
+    storage.advance(2_000);
     assert_ne!(maintenance.round().await.unwrap(), 0);
     assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["c"]);
     assert_eq!(maintenance.round().await.unwrap(), 0);
@@ -72,7 +72,7 @@ async fn many_users_are_swept_in_a_few_transactions_each_bounded() {
         let changes = (0..90).map(|at| for_seconds(&(from * 100 + at).to_string(), 10)).collect();
         store.post(Uid(60), &history, changes, NONE).await.unwrap();
     }
-    storage.clock.advance(3_000);
+    storage.advance(3_000);
     maintenance.round().await.unwrap();
     let checked = store.check().await.unwrap();
     assert_eq!((checked.users, checked.records), (120, 0));
@@ -95,17 +95,17 @@ async fn what_a_batch_makes_expire_expires_before_it_is_folded() {
         for_seconds("c", 5),
     ];
     let staged = store.begin_batch(UID, &tabs, edits, NONE).await.unwrap();
-    storage.clock.advance(1);
+    storage.advance(1);
     store.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await.unwrap();
     assert_eq!(store.collection_counts(UID, NONE).await.unwrap().collections, [(tabs.clone(), 4)]);
-    storage.clock.advance(500);
+    storage.advance(500);
     assert_eq!(store.collection_counts(UID, NONE).await.unwrap().collections, [(tabs.clone(), 1)]);
     assert_eq!(store.collection_usage(UID, NONE).await.unwrap().collections, [(tabs.clone(), 5)]);
     assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["kept"]);
-    storage.clock.advance(2_500);
+    storage.advance(2_500);
     assert!(store.collection_counts(UID, NONE).await.unwrap().collections.is_empty());
     // What keeps something of a record goes with it; swept over an overlay, which is folded first.
-    storage.clock.advance(2_000);
+    storage.advance(2_000);
     store.inner.do_due().await.unwrap();
     assert_eq!(store.check().await.unwrap().records, 0);
     assert_sound(&store).await;
@@ -118,7 +118,7 @@ async fn what_expires_between_the_upload_and_the_commit_keeps_nothing() {
     store.put(UID, &tabs, Change { sortindex: Some(9), ..for_seconds("a", 10) }, NONE).await.unwrap();
     let edit = Change { payload: None, sortindex: None, ttl: Some(1_000), ..change("a", "") };
     let staged = store.begin_batch(UID, &tabs, vec![edit], NONE).await.unwrap();
-    storage.clock.advance(1_000);
+    storage.advance(1_000);
     store.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await.unwrap();
     let record = store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record;
     assert_eq!((record.payload.as_ref(), record.sortindex), (&b""[..], None));
@@ -141,7 +141,7 @@ async fn what_is_corrupt_keeps_nobody_else_from_being_swept() {
         let bad: &[u8] = if uid == 7 { &[1, 2] } else { &[9] };
         store.inner.runner.write(move |trx, _| async move { trx.set_quietly(keys.state(), bad) }).await.unwrap();
     }
-    storage.clock.advance(3_000);
+    storage.advance(3_000);
     assert_ne!(store.inner.do_due().await.unwrap(), 0);
     for uid in (0..300).map(Uid) {
         let keys = store.inner.keys.user(uid).collection(&tabs).records();

@@ -10,7 +10,7 @@ async fn pages_go_on_where_they_ended_whatever_was_written_since() {
     let storage = Storage::new();
     let (store, history) = (storage.store().await, name("history"));
     for of in ["a", "b", "c", "d", "e"] {
-        storage.clock.advance(100);
+        storage.advance(100);
         store.put(UID, &history, Change { sortindex: Some(1), ..change(of, "1") }, NONE).await.unwrap();
     }
     let query = ListQuery { limit: Some(2), sort: Sort::Oldest, ..ListQuery::default() };
@@ -75,7 +75,7 @@ async fn conditions_are_judged_on_what_is_asked_for() {
     let storage = Storage::new();
     let (store, tabs, none) = (storage.store().await, name("tabs"), name("nothing"));
     let first = store.put(UID, &tabs, change("a", "1"), NONE).await.unwrap().modified;
-    storage.clock.advance(100);
+    storage.advance(100);
     let second = store.put(UID, &tabs, change("b", "1"), NONE).await.unwrap().modified;
     let since = Precondition::ModifiedSince;
     let get = |of: &'static str, condition| {
@@ -170,9 +170,9 @@ async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
             Change { sortindex: Some(sortindex), ttl, ..change(&format!("r{at:04}"), "1") }
         });
         store.post(UID, &history, changes.collect(), NONE).await.unwrap();
-        storage.clock.advance(10);
+        storage.advance(10);
     }
-    storage.clock.advance(1_000);
+    storage.advance(1_000);
     let before = store.info_collections(UID, NONE).await.unwrap().modified;
     // Some are written again, of their sortindex, and others by a batch that is not folded: more than are sorted here.
     let again: Vec<usize> = (0..RECORDS).filter(|_| random.one_in(10)).collect();
@@ -227,7 +227,7 @@ async fn what_lies_over_the_last_entry_is_listed() {
     for first in (0..RECORDS).step_by(400) {
         store.post(UID, &history, some(first, "1").collect(), NONE).await.unwrap();
     }
-    storage.clock.advance(1_000);
+    storage.advance(1_000);
     let before = store.info_collections(UID, NONE).await.unwrap().modified;
     let batch = store.begin_batch(UID, &history, some(0, "2").collect(), NONE).await.unwrap().batch;
     for first in (400..RECORDS).step_by(400) {
@@ -253,7 +253,7 @@ async fn what_has_expired_is_passed_over_in_pages() {
         store.post(UID, &tabs, (first..first + 400).map(gone).collect(), NONE).await.unwrap();
     }
     store.put(UID, &tabs, change("last", "1"), NONE).await.unwrap();
-    storage.clock.advance(1_000);
+    storage.advance(1_000);
     for (sort, wanted) in [(Sort::Newest, ["last", "first"]), (Sort::Oldest, ["first", "last"])] {
         let query = ListQuery { sort, limit: Some(100), ..ListQuery::default() };
         let (listed, pages) = all_pages(&store, &tabs, &query).await;

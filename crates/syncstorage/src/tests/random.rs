@@ -24,6 +24,8 @@ struct Session {
     random: Random,
     model: Model,
     stores: [Store; 2],
+    /// Of a process whose clock is late.
+    late: Store,
     maintenance: Maintenance,
     names: [CollectionName; 3],
     ids: Vec<RecordId>,
@@ -36,15 +38,12 @@ struct Session {
 impl Session {
     async fn new(storage: Storage, seed: u64, large: bool) -> Session {
         let stores = [storage.store().await, storage.store().await];
+        let late = storage.store_with(storage.clock.clock().skewed(-300)).await;
         let maintenance = Maintenance::new(&stores[0], MaintenanceOptions::default()).unwrap();
         let ids = ["a", "b", "c", "d", "e", "f", "g", "h i", "~", "0", &"y".repeat(64), "k"].map(id).to_vec();
         let names = [name("bookmarks"), name("tabs"), name("x.y")];
         let (random, model) = (Random(seed), Model::default());
-        Session { random, model, stores, maintenance, names, ids, storage, batches: Vec::new(), large }
-    }
-
-    fn clock(&self) -> Timestamp {
-        self.storage.clock.now()
+        Session { random, model, stores, late, maintenance, names, ids, storage, batches: Vec::new(), large }
     }
 
     fn store(&mut self) -> Store {
@@ -57,7 +56,7 @@ impl Session {
     }
 
     fn id(&mut self) -> RecordId {
-        self.ids[self.random.below(self.ids.len() as u64) as usize].clone()
+        self.random.one_of(&self.ids).clone()
     }
 
     fn change(&mut self) -> Change {
@@ -93,12 +92,12 @@ impl Session {
     async fn step(&mut self) {
         let advance = match self.random.below(20) {
             0 => 1_500,
-            1 => -30,
-            2..=9 => 0,
-            _ => self.random.below(150) as i64,
+            1..=9 => 0,
+            _ => self.random.below(150),
         };
-        self.storage.clock.advance(advance);
-        let (store, name, clock) = (self.store(), self.name(), self.clock());
+        self.storage.advance(advance);
+        let store = if self.random.one_in(20) { self.late.clone() } else { self.store() };
+        let (name, clock) = (self.name(), store.now());
         let near = self.model.list(clock, &name, &ListQuery::default()).0;
         let condition = self.condition(near);
         match self.random.below(24) {
@@ -126,7 +125,7 @@ impl Session {
                 }
             }
             10..=12 if !self.batches.is_empty() => {
-                let batch = self.batches[self.random.below(self.batches.len() as u64) as usize];
+                let batch = *self.random.one_of(&self.batches);
                 let name = self.name_of(batch, name);
                 let changes = self.changes();
                 let wanted = self.model.stage(clock, &name, Some(batch), &changes, condition);
@@ -137,8 +136,7 @@ impl Session {
                 same("append", found.map(|staged| staged.modified), wanted.map(|(_, modified)| modified));
             }
             13..=14 if !self.batches.is_empty() => {
-                let at = self.random.below(self.batches.len() as u64) as usize;
-                let batch = self.batches[at];
+                let batch = *self.random.one_of(&self.batches);
                 let name = self.name_of(batch, name);
                 let changes = self.changes();
                 let wanted = self.model.commit(clock, &name, batch, &changes, condition);
@@ -181,7 +179,7 @@ impl Session {
     }
 
     async fn compare(&mut self) {
-        let (store, clock) = (self.store(), self.clock());
+        let (store, clock) = (self.store(), self.storage.now());
         let none = Precondition::None;
         same("times", store.info_collections(UID, none).await, Ok(self.model.times(clock)));
         same("counts", store.collection_counts(UID, none).await, Ok(self.model.counts(clock)));
@@ -197,7 +195,7 @@ impl Session {
 
     async fn compare_list(&mut self, store: &Store, clock: Timestamp) {
         let name = self.name();
-        let sort = [Sort::Newest, Sort::Oldest, Sort::Index][self.random.below(3) as usize];
+        let sort = *self.random.one_of(&[Sort::Newest, Sort::Oldest, Sort::Index]);
         let mut query = ListQuery { sort, ..ListQuery::default() };
         let near = self.model.last.hundredths();
         if self.random.one_in(3) {
@@ -246,10 +244,7 @@ impl Session {
 }
 
 fn seeds() -> Vec<u64> {
-    match std::env::var("FLATBED_TEST_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (1..=6).collect(),
-    }
+    flatbed_testkit::number("FLATBED_TEST_SEED").map_or_else(|| (1..=6).collect(), |seed| vec![seed])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,123 +1,88 @@
 //! What tests on storage share.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use foundationdb::api::NetworkAutoStop;
-use foundationdb_sys::backend::Embedded;
+use flatbed_clock::{Clock, ManualClock};
+pub(crate) use flatbed_testkit::Random;
+use flatbed_testkit::pass;
 
 use crate::{
-    Change, Clock, CollectionName, Limits, ListQuery, Options, Precondition, Record, RecordId, Result, Store,
-    Timestamp, Uid,
+    Change, CollectionName, Limits, ListQuery, Options, Precondition, Record, RecordId, Result, Store, Timestamp, Uid,
 };
-
-static NETWORK: OnceLock<NetworkAutoStop> = OnceLock::new();
-
-/// Numbers that a seed decides (splitmix64).
-#[derive(Debug, Clone)]
-pub(crate) struct Random(pub u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    pub(crate) fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 /// Storage of its own for one test.
 pub(crate) struct Storage {
-    db: Arc<foundationdb::Database>,
-    root: Vec<u8>,
+    storage: flatbed_testkit::Storage,
     /// What all stores are opened with.
-    pub(crate) clock: TestClock,
+    pub(crate) clock: ManualClock,
     pub(crate) limits: Limits,
-    _directory: Option<tempfile::TempDir>,
 }
 
-/// A clock that stands still until it is moved.
-#[derive(Debug, Clone)]
-pub(crate) struct TestClock(Arc<AtomicI64>);
+/// A task that moves the clock, until this is dropped.
+pub(crate) struct Ticks(tokio::task::JoinHandle<()>);
 
-impl TestClock {
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_hundredths(self.0.load(Ordering::Relaxed))
-    }
-
-    /// By so many hundredths of a second.
-    pub(crate) fn advance(&self, hundredths: i64) {
-        self.0.fetch_add(hundredths, Ordering::Relaxed);
+impl Ticks {
+    /// Stops the clock.
+    pub(crate) async fn stop(mut self) {
+        self.0.abort();
+        // The task was aborted.
+        let _ = (&mut self.0).await;
     }
 }
 
-impl Default for TestClock {
-    fn default() -> Self {
-        TestClock(Arc::new(AtomicI64::new(170_000_000_000)))
+impl Drop for Ticks {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
 impl Storage {
     pub(crate) fn new() -> Storage {
-        // SAFETY: foundationdb-sys stops the network when the process ends.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let (clock, limits) = (TestClock::default(), Limits::default());
-        if let Ok(path) = std::env::var("FLATBED_CLUSTER_FILE") {
-            static STORES: AtomicU32 = AtomicU32::new(0);
-            let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros();
-            let number = STORES.fetch_add(1, Ordering::Relaxed);
-            let root = format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes();
-            let db = Arc::new(foundationdb::Database::from_path(&path).unwrap());
-            return Storage { db, root, clock, limits, _directory: None };
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("embedded.cluster");
-        std::fs::write(&path, "embedded:test@data\n").unwrap();
-        let db = Arc::new(foundationdb::Database::from_path(path.to_str().unwrap()).unwrap());
-        Storage { db, root: b"t".to_vec(), clock, limits, _directory: Some(directory) }
+        Storage::on(flatbed_testkit::Storage::new())
     }
 
-    /// On the embedded engine, with faults: conflicts, unknown results of commits, reads that come too late. `None` where a
-    /// library answers. `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]` says which.
+    /// With faults. `None` on a cluster.
     pub(crate) fn with_faults() -> Option<Storage> {
-        let faults = std::env::var("FLATBED_TEST_FAULTS").unwrap_or_else(|_| "0.05,1,0.3".to_owned());
-        println!("FLATBED_TEST_FAULTS={faults}");
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.buggify = Some(fdb_embedded::Buggify::parse(&faults).unwrap());
-        Some(Storage::on(engine()?, options))
+        flatbed_testkit::Storage::with_faults().map(Storage::on)
     }
 
     /// With a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock that stands still until it is
-    /// moved.
+    /// moved. `None` on a cluster.
     pub(crate) fn simulated(clock: &Arc<fdb_embedded::VirtualClock>) -> Option<Storage> {
-        let mut cluster = fdb_embedded::SimulatedCluster::parse("1000,500,2000").unwrap();
-        cluster.clock = Some(Arc::clone(clock));
-        let mut options = fdb_embedded::OpenOptions::default();
-        options.simulated = Some(cluster);
-        Some(Storage::on(engine()?, options))
+        flatbed_testkit::Storage::simulated(clock, None).map(Storage::on)
     }
 
-    fn on(engine: Embedded, options: fdb_embedded::OpenOptions) -> Storage {
-        // SAFETY: as in `new`.
-        NETWORK.get_or_init(|| unsafe { foundationdb::boot() });
-        let directory = tempfile::tempdir().unwrap();
-        let database = engine.open(directory.path(), options).unwrap();
-        // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
-        let db = Arc::new(unsafe { foundationdb::Database::new_from_pointer(database) });
-        let (clock, limits) = (TestClock::default(), Limits::default());
-        Storage { db, root: b"t".to_vec(), clock, limits, _directory: Some(directory) }
+    fn on(storage: flatbed_testkit::Storage) -> Storage {
+        Storage { storage, clock: ManualClock::default(), limits: Limits::default() }
+    }
+
+    /// The time of the stores.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::now(&self.clock.clock())
+    }
+
+    /// Moves the stores' clock by hundredths of a second.
+    pub(crate) fn advance(&self, hundredths: u64) {
+        self.clock.advance(Duration::from_millis(hundredths * 10));
+    }
+
+    /// Moves the stores' clock about as fast as time passes, for operations that wait for each other.
+    pub(crate) fn tick(&self) -> Ticks {
+        const TICK: Duration = Duration::from_millis(10);
+        let clock = self.clock.clone();
+        Ticks(tokio::spawn(async move {
+            loop {
+                pass(TICK).await;
+                clock.advance(TICK);
+            }
+        }))
     }
 
     /// A process's store; call it twice for two processes.
     pub(crate) async fn store(&self) -> Store {
-        let clock = self.clock.clone();
-        self.store_with(Clock::new(move || clock.now())).await
+        self.store_with(self.clock.clock()).await
     }
 
     pub(crate) async fn store_with(&self, clock: Clock) -> Store {
@@ -125,18 +90,9 @@ impl Storage {
     }
 
     pub(crate) async fn open_again(&self, clock: Clock) -> Result<Store> {
-        let options = Options { root: self.root.clone(), limits: self.limits, clock };
-        Store::open(self.db.clone(), options).await
+        let options = Options { root: self.storage.root.clone(), limits: self.limits, clock };
+        Store::open(self.storage.fdb.clone(), options).await
     }
-}
-
-/// What only the embedded engine can do; `None` where a library answers.
-fn engine() -> Option<Embedded> {
-    let engine = foundationdb_sys::backend::embedded();
-    if engine.is_none() {
-        println!("skipped: needs the embedded engine");
-    }
-    engine
 }
 
 pub(crate) const UID: Uid = Uid(7);

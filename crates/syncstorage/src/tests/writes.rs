@@ -2,10 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::tests::support::{Storage, TestClock, UID, assert_sound, change, id, name};
-use crate::{
-    Change, Clock, Error, Limits, ListQuery, Maintenance, MaintenanceOptions, Precondition, Store, Timestamp, Uid,
-};
+use crate::tests::support::{Storage, UID, assert_sound, change, id, name};
+use crate::{Change, Error, Limits, ListQuery, Maintenance, MaintenanceOptions, Precondition, Store, Timestamp, Uid};
 
 const NONE: Precondition = Precondition::None;
 
@@ -20,14 +18,11 @@ fn counted(store: &Store, family: &str) -> u64 {
 #[tokio::test]
 async fn times_grow_by_a_step_whatever_the_clock_says() {
     let storage = Storage::new();
-    let (one, two) = (storage.store().await, {
-        // Its clock is an hour late.
-        let clock = storage.clock.clone();
-        storage.store_with(Clock::new(move || clock.now().before_seconds(3_600))).await
-    });
+    let hour_late = storage.clock.clock().skewed(-3_600_000);
+    let (one, two) = (storage.store().await, storage.store_with(hour_late).await);
     let tabs = name("tabs");
     let first = one.put(UID, &tabs, change("a", "1"), NONE).await.unwrap().modified;
-    assert_eq!(first, storage.clock.now());
+    assert_eq!(first, storage.now());
     for (step, store) in (1..).zip([&one, &two, &two, &one]) {
         let written = store.put(UID, &tabs, change("a", "2"), NONE).await.unwrap().modified;
         assert_eq!(written.hundredths(), first.hundredths() + step);
@@ -55,7 +50,7 @@ async fn a_large_put_and_a_large_post() {
     let mut changes: Vec<Change> = (0..99).map(|at| change(&format!("r{at:02}"), &"x".repeat(26_000))).collect();
     changes.push(Change { id: id("a"), payload: None, sortindex: None, ttl: Some(1_000) });
     let before = store.get(UID, &history, &id("a"), NONE).await.unwrap().record.modified;
-    storage.clock.advance(100);
+    storage.advance(100);
     let written = store.post(UID, &history, changes, NONE).await.unwrap();
     let record = store.get(UID, &history, &id("a"), NONE).await.unwrap().record;
     assert_eq!((record.modified, record.expires), (before, Some(written.modified.after_seconds(1_000))));
@@ -123,7 +118,7 @@ async fn a_user_is_purged_at_a_time() {
     }
     store.purge_user_at(Uid(7), store.now().after_seconds(60)).await.unwrap();
     assert_eq!(maintenance.round().await.unwrap(), 0);
-    storage.clock.advance(6_000);
+    storage.advance(6_000);
     assert_eq!(maintenance.round().await.unwrap(), 1);
     assert_sound(&store).await;
     assert_eq!(store.check().await.unwrap().users, 1);
@@ -154,8 +149,7 @@ async fn a_newer_format_is_refused() {
     let store = storage.store().await;
     let key = &store.inner.keys.format();
     store.inner.runner.write(move |trx, _| async move { trx.set_quietly(key, &[2]) }).await.unwrap();
-    let clock = TestClock::default();
-    let opened = storage.open_again(Clock::new(move || clock.now())).await;
+    let opened = storage.open_again(storage.clock.clock()).await;
     assert!(matches!(opened, Err(Error::Format(2))), "{opened:?}");
 }
 
@@ -181,7 +175,7 @@ async fn the_checker_sees_what_is_wrong() {
     let over = store.begin_batch(UID, &tabs, edits.clone(), NONE).await.unwrap().batch;
     let written = store.commit_batch(UID, &tabs, over, Vec::new(), NONE).await.unwrap().modified;
     let open = store.begin_batch(UID, &tabs, edits, NONE).await.unwrap();
-    let deadline = storage.clock.now().after_seconds(7_200);
+    let deadline = storage.now().after_seconds(7_200);
     let (over, open) = (user.batch(over), (user.batch(open.batch), open.batch));
     let (a, b) = (found("a").await, found("b").await);
     let blob = b.payload.blob().unwrap();

@@ -12,7 +12,7 @@ mod doubts;
 pub mod path;
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_flatten::json::{Limits, Value, parse};
@@ -211,7 +211,7 @@ impl Http {
             Ok(answer) if is_deletion && answer.status == 410 => Ok(Told::Gone),
             Ok(answer) if may_be_gone && answer.status == 404 => Ok(Told::Unknown),
             Ok(answer) => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                let now = self.peer.clock().unix_seconds();
                 Err(Refused::Failed {
                     failure: Failure::Http(answer.status),
                     error: String::from_utf8_lossy(&answer.body).into_owned(),

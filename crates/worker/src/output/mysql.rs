@@ -5,13 +5,15 @@
 mod statements;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, net::IpAddr};
 
 use flatbed_client::Url;
+use flatbed_clock::Clock;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, Params, Row as SqlRow, SslOpts, Value};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use super::Refused;
 use super::tables::dialect::Dialect;
@@ -56,6 +58,8 @@ pub struct Way {
     pub addresses: Addresses,
     /// With TLS: whom to trust beside Mozilla's list, as DER. `None`: without it.
     pub authorities: Option<Vec<Vec<u8>>>,
+    /// The time of the process.
+    pub clock: Clock,
 }
 
 /// A server.
@@ -69,6 +73,7 @@ struct Session {
     connection: Conn,
     used: Instant,
     time_max: Duration,
+    clock: Clock,
 }
 
 impl fmt::Debug for Server {
@@ -80,7 +85,8 @@ impl fmt::Debug for Server {
 impl MySql {
     /// Of a server. `is_to_create`: tables that are missing are made.
     pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
-        Tables::new(Server { way, session: None, is_mariadb: false }, job, tables, is_to_create)
+        let clock = way.clock.clone();
+        Tables::new(Server { way, session: None, is_mariadb: false }, job, tables, is_to_create).timed_by(clock)
     }
 }
 
@@ -145,26 +151,33 @@ fn hash(claim: &Claim) -> Value {
 
 impl Session {
     async fn in_time<T>(
+        clock: &Clock,
         time_max: Duration,
         work: impl Future<Output = Result<T, mysql_async::Error>>,
     ) -> Result<T, Fault> {
-        match tokio::time::timeout(time_max + LATER, work).await {
+        match clock.timeout(time_max + LATER, work).await {
             Ok(done) => Ok(done?),
             Err(_) => Err(Fault::Late),
         }
     }
 
+    /// Whether it was used so lately that the server has not ended it.
+    fn is_fresh(&self) -> bool {
+        self.clock.since(self.used) < self.time_max / 2
+    }
+
     async fn batch(&mut self, statement: &str) -> Result<(), Fault> {
-        self.used = Instant::now();
-        Session::in_time(self.time_max, self.connection.query_drop(statement)).await
+        self.used = self.clock.now();
+        Session::in_time(&self.clock, self.time_max, self.connection.query_drop(statement)).await
     }
 
     async fn execute(&mut self, statement: &str, params: Vec<Value>) -> Result<(), Fault> {
-        Session::in_time(self.time_max, self.connection.exec_drop(statement, Params::Positional(params))).await
+        Session::in_time(&self.clock, self.time_max, self.connection.exec_drop(statement, Params::Positional(params)))
+            .await
     }
 
     async fn query(&mut self, statement: &str, params: Vec<Value>) -> Result<Vec<SqlRow>, Fault> {
-        Session::in_time(self.time_max, self.connection.exec(statement, Params::Positional(params))).await
+        Session::in_time(&self.clock, self.time_max, self.connection.exec(statement, Params::Positional(params))).await
     }
 
     async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
@@ -252,7 +265,7 @@ impl Session {
             rows.drop_result().await?;
             Ok(read)
         };
-        Session::in_time(self.time_max, reading).await?
+        Session::in_time(&self.clock, self.time_max, reading).await?
     }
 
     async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Fault> {
@@ -423,9 +436,10 @@ impl Server {
                 .ssl_opts(way.authorities.as_ref().map(trust));
             Conn::new(Opts::from(builder)).await.map_err(|error| Refused::from(Fault::Sql(error)))
         };
-        let connected = tokio::time::timeout(time_max + LATER, connecting).await;
+        let clock = way.clock.clone();
+        let connected = clock.timeout(time_max + LATER, connecting).await;
         let connection = connected.map_err(|_| broken("the server did not answer in time".to_owned()))??;
-        let mut session = Session { connection, used: Instant::now(), time_max };
+        let mut session = Session { connection, used: clock.now(), time_max, clock };
         let version = session.query("SELECT VERSION()", Vec::new()).await?;
         let version = version.first().map(|row| text(row, 0)).transpose()?.unwrap_or_default();
         self.is_mariadb = version.to_ascii_lowercase().contains("mariadb");
@@ -472,7 +486,7 @@ impl Driver for Server {
 
     async fn connect(&mut self) -> Result<bool, Refused> {
         // One that was silent for long may be ended by the server at any time.
-        if self.session.as_ref().is_some_and(|session| session.used.elapsed() < session.time_max / 2) {
+        if self.session.as_ref().is_some_and(Session::is_fresh) {
             return Ok(false);
         }
         self.session = None;

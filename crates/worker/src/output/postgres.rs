@@ -17,6 +17,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use flatbed_client::Url;
+use flatbed_clock::Clock;
 use futures_util::TryStreamExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
@@ -72,6 +73,8 @@ pub struct Way {
     pub dial: Dial,
     /// Begins TLS; `None`: without it.
     pub secure: Option<Secure>,
+    /// The time of the process.
+    pub clock: Clock,
 }
 
 /// A server.
@@ -85,6 +88,7 @@ struct Session {
     connection: AbortHandle,
     statements: HashMap<String, Statement>,
     time_max: Duration,
+    clock: Clock,
 }
 
 impl Drop for Session {
@@ -103,7 +107,8 @@ impl fmt::Debug for Server {
 impl Postgres {
     /// Of a server. `is_to_create`: tables that are missing are made.
     pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
-        Tables::new(Server { way, session: None }, job, tables, is_to_create)
+        let clock = way.clock.clone();
+        Tables::new(Server { way, session: None }, job, tables, is_to_create).timed_by(clock)
     }
 }
 
@@ -154,24 +159,25 @@ type Params<'p> = [&'p (dyn ToSql + Sync)];
 impl Session {
     /// Waits for the server, as long as it may take.
     async fn in_time<T>(
+        clock: &Clock,
         time_max: Duration,
         work: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Fault> {
-        match tokio::time::timeout(time_max + LATER, work).await {
+        match clock.timeout(time_max + LATER, work).await {
             Ok(done) => Ok(done?),
             Err(_) => Err(Fault::Late),
         }
     }
 
     async fn batch(&self, statements: &str) -> Result<(), Fault> {
-        Session::in_time(self.time_max, self.client.batch_execute(statements)).await
+        Session::in_time(&self.clock, self.time_max, self.client.batch_execute(statements)).await
     }
 
     async fn prepared(&mut self, text: &str) -> Result<Statement, Fault> {
         if let Some(statement) = self.statements.get(text) {
             return Ok(statement.clone());
         }
-        let statement = Session::in_time(self.time_max, self.client.prepare(text)).await?;
+        let statement = Session::in_time(&self.clock, self.time_max, self.client.prepare(text)).await?;
         if self.statements.len() >= STATEMENTS_MAX {
             self.statements.clear();
         }
@@ -181,7 +187,7 @@ impl Session {
 
     async fn query(&mut self, text: &str, params: &Params<'_>) -> Result<Vec<SqlRow>, Fault> {
         let statement = self.prepared(text).await?;
-        Session::in_time(self.time_max, self.client.query(&statement, params)).await
+        Session::in_time(&self.clock, self.time_max, self.client.query(&statement, params)).await
     }
 
     async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
@@ -245,13 +251,13 @@ impl Session {
                 Ok(found)
             })
         });
-        begun.answer(self.time_max).await?;
-        if fenced.answer(self.time_max).await? != 1 {
+        begun.answer(&self.clock, self.time_max).await?;
+        if fenced.answer(&self.clock, self.time_max).await? != 1 {
             self.batch("ROLLBACK").await?;
             return Ok(None);
         }
         match read {
-            Some(read) => read.answer(self.time_max).await.map(Some),
+            Some(read) => read.answer(&self.clock, self.time_max).await.map(Some),
             None => Ok(Some(Claims::within(0, 0))),
         }
     }
@@ -274,7 +280,7 @@ impl Session {
         // Each statement has been sent: what could not be written has ended it above.
         let committed = Sent::now(self.client.batch_execute("COMMIT"));
         flow.end().await?;
-        committed.answer(self.time_max).await
+        committed.answer(&self.clock, self.time_max).await
     }
 }
 
@@ -296,7 +302,7 @@ impl<'s> Flow<'s> {
     async fn send(&mut self, statement: &Statement, values: Values<'s>, bytes: usize) -> Result<(), Fault> {
         while self.bytes.saturating_add(bytes) > BYTES_MAX {
             let Some((bytes, sent)) = self.sent.pop_front() else { break };
-            sent.answer(self.session.time_max).await?;
+            sent.answer(&self.session.clock, self.session.time_max).await?;
             self.bytes -= bytes;
         }
         let (client, statement) = (&self.session.client, statement.clone());
@@ -318,7 +324,7 @@ impl<'s> Flow<'s> {
     /// Waits for all of them. The first that failed is what the others failed by.
     async fn end(self) -> Result<(), Fault> {
         for (_, sent) in self.sent {
-            sent.answer(self.session.time_max).await?;
+            sent.answer(&self.session.clock, self.session.time_max).await?;
         }
         Ok(())
     }
@@ -429,14 +435,15 @@ impl Server {
             connected.map_err(|error| Refused::from(Fault::Sql(error)))
         };
         let late = || broken("the server did not answer in time".to_owned());
-        let connected = tokio::time::timeout(way.time_max + LATER, connecting).await;
+        let connected = way.clock.timeout(way.time_max + LATER, connecting).await;
         let (client, connection) = connected.map_err(|_| late())??;
         let connection = tokio::spawn(async move {
             // What goes wrong reaches who waits for an answer.
             let _ = connection.await;
         });
-        let time_max = way.time_max;
-        let session = Session { client, connection: connection.abort_handle(), statements: HashMap::new(), time_max };
+        let (connection, statements) = (connection.abort_handle(), HashMap::new());
+        let (time_max, clock) = (way.time_max, way.clock.clone());
+        let session = Session { client, connection, statements, time_max, clock };
         // A process that is stopped in a transaction holds nobody up for longer than a statement may take. And no statement is planned
         // for tables as they were when they were empty.
         let milliseconds = time_max.as_millis().max(1);

@@ -10,7 +10,7 @@ pub mod sign;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_flatten::json::{Limits, Value, parse};
@@ -106,10 +106,6 @@ pub struct S3 {
     taken: HashSet<String>,
 }
 
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
 impl S3 {
     /// For a job with such tables, with at most so many requests at once.
     pub fn new(bucket: Bucket, ways: Ways, job: &str, tables: Vec<Table>, at_once: usize) -> S3 {
@@ -134,7 +130,7 @@ impl S3 {
             epoch: self.epoch,
             table,
             attachment: "",
-            now: now(),
+            now: self.bucket.clock().unix_seconds(),
         };
         let none =
             || Refused::failed(Failure::TooLarge, "the template makes no key of at most 1,024 bytes of this document");
@@ -153,7 +149,7 @@ impl S3 {
             epoch: self.epoch,
             table: "",
             attachment: name,
-            now: now(),
+            now: self.bucket.clock().unix_seconds(),
         })
     }
 

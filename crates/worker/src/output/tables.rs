@@ -10,6 +10,8 @@ pub mod steps;
 
 use std::sync::Arc;
 
+use flatbed_clock::Clock;
+
 use super::{Delivery, Refused, Target};
 use crate::checkpoint::Checkpoint;
 use crate::difference::Claim;
@@ -168,13 +170,21 @@ pub struct Tables<D> {
     found: Option<Arc<Vec<Found>>>,
     /// Of the batch that is delivered.
     room: Option<Arc<Charge>>,
+    clock: Clock,
 }
 
 impl<D: Driver> Tables<D> {
     /// Nothing is connected yet. `is_to_create`: tables that are missing when a run begins are made.
     pub fn new(driver: D, job: &str, tables: &[Table], is_to_create: bool) -> Tables<D> {
         let tables = Arc::new(tables.to_vec());
-        Tables { driver, job: job.to_owned(), tables, is_to_create, epoch: 0, found: None, room: None }
+        let (job, clock) = (job.to_owned(), Clock::default());
+        Tables { driver, job, tables, is_to_create, epoch: 0, found: None, room: None, clock }
+    }
+
+    /// Takes the time from `clock` instead of the machine's.
+    #[must_use]
+    pub fn timed_by(self, clock: Clock) -> Tables<D> {
+        Tables { clock, ..self }
     }
 
     /// What it writes to.
@@ -261,7 +271,7 @@ impl<D: Driver> Tables<D> {
             steps = with_children(&self.tables, steps);
         }
         let (tables, found, deliveries) = (self.tables.clone(), found.clone(), deliveries.clone());
-        let (job, now, room) = (self.job.clone(), crate::time::now().to_string(), self.room.clone());
+        let (job, now, room) = (self.job.clone(), crate::time::now(&self.clock).to_string(), self.room.clone());
         self.driver.close(Arc::new(Batch { job, tables, found, deliveries, steps, now, room })).await
     }
 

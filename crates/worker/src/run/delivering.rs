@@ -5,11 +5,12 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::ahead::Ahead;
 use super::attaching::Of;
 use super::products::Unmade;
-use super::{ADMITTED_MAX, End, NotKept, Queue, Runner, Waiting, now};
+use super::{ADMITTED_MAX, End, NotKept, Queue, Runner, Waiting};
 use crate::change::{Change, What};
 use crate::checkpoint::Checkpoint;
 use crate::documents::Output;
@@ -167,16 +168,16 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Waits before the target or the source is tried again. What was read is given back as soon as other jobs wait for the room, and read again later;
     /// nothing of it may be under way.
-    pub(super) async fn pause_giving_back(&mut self, until: tokio::time::Instant) -> Result<(), End> {
+    pub(super) async fn pause_giving_back(&mut self, until: Instant) -> Result<(), End> {
         self.fetched.clear();
         self.unmake_ahead();
-        let memory = self.memory.clone();
+        let (memory, clock) = (self.memory.clone(), self.clock.clone());
         let mut stop = self.stop.clone();
         let mut has_shed = false;
         loop {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
-                () = tokio::time::sleep_until(until) => return Ok(()),
+                () = clock.sleep_until(until) => return Ok(()),
                 () = memory.short(), if !has_shed => {
                     self.shed();
                     has_shed = true;
@@ -381,7 +382,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             },
             failure,
             error,
-            now: now(),
+            now: self.clock.unix_seconds(),
             retention_seconds: self.system().dlq.retention_seconds(),
         };
         let entry = Entry::new(&failed, &self.redactor);

@@ -4,7 +4,9 @@
 //! A job's `checkpoint` says how often. Each is a transaction of the source, and what was delivered since the last one is delivered again
 //! after a crash.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::{End, Queue, Runner};
 use crate::checkpoint::local_id;
@@ -43,7 +45,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     fn is_due(&self, moment: Moment) -> bool {
-        let (since, settings) = (self.kept_at.elapsed(), &self.system().checkpoint);
+        let (since, settings) = (self.clock.since(self.kept_at), &self.system().checkpoint);
         let period = settings.period();
         let is_enough = match settings.documents() {
             Some(documents) => self.unkept >= documents,
@@ -57,10 +59,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// When it is to be written although nothing more comes. `None`: it is, or there is nothing to be written.
-    pub(super) fn due_at(&self) -> Option<tokio::time::Instant> {
+    pub(super) fn due_at(&self) -> Option<Instant> {
         let period = self.system().checkpoint.period().filter(|_| !self.system().processing.dry_run)?;
         let is_unwritten = self.reached.as_ref().is_some_and(|seq| *seq != self.written);
-        is_unwritten.then(|| (self.kept_at + period).into())
+        is_unwritten.then(|| self.kept_at + period)
     }
 
     /// Writes what the run has come to, once and in little time, unless it ends since the job is another's or the source another one.
@@ -69,7 +71,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             End::Stopped | End::Done | End::Halted(_) | End::QueueFull(_) | End::GaveUp(_) | End::Broken(_) => {}
             End::Superseded | End::Strange(_) | End::Unfit(_) | End::Nonsense(_) => return,
         }
-        if !matches!(tokio::time::timeout(KEEP_AT_END, self.keep(Moment::Run)).await, Ok(Ok(()))) {
+        let clock = self.clock.clone();
+        if !matches!(clock.timeout(KEEP_AT_END, self.keep(Moment::Run)).await, Ok(Ok(()))) {
             tracing::debug!(job = self.job.id, "a job's last checkpoint was not written");
         }
     }
@@ -86,7 +89,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         if self.system().processing.dry_run {
             return Ok(());
         }
-        (self.unkept, self.kept_at) = (0, Instant::now());
+        (self.unkept, self.kept_at) = (0, self.clock.now());
         self.check_held()?;
         if self.keeps_checkpoint {
             // Nothing of it can be poison.

@@ -3,9 +3,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::{End, Queue, Runner, Waiting};
 use crate::change::{Change, Page, What};
@@ -56,11 +58,12 @@ pub(super) struct Pace {
     admitted: Arc<AtomicUsize>,
     /// Pages that are not taken in.
     readings: Arc<AtomicUsize>,
+    clock: Clock,
 }
 
 impl Pace {
-    pub(super) fn new(memory: Memory, own: Arc<AtomicUsize>) -> Pace {
-        Pace { memory, own, admitted: Arc::default(), readings: Arc::default() }
+    pub(super) fn new(memory: Memory, own: Arc<AtomicUsize>, clock: Clock) -> Pace {
+        Pace { memory, own, admitted: Arc::default(), readings: Arc::default(), clock }
     }
 
     /// The room for a page behind one that is asked for by `ask`, if there is any at once.
@@ -125,8 +128,9 @@ impl Reading {
         charge: Charge,
         sampled_at: Instant,
     ) -> Reading {
-        let is_sampled = !ask.is_to_wait && sampled_at.elapsed() >= SAMPLE_EVERY;
-        let sampled_at = if is_sampled { Instant::now() } else { sampled_at };
+        let asked_at = pace.clock.now();
+        let is_sampled = !ask.is_to_wait && pace.clock.since(sampled_at) >= SAMPLE_EVERY;
+        let sampled_at = if is_sampled { asked_at } else { sampled_at };
         let (counted, behind) = (Counted::new(&pace), Arc::<Mutex<Behind>>::default());
         let (from, shared) = (since.clone(), behind.clone());
         let task = tokio::spawn(async move {
@@ -144,8 +148,7 @@ impl Reading {
             let end = if is_sampled { source.identity().await.ok() } else { None };
             (page, end.map(|(_, update_seq)| update_seq))
         });
-        let (answered, asked_at) = (None, Instant::now());
-        Reading { task, answered, behind, since, ask, asked_at, sampled_at, charge, _counted: counted }
+        Reading { task, answered: None, behind, since, ask, asked_at, sampled_at, charge, _counted: counted }
     }
 
     fn behind(&self) -> MutexGuard<'_, Behind> {
@@ -246,12 +249,12 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     pub(super) async fn take_in(&mut self) -> Result<(), End> {
         let due_at = self.due_at();
         let Some(reading) = &mut self.reading else { return Ok(()) };
-        let mut stop = self.stop.clone();
+        let (mut stop, clock) = (self.stop.clone(), self.clock.clone());
         let is_to_wait = reading.ask.is_to_wait;
         let due_at = due_at.filter(|_| is_to_wait);
         let is_due = async {
             match due_at {
-                Some(due_at) => tokio::time::sleep_until(due_at).await,
+                Some(due_at) => clock.sleep_until(due_at).await,
                 None => std::future::pending().await,
             }
         };
@@ -298,10 +301,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             self.look_at_source().await?;
         }
         (self.source_failures, self.is_source_away) = (0, false);
-        if reading.ask.is_to_wait && page.rows == 0 && reading.asked_at.elapsed() < IDLE_MIN {
+        if reading.ask.is_to_wait && page.rows == 0 && self.clock.since(reading.asked_at) < IDLE_MIN {
             // It does not wait as it was asked to.
             let mut stop = self.stop.clone();
-            let _ = tokio::time::timeout(IDLE_MIN, stop.wait_for(|stop| *stop)).await;
+            let _ = self.clock.timeout(IDLE_MIN, stop.wait_for(|stop| *stop)).await;
         }
         self.admit_rows(page, &mut reading);
         self.go_on(reading);

@@ -10,7 +10,7 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use super::attaching::Of;
 use super::delivering::{PART_BYTES, Tried};
 use super::products::Unmade;
-use super::{End, Queue, Runner, now};
+use super::{End, Queue, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
 use crate::output::{Refused, Target};
@@ -137,7 +137,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let rev = found.as_deref().map(rev_of);
         match entry.replay(rev.as_deref().map_or(AtSource::Gone, AtSource::Newest), by_hand) {
             Replay::Overtaken => {
-                entry.overtake(now(), self.system().dlq.retention_seconds());
+                entry.overtake(self.clock.unix_seconds(), self.system().dlq.retention_seconds());
                 Ok(Within::Done(Replayed::Changed))
             }
             Replay::Left => Ok(Within::Done(Replayed::Left)),
@@ -163,7 +163,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let (rev, mut seq) = (entry.rev.clone(), entry.seq.clone());
         if self.window.is_some() {
             // An object of many is called by the last of them: this one must not take the place of such.
-            seq = format!("{seq}-again-{}", now());
+            seq = format!("{seq}-again-{}", self.clock.unix_seconds());
         }
         let of = Of { id: &entry.doc_id_original, rev: &rev, seq: &seq, is_written: false };
         let delivery = match self.made(of, text, bytes_max).await {
@@ -179,7 +179,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Tried::Refused(refused) => Ok(Within::Refused(refused)),
             Tried::Poison(failure, error) => {
                 let replays_max = self.system().dlq.replays_max();
-                entry.fail_again(&failure, &error, now(), replays_max, &self.redactor);
+                entry.fail_again(&failure, &error, self.clock.unix_seconds(), replays_max, &self.redactor);
                 Ok(Within::Done(Replayed::Changed))
             }
         }
@@ -188,7 +188,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     fn fail_again(&self, entry: &mut Entry, unmappable: Unmappable) -> Replayed {
         let (error, replays_max) = (unmappable.to_string(), self.system().dlq.replays_max());
         let failure = Failure::Unmappable(Box::new(unmappable));
-        entry.fail_again(&failure, &error, now(), replays_max, &self.redactor);
+        entry.fail_again(&failure, &error, self.clock.unix_seconds(), replays_max, &self.redactor);
         Replayed::Changed
     }
 }

@@ -1,7 +1,6 @@
 //! Documents that a target takes together: it is waited for more of them, as long as the job says.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::keeping::Moment;
 use super::reading::ADMITTED_BYTES_MAX;
@@ -20,9 +19,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Reads on behind the feed's end, until the window is full or over, the job is to end, or others lack the room: then what is there
     /// is delivered. What is to be replayed meanwhile is.
     pub(super) async fn gather(&mut self, window: Window) -> Result<(), End> {
-        let begin = Instant::now();
+        let clock = self.clock.clone();
+        let begin = clock.now();
         loop {
-            let left = window.age.saturating_sub(begin.elapsed());
+            let left = window.age.saturating_sub(clock.since(begin));
             let has_enough =
                 self.plan.admitted() >= window.documents || self.own.load(Ordering::Relaxed) >= window.bytes;
             if has_enough || self.is_source_away || left.is_zero() || self.memory.is_short() || *self.stop.borrow() {
@@ -34,7 +34,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 return Ok(());
             }
             // A page that is not taken in is still under way.
-            match tokio::time::timeout(left, self.take_in()).await {
+            match clock.timeout(left, self.take_in()).await {
                 Err(_) | Ok(Err(End::Stopped)) => return Ok(()),
                 Ok(taken) => taken?,
             }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
-use tokio::time::Instant;
 
 use super::{Ask, HttpSource, SourceError, WAIT, json_headers};
 use crate::change::{Nonsense, Page, read_row};
@@ -48,9 +47,10 @@ impl HttpSource {
             None => self.open(since, ask.bytes_max).await?,
         };
         let mut page = Page { changes: Vec::new(), rows: 0, last_seq: since.clone(), pending: None };
-        let (mut bytes, mut until) = (0, Instant::now() + WAIT);
+        let clock = self.peer.clock();
+        let (mut bytes, mut until) = (0, clock.now() + WAIT);
         while page.rows < ask.limit && bytes < ask.bytes_max / 2 {
-            let Ok(line) = tokio::time::timeout_at(until, live.streamed.lines.next()).await else { break };
+            let Ok(line) = clock.timeout_at(until, live.streamed.lines.next()).await else { break };
             let line = match line {
                 Ok(Some(line)) if line.is_empty() => continue,
                 Ok(Some(line)) => line,
@@ -70,7 +70,7 @@ impl HttpSource {
             page.changes.extend(read_row(&value)?);
             page.rows += 1;
             (page.last_seq, live.at) = (seq.clone(), seq);
-            until = Instant::now() + GATHER;
+            until = clock.now() + GATHER;
         }
         *kept = Some(live);
         Ok(page)

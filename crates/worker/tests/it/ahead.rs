@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use flatbed_testkit::{Random, pass, soon};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
@@ -17,17 +18,6 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
-
-/// Random enough.
-#[derive(Debug, Clone)]
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 /// A target with transactions that believes nothing: no state of a document after a newer one, no checkpoint beyond what it has or
 /// the queue.
@@ -66,10 +56,10 @@ impl Target for Strict {
         if let Some(random) = &mut self.random {
             for _ in 0..random.below(4) {
                 // Of those that are under way, too: a newer state is read before the older one is settled.
-                let of_batch = batch.get(usize::try_from(random.below(2 * batch.len() as u64 + 1)).unwrap());
+                let of_batch = batch.get(random.index(2 * batch.len() + 1));
                 let id = of_batch.map_or_else(|| format!("d{}", random.below(400)), |delivery| delivery.id.clone());
                 self.source.write(&id, if random.below(5) == 0 { Value::Null } else { json!({"n": 1}) });
-                tokio::time::sleep(Duration::from_millis(random.below(3))).await;
+                pass(Duration::from_millis(random.below(3))).await;
             }
             match random.below(8) {
                 0 => return Err(Refused::failed(Failure::Connection, "gone")),
@@ -239,7 +229,7 @@ async fn the_next_batch_is_made_while_one_is_written() {
     let (_stop, stopping) = watch::channel(false);
     let target = Late { next_is_made, has_waited: false, refusal: None };
     let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts).once();
-    let (end, counts, ..) = tokio::time::timeout(Duration::from_secs(60), runner.run()).await.unwrap();
+    let (end, counts, ..) = soon(runner.run()).await;
     assert_eq!((end, counts.delivered), (End::Done, 40));
 }
 
@@ -274,7 +264,7 @@ async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
         let refusal = is_refused.then(|| Refused::failed(Failure::Connection, "gone"));
         let target = Late { next_is_made, has_waited: false, refusal };
         let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts);
-        let (end, counts, ..) = tokio::time::timeout(Duration::from_secs(60), runner.run()).await.unwrap();
+        let (end, counts, ..) = soon(runner.run()).await;
         let expected = if is_refused { (End::GaveUp("gone".to_owned()), 0) } else { (End::Stopped, 10) };
         assert_eq!((end, counts.delivered), expected);
     }
@@ -390,6 +380,6 @@ async fn who_went_back_goes_back_no_further() {
         is_down.store(false, Ordering::SeqCst);
     };
     let both = async { tokio::join!(runner.sharing(memory.clone()).once().run(), other) };
-    let ((end, _, _, target, _), ()) = tokio::time::timeout(Duration::from_secs(3_600), both).await.unwrap();
+    let ((end, _, _, target, _), ()) = soon(both).await;
     assert_eq!((end, target.unwrap().seqs), (End::Done, (1..=40).collect()));
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use flatbed_clock::{Clock, ManualClock};
+use flatbed_testkit::{soon, until};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
@@ -13,17 +15,18 @@ use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-/// Takes everything but the document `poison`, and is killed before a batch in which there is a sequence.
+/// Takes everything but the document `poison`, and is killed before a batch in which there is a sequence. A batch may take some time.
 #[derive(Debug)]
 struct Watched {
     source: FakeSource,
     has: watch::Sender<Vec<u64>>,
     killed_at: Option<u64>,
+    takes: Option<(ManualClock, Duration)>,
 }
 
 impl Watched {
     fn new(source: &FakeSource) -> Watched {
-        Watched { source: source.clone(), has: watch::Sender::new(Vec::new()), killed_at: None }
+        Watched { source: source.clone(), has: watch::Sender::new(Vec::new()), killed_at: None, takes: None }
     }
 }
 
@@ -41,6 +44,9 @@ impl Target for Watched {
         }
         if batch.iter().any(|delivery| delivery.id == "poison") {
             return Err(Refused::failed(Failure::Sql(*b"22001"), "poison"));
+        }
+        if let Some((clock, time)) = &self.takes {
+            clock.advance(*time);
         }
         self.has.send_modify(|has| has.extend(seqs));
         Ok(())
@@ -61,39 +67,42 @@ fn kept(source: &FakeSource) -> Vec<u64> {
 }
 
 async fn once<T: Target>(job: &Description, source: &FakeSource, target: T, epoch: u64) -> (End, T) {
-    let (_stop, stopping) = watch::channel(false);
-    let (source, queue) = (source.clone(), FakeQueue::default());
-    let (end, _, _, target, _) =
-        Runner::new(job, source, target, queue, redactor(), stopping, epoch).once().run().await;
-    (end, target.unwrap())
+    once_by(ManualClock::new().clock(), job, source, target, epoch).await
 }
 
-async fn soon(what: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(120), what).await.unwrap();
+async fn once_by<T: Target>(clock: Clock, job: &Description, source: &FakeSource, target: T, epoch: u64) -> (End, T) {
+    let (_stop, stopping) = watch::channel(false);
+    let (source, queue) = (source.clone(), FakeQueue::default());
+    let runner = Runner::new(job, source, target, queue, redactor(), stopping, epoch).timed_by(clock).once();
+    let (end, _, _, target, _) = runner.run().await;
+    (end, target.unwrap())
 }
 
 #[tokio::test]
 async fn it_is_written_as_often_as_the_job_says() {
-    for (settings, batch, expected) in [
-        (json!({}), 3, vec![30]),
-        (json!({"every_n_docs": 0, "every_seconds": 0}), 3, vec![30]),
-        (json!({"every_n_docs": 10}), 1_000, vec![10, 20, 30]),
+    for (settings, batch, seconds, expected) in [
+        (json!({}), 3, 0, vec![30]),
+        (json!({"every_n_docs": 0, "every_seconds": 0}), 3, 0, vec![30]),
+        (json!({"every_n_docs": 10}), 1_000, 0, vec![10, 20, 30]),
         // Within a batch, too, and at the end.
-        (json!({"every_n_docs": 7}), 1_000, vec![7, 14, 21, 28, 30]),
+        (json!({"every_n_docs": 7}), 1_000, 0, vec![7, 14, 21, 28, 30]),
         // No batch is divided for it that is smaller.
-        (json!({"every_n_docs": 7}), 3, vec![9, 18, 27, 30]),
-        (json!({"every_n_docs": 1_000}), 3, vec![30]),
-        (json!({"every_seconds": 3_600}), 3, vec![30]),
-        (json!({"every_n_docs": 20, "every_seconds": 3_600}), 10, vec![20, 30]),
+        (json!({"every_n_docs": 7}), 3, 0, vec![9, 18, 27, 30]),
+        (json!({"every_n_docs": 1_000}), 3, 0, vec![30]),
+        (json!({"every_seconds": 3_600}), 3, 0, vec![30]),
+        (json!({"every_n_docs": 20, "every_seconds": 3_600}), 10, 0, vec![20, 30]),
+        // Each batch takes two seconds: every five where nothing is said.
+        (json!({}), 3, 2, vec![9, 18, 27, 30]),
+        (json!({"every_seconds": 4}), 3, 2, vec![6, 12, 18, 24, 30]),
     ] {
         let source = FakeSource::default();
         write(&source, 1..=30);
-        let begun = std::time::Instant::now();
-        let (end, target) = once(&into_lines(settings.clone(), batch), &source, Watched::new(&source), 1).await;
+        let manual = ManualClock::new();
+        let takes = Some((manual.clone(), Duration::from_secs(seconds)));
+        let (job, target) = (into_lines(settings.clone(), batch), Watched { takes, ..Watched::new(&source) });
+        let (end, target) = once_by(manual.clock(), &job, &source, target, 1).await;
         assert_eq!((end, target.has.borrow().len()), (End::Done, 30));
-        // Every five seconds, too.
-        let is_stalled = begun.elapsed() >= std::time::Duration::from_secs(5);
-        assert!(is_stalled || kept(&source) == expected, "{settings} in batches of {batch}: {:?}", kept(&source));
+        assert_eq!(kept(&source), expected, "{settings} in batches of {batch}");
     }
 }
 
@@ -132,9 +141,8 @@ async fn changes_that_trickle_are_not_a_write_each() {
             for count in 1..=5 {
                 write(&source, [count]);
                 has.wait_for(|has| has.contains(&count)).await.unwrap();
-                while settings == json!({}) && !kept(&source).contains(&count) {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
+                let is_kept = async || settings != json!({}) || kept(&source).contains(&count);
+                until("the checkpoint is written", is_kept).await;
             }
             stop.send_replace(true);
         };
@@ -149,17 +157,19 @@ async fn changes_that_trickle_are_not_a_write_each() {
 
 #[tokio::test]
 async fn its_time_comes_although_no_change_does() {
-    let (job, source) = (into_lines(json!({"every_seconds": 0.05}), 1_000), FakeSource::default());
+    let (job, source) = (into_lines(json!({"every_seconds": 60}), 1_000), FakeSource::default());
     source.0.lock().unwrap().is_patient = true;
-    let (stop, stopping) = watch::channel(false);
+    let (manual, (stop, stopping)) = (ManualClock::new(), watch::channel(false));
     let target = Watched::new(&source);
     let runner = Runner::new(&job, source.clone(), target, FakeQueue::default(), redactor(), stopping, 1);
+    let runner = runner.timed_by(manual.clock());
     let writes = async {
         for count in 1..=3 {
             write(&source, [count]);
-            while kept(&source).last() != Some(&count) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            until("the checkpoint's time is waited for", async || manual.waiting() > 0).await;
+            assert_eq!(kept(&source).last().copied().unwrap_or(0), count - 1);
+            manual.advance(Duration::from_secs(60));
+            until("the checkpoint is written", async || kept(&source).last() == Some(&count)).await;
         }
         stop.send_replace(true);
     };

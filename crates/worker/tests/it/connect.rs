@@ -1,5 +1,6 @@
 use std::sync::Mutex;
 
+use flatbed_clock::Clock;
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Document, read};
 use flatbed_worker::output::lines::turns::Turns;
@@ -86,6 +87,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
                     addresses: crate::server::local(),
                     authorities: Vec::new(),
                     local: None,
+                    clock: Clock::system(),
                 },
             )
             .unwrap();

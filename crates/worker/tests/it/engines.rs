@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_clock::Clock;
+use flatbed_testkit::{PATIENCE, soon, until};
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Class;
@@ -25,9 +27,6 @@ use tokio::sync::watch;
 use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, redactor};
 use crate::server::{local, plain};
 use crate::servers::{PASSWORD, Server};
-
-/// Far beyond what anything here takes.
-const AT_LAST: Duration = Duration::from_secs(120);
 
 enum Engine {
     Sqlite(tempfile::TempDir),
@@ -90,7 +89,7 @@ impl<'e> Place<'e> {
             }
             Engine::Sqlite(_) => {
                 let connection = rusqlite::Connection::open(self.file()).unwrap();
-                connection.busy_timeout(AT_LAST).unwrap();
+                connection.busy_timeout(PATIENCE).unwrap();
                 if !statement.starts_with("SELECT") {
                     connection.execute_batch(statement).unwrap();
                     return Vec::new();
@@ -115,7 +114,7 @@ impl<'e> Place<'e> {
     }
 
     fn output(&self) -> Value {
-        let mut output = json!({"id": "out", "create_tables": true, "timeout_seconds": 5, "database": self.database});
+        let mut output = json!({"id": "out", "create_tables": true, "timeout_seconds": 60, "database": self.database});
         match &self.engine {
             Engine::Sqlite(_) => output["database_type"] = "sqlite".into(),
             Engine::Postgres(server) => {
@@ -174,6 +173,7 @@ impl<'e> Place<'e> {
             addresses: local(),
             authorities: Vec::new(),
             local: None,
+            clock: Clock::system(),
         };
         connect(job, &reach).unwrap().target
     }
@@ -183,7 +183,7 @@ impl<'e> Place<'e> {
         let (_stop, stopping) = watch::channel(false);
         let (source, queue) = (self.source.clone(), self.queue.clone());
         let runner = Runner::new(job, source, target, queue, redactor(), stopping, self.epoch).once();
-        let (end, counts, _, target, _) = tokio::time::timeout(AT_LAST, runner.run()).await.unwrap();
+        let (end, counts, _, target, _) = soon(runner.run()).await;
         (end, counts, target.unwrap())
     }
 
@@ -258,20 +258,12 @@ impl<'e> Place<'e> {
         });
         work(self, &progress).await;
         stop.send_replace(true);
-        tokio::time::timeout(AT_LAST, running).await.unwrap().unwrap()
+        soon(running).await.unwrap()
     }
 
     /// Waits until the tables have what they should.
     async fn until_right(&self) {
-        until("the tables are right", || self.orders() == self.expected()).await;
-    }
-}
-
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = tokio::time::Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < AT_LAST, "{what}: not within two minutes");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        until("the tables are right", async || self.orders() == self.expected()).await;
     }
 }
 
@@ -623,7 +615,7 @@ async fn the_targets_state_is_waited_for(place: &mut Place<'_>) {
                 let before = progress.outages();
                 if broken.is_empty() { place.rule(Rule::Full, true) } else { drop(place.sql(broken)) }
                 place.order(&format!("c{at}"), 10 + at as i64, 2);
-                until(what, || progress.outages() >= before + 2).await;
+                until(what, async || progress.outages() >= before + 2).await;
                 if mended.is_empty() { place.rule(Rule::Full, false) } else { drop(place.sql(mended)) }
                 place.until_right().await;
             }
@@ -642,13 +634,14 @@ async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Place<'_>) 
     let opening = Opening { job: "j".to_owned(), epoch: 1, checkpoint: None, documents, claims };
     let (port, database, time_max) = (place.engine.server().port, place.database.clone(), Duration::from_secs(1));
     let (host, user, password) = ("127.0.0.1".to_owned(), "root".to_owned(), Some(PASSWORD.to_owned()));
+    let clock = Clock::system();
     if matches!(place.engine, Engine::MariaDb(_)) {
         let (addresses, authorities) = (local(), None);
-        let way = mysql::Way { host, port, database, user, password, time_max, addresses, authorities };
+        let way = mysql::Way { host, port, database, user, password, time_max, addresses, authorities, clock };
         stopped(place, &job, opening, MySql::at(way, "j", job.mapping.tables(), false)).await;
     } else {
         let (schema, dial, secure) = (None, plain(), None);
-        let way = Way { host, port, database, schema, user, password, time_max, dial, secure };
+        let way = Way { host, port, database, schema, user, password, time_max, dial, secure, clock };
         stopped(place, &job, opening, Postgres::at(way, "j", job.mapping.tables(), false)).await;
     }
 }
@@ -671,10 +664,10 @@ async fn a_server_that_is_gone_and_comes_back(place: &mut Place<'_>) {
     let end = place
         .meanwhile(&job, async |place, progress| {
             place.order("a", 1, 1);
-            until("the tables are made", || progress.delivered() == 1).await;
+            until("the tables are made", async || progress.delivered() == 1).await;
             place.engine.server().kill();
             place.order("b", 2, 2);
-            until("the server is missed", || progress.outages() >= 2).await;
+            until("the server is missed", async || progress.outages() >= 2).await;
             place.engine.server().start();
             place.until_right().await;
         })

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_testkit::pass;
 use flatbed_worker::attachments::Stub;
 use flatbed_worker::change::{Change, Page, What};
 use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
@@ -16,12 +18,13 @@ use flatbed_worker::run::{NotKept, Queue, Replayed, Wanted};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{Ask, Source, SourceError};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// The newest state of each document, by sequence; `None`: it is deleted.
     feed: BTreeMap<u64, (String, Option<Value>)>,
-    last_seq: u64,
+    last_seq: watch::Sender<u64>,
     pub(crate) locals: BTreeMap<String, (Checkpoint, u64)>,
     /// Sequences of the checkpoints that were written, in their order.
     pub(crate) kept: Vec<u64>,
@@ -42,6 +45,12 @@ pub(crate) struct State {
     pub(crate) fetched: Vec<String>,
 }
 
+impl State {
+    fn last_seq(&self) -> u64 {
+        *self.last_seq.borrow()
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeSource(pub(crate) Arc<Mutex<State>>);
 
@@ -50,16 +59,16 @@ impl FakeSource {
     pub(crate) fn write(&self, id: &str, body: Value) {
         let mut state = self.0.lock().unwrap();
         state.feed.retain(|_, (other, _)| other != id);
-        state.last_seq += 1;
-        let seq = state.last_seq;
+        let seq = state.last_seq() + 1;
         state.feed.insert(seq, (id.to_owned(), Some(body).filter(|body| !body.is_null())));
+        state.last_seq.send_replace(seq);
     }
 
     /// Writes a document with attachments, of which those are new that it did not have so.
     pub(crate) fn attach(&self, id: &str, body: Value, attachments: &[(&str, &str, &[u8])]) {
         let mut body = body;
         let before = self.documents().remove(id).unwrap_or_default();
-        let next = self.0.lock().unwrap().last_seq + 1;
+        let next = self.0.lock().unwrap().last_seq() + 1;
         for (name, kind, data) in attachments {
             let digest =
                 format!("md5-{}", data.iter().fold(7_u32, |sum, byte| sum.wrapping_mul(31) + u32::from(*byte)));
@@ -111,17 +120,17 @@ impl Source for FakeSource {
     async fn identity(&self) -> Result<(SourceIdentity, Seq), SourceError> {
         let state = self.asked()?;
         let identity = SourceIdentity { instance: Some(format!("i{}", state.instance)), ..SourceIdentity::default() };
-        Ok((identity, Seq::parse(&state.last_seq.to_string()).unwrap()))
+        Ok((identity, Seq::parse(&state.last_seq().to_string()).unwrap()))
     }
 
     async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
         let since = since.number().unwrap();
-        let is_at_end = || {
+        let (is_patient, mut last_seq) = {
             let state = self.0.lock().unwrap();
-            ask.is_to_wait && state.is_patient && state.feed.range(since + 1..).next().is_none()
+            (state.is_patient, state.last_seq.subscribe())
         };
-        while is_at_end() {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        if ask.is_to_wait && is_patient {
+            last_seq.wait_for(|last_seq| *last_seq > since).await.unwrap();
         }
         let state = self.asked()?;
         let row = |(seq, (id, body)): (&u64, &(String, Option<Value>))| {
@@ -164,7 +173,7 @@ impl Source for FakeSource {
             1 => next(Seq::parse(&(pause % 200).to_string()).unwrap()),
             _ => next(page.last_seq.clone()),
         }
-        tokio::time::sleep(std::time::Duration::from_millis(pause % 7)).await;
+        pass(Duration::from_millis(pause % 7)).await;
         drop(under_way);
         Ok(page)
     }

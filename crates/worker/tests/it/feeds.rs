@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatbed_client::Url;
+use flatbed_clock::ManualClock;
+use flatbed_testkit::{soon, until};
 use flatbed_worker::change::What;
 use flatbed_worker::checkpoint::Seq;
 use flatbed_worker::documents::{ChangesFeed, SourceType};
@@ -102,6 +104,25 @@ async fn documents_that_rows_lack_are_read_in_bulk() {
     *has_bulk.lock().unwrap() = 503;
     let again = source(&url, json!({"include_docs": false})).page(&Seq::default(), ask(false)).await;
     assert_eq!(again, Err(SourceError::Status(503)));
+}
+
+#[tokio::test]
+async fn a_feed_is_looked_at_again_after_its_interval() {
+    let (url, requests) = serve(|_: &Request| (200, "", json!({"results": [], "last_seq": "7-x"}).to_string())).await;
+    let (manual, feed) = (ManualClock::new(), json!({"feed_type": "normal", "poll_interval_seconds": 600}));
+    let peer = Peer::new(Url::parse_either(&format!("{url}/db")).unwrap(), HeaderMap::new(), plain());
+    let feed = serde_json::from_value(feed).unwrap();
+    let of = HttpSource::new(peer.timed_by(manual.clock()), SourceType::Couchdb, feed);
+    let interval = async {
+        until("the interval is waited for", async || manual.waiting() == 1).await;
+        manual.advance(Duration::from_secs(599));
+        tokio::task::yield_now().await;
+        assert_eq!((manual.waiting(), requests.lock().unwrap().len()), (1, 0));
+        manual.advance(Duration::from_secs(1));
+    };
+    let since = Seq::default();
+    let (page, ()) = soon(async { tokio::join!(of.page(&since, ask(true)), interval) }).await;
+    assert_eq!((page.unwrap().rows, requests.lock().unwrap().len()), (0, 1));
 }
 
 /// A feed that goes on as the test says; each connection is answered with what is sent from then on, and an end of it closes it.

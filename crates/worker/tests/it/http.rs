@@ -91,7 +91,7 @@ fn ways() -> Ways {
         is_delete_ignored: false,
         format: Format::Json,
         attachments: None,
-        time_max: Duration::from_secs(5),
+        time_max: Duration::from_secs(60),
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use flatbed_testkit::{PATIENCE, pass, soon, until};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
@@ -14,9 +15,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
-
-/// Far more than any of this takes; who waits for ever fails.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A target that takes its time, and knows how much all of its kind are given at once.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +38,7 @@ impl Target for Scales {
         let now = self.now.fetch_add(bytes, Ordering::SeqCst) + bytes;
         self.most.fetch_max(now, Ordering::SeqCst);
         self.rows.lock().unwrap().push(batch.iter().map(Delivery::rows).sum());
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        pass(Duration::from_millis(2)).await;
         self.now.fetch_sub(bytes, Ordering::SeqCst);
         if self.is_down.load(Ordering::SeqCst) {
             return Err(Refused::failed(Failure::Connection, "down"));
@@ -68,7 +66,7 @@ async fn run(
     stopping: watch::Receiver<bool>,
 ) -> (End, Counts) {
     let runner = Runner::new(&job, source, target, FakeQueue::default(), redactor(), stopping, 1).sharing(memory);
-    let (end, counts, ..) = tokio::time::timeout(PATIENCE, runner.once().run()).await.expect("nobody waits for ever");
+    let (end, counts, ..) = soon(runner.once().run()).await;
     (end, counts)
 }
 
@@ -199,16 +197,11 @@ async fn a_large_document_is_gathered_too() {
     let runner = Runner::new(&lines, source.clone(), pairs.clone(), FakeQueue::default(), redactor(), stopping, 1);
     let writes = async {
         // The database, the checkpoint, a page, and one that is waited for.
-        while source.0.lock().unwrap().requests < 4 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("a change is waited for", async || source.0.lock().unwrap().requests >= 4).await;
         source.write("large", json!({"text": "x".repeat(300_000)}));
-        while pairs.0.lock().unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("a pair is delivered", async || !pairs.0.lock().unwrap().is_empty()).await;
         stop.send_replace(true);
     };
-    let both = async { tokio::join!(runner.run(), writes) };
-    let ((end, ..), ()) = tokio::time::timeout(PATIENCE / 3, both).await.expect("it is read");
+    let ((end, ..), ()) = soon(async { tokio::join!(runner.run(), writes) }).await;
     assert_eq!((end, pairs.0.lock().unwrap().as_slice()), (End::Stopped, &[2][..]));
 }

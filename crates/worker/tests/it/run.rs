@@ -1,11 +1,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use flatbed_clock::ManualClock;
+use flatbed_testkit::{soon, until};
 use flatbed_worker::checkpoint::Strange;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Halt;
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::output::sqlite::Sqlite;
+use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{Counts, End, Runner};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -135,25 +140,59 @@ async fn a_source_that_was_away_is_looked_at() {
 }
 
 #[tokio::test]
+async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
+    let retry = json!({"backoff_base_seconds": 60, "backoff_max_seconds": 3_600});
+    let job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({"retry": retry}));
+    let (source, queue, manual) = (FakeSource::default(), FakeQueue::default(), ManualClock::new());
+    source.write("a", json!({}));
+    let target = Unlucky { target: Lines::new(Vec::new(), Vec::new()), mishaps: vec![Some(Mishap::Outage); 4] };
+    let (_stop, stopping) = watch::channel(false);
+    let progress = Arc::new(Progress::new(manual.clock()));
+    let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).telling(progress.clone());
+    let time = async {
+        for failures in 1..=4 {
+            let is_paused = async || progress.outages() == failures && manual.waiting() == 1;
+            until("the next try is waited for", is_paused).await;
+            // A pause lies between half of the schedule's and all of it.
+            let pause = Duration::from_secs(60 << (failures - 1));
+            manual.advance(pause / 2 - Duration::from_secs(1));
+            tokio::task::yield_now().await;
+            assert_eq!((progress.outages(), manual.waiting()), (failures, 1));
+            manual.advance(pause / 2 + Duration::from_secs(1));
+        }
+    };
+    let ((end, counts, ..), ()) =
+        soon(async { tokio::join!(runner.timed_by(manual.clock()).once().run(), time) }).await;
+    assert_eq!((end, counts.outages, counts.delivered), (End::Done, 4, 1));
+}
+
+#[tokio::test]
 async fn a_job_follows_until_it_is_told_to_end() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("x.sqlite");
     let (job, source, queue) = (into_sqlite(json!({})), FakeSource::default(), FakeQueue::default());
     once(&job, &source, open(&file, &job), &queue, 1).await;
     let (stop, stopping) = watch::channel(false);
+    let manual = ManualClock::new();
     let runner = Runner::new(&job, source.clone(), open(&file, &job), queue.clone(), redactor(), stopping, 2);
+    let runner = runner.timed_by(manual.clock());
     let writes = async {
+        let wait = async || {
+            until("the job waits", async || manual.waiting() > 0).await;
+            manual.advance(Duration::from_secs(1));
+            // The runner's turn: both are one task.
+            tokio::task::yield_now().await;
+        };
         for at in 0..20 {
             source.write(&format!("d{}", at % 7), order(at, at as usize % 3));
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            wait().await;
         }
         while orders(&file) != expected(&source, &queue) {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            wait().await;
         }
         stop.send_replace(true);
     };
-    let both = async { tokio::join!(runner.run(), writes) };
-    let ((end, ..), ()) = tokio::time::timeout(std::time::Duration::from_secs(60), both).await.unwrap();
+    let ((end, ..), ()) = soon(async { tokio::join!(runner.run(), writes) }).await;
     assert_eq!(end, End::Stopped);
     // A source that answers at once that there is nothing is not asked without end.
     assert!(source.0.lock().unwrap().requests < 200);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flatbed_client::Url;
+use flatbed_clock::Clock;
+use flatbed_testkit::until;
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Description, Document, read};
 use flatbed_worker::output::lines::turns::Turns;
@@ -34,6 +36,7 @@ fn reach(id: &str, key: &str) -> Reach {
         addresses: crate::server::local(),
         authorities: Vec::new(),
         local: None,
+        clock: Clock::system(),
     }
 }
 
@@ -432,15 +435,10 @@ async fn what_is_gathered_is_delivered_at_the_end_of_the_job() {
     let runner = runner.telling(progress.clone());
     let watching = async {
         // Full objects are stored at once; what is left over is held, and counted.
-        let wait = async || tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        while progress.delivered() < 12 {
-            wait().await;
-        }
+        until("the objects are stored", async || progress.delivered() >= 12).await;
         source.write("late", json!({}));
         source.write("later", json!({}));
-        while progress.lag().rows < 2 {
-            wait().await;
-        }
+        until("the changes are held", async || progress.lag().rows >= 2).await;
         let stored = requests.lock().unwrap().len();
         stop.send_replace(true);
         stored

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_testkit::soon;
 use flatbed_worker::mapping::Mapping;
 use flatbed_worker::memory::Memory;
 use flatbed_worker::output::lines::Lines;
@@ -155,7 +155,7 @@ async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
     let (lines, memory) = (Lines::new(Vec::new(), Vec::new()), Memory::default());
     let runner = Runner::new(&job, source, lines, FakeQueue::default(), redactor(), stopping, 1).once();
     let running = runner.running(scripts).sharing(memory.clone()).run();
-    let (end, counts, _, lines, _) = tokio::time::timeout(Duration::from_secs(300), running).await.unwrap();
+    let (end, counts, _, lines, _) = soon(running).await;
     assert_eq!((end, counts.delivered, counts.queued), (End::Done, 60, 0));
     let text = String::from_utf8(lines.unwrap().into_inner().unwrap()).unwrap();
     let ids: std::collections::BTreeSet<_> =

@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+
+use flatbed_testkit::until_blocking;
 
 /// The password of the server's administrator, `root`.
 pub(crate) const PASSWORD: &str = "hunter2";
@@ -144,16 +145,15 @@ impl Server {
 
     pub(crate) fn start(&mut self) {
         self.spawn();
-        let begun = Instant::now();
-        while !(self.client)(self, "", "SELECT 1").output().unwrap().status.success() {
-            let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
-            assert!(begun.elapsed() < Duration::from_secs(120), "the server does not begin: {}", log());
-            std::thread::sleep(Duration::from_millis(100));
+        until_blocking("the database server answers", || {
+            let answers = (self.client)(self, "", "SELECT 1").output().unwrap().status.success();
             // Processes of the one before may still hold its memory.
-            if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
+            if !answers && self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
+                println!("{}", std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default());
                 self.spawn();
             }
-        }
+            answers
+        });
     }
 
     fn spawn(&mut self) {

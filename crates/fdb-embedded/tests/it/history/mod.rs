@@ -17,22 +17,18 @@ mod ranges;
 mod run;
 
 use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use self::check::Counts;
 use self::model::Map;
 use self::run::Record;
 use fdb_embedded::{Engine, Error, RangeOptions};
+use flatbed_testkit::{number, pass_blocking};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 const CASES: &str = "FLATBED_HISTORY_CASES";
 const CASES_DEFAULT: u64 = 80;
 const SEED: &str = "FLATBED_HISTORY_SEED";
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 fn content(engine: &Engine) -> Map {
     let all = crate::common::range(&engine.transaction(), b"", b"\xff", &RangeOptions::default());
@@ -48,8 +44,8 @@ fn case(plans: &[plan::Thread]) -> Result<Counts, String> {
 
 #[test]
 fn concurrent_histories_are_serializable_and_nothing_is_refused_without_a_reason() {
-    let cases = variable(CASES).unwrap_or(CASES_DEFAULT);
-    let first = variable(SEED).unwrap_or_else(|| RandomState::new().hash_one(0));
+    let cases = number(CASES).unwrap_or(CASES_DEFAULT);
+    let first: u64 = number(SEED).unwrap_or_else(|| flatbed_testkit::seed(1));
     let total = Cell::new(Counts::default());
     for number in 0..cases {
         let seed = first.wrapping_add(number);
@@ -87,7 +83,7 @@ fn only_what_is_older_than_five_seconds_is_too_old() {
     let (mut committed, mut refused) = (0, 0);
     for (number, reader) in readers {
         // Half of them while they are young, and the state that they see goes out of date all the time.
-        std::thread::sleep(Duration::from_millis(if number == 10 { 2_000 } else { 350 }));
+        pass_blocking(Duration::from_millis(if number == 10 { 2_000 } else { 350 }));
         crate::common::set(&engine, b"other", &[number]);
         let version = reader.get_read_version().unwrap();
         let before = now() - version;

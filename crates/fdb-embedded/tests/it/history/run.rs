@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use fdb_embedded::{Engine, Error, KeySelector, RangeOptions, Result};
+use flatbed_testkit::{PATIENCE, pass_blocking};
 
 use super::model::{Answer, is_stamped};
 use super::plan::{
@@ -152,7 +153,7 @@ impl<'p> Running<'p> {
                 None
             }
             Action::Pause => {
-                std::thread::sleep(Duration::from_micros(300));
+                pass_blocking(Duration::from_micros(300));
                 None
             }
         };
@@ -183,7 +184,7 @@ impl<'p> Running<'p> {
 
 impl Committing {
     fn finish(self) -> Record {
-        let (result, before) = self.answer.recv_timeout(Duration::from_secs(60)).expect("an answer");
+        let (result, before) = self.answer.recv_timeout(PATIENCE).expect("an answer");
         let stamp = crate::common::wait(&self.stamp);
         let outcome = match result {
             Err(error) => Outcome::Refused { error, before },

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use flatbed_testkit::Random;
 
 use super::model::time;
-use super::world::{Asked, Client, Random, Timed, World};
+use super::world::{Asked, Client, Timed, World};
 use super::writer::{GROUP, Generations, times_of};
 
 pub struct Reader {
@@ -33,7 +33,8 @@ impl Reader {
 
     /// Until it is over, with pauses of up to so many milliseconds.
     pub async fn run(mut self, pause: u64) {
-        while !self.world.is_over() {
+        let torture = self.world.torture.clone();
+        while torture.pass(Duration::from_millis(self.random.below(pause + 1))).await {
             let acknowledged = self.group.acknowledged.load(Ordering::SeqCst);
             match self.random.below(6) {
                 0 => self.times().await,
@@ -43,7 +44,6 @@ impl Reader {
                 _ => self.whole(acknowledged).await,
             }
             self.world.count("looks of readers");
-            sleep(Duration::from_millis(self.random.below(pause + 1))).await;
         }
     }
 

@@ -1,56 +1,34 @@
-//! What all share: two servers that die and come again, each with a clock of its own; a client; random numbers.
+//! What all share: two servers that die and come again, each with a clock of its own; a client.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_clock::Clock;
 use flatbed_firefox::hawk::Place;
-use flatbed_syncstorage::{Clock, Limits, Timestamp};
+use flatbed_syncstorage::{Limits, Timestamp};
+use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, pass, within};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::signing::{Credentials, Signing};
+use crate::signing::{Credentials, Signing, now};
 use crate::support::{Answer, Disk, Options, Running, SECRET};
 
-/// A request that takes longer has been forgotten.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a read whose connection broke waits for its server to be replaced.
+const BROKEN: Duration = Duration::from_secs(2);
 
 /// Servers' clocks are wrong by up to so many hundredths of a second.
 const SKEW: u64 = 200;
 
-/// Numbers that a seed decides (splitmix64).
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-
-    pub fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-
-    pub fn of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[usize::try_from(self.below(items.len() as u64)).unwrap()]
-    }
-}
-
 /// The machine's clock, in hundredths of a second.
 pub fn clock() -> i64 {
-    i64::try_from(UNIX_EPOCH.elapsed().unwrap().as_millis() / 10).unwrap()
+    Timestamp::now(&Clock::system()).hundredths()
 }
 
 /// Where a server is, until it dies.
@@ -66,8 +44,7 @@ pub struct World {
     disk: Arc<Disk>,
     limits: Limits,
     slots: [Mutex<Slot>; 2],
-    pub is_over: AtomicBool,
-    counts: Mutex<BTreeMap<&'static str, u64>>,
+    pub torture: Torture,
 }
 
 /// A server in a runtime of its own, so that it can be killed.
@@ -82,7 +59,7 @@ impl Mortal {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let skew = i64::try_from(random.below(SKEW)).unwrap() - i64::try_from(SKEW / 2).unwrap();
         let disk = disk.clone();
-        let clock = Clock::new(move || Timestamp::from_hundredths(clock() + skew));
+        let clock = Clock::system().skewed(skew * 10);
         let options = Options { limits, clock, ..Options::default() };
         let server = runtime.spawn(async move { Running::on(&disk, options).await }).await.unwrap();
         let slot = Slot { number, address: server.address, skew };
@@ -102,8 +79,8 @@ impl World {
         let one = Mortal::start(&disk, limits, 0, random).await;
         let other = Mortal::start(&disk, limits, 1, random).await;
         let slots = [Mutex::new(one.slot), Mutex::new(other.slot)];
-        let (is_over, counts) = Default::default();
-        (Arc::new(World { disk, limits, slots, is_over, counts }), vec![one, other])
+        let torture = Torture::new(["answers", "killed", "generations", "looks of readers"]);
+        (Arc::new(World { disk, limits, slots, torture }), vec![one, other])
     }
 
     pub fn disk(&self) -> &Disk {
@@ -111,23 +88,19 @@ impl World {
     }
 
     pub fn count(&self, what: &'static str) {
-        *self.counts.lock().unwrap().entry(what).or_default() += 1;
-    }
-
-    pub fn counted(&self, what: &str) -> u64 {
-        self.counts.lock().unwrap().get(what).copied().unwrap_or_default()
-    }
-
-    pub fn counts(&self) -> String {
-        format!("{:?}", self.counts.lock().unwrap())
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
+        self.torture.count(what);
     }
 
     fn slot(&self, at: usize) -> Slot {
         *self.slots[at].lock().unwrap()
+    }
+
+    /// Waits until another server is in the place of one.
+    async fn replaced(&self, at: usize, number: u64) {
+        let mut waiting = Waiting::begin();
+        while self.slot(at).number == number {
+            waiting.pause("the server is replaced").await;
+        }
     }
 
     /// Kills a server, and starts another one in its place.
@@ -135,7 +108,7 @@ impl World {
         let number = self.slot(at).number + 2;
         let old = servers.remove(at);
         old.kill().await;
-        sleep(Duration::from_millis(random.below(200))).await;
+        pass(Duration::from_millis(random.below(200))).await;
         let new = Mortal::start(&self.disk, self.limits, number, random).await;
         *self.slots[at].lock().unwrap() = new.slot;
         servers.insert(at, new);
@@ -190,51 +163,54 @@ pub struct Client {
 
 impl Client {
     pub fn new(world: &Arc<World>, uid: u64) -> Client {
-        let credentials = Credentials::new(SECRET, uid, 100_000);
+        let credentials = Credentials::new(SECRET, uid, now() + 100_000);
         Client { world: world.clone(), credentials, uid, connections: [None, None] }
     }
 
     /// Asks one of the servers, once. `None` where the connection broke, since the server was killed, or it answered 503:
     /// what was asked for may have been done, and nothing of it goes on.
     pub async fn ask(&mut self, asked: &Asked, random: &mut Random) -> Option<Timed> {
-        let started = Instant::now();
+        let (at, slot) = self.connect(random).await;
+        let request = self.request(asked, slot);
+        let from = clock() + slot.skew;
+        let connection = &mut self.connections[at].as_mut().unwrap().1;
+        let answer = timeout(PATIENCE, send(connection, request)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("user {}: no answer to {asked:?}", self.uid));
+        let Some(answer) = answer else {
+            self.connections[at] = None;
+            // One that was killed breaks a connection, and another one takes its place when it is gone. So does a list in
+            // whose middle the storage fails: what was sent of it cannot be taken back.
+            let replaced = self.world.replaced(at, slot.number);
+            if asked.method == "GET" {
+                within(BROKEN, replaced).await;
+            } else {
+                replaced.await;
+            }
+            self.world.count("broken");
+            return None;
+        };
+        if answer.status == 503 {
+            self.world.count("503");
+            return None;
+        }
+        self.world.count("answers");
+        Some(Timed { answer, from, to: clock() + slot.skew })
+    }
+
+    /// One of the servers, to which there is a connection then.
+    async fn connect(&mut self, random: &mut Random) -> (usize, Slot) {
+        let mut waiting = Waiting::begin();
         loop {
             let at = usize::from(random.one_in(2));
             let slot = self.world.slot(at);
-            if self.connections[at].as_ref().is_none_or(|(number, _)| *number != slot.number) {
-                let Some(connection) = connect(slot.address).await else {
-                    assert!(started.elapsed() < PATIENCE, "no server answers");
-                    sleep(Duration::from_millis(20)).await;
-                    continue;
-                };
+            if self.connections[at].as_ref().is_some_and(|(number, _)| *number == slot.number) {
+                return (at, slot);
+            }
+            if let Some(connection) = connect(slot.address).await {
                 self.connections[at] = Some((slot.number, connection));
+                return (at, slot);
             }
-            let request = self.request(asked, slot);
-            let from = clock() + slot.skew;
-            let connection = &mut self.connections[at].as_mut().unwrap().1;
-            let answer = timeout(PATIENCE, send(connection, request)).await;
-            let answer = answer.unwrap_or_else(|_| panic!("user {}: no answer to {asked:?}", self.uid));
-            let Some(answer) = answer else {
-                self.connections[at] = None;
-                // One that was killed breaks a connection, and another one takes its place when it is gone. So does a list in
-                // whose middle the storage fails: what was sent of it cannot be taken back.
-                let broke = Instant::now();
-                while self.world.slot(at).number == slot.number {
-                    if asked.method == "GET" && broke.elapsed() > Duration::from_secs(2) {
-                        break;
-                    }
-                    assert!(broke.elapsed() < PATIENCE, "a connection broke: {asked:?}");
-                    sleep(Duration::from_millis(10)).await;
-                }
-                self.world.count("broken");
-                return None;
-            };
-            if answer.status == 503 {
-                self.world.count("503");
-                return None;
-            }
-            self.world.count("answers");
-            return Some(Timed { answer, from, to: clock() + slot.skew });
+            waiting.pause("a server takes a connection").await;
         }
     }
 
@@ -253,7 +229,7 @@ impl Client {
         let target = format!("/1.5/{}{}", self.uid, asked.target);
         let host = slot.address.to_string();
         let body = asked.body.as_ref().map(|body| ("application/json", body.as_bytes()));
-        let signing = Signing { method: asked.method, target: &target, place, skew: 0, ext: "", body };
+        let signing = Signing { method: asked.method, target: &target, place, at: now(), ext: "", body };
         let signed = signing.sign(&self.credentials).text();
         let mut request =
             Request::builder().method(asked.method).uri(&target).header("host", host).header("authorization", signed);

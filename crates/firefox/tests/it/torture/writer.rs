@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use flatbed_testkit::Random;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use super::model::{Change, Condition, Model, Record, Sort, Write, time};
-use super::world::{Asked, Client, Random, Timed, World};
+use super::world::{Asked, Client, Timed, World};
 
 /// Records of a POST, at most.
 pub const POST_RECORDS: u64 = 400;
+
+/// Steps of a user, at least.
+const STEPS_MIN: u32 = 3;
 
 /// Records of a list, at most.
 const LIST_RECORDS: u64 = 10_000;
@@ -53,16 +56,18 @@ impl Writer {
         Writer { client, world: world.clone(), random, model: Model::default(), open: BTreeMap::new(), lost: 0, group }
     }
 
-    /// Until it is over, with pauses of up to so many milliseconds.
+    /// Until it is over, with pauses of up to so many milliseconds; some steps at least, so that most users have something.
     pub async fn run(mut self, pause: u64) -> Writer {
-        while !self.world.is_over() {
+        let mut steps = 0;
+        let torture = self.world.torture.clone();
+        while torture.pass(Duration::from_millis(self.random.below(pause + 1))).await || steps < STEPS_MIN {
+            steps += 1;
             if self.group.is_some() && self.random.one_in(6) {
                 self.generation().await;
             } else {
                 self.step().await;
             }
             self.look().await;
-            sleep(Duration::from_millis(self.random.below(pause + 1))).await;
         }
         self
     }
@@ -80,7 +85,7 @@ impl Writer {
         let letter = ["a", "b", "c", "d"][usize::try_from(self.random.below(4)).unwrap()];
         let payload = (!self.random.one_in(4)).then(|| letter.repeat(usize::try_from(length).unwrap()).into());
         let sortindex = self.random.one_in(3).then(|| i32::try_from(self.random.below(20)).unwrap() - 10);
-        let ttl = self.random.one_in(5).then(|| *self.random.of(&[0, 1, 2, 100_000, 100_000]));
+        let ttl = self.random.one_in(5).then(|| *self.random.one_of(&[0, 1, 2, 100_000, 100_000]));
         Change { id, payload, sortindex, ttl }
     }
 
@@ -103,7 +108,7 @@ impl Writer {
 
     /// One write, whichever.
     async fn step(&mut self) {
-        let mut name = (*self.random.of(&NAMES)).to_owned();
+        let mut name = (*self.random.one_of(&NAMES)).to_owned();
         if self.group.is_some() && self.random.one_in(4) {
             // Other records beside the group.
             GROUP.clone_into(&mut name);
@@ -139,7 +144,7 @@ impl Writer {
 
     fn batch(&mut self) -> (String, String) {
         let open: Vec<(String, String)> = self.open.clone().into_iter().collect();
-        self.random.of(&open).clone()
+        self.random.one_of(&open).clone()
     }
 
     /// A batch that writes each record of the group.
@@ -374,13 +379,14 @@ impl Writer {
         match self.random.below(6) {
             0 => self.look_at_info().await,
             1 => {
-                let name = (*self.random.of(&NAMES)).to_owned();
+                let name = (*self.random.one_of(&NAMES)).to_owned();
                 let id = self.id();
                 self.look_at_record(&name, &id).await;
             }
             _ => {
-                let name = if self.group.is_some() && self.random.one_in(5) { GROUP } else { self.random.of(&NAMES) };
-                let sort = *self.random.of(&[Sort::Newest, Sort::Oldest, Sort::Index]);
+                let name =
+                    if self.group.is_some() && self.random.one_in(5) { GROUP } else { self.random.one_of(&NAMES) };
+                let sort = *self.random.one_of(&[Sort::Newest, Sort::Oldest, Sort::Index]);
                 self.look_at_list(name, sort).await;
             }
         }
@@ -512,7 +518,7 @@ impl Writer {
         self.look_at_info().await;
         let names: Vec<String> = self.model.collections.keys().cloned().collect();
         for name in names {
-            let sort = *self.random.of(&[Sort::Newest, Sort::Oldest, Sort::Index]);
+            let sort = *self.random.one_of(&[Sort::Newest, Sort::Oldest, Sort::Index]);
             self.look_at_list(&name, sort).await;
         }
     }

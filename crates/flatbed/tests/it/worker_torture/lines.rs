@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
+use flatbed_testkit::PATIENCE;
 use serde_json::{Value, json};
 
 use super::gate::{Gate, Mode};
@@ -103,7 +103,7 @@ impl Store {
 
     fn ask(&self, method: &str, path: &str) -> Vec<u8> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let credential =
             "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=x";
         let head = format!(

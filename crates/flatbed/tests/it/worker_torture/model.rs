@@ -5,35 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use flatbed_testkit::Random;
 use serde_json::{Value, json};
 
 /// From here on a `weight` is too heavy for targets that judge it.
 pub(super) const HEAVY: i64 = 1_000;
-
-/// Numbers that are the same for the same seed.
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// Below `end`.
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end.max(1) as u64) as usize
-    }
-
-    pub(super) fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
-    }
-
-    pub(super) fn seconds(&mut self, from: f64, to: f64) -> std::time::Duration {
-        std::time::Duration::from_secs_f64(from + (to - from) * self.below(1_000) as f64 / 1_000.0)
-    }
-}
 
 /// Rows of a target: table, key and the document that has the row; the values of the row as a text. Where there are no tables a document
 /// whose newest state was refused may still have a key that is another's by now.
@@ -132,7 +108,7 @@ impl Documents {
 
     /// Sometimes one that was given up: who takes it may meet whoever has not left it yet at the target.
     fn key(&mut self) -> i64 {
-        let some = self.random.below(self.next_key as usize + 1) as i64;
+        let some = self.random.below(self.next_key as u64 + 1) as i64;
         match self.free.range(some..).next().copied().filter(|_| some % 3 == 0) {
             Some(key) => {
                 self.free.remove(&key);
@@ -145,13 +121,13 @@ impl Documents {
     fn order(&mut self, k: i64) -> Value {
         self.next_n += 1;
         let count = self.random.below(5);
-        let items: Vec<String> = (0..count).map(|at| format!("{} {at}", self.random.one(&NAMES))).collect();
+        let items: Vec<String> = (0..count).map(|at| format!("{} {at}", self.random.one_of(&NAMES))).collect();
         let weight = match self.random.below(100) {
             0 => Value::from("heavy"),
             1 => Value::from(HEAVY + self.random.below(100) as i64),
-            _ => Value::from(self.random.below(HEAVY as usize)),
+            _ => Value::from(self.random.below(HEAVY as u64)),
         };
-        json!({"t": "order", "k": k, "n": self.next_n, "name": self.random.one(&NAMES), "weight": weight, "items": items})
+        json!({"t": "order", "k": k, "n": self.next_n, "name": self.random.one_of(&NAMES), "weight": weight, "items": items})
     }
 
     /// What is written first.
@@ -167,7 +143,7 @@ impl Documents {
 
     /// Changes of some documents, for one request.
     pub(super) fn change(&mut self, count: usize) -> Vec<Value> {
-        let chosen: BTreeSet<usize> = (0..count).map(|_| self.random.below(self.documents.len())).collect();
+        let chosen: BTreeSet<usize> = (0..count).map(|_| self.random.index(self.documents.len())).collect();
         let mut chosen = chosen.into_iter();
         let mut batch = Vec::new();
         while let Some(at) = chosen.next() {

@@ -1,20 +1,26 @@
 //! The processes: a server that is killed or ended and comes back, and workers that are killed, or stopped for three lease times.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::model::Random;
+use flatbed_testkit::{Random, pass_blocking};
+
 use crate::support::Server;
 use crate::worker_process::{Place, Worker};
+
+/// The pause between two looks at whether it is over.
+const STEP: Duration = Duration::from_millis(20);
 
 /// Of the leases that [`Place`] has, three.
 const STOPPED: Duration = Duration::from_secs(9);
 
-/// Sleeps, but not beyond the end.
-pub(super) fn sleep(time: Duration, is_over: &AtomicBool) {
-    let until = Instant::now() + time;
-    while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(20));
+/// Lets time pass, but not beyond the end.
+pub(super) fn pass(time: Duration, is_over: &AtomicBool) {
+    let mut left = time;
+    while !left.is_zero() && !is_over.load(Ordering::Relaxed) {
+        let step = left.min(STEP);
+        pass_blocking(step);
+        left -= step;
     }
 }
 
@@ -26,7 +32,7 @@ pub(super) fn start(place: &Place, address: &str) -> Server {
 pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_over: &AtomicBool) -> Server {
     let address = server.url.authority();
     loop {
-        sleep(random.seconds(4.0, 12.0), is_over);
+        pass(random.seconds(4.0, 12.0), is_over);
         if is_over.load(Ordering::Relaxed) {
             return server;
         }
@@ -35,7 +41,7 @@ pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_o
         } else {
             server.kill();
         }
-        sleep(random.seconds(0.0, 4.0), is_over);
+        pass(random.seconds(0.0, 4.0), is_over);
         server = start(place, &address);
     }
 }
@@ -45,13 +51,13 @@ pub(super) fn worker(place: &Place, address: &str, number: usize, mut random: Ra
     let name = format!("worker{number}");
     let mut process = place.worker_at(address, &name, "info");
     for round in 0.. {
-        sleep(random.seconds(0.5, 4.0), is_over);
+        pass(random.seconds(0.5, 4.0), is_over);
         if is_over.load(Ordering::Relaxed) {
             break;
         }
         if (round % 4 == 0 && number == 0) || random.below(4) == 0 {
             process.signal("STOP");
-            sleep(STOPPED, is_over);
+            pass(STOPPED, is_over);
             process.signal("CONT");
         } else {
             // Killed where it stands.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
+use flatbed_testkit::{Waiting, until};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -11,9 +12,6 @@ use super::model::Documents;
 
 /// Documents of a page.
 const PAGE: usize = 1_000;
-
-/// A request that is tried again as long as nobody answers.
-const TRIES: u32 = 1_200;
 
 #[derive(Clone)]
 pub(super) struct Source {
@@ -53,29 +51,23 @@ impl Source {
 
     /// Asks until it is done: for what may be done twice.
     pub(super) async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
-        let mut last = None;
-        for _ in 0..TRIES {
-            last = self.try_ask(method.clone(), path, &body).await;
+        let mut waiting = Waiting::begin();
+        loop {
+            let last = self.try_ask(method.clone(), path, &body).await;
             match &last {
                 Some((status, answer)) if *status < 300 => return answer.clone(),
                 Some((status, answer)) if (400..500).contains(status) && ![408, 409, 429].contains(status) => {
                     panic!("{path}: {status} {answer}")
                 }
-                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+                _ => waiting.pause(&format!("{path}: {last:?}")).await,
             }
         }
-        panic!("{path}: {last:?}");
     }
 
     /// Waits until something is there.
     pub(super) async fn until_there(&self, path: &str) {
-        for _ in 0..TRIES {
-            if self.try_ask(Method::GET, path, &Value::Null).await.is_some_and(|(status, _)| status == 200) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("{path} does not come");
+        let look = async || self.try_ask(Method::GET, path, &Value::Null).await;
+        until(path, async || look().await.is_some_and(|(status, _)| status == 200)).await;
     }
 
     /// Writes documents, and notes what came of it.

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
 
+use flatbed_testkit::{PATIENCE, until_blocking};
 use serde_json::{Value, json};
 
 use super::gate::{Gate, Mode};
@@ -24,9 +24,6 @@ pub(super) struct Tables {
 }
 
 const DATABASE: &str = "torture";
-
-/// Statements wait for whoever has a table, and are tried again if they were the ones to give way.
-const TRIES: u32 = 100;
 
 impl Tables {
     pub(super) fn sqlite(file: PathBuf) -> Tables {
@@ -107,24 +104,25 @@ impl Tables {
 
     fn open(file: &PathBuf) -> rusqlite::Connection {
         let connection = rusqlite::Connection::open(file).unwrap();
-        connection.busy_timeout(Duration::from_secs(60)).unwrap();
+        connection.busy_timeout(PATIENCE).unwrap();
         connection
     }
 
+    /// Waits for whoever has a table, and tries again if the statement was the one to give way.
     fn does(&self, statement: &str) {
         let mut error = String::new();
-        for _ in 0..TRIES {
+        until_blocking(statement, || {
             let done = match &self.engine {
                 Engine::Sqlite(file) => Tables::open(file).execute_batch(statement).map_err(|error| error.to_string()),
                 Engine::Postgres(..) | Engine::MariaDb(..) => self.server().try_sql(DATABASE, statement).map(drop),
             };
-            match done {
-                Ok(()) => return,
-                Err(why) => error = why,
+            let Err(why) = done else { return true };
+            if error != why {
+                println!("{statement}: {why}");
+                error = why;
             }
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        panic!("{statement}: {error}");
+            false
+        });
     }
 
     fn reads(&self, statement: &str) -> Vec<Vec<String>> {

@@ -89,7 +89,7 @@ impl Meanwhile {
 
 /// A write by rights that it finds as they were judged, and what happens before it is committed.
 async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
-    let (layer, authority, _directory) = crate::fenced::layer_judged_by(Some(std::sync::Arc::new(ByBody))).await;
+    let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(std::sync::Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
     give_channels(&server).await;
     let as_user = |asker| Layer { inner: layer.inner.clone() }.database("db", crate::fenced::user("x")).asked_by(asker);

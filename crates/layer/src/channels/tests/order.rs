@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flatbed_channels::{Given, Grant, Grantee, Kind, PERIODS_MAX, Period, Periods, Stamp};
+use flatbed_testkit::{Random, seed};
 use foundationdb::options::MutationType;
 
 use crate::channels::grants::{self, Shared};
@@ -18,22 +19,13 @@ use crate::layer::Inner;
 use crate::store::keys::{KeyRange, PrincipalPart, Subspace, unpack_principal};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-struct Random(u64);
+fn pick<'a>(random: &mut Random, of: &[&'a str]) -> &'a str {
+    of[random.index(of.len())]
+}
 
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
-        of[self.below(of.len())]
-    }
-
-    /// Each with the chance of one half.
-    fn some(&mut self, of: &[&str]) -> BTreeSet<String> {
-        of.iter().filter(|_| self.below(2) == 0).map(|name| (*name).to_owned()).collect()
-    }
+/// Each with the chance of one half.
+fn some(random: &mut Random, of: &[&str]) -> BTreeSet<String> {
+    of.iter().filter(|_| random.one_in(2)).map(|name| (*name).to_owned()).collect()
 }
 
 /// What is done in one transaction, as the log has it.
@@ -129,14 +121,14 @@ impl Operation for Logged<'_> {
 impl Done {
     fn random(random: &mut Random) -> Done {
         let kind = if random.below(5) < 3 { Kind::User } else { Kind::Role };
-        let name = random.one(if kind == Kind::User { &USERS } else { &ROLES });
+        let name = pick(random, if kind == Kind::User { &USERS } else { &ROLES });
         match random.below(10) {
             0 if !name.is_empty() => Done::Delete(kind, name.to_owned()),
             0..=3 => {
                 let made = if kind == Kind::User { user(name) } else { role(name) };
-                let admin_roles = if kind == Kind::User { random.some(&ROLES) } else { BTreeSet::new() };
+                let admin_roles = if kind == Kind::User { some(random, &ROLES) } else { BTreeSet::new() };
                 Done::Put(PrincipalWrite {
-                    admin_channels: random.some(&CHANNELS),
+                    admin_channels: some(random, &CHANNELS),
                     admin_roles,
                     is_disabled: kind == Kind::User && random.below(10) == 0,
                     email: random.below(3).to_string(),
@@ -145,14 +137,14 @@ impl Done {
             }
             _ => {
                 // Some of them twice.
-                let twice = [random.some(&DOCUMENTS), random.some(&DOCUMENTS[..1])];
+                let twice = [some(random, &DOCUMENTS), some(random, &DOCUMENTS[..1])];
                 let documents = twice.into_iter().flatten();
                 let one = |random: &mut Random| match random.below(5) {
-                    0 | 1 => grant(random.one(&USERS), random.one(&CHANNELS), false),
-                    2 => grant(random.one(&USERS), random.one(&ROLES), true),
-                    3 => grant(&format!("role:{}", random.one(&ROLES)), CHANNELS[0], false),
+                    0 | 1 => grant(pick(random, &USERS), pick(random, &CHANNELS), false),
+                    2 => grant(pick(random, &USERS), pick(random, &ROLES), true),
+                    3 => grant(&format!("role:{}", pick(random, &ROLES)), CHANNELS[0], false),
                     // Means nothing.
-                    _ => grant("role:staff", random.one(&ROLES), true),
+                    _ => grant("role:staff", pick(random, &ROLES), true),
                 };
                 Done::Documents(documents.map(|id| (id, (0..random.below(4)).map(|_| one(random)).collect())).collect())
             }
@@ -334,12 +326,9 @@ async fn look(inner: &Inner, asker: &Asker) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_is_stored_is_what_the_order_of_commits_says() {
-    let of_now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(of_now);
-    println!("SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random(seed(1));
     for _ in 0..4 {
-        let (servers, _directory) = two_servers().await;
+        let (servers, _storage) = two_servers().await;
         let all: Arc<Vec<Done>> = Arc::new((0..120).map(|_| Done::random(&mut random)).collect());
         let mut tasks = tokio::task::JoinSet::new();
         for worker in 0..6 {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use flatbed_channels::Kind;
 use foundationdb::FdbError;
@@ -124,7 +123,8 @@ impl Reader {
         let entries = self.cursor.map(|cursor| {
             let ranges: Vec<_> = hub.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
             let extent = (limit, false);
-            by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, extent, &self.shares, change_row_with_channels)
+            let row = |seq, value: &[u8]| change_row_with_channels(seq, value, trx.clock());
+            by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, extent, &self.shares, row)
         });
         let instance = inner.resolve(trx, &hub.name).await?;
         if !std::ptr::eq(&*instance.hub, hub) {
@@ -175,7 +175,8 @@ impl Reader {
         page.rows = if wants_documents {
             with_documents(trx, inner, &instance, rows).await?
         } else {
-            let row = |(row, channels)| TailRow::new(row, TailDocument::NotRead).with_channels(channels);
+            let read_at = inner.clock.now();
+            let row = |(row, channels)| TailRow::new(row, TailDocument::NotRead, read_at).with_channels(channels);
             rows.into_iter().map(row).collect()
         };
         Ok(page)
@@ -189,7 +190,7 @@ impl Reader {
             let mut state = hub.lock();
             let State { tail, table, followers, .. } = &mut *state;
             let is_first = tail.is_none();
-            let tail = tail.get_or_insert_with(|| Tail::new(page.drained));
+            let tail = tail.get_or_insert_with(|| Tail::new(page.drained, &inner.clock));
             let has_moved = is_first || tail.drained() < page.drained;
             // Each row is looked at once for all.
             let told = (table.members() > 0).then(|| {
@@ -215,7 +216,7 @@ impl Reader {
             if page.at_end {
                 tail.complete_as_of(page.version);
             }
-            tail.trim(weight_max, Instant::now());
+            tail.trim(weight_max, inner.clock.now());
             (has_moved, if has_moved { others } else { 0 }, woken)
         };
         (self.cursor, self.shares) = (Some(page.drained), page.shares);
@@ -288,7 +289,7 @@ async fn with_documents(
                 // Its conflicts are all other leaves: complete only if they were asked for.
                 TailDocument::Read { document: Box::new(document), with_conflicts }
             });
-            Ok(TailRow::new(row, document).with_channels(channels))
+            Ok(TailRow::new(row, document, inner.clock.now()).with_channels(channels))
         }
     });
     try_join_all(reads.collect::<Vec<_>>()).await

@@ -212,7 +212,7 @@ async fn infos<'i>(
             let (rev, leaves) = (info.winner.clone(), vec![info.winner]);
             let (id, deleted) = ((*id).to_owned(), info.deleted);
             let row = ChangeRow { deleted, leaf_count, ..ChangeRow::changed(seq, id, rev, leaves) };
-            rows.push(row.ending(ends_at_ms));
+            rows.push(row.ending(ends_at_ms, trx.clock()));
         }
     }
     Ok(rows)

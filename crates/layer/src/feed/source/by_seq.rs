@@ -79,7 +79,8 @@ impl Source for BySeq {
         let is_filtered = self.scope != Scope::All || self.active_only;
         let limit = if is_filtered { most } else { most.min(usize::try_from(page.limit).unwrap_or(most)) };
         let (metrics, extent) = (&page.inner.metrics, (limit, page.descending));
-        let read = by_seq::begin(trx, metrics, &instance.buckets, &ranges, extent, &self.shares, change_row);
+        let row = |seq, value: &[u8]| change_row(seq, value, trx.clock());
+        let read = by_seq::begin(trx, metrics, &instance.buckets, &ranges, extent, &self.shares, row);
         let (read, newest) = try_join(read, newest).await?;
         let read_all = read.is_all;
         self.shares = read.shares;

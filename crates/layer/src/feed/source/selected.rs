@@ -94,7 +94,8 @@ impl Source for Selected {
         let read_all = entries.is_all();
         let mut rows = Vec::with_capacity(entries.len());
         for entry in &entries {
-            rows.push(change_row(instance.keys.index_change_seq(entry.key())?, entry.value())?);
+            let seq = instance.keys.index_change_seq(entry.key())?;
+            rows.push(change_row(seq, entry.value(), trx.clock())?);
         }
         let stands = if page.descending { cursor.unwrap_or(newest) } else { after };
         let mut last_read = rows.last().map_or(stands, |row| row.seq);

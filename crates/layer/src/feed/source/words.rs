@@ -80,9 +80,8 @@ impl Source for Words {
 }
 
 mod tests {
-    use std::time::Duration;
-
     use flatbed_flatten::json::{Limits, parse};
+    use flatbed_testkit::soon;
 
     use super::*;
     use crate::feed::changes::{Changes, Followed};
@@ -132,7 +131,7 @@ mod tests {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), came).await.expect("in time")
+        soon(came).await
     }
 
     fn ids(rows: &[ChangeRow]) -> Vec<(&str, RowKind)> {
@@ -145,7 +144,7 @@ mod tests {
 
     #[tokio::test]
     async fn pages_have_its_documents_and_those_that_have_left() {
-        let (db, _directory) = crate::fenced::database().await;
+        let (db, _storage) = crate::fenced::database().await;
         let words = [OURS, "others'", GIVEN_AWAY];
         // More than a page with documents.
         for n in 0..250 {
@@ -182,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn followers_get_the_same_from_what_others_share() {
-        let (db, _directory) = crate::fenced::database().await;
+        let (db, _storage) = crate::fenced::database().await;
         put(&db, "a", OURS).await;
         let since = Since::after(db.update_seq().await.unwrap());
         // One sees neither documents nor that any are lost, the other is by the source and shows none.

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foundationdb::FdbResult;
 use futures_util::FutureExt;
@@ -96,7 +96,7 @@ async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
         if let Err(error) = look(&inner, &sender, &mut told, &mut watches).await {
             tracing::debug!(%error, "the watches of _db_updates are set again");
             watches = BucketWatches::default();
-            tokio::time::sleep(ERROR_PAUSE).await;
+            inner.clock.sleep(ERROR_PAUSE).await;
         }
         if inner.is_closing() {
             // Followers see it by themselves.
@@ -165,10 +165,10 @@ async fn look(
     let mut closing = inner.closing.subscribe();
     let newest = bounded(watches.arm(inner)).await?;
     if told.is_none_or(|(_, told)| told != newest) {
-        let started = Instant::now();
+        let started = inner.clock.now();
         tell(inner, sender, told).await?;
-        let rest = (started.elapsed() * REST_PER_LOOK).clamp(REST_MIN, REST_MAX);
-        tokio::time::sleep(rest).await;
+        let rest = (inner.clock.since(started) * REST_PER_LOOK).clamp(REST_MIN, REST_MAX);
+        inner.clock.sleep(rest).await;
         return Ok(());
     }
     tokio::select! {
@@ -176,7 +176,7 @@ async fn look(
             fired?;
             inner.metrics.watches_fired.add(1);
         }
-        () = tokio::time::sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+        () = inner.clock.sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
         () = sender.closed() => {}
         _ = closing.wait_for(|closing| *closing) => {}
     }

@@ -9,9 +9,8 @@ use prost::Message;
 
 use crate::error::Result;
 use crate::layer::Inner;
-use crate::metrics::Metrics;
+use crate::store::instruments::Instruments;
 use crate::store::keys::{KeyRange, RootKeys};
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::root::in_use;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
@@ -35,13 +34,13 @@ pub(crate) async fn sweep(inner: &Inner, kept_for: Duration) -> Result<u64> {
 /// be removed; `progress` is called after each transaction that removed some.
 pub(crate) async fn sweep_root(
     db: &Database,
-    metrics: &Arc<Metrics>,
+    metrics: &Arc<Instruments>,
     keys: &RootKeys,
     kept_for: Duration,
     epoch_of: &EpochOf<'_>,
     progress: &mut (dyn FnMut(u64) + Send),
 ) -> Result<u64> {
-    let older_than_ms = now_ms().saturating_sub(kept_for.as_millis() as u64);
+    let older_than_ms = metrics.clock().unix_ms().saturating_sub(kept_for.as_millis() as u64);
     let mut seen: HashSet<String> = HashSet::new();
     let (mut deletions, mut removed) = (0, 0);
     let mut epoch = None;

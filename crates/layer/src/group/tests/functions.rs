@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse, write};
+use flatbed_testkit::pass;
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
@@ -150,7 +151,7 @@ impl GroupFunctions for Loaded {
                 };
                 mapped.documents.push(views.into_iter().map(|rows| rows.map(emitted)).collect());
             }
-            tokio::time::sleep(self.state.pause).await;
+            pass(self.state.pause).await;
             tokio::task::yield_now().await;
             Ok(mapped)
         })

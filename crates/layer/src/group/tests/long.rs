@@ -2,11 +2,13 @@
 #![cfg(test)]
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+
+use flatbed_testkit::{soon, until_some};
 
 use super::{compare, mapped, put, rows, standing, violations};
 use crate::ViewUpdate;
 use crate::error::{Error, ViewFailure};
+use crate::group::steps::Standing;
 use crate::store::keys::RowKey;
 use crate::store::transaction::Transaction;
 
@@ -14,7 +16,7 @@ use crate::store::transaction::Transaction;
 /// there are.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_build_enters_long_keys_in_no_order() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..110 {
         let key = format!("{}{}{}", "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
         put(&db, &format!("d{n:04}"), Some(&format!(r#"{{"k":"{key}","n":{n}}}"#))).await;
@@ -23,8 +25,7 @@ async fn a_first_build_enters_long_keys_in_no_order() {
         }
     }
     put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k","reduce":"_count"}},"options":{"collation":"raw"}}"#)).await;
-    let found = tokio::time::timeout(Duration::from_secs(120), rows(&db, "_design/v", "v", ViewUpdate::True)).await;
-    assert_eq!(found.unwrap().unwrap().len(), 121);
+    assert_eq!(soon(rows(&db, "_design/v", "v", ViewUpdate::True)).await.unwrap().len(), 121);
     compare(&db, "_design/v", "v", "k").await;
     assert_eq!(violations(&db).await, Vec::<String>::new());
     let standing = standing(&db).await;
@@ -47,29 +48,25 @@ async fn a_first_build_enters_long_keys_in_no_order() {
 /// Where two builds after each other find no room, the group fails; and is there once it finds some.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_without_room_fails_after_two_builds() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     let lacks_room = |lacks: bool| db.inner.views.lacks_room.store(lacks, Ordering::Relaxed);
     lacks_room(true);
     for n in 0..3 {
         put(&db, &format!("d{n}"), Some(&format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200)))).await;
     }
     put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
-    let asked = || tokio::time::timeout(Duration::from_secs(60), rows(&db, "_design/v", "v", ViewUpdate::True));
-    match asked().await.unwrap() {
+    let asked = || soon(rows(&db, "_design/v", "v", ViewUpdate::True));
+    match asked().await {
         Err(Error::View(ViewFailure::Stuck(reason))) => assert!(reason.contains("built anew"), "{reason}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(db.inner.metrics.view_groups_built.get(), 0);
     lacks_room(false);
-    let built = async {
-        loop {
-            match asked().await.unwrap() {
-                Err(Error::View(ViewFailure::Stuck(_))) => tokio::time::sleep(Duration::from_millis(100)).await,
-                rows => return rows.unwrap(),
-            }
-        }
+    let built = async || match asked().await {
+        Err(Error::View(ViewFailure::Stuck(_))) => None,
+        rows => Some(rows.unwrap()),
     };
-    assert_eq!(tokio::time::timeout(Duration::from_secs(60), built).await.unwrap().len(), 3);
+    assert_eq!(until_some("it finds room", built).await.len(), 3);
     compare(&db, "_design/v", "v", "k").await;
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
@@ -77,26 +74,14 @@ async fn a_group_without_room_fails_after_two_builds() {
 /// What is shown of a build moves while documents with long keys are entered, which were counted when they were noted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_gets_on_with_long_keys() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..9 {
         put(&db, &format!("d{n}"), Some(&format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200)))).await;
     }
-    let seen = async {
-        let mut most = 0;
-        loop {
-            let done = db.inner.views.tasks().iter().map(|task| task.changes_done).max();
-            most = done.unwrap_or(0).max(most);
-            if most > 10 {
-                return most;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let asked = async {
-        put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
-        rows(&db, "_design/v", "v", ViewUpdate::True).await
-    };
-    let both = tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(seen, asked) });
-    let (_, rows) = both.await.unwrap();
-    assert_eq!(rows.unwrap().len(), 9);
+    put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
+    assert_eq!(soon(rows(&db, "_design/v", "v", ViewUpdate::True)).await.unwrap().len(), 9);
+    let Standing { instance, group, .. } = standing(&db).await;
+    let state = db.inner.views.group((instance.record.namespace, group.number));
+    let shown = state.most_shown.load(Ordering::Relaxed);
+    assert!(shown > 10, "{shown}");
 }

@@ -15,7 +15,7 @@ async fn reduced(reader: &Reader, view: &str) -> Result<usize, String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reduction_that_no_value_takes_fails_alone() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     let long = |n: usize| format!(r#"{{"k":1,"n":"{}"}}"#, "x".repeat(n));
     for n in 0..30 {
         put(&db, &format!("d{n:02}"), Some(&long(700 + n))).await;

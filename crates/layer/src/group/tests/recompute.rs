@@ -11,7 +11,7 @@ use crate::{Layer, ViewUpdate};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_compared_with_what_maps_emit_now() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..250 {
         let hidden = if n == 123 { r#","hidden":true"# } else { "" };
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}{hidden}}}"#, n % 7))).await;
@@ -48,7 +48,7 @@ async fn rows_are_compared_with_what_maps_emit_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn written_reduces_are_compared_with_what_they_say_now() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..250 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{n}}}"#))).await;
     }
@@ -64,7 +64,7 @@ async fn written_reduces_are_compared_with_what_they_say_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_group_does_not_have_yet_is_passed_over() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..20 {
         put(&db, &format!("d{n:03}"), Some(r#"{"n":1}"#)).await;
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_testkit::until;
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, violations};
@@ -17,7 +18,6 @@ use crate::handle::Database;
 use crate::index::definitions::write_record;
 use crate::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
 use crate::index::maintainers::Within;
-use crate::store::once::now_ms;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_updates::GroupId;
@@ -51,23 +51,17 @@ async fn followed(db: &Database, named_by: &str) -> (Vec<usize>, Option<ViewFail
     let id = transaction::write(&db.inner.db, &db.inner.metrics, &mut resign).await.unwrap();
     let state = db.inner.views.group(id);
     // Not while it is said to have failed for want of functions.
-    let until = tokio::time::Instant::now() + Duration::from_secs(20);
-    while state.failure().is_some() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("it may be tried again", async || state.failure().is_none()).await;
     ensure(db, id);
-    while state.is_running.load(Ordering::Acquire) {
-        assert!(tokio::time::Instant::now() < until, "its task does not end");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("its task has ended", async || !state.is_running.load(Ordering::Acquire)).await;
     db.exists().await.unwrap();
     let instance = db.inner.cached("db").unwrap();
-    (groups_of(&instance.record).map(|group| group.named_by.len()).collect(), state.failure())
+    (groups_of(&instance.record).map(|group| group.named_by.len()).collect(), state.last_failure())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_nothing_defines_is_named_anew_or_left() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     // Nobody follows it before.
     define(&db, "_design/v", &[("n", "n")]).await;
     db.inner.views.run_by(Arc::new(Texts::default()));
@@ -102,7 +96,7 @@ async fn are_named(db: &Database) -> Vec<(u64, bool)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..40 {
         put(&db, &format!("d{n:02}"), Some(&format!(r#"{{"n":{n}}}"#))).await;
     }
@@ -135,7 +129,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     assert_eq!((are_named(&db).await, metrics.view_groups_built.get()), (vec![(1, false), (2, true)], built));
 
     // What is left goes after a day.
-    let later = now_ms() + UNNAMED_KEPT_FOR_MS + 1;
+    let later = db.inner.clock.unix_ms() + UNNAMED_KEPT_FOR_MS + 1;
     assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), Attended::Through);
     assert_eq!(are_named(&db).await, [(2, true)]);
     let trx = Transaction::begin(fdb, metrics).unwrap();
@@ -158,7 +152,7 @@ impl Operation for NameFirst<'_> {
         let instance = inner.resolve_for_write(trx, &self.db.name).await?;
         let mut record = instance.record.clone();
         let signature = Signature::try_from(record.indexes[0].definition.as_slice()).unwrap();
-        name_group(&mut record, "_design/v", Some(&signature));
+        name_group(&mut record, "_design/v", Some(&signature), 1);
         write_record(&Within { inner, trx, instance: &instance }, record);
         Ok(())
     }
@@ -167,7 +161,7 @@ impl Operation for NameFirst<'_> {
 /// A database may have as many groups as there is room for, and each leaves one when signatures change.
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_that_are_left_make_room() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     put(&db, "d", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/v", &[("n", "n")]).await;
     compare(&db, "_design/v", "n", "n").await;
@@ -194,7 +188,7 @@ impl Operation for Fill<'_> {
         for number in 0..GROUPS_MAX as u16 - 1 {
             let mut signature = [7; 16];
             signature[..2].copy_from_slice(&number.to_be_bytes());
-            name_group(&mut record, &format!("_design/{number}"), Some(&signature));
+            name_group(&mut record, &format!("_design/{number}"), Some(&signature), 1);
         }
         record.indexes[0].definition = vec![9; 16];
         write_record(&Within { inner, trx, instance: &instance }, record);

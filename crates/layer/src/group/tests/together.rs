@@ -2,17 +2,19 @@
 #![cfg(test)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::ManualClock;
 use flatbed_jobs::Leases;
+use flatbed_testkit::{Faults, Storage, until};
 
 use super::functions::Texts;
-use super::torture::store;
 use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
 use crate::actor::Actor;
 use crate::at_once::Paced;
 use crate::background::{Background, BackgroundOptions};
 use crate::error::Result;
+use crate::fenced::{open, open_at};
 use crate::group::find::find;
 use crate::group::job::Job;
 use crate::group::leases::{Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, WriteRows, Wrote, new_token};
@@ -25,7 +27,7 @@ use crate::view::build::NODES;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::LoadedGroup;
-use crate::{CreateOptions, Layer, LayerOptions, ViewBounds, ViewUpdate};
+use crate::{Authority, CreateOptions, Layer, ViewBounds, ViewUpdate};
 
 /// Documents that each process maps before it stands still until all have: of more than one lease.
 const PART: u64 = 40;
@@ -37,14 +39,22 @@ struct Process {
     texts: Arc<Texts>,
 }
 
-async fn process(fdb: &Arc<foundationdb::Database>, root: &[u8]) -> Process {
-    let options = LayerOptions { root: root.to_vec(), ..LayerOptions::default() };
-    let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
+async fn process(storage: &Storage) -> Process {
+    process_of(open(storage, None).await)
+}
+
+fn process_of((layer, authority): (Layer, Authority)) -> Process {
     let texts = Arc::new(Texts::pausing(Duration::from_millis(4)));
     texts.stop_after(PART);
     layer.run_views_by(texts.clone());
     let db = layer.database("db", authority.for_job("test"));
     Process { layer, db, texts }
+}
+
+/// The database at a process that runs no functions.
+async fn database(storage: &Storage) -> Database {
+    let (layer, authority) = open(storage, None).await;
+    layer.database("db", authority.for_job("test"))
 }
 
 /// Documents, and a group that nobody has begun.
@@ -56,23 +66,18 @@ async fn fill(db: &Database, documents: usize) {
 }
 
 /// Builds with three processes, of which one may be killed in the middle.
-async fn build(faults: Option<u64>, is_killed: bool) {
-    let Some((fdb, root, _directory)) = store(faults) else { return };
+async fn build(storage: Storage, is_killed: bool) {
     let documents = 600;
-    let writer = {
-        let options = LayerOptions { root: root.clone(), ..LayerOptions::default() };
-        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
-        layer.database("db", authority.for_job("test"))
-    };
+    let writer = database(&storage).await;
     fill(&writer, documents).await;
     define(&writer, "_design/v", &[("n", "n|_stats"), ("id", "_id|written")]).await;
     let killed = {
-        let (fdb, root) = (fdb.clone(), root.clone());
+        let storage = storage.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let process = runtime.spawn(async move { process(&fdb, &root).await }).await.unwrap();
+        let process = runtime.spawn(async move { process(&storage).await }).await.unwrap();
         (runtime, process)
     };
-    let (one, two) = (process(&fdb, &root).await, process(&fdb, &root).await);
+    let (one, two) = (process(&storage).await, process(&storage).await);
     let ask = |process: &Process| {
         let reader = process.db.reader().clone();
         async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await }
@@ -84,11 +89,7 @@ async fn build(faults: Option<u64>, is_killed: bool) {
     });
     // Each has its part before it goes on: who takes leases at the same time as others may lose to them for long.
     let begun = async |process: &Process, documents: u64| {
-        let until = Instant::now() + Duration::from_secs(60);
-        while process.texts.mapped() < documents {
-            assert!(Instant::now() < until, "it does not begin");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("it has begun", async || process.texts.mapped() >= documents).await;
     };
     begun(&third, 1).await;
     let others = [tokio::spawn(ask(&one)), tokio::spawn(ask(&two))];
@@ -133,18 +134,19 @@ async fn leases_of(db: &Database) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_processes_build_together() {
-    build(None, false).await;
+    build(Storage::new(), false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_one_of_them_may_be_killed() {
-    build(None, true).await;
+    build(Storage::new(), true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_with_faults() {
     for seed in 0..2 {
-        build(Some(seed), seed == 1).await;
+        let Some(storage) = Storage::with(Faults::new(0.03, seed)) else { return };
+        build(storage, seed == 1).await;
     }
 }
 
@@ -187,13 +189,10 @@ async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
-    let (fdb, root, _directory) = store(None).unwrap();
-    let open = async || {
-        let options = LayerOptions { root: root.clone(), ..LayerOptions::default() };
-        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
-        layer.database("db", authority.for_job("test"))
-    };
-    let (one, two) = (open().await, open().await);
+    let (storage, manual) = (Storage::new(), ManualClock::new());
+    let one = database(&storage).await;
+    let (other, authority) = open_at(&storage, &manual).await;
+    let two = other.database("db", authority.for_job("test"));
     fill(&one, 50).await;
     define(&one, "_design/v", &[("n", "n")]).await;
     let (one, two) = (job(&one).await, job(&two).await);
@@ -222,7 +221,9 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(ends.1, Some(Ended::Lease)));
     // It is silent.
     assert!(taken(&two, &twos).await.unwrap().is_none());
-    tokio::time::sleep(Duration::from_millis(3_100)).await;
+    manual.advance(Duration::from_millis(2_900));
+    assert!(taken(&two, &twos).await.unwrap().is_none());
+    manual.advance(Duration::from_millis(200));
     let over = taken(&two, &twos).await.unwrap().expect("it is taken over");
     assert_eq!((&*over.from, &*over.built_until, over.documents), ("", "d0003", 5), "from where it was");
     for trx in [under_way.0, ends.0] {
@@ -253,10 +254,8 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
 /// with fewer rows than its limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_built_once_the_last_lease_has_ended() {
-    let Some((fdb, root, _directory)) = store(None) else { return };
-    let options = LayerOptions { root, ..LayerOptions::default() };
-    let (layer, authority) = Layer::open(fdb, options, None).await.unwrap();
-    let db = layer.database("db", authority.for_job("test"));
+    let storage = Storage::new();
+    let db = database(&storage).await;
     fill(&db, 100).await;
     define(&db, "_design/v", &[("n", "n")]).await;
     let (job, others) = (job(&db).await, Others::default());
@@ -280,9 +279,8 @@ async fn rows_are_built_once_the_last_lease_has_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_of_several_leases_has_all_rows() {
-    let Some((fdb, root, _directory)) = store(None) else { return };
-    let options = LayerOptions { root, ..LayerOptions::default() };
-    let (layer, authority) = Layer::open(fdb, options, None).await.unwrap();
+    let storage = Storage::new();
+    let (layer, authority) = open(&storage, None).await;
     layer.run_views_by(Arc::new(Texts::default()));
     let db = layer.database("db", authority.for_job("test"));
     fill(&db, 100).await;
@@ -291,26 +289,18 @@ async fn a_build_of_several_leases_has_all_rows() {
     assert_eq!((found.len(), violations(&db).await), (100, Vec::new()));
 }
 
-/// The slice's lease is that of a process that is gone, and lasts for 15 s yet.
+/// The slice's lease is that of a process that is gone, and lasts as long as the clock stands still.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_begins_takes_up_groups_at_once() {
-    let Some((fdb, root, _directory)) = store(None) else { return };
-    let writer = {
-        let options = LayerOptions { root: root.clone(), ..LayerOptions::default() };
-        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
-        layer.database("db", authority.for_job("test"))
-    };
+    let storage = Storage::new();
+    let writer = database(&storage).await;
     fill(&writer, 20).await;
     define(&writer, "_design/v", &[("n", "n")]).await;
     RootLeases(writer.inner.clone()).take(&slice_of("db").to_string(), &[9; 16], None).await.unwrap();
-    let one = process(&fdb, &root).await;
+    let one = process_of(open_at(&storage, &ManualClock::new()).await);
     let Actor::Server(actor) = &one.db.actor else { panic!("the tests' own") };
     let background = Background::new(&one.layer, actor.clone(), BackgroundOptions::default()).unwrap();
-    let began = Instant::now();
     background.start();
-    while one.layer.inner.metrics.view_groups_built.get() == 0 {
-        assert!(began.elapsed() < Duration::from_secs(12), "nobody looks at it");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the group is built", async || one.layer.inner.metrics.view_groups_built.get() > 0).await;
     background.stop().await;
 }

@@ -7,22 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use flatbed_testkit::{Faults, Random, Storage, pass};
+
 use super::functions::Texts;
 use super::{compare, define, put, rows, violations};
 use crate::handle::Database;
 use crate::{CreateOptions, Layer, LayerOptions, ViewUpdate};
-
-/// Numbers that a seed decides (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
 
 /// Each writer has documents of its own, so it knows what the last acknowledged write of each was.
 async fn write(db: Database, writer: u64, steps: u64) {
@@ -84,16 +74,16 @@ async fn redefine(db: Database, until: Arc<AtomicU64>) {
             db.view_cleanup().await.unwrap();
         }
         let _ = rows(&db, &design, "n", ViewUpdate::Lazy).await;
-        tokio::time::sleep(Duration::from_millis(random.below(60))).await;
+        pass(Duration::from_millis(random.below(60))).await;
     }
 }
 
 /// Torments a store with two servers.
-async fn torment(fdb: Arc<foundationdb::Database>, root: Vec<u8>, shards: Option<u32>, steps: u64) {
+async fn torment(storage: Storage, shards: Option<u32>, steps: u64) {
     let mut layers = Vec::new();
     for shard in 0..2 {
-        let options = LayerOptions { root: root.clone(), shard: Some(shard), ..LayerOptions::default() };
-        let (layer, authority) = Layer::open(fdb.clone(), options, None).await.unwrap();
+        let options = LayerOptions { root: storage.root.clone(), shard: Some(shard), ..LayerOptions::default() };
+        let (layer, authority) = Layer::open(storage.fdb.clone(), options, None).await.unwrap();
         layer.run_views_by(Arc::new(Texts::default()));
         layers.push((layer.database("db", authority.for_job("test")), layer));
     }
@@ -126,49 +116,20 @@ async fn torment(fdb: Arc<foundationdb::Database>, root: Vec<u8>, shards: Option
     layers.iter().for_each(|(_, layer)| layer.shutdown());
 }
 
-/// A store: where `FLATBED_CLUSTER_FILE` says, or the embedded engine; with faults only there.
-pub(super) fn store(faults: Option<u64>) -> Option<(Arc<foundationdb::Database>, Vec<u8>, Option<tempfile::TempDir>)> {
-    crate::fenced::network();
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
-    let root = format!("torture{}-{now}", std::process::id()).into_bytes();
-    let Some(seed) = faults else {
-        let (path, directory) = match std::env::var("FLATBED_CLUSTER_FILE") {
-            Ok(path) => (path, None),
-            Err(_) => {
-                let directory = tempfile::tempdir().unwrap();
-                let path = directory.path().join("embedded.cluster");
-                std::fs::write(&path, "embedded:test@data\n").unwrap();
-                (path.to_str().unwrap().to_owned(), Some(directory))
-            }
-        };
-        return Some((Arc::new(foundationdb::Database::from_path(&path).unwrap()), root, directory));
-    };
-    let engine = foundationdb_sys::backend::embedded()?;
-    let directory = tempfile::tempdir().unwrap();
-    let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify::new(0.03, seed));
-    let database = engine.open(directory.path(), options).unwrap();
-    // SAFETY: the pointer is a database of what answers, and nobody else destroys it.
-    let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-    Some((Arc::new(fdb), root, Some(directory)))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_query_misses_an_acknowledged_write() {
-    let Some((fdb, root, _directory)) = store(None) else { return };
-    torment(fdb, root, None, 60).await;
+    torment(Storage::new(), None, 60).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nor_in_a_database_with_shards() {
-    let Some((fdb, root, _directory)) = store(None) else { return };
-    torment(fdb, root, Some(3), 40).await;
+    torment(Storage::new(), Some(3), 40).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nor_with_faults() {
     for seed in 0..2 {
-        let Some((fdb, root, _directory)) = store(Some(seed)) else { return };
-        torment(fdb, root, None, 30).await;
+        let Some(storage) = Storage::with(Faults::new(0.03, seed)) else { return };
+        torment(storage, None, 30).await;
     }
 }

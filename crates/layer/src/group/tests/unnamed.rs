@@ -11,7 +11,7 @@ use crate::store::transaction::Transaction;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_has_named_for_a_day_goes_by_itself() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/goes", &[("n", "n|_count")]).await;
     define(&db, "_design/stays", &[("n", "_id")]).await;

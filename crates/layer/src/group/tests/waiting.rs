@@ -2,13 +2,16 @@
 #![cfg(test)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_testkit::{pass, soon, until, until_some};
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, rows};
 use crate::error::{Error, ViewFailure};
+use crate::fenced::open_at;
 use crate::handle::Reader;
 use crate::store::waits;
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
@@ -21,81 +24,77 @@ fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usi
 
 /// Until so many queries of a process wait.
 async fn until_waiting(layer: &Layer, queries: u64) {
-    let until = Instant::now() + Duration::from_secs(10);
-    while layer.inner.views.waiting() != queries {
-        assert!(Instant::now() < until, "{:?}", layer.view_waits());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("so many queries wait", async || layer.inner.views.waiting() == queries).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at_once() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, storage) = crate::fenced::layer().await;
     let follower = Arc::new(Texts::default());
     layer.run_views_by(follower.clone());
     let db = layer.database("db", authority.for_job("test"));
     define(&db, "_design/v", &[("n", "n|_sum"), ("id", "_id")]).await;
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     compare(&db, "_design/v", "n", "n").await;
-    let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
+    let manual = ManualClock::new();
+    let (other, others) = open_at(&storage, &manual).await;
     other.run_views_by(Arc::new(Texts::default()));
     let theirs = other.database("db", others.for_job("test"));
     compare(&theirs, "_design/v", "n", "n").await;
-    let mut took = Duration::MAX;
-    for _ in 0..5 {
-        // The follower stands still with a change that it maps.
-        follower.stop_after(follower.mapped());
-        put(&db, "b", Some(r#"{"n":2}"#)).await;
-        let queries: Vec<_> = (0..40).map(|at| ask(&theirs, if at % 4 == 0 { "id" } else { "n" })).collect();
-        until_waiting(&other, 40).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let before = other.inner.metrics.transactions.get();
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(1_500) {
-            // Nobody stops waiting in order to look.
-            assert_eq!(other.inner.views.waiting(), 40);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let looks = other.inner.metrics.transactions.get() - before;
-        let most = 10 * began.elapsed().as_millis() / 1_500;
-        assert!(u128::from(looks) <= most, "{looks} transactions in which nothing came");
-        let (waits, rest) = other.view_waits();
-        let waits: Vec<_> = waits.iter().map(|wait| (&*wait.database, &*wait.view, wait.waiting)).collect();
-        assert_eq!((waits.len(), rest), (2, 0), "{waits:?}");
-        assert!(waits.contains(&("db", "n", 30)) && waits.contains(&("db", "id", 10)), "{waits:?}");
-        let released = Instant::now();
-        follower.go_on();
-        for query in queries {
-            assert_eq!(query.await.unwrap().unwrap(), 2);
-        }
-        took = released.elapsed();
-        assert_eq!((other.inner.views.waiting(), other.view_waits().0), (0, Vec::new()));
-        if took < Duration::from_secs(1) {
-            break;
-        }
+    // The follower stands still with a change that it maps.
+    follower.stop_after(follower.mapped());
+    put(&db, "b", Some(r#"{"n":2}"#)).await;
+    let queries: Vec<_> = (0..40).map(|at| ask(&theirs, if at % 4 == 0 { "id" } else { "n" })).collect();
+    until_waiting(&other, 40).await;
+    // Each has two timers, and what looks for all of them has one.
+    until("all have looked", async || manual.waiting() > 80).await;
+    let before = other.inner.metrics.transactions.get();
+    // A slow look would come after 2 s, and take the group over.
+    for _ in 0..15 {
+        manual.advance(Duration::from_millis(100));
+        // Nobody stops waiting in order to look.
+        assert_eq!(other.inner.views.waiting(), 40);
+        pass(Duration::from_millis(20)).await;
     }
-    // Sooner than the next slow look, once of five times where others have the machine at the same time.
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    let looks = other.inner.metrics.transactions.get() - before;
+    assert!(looks <= 10, "{looks} transactions in which nothing came");
+    let (waits, rest) = other.view_waits();
+    let waits: Vec<_> = waits.iter().map(|wait| (&*wait.database, &*wait.view, wait.waiting)).collect();
+    assert_eq!((waits.len(), rest), (2, 0), "{waits:?}");
+    assert!(waits.contains(&("db", "n", 30)) && waits.contains(&("db", "id", 10)), "{waits:?}");
+    follower.go_on();
+    // A watch tells it, since the time of a slow look does not come. Looks are a few milliseconds apart.
+    let mut left = 20;
+    until("they are told", async || {
+        if left > 0 {
+            left -= 1;
+            manual.advance(Duration::from_millis(10));
+        }
+        other.inner.views.waiting() == 0
+    })
+    .await;
+    for query in queries {
+        assert_eq!(soon(query).await.unwrap().unwrap(), 2);
+    }
+    assert_eq!((other.inner.views.waiting(), other.view_waits().0), (0, Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_functions_that_have_no_time_gets_an_error_in_the_end() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     put(&db, "a", Some(r#"{"n":1,"busy":true}"#)).await;
     define(&db, "_design/v", &[("n", "busy:n")]).await;
-    let began = Instant::now();
     let failed = ask(&db, "n").await.unwrap().unwrap_err();
     assert!(matches!(failed, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{failed}");
-    assert!(began.elapsed() >= Duration::from_secs(1), "not the first time");
+    assert!(db.inner.metrics.view_update_failures.get() > 1, "not the first time");
     // It is tried again all the while.
     put(&db, "a", Some(r#"{"n":1}"#)).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    assert_eq!(ask(&db, "n").await.unwrap().unwrap(), 1);
+    assert_eq!(until_some("it is tried again", async || ask(&db, "n").await.unwrap().ok()).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/v", &[("n", "n")]).await;
     compare(&db, "_design/v", "n", "n").await;
@@ -120,7 +119,7 @@ async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_a_view_that_is_up_to_date_is_one_transaction_and_says_whether_it_is_another() {
-    let (db, _directory) = mapped().await;
+    let (db, _storage) = mapped().await;
     for n in 0..150 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{n}}}"#))).await;
     }

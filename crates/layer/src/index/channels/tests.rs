@@ -11,6 +11,7 @@ use std::sync::Arc;
 use flatbed_channels::{Given, Grantee, Routing};
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::RevId;
+use flatbed_testkit::{Random, Storage, until};
 use futures_util::future::BoxFuture;
 use prost::Message;
 
@@ -20,7 +21,7 @@ use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::error::Refusal;
 use crate::handle::Database;
 use crate::index::definitions::write_record;
-use crate::index::tests::random::{Random, with_faults};
+use crate::index::tests::random::with_faults;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::Layer;
 use crate::resync::ResyncAction;
@@ -114,13 +115,13 @@ pub(crate) async fn give_channels(db: &Database) {
 }
 
 /// A database that the server writes to, and the same for a user.
-async fn database(has_channels: bool) -> ([Database; 2], Option<tempfile::TempDir>) {
-    let (layer, authority, directory) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+async fn database(has_channels: bool) -> ([Database; 2], Storage) {
+    let (layer, authority, storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
     if has_channels {
         give_channels(&server).await;
     }
-    ([server, layer.database("db", crate::fenced::user("anna")).asked_by(Asker::All)], directory)
+    ([server, layer.database("db", crate::fenced::user("anna")).asked_by(Asker::All)], storage)
 }
 
 fn of_user(db: &Database) -> Database {
@@ -129,7 +130,8 @@ fn of_user(db: &Database) -> Database {
 
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
     let EditParts { deleted, body, .. } =
-        EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap()).unwrap();
+        EditParts::from_json(parse(body.as_bytes(), &Limits::default()).unwrap(), &flatbed_clock::Clock::system())
+            .unwrap();
     Edit { id: id.into(), parent, history: None, deleted, expiry: None, attachments: Vec::new(), body }
 }
 
@@ -186,7 +188,7 @@ async fn keys_of(db: &Database) -> Vec<String> {
 
 #[tokio::test]
 async fn entries_follow_the_winner() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     let first = put(&db, "d", None, r#"{"channels":["A","B"],"ends":9}"#).await;
     assert_eq!(keys_of(&db).await, ["A: d@1 [A,B]", "B: d@1 [A,B]", "A has d@1", "B has d@1", "d ends 9"]);
     let second = put(&db, "d", Some(&first), r#"{"channels":["B"],"ends":9}"#).await;
@@ -224,7 +226,7 @@ async fn entries_follow_the_winner() {
 
 #[tokio::test]
 async fn what_the_server_writes_is_in_no_channel_and_what_was_there_before_is_not_entered() {
-    let ([server, db], _directory) = database(false).await;
+    let ([server, db], _storage) = database(false).await;
     let old = put(&db, "old", None, r#"{"channels":"A"}"#).await;
     let other = put(&db, "other", None, r#"{"channels":"A"}"#).await;
     replicate(&db, "other", &["1-0"], r#"{"channels":"C"}"#).await;
@@ -245,7 +247,7 @@ async fn what_the_server_writes_is_in_no_channel_and_what_was_there_before_is_no
 
 #[tokio::test]
 async fn many_channels_stand_with_the_record_and_what_was_left_long_ago_is_forgotten() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     let body = |from: usize| {
         let names: Vec<_> = (from..from + 150).map(|n| format!("\"c{n:05}\"")).collect();
         format!(r#"{{"channels":[{}],"gives":"bob"}}"#, names.join(","))
@@ -278,7 +280,7 @@ async fn many_channels_stand_with_the_record_and_what_was_left_long_ago_is_forgo
 
 #[tokio::test]
 async fn a_bulk_whose_channels_take_much_goes_in_several_transactions() {
-    let ([_, db], _directory) = database(true).await;
+    let ([_, db], _storage) = database(true).await;
     let names = |n: usize| (0..190).map(|c| format!("\"{n:05}-{c:030}\"")).collect::<Vec<_>>().join(",");
     let texts: Vec<_> = (0..120).map(|n| (format!("d{n:03}"), format!(r#"{{"channels":[{}]}}"#, names(n)))).collect();
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
@@ -296,7 +298,7 @@ async fn a_bulk_whose_channels_take_much_goes_in_several_transactions() {
 
 #[tokio::test]
 async fn the_checker_finds_what_is_wrong() {
-    let ([_, db], _directory) = database(true).await;
+    let ([_, db], _storage) = database(true).await;
     let first = put(&db, "d", None, r#"{"channels":["A","B"],"ends":9}"#).await;
     put(&db, "d", Some(&first), r#"{"channels":["B"],"ends":9}"#).await;
     let instance = resolved(&db.inner, &db.name).await.unwrap();
@@ -355,7 +357,7 @@ async fn the_checker_finds_what_is_wrong() {
 /// What by-seq says of channels that a document left, for followers who look at nothing else.
 #[tokio::test]
 async fn the_checker_compares_what_by_seq_says_of_channels_that_were_left() {
-    let ([_, db], _directory) = database(true).await;
+    let ([_, db], _storage) = database(true).await;
     let first = put(&db, "twice", None, r#"{"channels":["A","B","C"]}"#).await;
     let second = put(&db, "twice", Some(&first), r#"{"channels":["B","C"]}"#).await;
     put(&db, "twice", Some(&second), r#"{"channels":["C"]}"#).await;
@@ -509,14 +511,15 @@ async fn writer(db: Database, seed: u64) {
 /// `late`: the database gets channels while it is written to.
 async fn torture(probability: f64, seed: u64, late: bool) {
     let judge: Arc<dyn Judge> = Arc::new(ByBody);
-    let Some(([one, other], _directory)) = with_faults(probability, seed, Some(judge)).await else { return };
+    let Some(([one, other], _storage)) = with_faults(probability, seed, Some(judge)).await else { return };
     if !late {
         give_channels(&one).await;
     }
     let writers: Vec<_> =
         (0..4).map(|n| tokio::spawn(writer([&one, &other][n % 2].clone(), seed * 100 + n as u64))).collect();
     if late {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let written = || [&one, &other].map(|db| db.inner.metrics.documents_written.get()).iter().sum::<u64>();
+        until("documents are written", async || written() > 20).await;
         give_channels(&other).await;
     }
     for writer in writers {
@@ -554,7 +557,7 @@ async fn resynced(db: &Database) {
 
 #[tokio::test]
 async fn a_new_function_comes_to_all_documents() {
-    let ([server, db], _directory) = database(false).await;
+    let ([server, db], _storage) = database(false).await;
     let first = put(&db, "a", None, r#"{"x":"X1","channels":"A"}"#).await;
     put(&db, "a", Some(&first), r#"{"x":"X2","y":"Y2","channels":"A"}"#).await;
     let gone = put(&db, "b", None, r#"{"x":"X1","y":"Y1"}"#).await;
@@ -617,7 +620,7 @@ async fn a_new_function_comes_to_all_documents() {
 #[tokio::test]
 async fn an_exclusive_resync_has_the_database_for_itself() {
     const ALONE: ResyncAction = ResyncAction::Start { is_exclusive: true };
-    let ([server, user], _directory) = database(false).await;
+    let ([server, user], _storage) = database(false).await;
     server.set_sync_function(None).await.unwrap();
     for n in 0..60 {
         put(&server, &format!("n{n:03}"), None, r#"{"x":"!","channels":"!"}"#).await;

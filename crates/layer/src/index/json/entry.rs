@@ -1,5 +1,6 @@
 //! Entries of json indexes: their values.
 
+use flatbed_clock::Clock;
 use flatbed_flatten::json::{self, Limits, Value, parse};
 
 use crate::error::{Error, Result};
@@ -55,8 +56,8 @@ fn split(value: &[u8]) -> (u64, &[u8]) {
 }
 
 /// Whether the document of an entry with this value has ended.
-pub(crate) fn says_over(value: &[u8]) -> bool {
-    is_over(split(value).0)
+pub(crate) fn says_over(value: &[u8], clock: &Clock) -> bool {
+    is_over(split(value).0, clock)
 }
 
 /// Whether two values say the same, but perhaps for the end, where one says none.
@@ -104,10 +105,10 @@ mod tests {
         for ends_at_ms in [0, 1, u64::MAX] {
             let entry = encode(&Value::Array(key.clone()), ends_at_ms);
             assert_eq!(decode(&entry).unwrap(), EntryValue::Key(key.clone()));
-            assert_eq!((is_in_document(&entry), says_over(&entry)), (false, ends_at_ms == 1));
+            assert_eq!((is_in_document(&entry), says_over(&entry, &Clock::system())), (false, ends_at_ms == 1));
             let entry = encode(&long, ends_at_ms);
             assert_eq!(decode(&entry).unwrap(), EntryValue::InDocument);
-            assert_eq!((is_in_document(&entry), says_over(&entry)), (true, ends_at_ms == 1));
+            assert_eq!((is_in_document(&entry), says_over(&entry, &Clock::system())), (true, ends_at_ms == 1));
         }
         for foreign in [&b""[..], b"\x00", b"\x00{}", b"\x01[]", b"\x02", b"\x02\0\0\0\0\0\0\0\x01"] {
             assert!(decode(foreign).is_err());

@@ -24,8 +24,8 @@ async fn program(db: &Database, collation: &'static str) -> Database {
 }
 
 /// An older program, with some documents and indexes that it has built, and a newer one.
-async fn two() -> (Database, Database, Option<tempfile::TempDir>) {
-    let (db, directory) = database().await;
+async fn two() -> (Database, Database, Storage) {
+    let (db, storage) = database().await;
     let (older, newer) = (program(&db, OLDER).await, program(&db, NEWER).await);
     for n in 0..25 {
         put(&older, &format!("d{n:02}"), None, &format!(r#"{{"name":"n{}","n":{n}}}"#, n % 7)).await.unwrap();
@@ -33,7 +33,7 @@ async fn two() -> (Database, Database, Option<tempfile::TempDir>) {
     put(&older, "_design/a", None, &design(&MAPS)).await.unwrap();
     build_all(&older).await;
     assert_exact(&older).await;
-    (older, newer, directory)
+    (older, newer, storage)
 }
 
 /// Numbers and states of the indexes, and the orders that the record names.
@@ -69,7 +69,7 @@ async fn found(db: &Database, indexes: &crate::JsonIndexes) -> Option<Vec<String
 
 #[tokio::test]
 async fn a_write_of_a_newer_program_builds_indexes_anew() {
-    let (older, newer, _directory) = two().await;
+    let (older, newer, _storage) = two().await;
     assert_eq!(states(&newer).await, (vec![(1, true), (2, true)], vec![OLDER.to_owned()]));
     // Neither finds anything wrong before.
     assert_clean(&older).await;
@@ -97,7 +97,7 @@ async fn a_write_of_a_newer_program_builds_indexes_anew() {
 
 #[tokio::test]
 async fn a_query_of_a_newer_program_does_not_read_an_older_index_and_has_it_built() {
-    let (older, newer, _directory) = two().await;
+    let (older, newer, _storage) = two().await;
     let wanted = found(&older, &older.json_indexes().await.unwrap()).await;
     assert_eq!(wanted.as_deref(), Some(&["d03", "d10", "d17", "d24"].map(str::to_owned)[..]));
     let indexes = newer.json_indexes().await.unwrap();
@@ -110,7 +110,7 @@ async fn a_query_of_a_newer_program_does_not_read_an_older_index_and_has_it_buil
     // To have looked at the database is enough for the rest.
     let background = background(&newer, Duration::from_secs(1));
     background.start();
-    until(async || states(&newer).await.0 == [(3, true), (4, true)]).await;
+    until("the indexes are built", async || states(&newer).await.0 == [(3, true), (4, true)]).await;
     background.stop().await;
     let late = found_or_gone(&newer, &indexes).await;
     assert!(matches!(late, Err(Error::Refused(Refusal::IndexGone))), "{late:?}");
@@ -129,7 +129,7 @@ async fn found_or_gone(db: &Database, indexes: &crate::JsonIndexes) -> Result<us
 
 #[tokio::test]
 async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed() {
-    let (older, newer, _directory) = two().await;
+    let (older, newer, _storage) = two().await;
     let inner = &*older.inner;
     let instance = resolved(inner, "db").await.unwrap();
     let edits = [edit("late", None, r#"{"name":"late","n":9}"#)];
@@ -167,7 +167,7 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
 /// Both write all the time, and the newer one comes in the middle.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_write_is_lost_from_an_index_in_a_rolling_update() {
-    let (older, newer, _directory) = two().await;
+    let (older, newer, _storage) = two().await;
     let background = background(&newer, Duration::from_secs(1));
     let writer = |db: Database, name: &'static str| async move {
         let mut written = 0;
@@ -185,7 +185,7 @@ async fn no_write_is_lost_from_an_index_in_a_rolling_update() {
     };
     let others = (0..2).map(|at| tokio::spawn(writer(older.clone(), ["x", "y"][at])));
     let others: Vec<_> = others.collect();
-    until(async || newer.get("x03", &GetOptions::default()).await.is_ok()).await;
+    until("it is written", async || newer.get("x03", &GetOptions::default()).await.is_ok()).await;
     background.start();
     let own = (0..2).map(|at| tokio::spawn(writer(newer.clone(), ["v", "w"][at])));
     for own in own.collect::<Vec<_>>() {
@@ -195,7 +195,7 @@ async fn no_write_is_lost_from_an_index_in_a_rolling_update() {
     for other in others {
         written += other.await.unwrap();
     }
-    until(async || states(&newer).await.0 == [(3, true), (4, true)]).await;
+    until("the indexes are built", async || states(&newer).await.0 == [(3, true), (4, true)]).await;
     background.stop().await;
     assert_eq!(ids_of(&newer, 3).await.len() + 1, written);
     assert_eq!(newer.info().await.unwrap().doc_count, written as u64);

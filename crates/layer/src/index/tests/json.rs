@@ -2,9 +2,10 @@
 #![cfg(test)]
 
 use flatbed_mango::{Index, compare};
+use flatbed_testkit::Random;
 
 use crate::index::json::definition::compiled;
-use crate::index::tests::random::{Random, with_faults, workers};
+use crate::index::tests::random::{with_faults, workers};
 use crate::index::tests::*;
 use crate::store::keys::{RowPlaces, Sorted};
 
@@ -54,7 +55,7 @@ pub(super) async fn assert_exact(db: &Database) {
 
 #[tokio::test]
 async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
-    let Some(([one, other], _directory)) = with_faults(0.0, 2, None).await else { return };
+    let Some(([one, other], _storage)) = with_faults(0.0, 2, None).await else { return };
     put(&other, "warm", None, r#"{"x":1}"#).await.unwrap();
     let rev = put(&one, "d", None, r#"{"name":"old","x":1}"#).await.unwrap();
     let gone = put(&one, "gone", None, r#"{"name":"gone","x":1}"#).await.unwrap();
@@ -75,7 +76,7 @@ async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
 /// Each clears long keys that take much of a transaction.
 #[tokio::test]
 async fn many_long_keys_that_go_are_taken_in_several_transactions() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let fields = [r#"{"fields":{"a":"asc"}}"#, r#"{"fields":{"b":"asc"}}"#, r#"{"fields":{"a":"asc","b":"asc"}}"#];
     put(&db, "_design/a", None, &design(&fields)).await.unwrap();
     build_all(&db).await;
@@ -93,7 +94,7 @@ async fn many_long_keys_that_go_are_taken_in_several_transactions() {
 /// Keys that come each between the last two: their labels' room says nothing of how many there are.
 #[tokio::test]
 async fn long_keys_in_the_worst_order_cost_few_reads() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     put(&db, "_design/a", None, &design(&[r#"{"fields":{"k":"asc"}}"#])).await.unwrap();
     build_all(&db).await;
     let text = |n: usize| format!(r#"{{"k":"{}{}{}"}}"#, "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
@@ -130,7 +131,7 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
 /// Documents that come each between the last two by their ids are entered in another order: their labels stay short.
 #[tokio::test]
 async fn long_keys_are_built_in_no_order() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let text = |n: usize| format!(r#"{{"k":"{}{}{}"}}"#, "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
     let texts: Vec<_> =
         (0..80).map(|n| (format!("d{n:04}"), if n % 5 == 4 { "{}".to_owned() } else { text(n) })).collect();
@@ -161,7 +162,7 @@ async fn long_keys_are_built_in_no_order() {
 /// A builder that finds no room for a long key has the index begun anew, with labels that have.
 #[tokio::test]
 async fn an_index_without_room_is_built_under_another_number() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let text = |n: u8| format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200));
     put(&db, "between", None, &text(2)).await.unwrap();
     put(&db, "_design/a", None, &design(&[r#"{"fields":{"k":"asc"}}"#])).await.unwrap();
@@ -265,7 +266,7 @@ async fn writer(db: Database, seed: u64) {
 }
 
 async fn torture(probability: f64, seed: u64) {
-    let Some(([one, other], _directory)) = with_faults(probability, seed, None).await else { return };
+    let Some(([one, other], _storage)) = with_faults(probability, seed, None).await else { return };
     put(&one, "_design/a", None, &design(&MAPS[..2])).await.unwrap();
     let (done, ended) = tokio::sync::watch::channel(false);
     let working: Vec<_> = [&one, &other]

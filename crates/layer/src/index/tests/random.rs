@@ -1,42 +1,23 @@
 //! Random work at two layers, while what builds indexes and compacts is killed again and again.
 #![cfg(test)]
 
+use flatbed_testkit::{Faults, Random, Storage, pass};
+
 use crate::index::tests::*;
 
-/// Two layers on one engine with faults. `None`: another library answers, which makes none.
+/// Two layers on one engine with faults. `None` on a cluster.
 pub(crate) async fn with_faults(
     probability: f64,
     seed: u64,
     judge: Option<Arc<dyn Judge>>,
-) -> Option<([Database; 2], tempfile::TempDir)> {
-    let Some(engine) = foundationdb_sys::backend::embedded() else {
-        println!("skipped: needs the embedded engine");
-        return None;
-    };
-    crate::fenced::network();
-    let directory = tempfile::tempdir().unwrap();
-    let mut options = fdb_embedded::OpenOptions::default();
-    options.buggify = Some(fdb_embedded::Buggify::new(probability, seed));
-    let database = engine.open(directory.path(), options).unwrap();
-    // SAFETY: the pointer is a database that nobody else destroys.
-    let fdb = unsafe { foundationdb::Database::new_from_pointer(database) };
-    let fdb = Arc::new(fdb);
-    let options = || LayerOptions { root: b"t".to_vec(), ..LayerOptions::default() };
-    let open = || Layer::open(Arc::clone(&fdb), options(), judge.clone());
-    let [one, other] = [open().await.unwrap(), open().await.unwrap()]
-        .map(|(layer, authority)| layer.database("db", authority.for_job("test")));
+) -> Option<([Database; 2], Storage)> {
+    let storage = Storage::with(Faults::new(probability, seed))?;
+    let open = || crate::fenced::open(&storage, judge.clone());
+    let [one, other] =
+        [open().await, open().await].map(|(layer, authority)| layer.database("db", authority.for_job("test")));
     let (leaves_only, shards) = (seed.is_multiple_of(2), (seed == 3).then_some(4));
     one.create(&CreateOptions { leaves_only, shards, ..CreateOptions::default() }).await.unwrap();
-    Some(([one, other], directory))
-}
-
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
+    Some(([one, other], storage))
 }
 
 /// Edits, conflicts, deletions, purges, compactions, and now and then another list of indexes.
@@ -90,12 +71,12 @@ pub(super) async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::
     while !*ended.borrow() {
         let background = background(&db, Duration::from_millis(100));
         background.start();
-        tokio::time::sleep(Duration::from_millis(random.below(200))).await;
+        pass(Duration::from_millis(random.below(200))).await;
     }
 }
 
 async fn torture(probability: f64, seed: u64) {
-    let Some(([one, other], _directory)) = with_faults(probability, seed, None).await else { return };
+    let Some(([one, other], _storage)) = with_faults(probability, seed, None).await else { return };
     let (done, ended) = tokio::sync::watch::channel(false);
     let working: Vec<_> = [&one, &other]
         .into_iter()
@@ -117,7 +98,7 @@ async fn torture(probability: f64, seed: u64) {
     db.compact().await.unwrap();
     let background = background(&db, Duration::from_millis(100));
     background.start();
-    until(async || !db.info().await.unwrap().is_compacting).await;
+    until("it is compacted", async || !db.info().await.unwrap().is_compacting).await;
     background.stop().await;
     assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     for index in indexes(&db).await {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use flatbed_channels::Kind as Principal;
 use flatbed_mango::Selector;
+use flatbed_testkit::{Random, pass, soon};
 
 use crate::asker::Asker;
 use crate::channels::{PrincipalWrite, SignsIn};
@@ -16,7 +17,7 @@ use crate::feed::row::{ChangeRow, RowKind};
 use crate::handle::Reader;
 use crate::index::channels::tests::{ByBody, give_channels};
 use crate::index::selector::definition::IndexName;
-use crate::index::tests::random::{Random, with_faults, workers};
+use crate::index::tests::random::{with_faults, workers};
 use crate::index::tests::*;
 use crate::store::seq::Seq;
 
@@ -235,13 +236,13 @@ async fn administrator(db: Database, seed: u64) {
             };
             settled(db.put_principal(&write).await);
         }
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        pass(Duration::from_millis(30)).await;
     }
 }
 
 async fn torture(probability: f64, seed: u64, has_channels: bool) {
     let judge: Option<Arc<dyn Judge>> = if has_channels { Some(Arc::new(ByBody)) } else { None };
-    let Some(([one, other], _directory)) = with_faults(probability, seed, judge).await else { return };
+    let Some(([one, other], _storage)) = with_faults(probability, seed, judge).await else { return };
     if has_channels {
         give_channels(&one).await;
     }
@@ -314,7 +315,7 @@ async fn users_of_channels_get_what_a_walk_gives_them() {
 /// Tombstones among the documents of before, with bodies and without.
 #[tokio::test]
 async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     fill(&db, 45).await;
     for n in (0..45).step_by(2) {
         let id = format!("d{n:04}");
@@ -367,12 +368,12 @@ async fn next(changes: &mut Changes) -> Result<(Vec<String>, bool)> {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), came).await.expect("in time")
+    soon(came).await
 }
 
 #[tokio::test]
 async fn followers_get_what_is_shared_until_the_index_is_another_one() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     put(&db, "old", None, r#"{"kind":"k2"}"#).await.unwrap();
     // Followed before there is an index: what is shared says nothing of it.
     let mut plain = db.changes(ChangesQuery::default());
@@ -434,7 +435,7 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
 /// What one transaction writes to an index goes with the index.
 #[tokio::test]
 async fn an_index_goes_in_a_transaction_that_writes_to_it() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let rev = put(&db, "_design/a", None, &design([3])).await.unwrap();
     build_all(&db).await;
     let deleted = r#"{"_deleted":true}"#;
@@ -448,7 +449,7 @@ async fn an_index_goes_in_a_transaction_that_writes_to_it() {
 /// What an index costs a write: a key that is cleared, and one that is written where it takes the document. Nothing is read.
 #[tokio::test]
 async fn writes_wait_no_more_than_without_an_index() {
-    let (db, _directory) = database().await;
+    let (db, _storage) = database().await;
     let rev = put(&db, "d", None, r#"{"kind":"k2"}"#).await.unwrap();
     // What is cached then is, too.
     let rev = put(&db, "d", Some(&rev), r#"{"kind":"k2","n":0}"#).await.unwrap();

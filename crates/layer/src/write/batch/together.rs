@@ -11,12 +11,13 @@
 //! than [`WAIT_MAX`].
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flatbed_revtree::DocumentId;
 use foundationdb::FdbError;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::document::edit::{Edit, Outcome};
 use crate::error::{Error, Refusal, Result};
@@ -183,7 +184,7 @@ async fn wait(
     let mut ticket = Ticket { inner, name, id, number, is_answered: false };
     begin_next(inner, name, false);
     let answered = loop {
-        match tokio::time::timeout(WAIT_MAX, &mut answer).await {
+        match inner.clock.timeout(WAIT_MAX, &mut answer).await {
             Ok(answered) => break answered,
             // Not there where its transaction is under way: it may yet come back to wait for the next one.
             Err(_) => {
@@ -215,14 +216,16 @@ struct Turn {
 
 impl Turn {
     fn new(inner: &Arc<Inner>, name: &Arc<str>, documents: Vec<Arc<str>>) -> Turn {
-        Turn { inner: Arc::clone(inner), name: Arc::clone(name), documents, began: Instant::now(), again: Vec::new() }
+        let (began, again) = (inner.clock.now(), Vec::new());
+        Turn { inner: Arc::clone(inner), name: Arc::clone(name), documents, began, again }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let again = std::mem::take(&mut self.again);
-        self.inner.lanes.end(&self.name, &self.documents, self.began.elapsed(), again);
+        let took = self.inner.clock.since(self.began);
+        self.inner.lanes.end(&self.name, &self.documents, took, again);
         begin_next(&self.inner, &self.name, true);
     }
 }
@@ -380,16 +383,23 @@ async fn write_group(mut turn: Turn, mut group: Group) {
 mod tests {
     use std::pin::pin;
 
+    use flatbed_clock::{Clock, ManualClock};
     use flatbed_flatten::json::{Limits, parse};
+    use flatbed_testkit::{Storage, soon, until, within};
     use futures_util::future::{BoxFuture, join, poll_immediate};
 
     use super::*;
-    use crate::fenced::{database, layer_judged_by};
-    use crate::{Document, GetOptions, Judge, Judgement, Rule, Verdict, Writing};
+    use crate::fenced::layer_with;
+    use crate::{Authority, Document, GetOptions, Judge, Judgement, Layer, LayerOptions, Rule, Verdict, Writing};
 
     fn edit(id: &str) -> Edit<'_> {
         let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
         Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
+    }
+
+    /// A layer whose lanes have room for four transactions, however long these take.
+    async fn narrow(clock: Clock, judge: Option<Arc<dyn Judge>>) -> (Layer, Authority, Storage) {
+        layer_with(LayerOptions { single_writes_at_once: Some(4), clock, ..LayerOptions::default() }, judge).await
     }
 
     /// Transactions of others, until the lane has room for none.
@@ -400,7 +410,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_panics_lets_each_of_its_writes_be_made_alone_and_once() {
-        let (db, _directory) = database().await;
+        let (layer, authority, _storage) = narrow(Clock::system(), None).await;
+        let db = layer.database("db", authority.for_job("test"));
         db.update(&edit("names")).await.unwrap();
         for is_committed in [false, true] {
             let others = fill(&db);
@@ -443,7 +454,8 @@ mod tests {
             // A page that is asked for again lets the first poll of a write end before the write waits in its lane.
             return;
         }
-        let (db, _directory) = database().await;
+        let (layer, authority, _storage) = narrow(Clock::system(), None).await;
+        let db = layer.database("db", authority.for_job("test"));
         let mut hot = db.update(&edit("hot")).await.unwrap().rev;
         let nobodys: flatbed_revtree::RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();
         for is_made in [false, true] {
@@ -478,22 +490,35 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_waits_for_ever() {
-        let (db, _directory) = database().await;
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = narrow(manual.clock(), None).await;
+        let db = layer.database("db", authority.for_job("test"));
         let others = fill(&db);
         assert!(others.len() > 1);
-        let started = Instant::now();
-        db.update(&edit("d")).await.unwrap();
-        assert!(started.elapsed() >= WAIT_MAX);
+        let one = edit("d");
+        let mut write = pin!(db.update(&one));
+        let waits = async || db.inner.lanes.count_waiting("db") == 1;
+        tokio::select! {
+            () = until("it waits", waits) => {}
+            written = &mut write => panic!("it did not wait: {written:?}"),
+        }
+        manual.advance(WAIT_MAX - Duration::from_millis(1));
+        assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "it waits on");
+        manual.advance(Duration::from_millis(1));
+        soon(write).await.unwrap();
         others.iter().for_each(|id| db.inner.lanes.end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new()));
         assert!(db.inner.lanes.next(&db.name, true).is_none());
-        let started = Instant::now();
+        // There is room again.
+        assert!(db.inner.lanes.enter(&db.name, &"e".into()));
+        db.inner.lanes.end(&db.name, &["e".into()], Duration::ZERO, Vec::new());
         db.update(&edit("e")).await.unwrap();
-        assert!(started.elapsed() < WAIT_MAX);
     }
 
     #[tokio::test]
     async fn nor_does_who_comes_back_to_wait() {
-        let (db, _directory) = database().await;
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = narrow(manual.clock(), None).await;
+        let db = layer.database("db", authority.for_job("test"));
         db.update(&edit("names")).await.unwrap();
         let others = fill(&db);
         let one = edit("one");
@@ -503,11 +528,13 @@ mod tests {
         let mut waiting = db.inner.lanes.next(&db.name, true).expect("it");
         let group = Group::new(std::mem::take(&mut waiting));
         // Its transaction takes longer than anybody waits, and does not come to it.
-        assert!(tokio::time::timeout(WAIT_MAX * 3 / 2, &mut write).await.is_err());
+        manual.advance(WAIT_MAX * 3 / 2);
+        assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "its transaction has it");
         let others = fill(&db);
         let (_, again) = group.answer(|_, _| None);
         db.inner.lanes.end(&db.name, &[Arc::from("one")], Duration::ZERO, again);
-        tokio::time::timeout(WAIT_MAX * 3, write).await.expect("it goes alone").unwrap();
+        manual.advance(WAIT_MAX);
+        soon(write).await.expect("it goes alone");
         db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
     }
 
@@ -534,7 +561,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_is_judged_by_what_holds_when_it_is_written() {
-        let (layer, authority, _directory) = layer_judged_by(Some(Arc::new(Closed))).await;
+        let (layer, authority, _storage) = narrow(Clock::system(), Some(Arc::new(Closed))).await;
         let server = layer.database("db", authority.for_job("test"));
         let body = parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
         server.update(&Edit { body, ..edit("_design/v") }).await.unwrap();
@@ -550,7 +577,7 @@ mod tests {
                 join(both, server.update(&three)).await
             }
         });
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        until("all three wait", async || server.inner.lanes.count_waiting("db") == 3).await;
         server.set_security(b"{}").await.unwrap();
         others.iter().for_each(|id| server.inner.lanes.end("db", std::slice::from_ref(id), Duration::ZERO, Vec::new()));
         begin_next(&server.inner, &server.name, true);

@@ -252,7 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_limit_that_is_lowered_in_the_middle_of_a_document_leaves_no_record_without_its_place() {
-        let (db, _directory) = database().await;
+        let (db, _storage) = database().await;
         let ids = ["d".to_owned()];
         write_line(&db, "d", 1..=150).await;
         compact_from(&db, &ids, None).await;

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use self::model::Model;
 use self::replica::{assert_equal, copy, everything};
 use self::work::Worker;
-use crate::support::{Layer, Random, Store, assert_clean, engine};
+use crate::support::{Layer, Random, Store, assert_clean};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{CreateOptions, Database, LayerOptions};
+use flatbed_testkit::{Faults, PATIENCE, number, until};
+use foundationdb_sys::backend::embedded;
 
 /// Clients at once.
 const WORKERS: u64 = 64;
@@ -63,14 +65,9 @@ impl Counts {
 }
 
 async fn quiet(layers: &[Layer], db: &Database) {
-    // A compaction shows only once it has begun, in a task of its own.
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        for layer in layers {
-            while layer.database(db.name()).info().await.expect("info").is_compacting {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }
+    for layer in layers {
+        let db = layer.database(db.name());
+        until("it is compacted", async || !db.info().await.expect("info").is_compacting).await;
     }
 }
 
@@ -182,20 +179,18 @@ impl Scenario {
 /// `FLATBED_TEST_SECONDS=N` goes on for so long; `FLATBED_TEST_FAULTS=PROBABILITY,SEED` begins elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_of_what_many_clients_wrote_are_equal() {
-    if engine().is_none() {
+    if embedded().is_none() {
         // Without faults there.
         let scenario = Scenario { seed: 1, probability: 0.0, operations: 6, servers: 2, single_writes_at_once: None };
         scenario.run(&Store::new()).await;
         return;
     }
-    let faults = std::env::var("FLATBED_TEST_FAULTS").ok();
-    let faults = faults.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
-    let seconds: Option<u64> = std::env::var("FLATBED_TEST_SECONDS").ok().map(|text| text.parse().expect("a number"));
+    let (given, seconds): (_, Option<u64>) = (Faults::given(), number("FLATBED_TEST_SECONDS"));
     let (began, mut done) = (Instant::now(), 0);
-    let first = faults.as_ref().map_or(1, |faults| faults.seed);
+    let first = given.map_or(1, |(_, seed)| seed);
     loop {
         let seed = first + done;
-        let probability = faults.as_ref().map_or([0.2, 0.03, 0.1][seed as usize % 3], |faults| faults.probability);
+        let probability = given.map_or([0.2, 0.03, 0.1][seed as usize % 3], |(probability, _)| probability);
         let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
         let Some(store) = Store::with_faults(probability, seed) else { return };
         let store = if seed.is_multiple_of(2) { store.sharded(4) } else { store };
@@ -212,20 +207,21 @@ async fn replicas_of_what_many_clients_wrote_are_equal() {
 /// `FLATBED_TEST_FAULTS`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_of_what_came_by_three_servers_on_what_is_like_a_cluster_are_equal() {
-    let faults = std::env::var("FLATBED_TEST_FAULTS").ok();
-    let faults = faults.map(|text| fdb_embedded::Buggify::parse(&text).expect("FLATBED_TEST_FAULTS=PROBABILITY,SEED"));
-    let seconds: Option<u64> = std::env::var("FLATBED_TEST_SECONDS").ok().map(|text| text.parse().expect("a number"));
-    let (began, mut counts, mut seed) = (Instant::now(), Counts::default(), faults.map_or(1, |faults| faults.seed));
+    let (given, seconds): (_, Option<u64>) = (Faults::given(), number("FLATBED_TEST_SECONDS"));
+    let (began, mut counts, mut seed) = (Instant::now(), Counts::default(), given.map_or(1, |(_, seed)| seed));
+    let length = Duration::from_secs(seconds.unwrap_or(0));
     // However slow the machine is: until what it is about has been met.
-    while seconds.is_some_and(|seconds| began.elapsed() < Duration::from_secs(seconds)) || !counts.are_all_met() {
-        let probability = faults.map_or(0.1, |faults| faults.probability);
+    while began.elapsed() < length || !counts.are_all_met() {
+        let probability = given.map_or(0.1, |(probability, _)| probability);
         let Some(store) = Store::as_a_cluster_with_faults(probability, seed) else { return };
         let operations = if seconds.is_some() { 10 + 10 * (seed % 4) } else { 6 };
         let single_writes_at_once = Some(1 + seed as usize % 3);
         let scenario = Scenario { seed, probability, operations, servers: 3, single_writes_at_once };
         counts.add(scenario.run(&store.sharded(4)).await);
         seed += 1;
-        assert!(began.elapsed() < Duration::from_secs(120 + seconds.unwrap_or(0)), "not met: {counts:?}");
+        if began.elapsed() > length + PATIENCE {
+            panic!("not met: {counts:?}");
+        }
     }
     println!("{counts:?}");
 }

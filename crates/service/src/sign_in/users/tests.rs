@@ -1,14 +1,19 @@
 use std::collections::BTreeSet;
 
 use base64::Engine;
+use flatbed_clock::ManualClock;
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::channels::{Kind, PrincipalWrite, PrincipalWritten};
 use flatbed_layer::{Authority, ChannelsOptions, CreateOptions, Layer, USERS};
+use flatbed_testkit::{soon, until, until_some, within};
 
 use super::*;
 use crate::accounts::tests::{hash_members, users, write_user};
 use crate::test_store::{Store, with_admin};
 use crate::{Administer, Own, Read, Service, Write};
+
+/// How old an answer may be.
+const SECOND: Duration = Duration::from_secs(1);
 
 fn basic(text: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text))
@@ -85,7 +90,8 @@ const WRONG: &str = "unauthorized: Name or password is incorrect.";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn users_sign_in_to_one_database() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let server = Server::new(&store).await;
     for name in ["one", "two"] {
         server.create(name).await;
@@ -100,7 +106,7 @@ async fn users_sign_in_to_one_database() {
     let found = server.ask("one", "anna:of-account").await.unwrap();
     assert!(matches!(found.rests_on(), RestsOn::Document { .. }));
     server.put("one", "anna", password("of-one", 1), false).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     let found = server.ask("one", "anna:of-one").await.unwrap();
     assert_eq!(user_of(&found), ("one", "anna", 2));
     let principal = found.principal();
@@ -111,7 +117,7 @@ async fn users_sign_in_to_one_database() {
     assert_eq!(server.ask("two", "anna:of-one").await.unwrap_err(), WRONG);
     // Of the same password it is somebody else there.
     server.put("two", "anna", password("of-one", 1), false).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(user_of(&server.ask("two", "anna:of-one").await.unwrap()), ("two", "anna", 1));
     // Another password holds at once, at another server too; of the one before nothing is left after a second.
     let other = Server::new(&store).await;
@@ -120,11 +126,11 @@ async fn users_sign_in_to_one_database() {
     assert_eq!(server.ask("one", "anna:of-one").await.unwrap_err(), WRONG);
     let accounts = server.service.accounts();
     let before = found;
-    assert!(accounts.stands(&before, Fresh::Since(Instant::now())).await.unwrap().is_none());
+    assert!(accounts.stands(&before, Fresh::Since(server.layer.clock().now())).await.unwrap().is_none());
     let now = server.ask("one", "anna:new").await.unwrap();
-    assert!(accounts.stands(&now, Fresh::Since(Instant::now())).await.unwrap().is_some());
+    assert!(accounts.stands(&now, Fresh::Since(server.layer.clock().now())).await.unwrap().is_some());
     other.put("one", "anna", None, true).await;
-    assert!(accounts.stands(&now, Fresh::Since(Instant::now())).await.unwrap().is_none());
+    assert!(accounts.stands(&now, Fresh::Since(server.layer.clock().now())).await.unwrap().is_none());
     assert_eq!(server.ask("one", "anna:new").await.unwrap_err(), WRONG);
     // A database without channels has no users; one that is not there is said to be none.
     server.database("plain").create(&CreateOptions::default()).await.unwrap();
@@ -137,7 +143,8 @@ async fn users_sign_in_to_one_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guest_is_let_in_by_an_administrator_alone() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let server = Server::new(&store).await;
     server.create("one").await;
     let nobody = async || {
@@ -146,7 +153,7 @@ async fn the_guest_is_let_in_by_an_administrator_alone() {
     };
     assert_eq!(nobody().await.unwrap_err(), "Login required");
     server.put("one", "", None, false).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(user_of(&nobody().await.unwrap()), ("one", "", 1));
     assert_eq!(
         server
@@ -158,13 +165,14 @@ async fn the_guest_is_let_in_by_an_administrator_alone() {
         None
     );
     server.put("one", "", None, true).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(nobody().await.unwrap_err(), "Login required");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_count_in_their_database_alone_until_something_ends_them() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let (server, other) = (Server::new(&store).await, Server::new(&store).await);
     for name in ["one", "two"] {
         server.create(name).await;
@@ -173,7 +181,7 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
     let day = Duration::from_secs(24 * 3_600);
     let begun = anna.begin_user_session("one", "anna", day).await.unwrap().unwrap();
-    assert!(begun.id.len() == 40 && begun.ends_at_ms > now_ms() + 86_000_000);
+    assert!(begun.id.len() == 40 && begun.ends_at_ms > server.layer.clock().unix_ms() + 86_000_000);
     for server in [&server, &other] {
         let found = server.bring("one", &begun.id).await.unwrap();
         assert_eq!((user_of(&found.standing), found.prolonged_until_ms), (("one", "anna", 1), None));
@@ -201,39 +209,29 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     assert!(other.bring("one", &by_admin.id).await.is_ok());
     let administration = admin.database("one", Administer).await.unwrap();
     assert!(administration.end_principal_sessions("anna").await.unwrap());
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(other.bring("one", &by_admin.id).await.unwrap_err(), "Session Invalid");
     // A user who is deleted, and made again.
     let again = admin.begin_user_session("one", "anna", day).await.unwrap().unwrap();
     server.database("one").delete_principal(Kind::User, "anna").await.unwrap();
     server.put("one", "anna", password("pw", 1), false).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert_eq!(server.bring("one", &again.id).await.unwrap_err(), "Session Invalid");
     // They end by themselves, and go on where they are used behind a tenth of their time.
-    let short = loop {
-        let short = admin.begin_user_session("one", "anna", Duration::from_secs(4)).await.unwrap().unwrap();
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
-        let found = other.bring("one", &short.id).await;
-        // Another one, where the machine was at something else until it was over.
-        if now_ms() >= short.ends_at_ms {
-            continue;
-        }
-        let prolonged = found.unwrap().prolonged_until_ms.unwrap();
-        assert!(prolonged > short.ends_at_ms);
-        tokio::time::sleep(Duration::from_millis(3_000)).await;
-        let found = server.bring("one", &short.id).await;
-        if now_ms() < prolonged {
-            assert!(found.is_ok());
-            break short;
-        }
-    };
-    tokio::time::sleep(Duration::from_millis(5_000)).await;
+    let short = admin.begin_user_session("one", "anna", 4 * SECOND).await.unwrap().unwrap();
+    manual.advance(2 * SECOND);
+    let prolonged = other.bring("one", &short.id).await.unwrap().prolonged_until_ms;
+    assert_eq!(prolonged, Some(short.ends_at_ms + 2_000));
+    manual.advance(3 * SECOND);
+    assert!(server.bring("one", &short.id).await.is_ok(), "behind its first end");
+    manual.advance(4 * SECOND);
     assert_eq!(server.bring("one", &short.id).await.unwrap_err(), "Session Invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_database_is_nobody_in_others() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let server = Server::new(&store).await;
     for name in ["one", "two"] {
         server.create(name).await;
@@ -257,8 +255,18 @@ async fn a_user_of_one_database_is_nobody_in_others() {
     server.database("one").delete().await.unwrap();
     server.create("one").await;
     server.put("one", "anna", password("pw", 1), false).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    manual.advance(SECOND);
     assert!(anna.database("one", Read).await.is_err());
+}
+
+/// Waits for a look, begun after this was called, at all that rights of those who follow rest on.
+async fn looked(server: &Server) {
+    let mut confirmed = server.service.accounts().confirmed();
+    // The one that ends next may have begun before.
+    for _ in 0..2 {
+        let before = *confirmed.borrow_and_update();
+        soon(confirmed.wait_for(|began| *began != before)).await.unwrap();
+    }
 }
 
 /// What goes on for long goes on whatever else changes, and ends within a second of what its reader signed in with.
@@ -271,12 +279,17 @@ async fn a_feed_ends_with_its_users_password() {
     let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
     assert!(anna.database("one", Read).await.is_ok());
     let mut watch = anna.rights_watch().at_once();
-    let mut goes_on = async |seconds| tokio::time::timeout(Duration::from_secs(seconds), watch.lost()).await;
-    assert!(goes_on(1).await.is_err());
+    let mut goes_on = async || {
+        tokio::select! {
+            lost = watch.lost() => panic!("{lost}"),
+            () = looked(&server) => {}
+        }
+    };
+    goes_on().await;
     server.database("one").set_security(br#"{"members":{"names":["other"],"roles":[]}}"#).await.unwrap();
-    assert!(goes_on(1).await.is_err());
+    goes_on().await;
     server.put("one", "anna", password("other", 2), false).await;
-    assert_eq!(goes_on(60).await.unwrap().kind.status(), 401);
+    assert_eq!(soon(watch.lost()).await.kind.status(), 401);
 }
 
 /// One look finds of all users of a process who go on for long which of them have changed.
@@ -309,36 +322,47 @@ async fn a_feed_ends_with_its_session_and_what_is_read_for_many_is_read_once() {
             })
             .sum::<u64>()
     };
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let (before, begun) = (transactions(), std::time::Instant::now());
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    // Two looks of the process each 600 ms: at all that rights rest on, and at users.
-    let read = transactions() - before;
-    assert!(u128::from(read) <= 2 * (begun.elapsed().as_millis() / 600 + 2), "{read}");
+    // Each look of the process is two: at all that rights rest on, and at users. Each of the followers would look as often.
+    until("one look is for all of them", async || {
+        let before = transactions();
+        looked(&server).await;
+        transactions() - before < watches.len() as u64
+    })
+    .await;
     assert!(watches.iter().all(|watch| !watch.is_finished()));
     server.service.end_user_session("one", &sessions[3].id).await.unwrap();
-    let lost = tokio::time::timeout(Duration::from_secs(60), &mut watches[3]).await.unwrap().unwrap();
+    let lost = soon(&mut watches[3]).await.unwrap();
     assert_eq!(lost.kind.status(), 401);
     server.put("one", "u5", password("pw", 1), true).await;
-    tokio::time::timeout(Duration::from_secs(60), &mut watches[5]).await.unwrap().unwrap();
+    soon(&mut watches[5]).await.unwrap();
     let over = |number: usize| [3, 5].contains(&number);
     assert!(watches.iter().enumerate().all(|(number, watch)| watch.is_finished() == over(number)));
 }
 
 #[tokio::test]
 async fn a_feed_ends_when_its_session_does() {
-    let store = Store::new().await;
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
     let server = Server::new(&store).await;
     server.create("one").await;
     server.put("one", "anna", password("pw", 1), false).await;
-    let lasts = Duration::from_secs(6);
-    let session = server.service.context(Standing::of_server()).begin_user_session("one", "anna", lasts).await;
-    let session = session.unwrap().unwrap();
+    let root = server.service.context(Standing::of_server());
+    let session = root.begin_user_session("one", "anna", 6 * SECOND).await.unwrap().unwrap();
     let anna = server.service.context(server.bring("one", &session.id).await.unwrap().standing);
     assert!(anna.database("one", Read).await.is_ok());
     let mut watch = anna.rights_watch().at_once();
-    assert!(tokio::time::timeout(Duration::from_millis(500), watch.lost()).await.is_err());
-    assert_eq!(tokio::time::timeout(Duration::from_secs(60), watch.lost()).await.unwrap().kind.status(), 401);
+    let now_ms = || server.layer.clock().unix_ms();
+    let mut lost = Box::pin(watch.lost());
+    let refused = until_some("the feed ends", async || {
+        let refused = within(Duration::from_millis(20), &mut lost).await;
+        if refused.is_none() {
+            manual.advance(SECOND / 2);
+        }
+        refused
+    })
+    .await;
+    assert_eq!(refused.kind.status(), 401);
+    assert!(now_ms() >= session.ends_at_ms);
 }
 
 /// Users of a database that is offline, and what they follow, are kept out; administrators are not.
@@ -359,7 +383,7 @@ async fn users_are_kept_out_of_what_is_offline() {
     assert!(tokio::time::timeout(Duration::from_millis(300), watch.lost()).await.is_err());
     server.database("one").set_offline(true).await.unwrap();
     assert_eq!(status().await, 503);
-    assert_eq!(tokio::time::timeout(Duration::from_secs(60), watch.lost()).await.unwrap().kind.status(), 503);
+    assert_eq!(soon(watch.lost()).await.kind.status(), 503);
     let root = server.service.context(Standing::of_server());
     assert!(root.database("one", Administer).await.is_ok());
     server.database("one").set_offline(false).await.unwrap();

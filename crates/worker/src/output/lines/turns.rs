@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
 
 use crate::failure::Failure;
@@ -25,6 +26,7 @@ pub struct Turns(Arc<Mutex<HashMap<PathBuf, Weak<Lock<()>>>>>);
 pub struct Turn {
     lock: Arc<Lock<()>>,
     wait_max: Duration,
+    clock: Clock,
 }
 
 impl Turns {
@@ -39,14 +41,14 @@ impl Turns {
             all.insert(path.to_owned(), Arc::downgrade(&lock));
             lock
         });
-        Turn { lock, wait_max: WAIT_MAX }
+        Turn { lock, ..Turn::default() }
     }
 }
 
 impl Default for Turn {
     /// At something that nobody else writes to.
     fn default() -> Turn {
-        Turn { lock: Arc::default(), wait_max: WAIT_MAX }
+        Turn { lock: Arc::default(), wait_max: WAIT_MAX, clock: Clock::default() }
     }
 }
 
@@ -57,12 +59,18 @@ impl Turn {
         Turn { wait_max, ..self }
     }
 
+    /// Takes the time from `clock` instead of the machine's.
+    #[must_use]
+    pub fn timed_by(self, clock: Clock) -> Turn {
+        Turn { clock, ..self }
+    }
+
     /// Waits for it.
     ///
     /// # Errors
     /// [`Refused`], for the target's state: another still writes.
     pub(super) async fn take(&self) -> Result<OwnedMutexGuard<()>, Refused> {
-        let taken = tokio::time::timeout(self.wait_max, self.lock.clone().lock_owned()).await;
+        let taken = self.clock.timeout(self.wait_max, self.lock.clone().lock_owned()).await;
         taken.map_err(|_| {
             Refused::failed(Failure::Storage, "what an earlier run, or another job, writes there takes long")
         })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_postgres::Error;
@@ -27,10 +28,10 @@ impl<'s, T> Sent<'s, T> {
     }
 
     /// Waits for the answer, as long as the server may take for it.
-    pub(super) async fn answer(self, time_max: Duration) -> Result<T, Fault> {
+    pub(super) async fn answer(self, clock: &Clock, time_max: Duration) -> Result<T, Fault> {
         match self {
             Sent::Answered(answer) => Ok(answer?),
-            Sent::UnderWay(work) => Session::in_time(time_max, work).await,
+            Sent::UnderWay(work) => Session::in_time(clock, time_max, work).await,
         }
     }
 }

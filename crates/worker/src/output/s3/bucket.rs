@@ -1,9 +1,10 @@
 //! A bucket of an S3-compatible store: objects are put and deleted, whole, and listed by what their keys begin with.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
+use flatbed_clock::Clock;
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -57,6 +58,11 @@ impl Bucket {
         Bucket { peer, prefix, signer, session_token, time_max }
     }
 
+    /// The clock that it takes the time from.
+    pub fn clock(&self) -> &Clock {
+        self.peer.clock()
+    }
+
     /// Stores an object in the place of what is there, with a digest if one is given.
     ///
     /// # Errors
@@ -106,7 +112,7 @@ impl Bucket {
     async fn call(&self, method: Method, said: Said<'_>, body: Bytes) -> Result<Answer, Refused> {
         let Said { mut path, query, kind, digest, bytes_max } = said;
         let whole = self.peer.url().path(&path);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = self.clock().unix_seconds();
         let body_hash = if body.len() > HASH_HERE_BYTES_MAX {
             let body = body.clone();
             let hashing = tokio::task::spawn_blocking(move || hash(&body)).await;

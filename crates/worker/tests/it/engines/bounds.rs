@@ -1,14 +1,13 @@
 //! What is read of a target at once.
 
-use std::time::{Duration, Instant};
-
+use flatbed_testkit::until_some;
 use flatbed_worker::connect::AnyTarget;
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
 use flatbed_worker::output::{Delivery, State, Target};
 use flatbed_worker::run::End;
 use serde_json::json;
 
-use super::{AT_LAST, Place};
+use super::Place;
 
 /// A batch reads the claims of its documents, and not all that the job has: what it costs does not grow with the tables.
 pub(super) async fn claims_are_read_by_their_documents(place: &mut Place<'_>) {
@@ -19,14 +18,8 @@ pub(super) async fn claims_are_read_by_their_documents(place: &mut Place<'_>) {
     assert_eq!(place.once(&job).await.1.delivered, 1_000);
     // The server counts when a session ends, or some time after.
     let read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'flatbed_rows' AND n_tup_ins = 1000";
-    let ends = Instant::now() + AT_LAST;
-    let read = loop {
-        match place.sql(read).first() {
-            Some(read) => break read.parse::<u64>().unwrap(),
-            None => assert!(Instant::now() < ends, "the server does not say what was read"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+    let look = async || place.sql(read).first().map(|read| read.parse::<u64>().unwrap());
+    let read = until_some("the server says what was read", look).await;
     assert!(read <= 1_000, "{read} claims were read");
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use flatbed_channels::{
     ALL, DocumentState, Entry, FeedRow, FeedScope, Left, Position, RowKind, Source as Of, Stamp, Want,
 };
+use flatbed_clock::Clock;
 use flatbed_revtree::RevId;
 use futures_util::future::{BoxFuture, try_join, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -22,7 +23,6 @@ use crate::read::all_docs::PAGE_ROWS_MAX;
 use crate::store::by_seq;
 use crate::store::keys::{BucketKeys, DocumentKeys, KeyRange};
 use crate::store::merge::Shares;
-use crate::store::once::now_ms;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, is_over, revision};
 use crate::store::seq::Seq;
@@ -178,6 +178,7 @@ fn begin_entries<'t>(
     let is_all = *want.source == Of::All;
     if is_all && index.is_none() {
         let (metrics, buckets) = (&inner.metrics, &instance.buckets);
+        let entry = |seq, value: &[u8]| entry(seq, value, trx.clock());
         let read = by_seq::begin(trx, metrics, buckets, &ranges, (limit, false), &Shares::default(), entry);
         return Box::pin(async move {
             let read = read.await?;
@@ -198,14 +199,14 @@ fn begin_entries<'t>(
             if is_all {
                 metrics.selector_index_rows.add(page.len() as u64);
                 for row in page.iter().take(limit) {
-                    rows.push(entry(keys.index_change_seq(row.key())?, row.value())?);
+                    rows.push(entry(keys.index_change_seq(row.key())?, row.value(), trx.clock())?);
                 }
                 continue;
             }
             metrics.channel_rows.add(page.len() as u64);
             for row in page.iter().take(limit) {
                 let mut entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
-                entry.deleted |= entry.ends_at_ms.is_some_and(is_over);
+                entry.deleted |= entry.ends_at_ms.is_some_and(|at| is_over(at, trx.clock()));
                 rows.push((Stamp(*keys.channel_entry_seq(row.key())?.stamp()), entry));
             }
         }
@@ -240,7 +241,7 @@ pub(super) async fn selected(
 }
 
 /// An entry of by-seq as one of all documents.
-fn entry(seq: Seq, value: &[u8]) -> Result<(Stamp, Entry)> {
+fn entry(seq: Seq, value: &[u8], clock: &Clock) -> Result<(Stamp, Entry)> {
     let entry = proto::SequenceEntry::decode(value)?;
     let rev = revision(entry.winner.as_ref())?.to_string();
     let channels = match entry.channels {
@@ -248,7 +249,7 @@ fn entry(seq: Seq, value: &[u8]) -> Result<(Stamp, Entry)> {
         Some(names) if names.are_elsewhere => None,
         Some(names) => Some(names.names),
     };
-    let (doc, deleted) = (entry.document_id, entry.deleted || is_over(entry.expires_at_ms));
+    let (doc, deleted) = (entry.document_id, entry.deleted || is_over(entry.expires_at_ms, clock));
     Ok((Stamp(*seq.stamp()), Entry { doc, rev, deleted, removed: false, channels, ends_at_ms: None }))
 }
 
@@ -348,7 +349,7 @@ async fn state(
     let left = begin_read(trx, instance.keys.left_of(&id));
     let stays = with_stays.then(|| begin_read(trx, instance.keys.stays_of(&id)));
     let Some(info) = info.await? else { return Ok((id, None)) };
-    let info = Info::decode(&info)?.read_at(now_ms());
+    let info = Info::decode(&info)?.read_at(trx.clock().unix_ms());
     let channels = channels_of(trx, &keys, &info).await?;
     let mut all = BTreeMap::new();
     if info.routed.left > 0 {

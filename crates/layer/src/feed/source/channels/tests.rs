@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_channels::{ALL, DocumentState, Entry, Given, Kind, Moves, Periods, Position, RowKind as Told, Stamp};
 use flatbed_revtree::RevId;
+use flatbed_testkit::{number, within};
 use foundationdb::Transaction as Raw;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -27,6 +29,9 @@ use crate::{CreateOptions, Database, Layer};
 
 const USER: &str = "alice";
 const ROLE: &str = "r";
+
+/// Less than the time after which feeds look again by themselves.
+const FOLLOWS_IN: Duration = Duration::from_secs(20);
 
 /// Something that happens.
 #[derive(Debug, Clone)]
@@ -367,9 +372,9 @@ impl Client {
 
 #[tokio::test]
 async fn who_reads_to_the_end_has_what_they_see() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let mut runner = TestRunner::deterministic();
-    let cases = std::env::var("FLATBED_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60);
+    let cases = number("FLATBED_TEST_CASES").unwrap_or(60);
     for case in 0..cases {
         let moments = prop::collection::vec(moment(), 0..60).new_tree(&mut runner).unwrap().current();
         let [revocations, leaves, shards] = any::<[bool; 3]>().new_tree(&mut runner).unwrap().current();
@@ -460,7 +465,7 @@ fn place_of(query: &ChangesQuery) -> Place {
 #[tokio::test]
 async fn very_many_channels_are_read_by_several_transactions() {
     const CHANNELS: usize = 40;
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let mut store = Store::new(&layer, layer.database("many", authority.for_job("test")), None).await;
     for n in 0..CHANNELS {
         store.happens(&Event::Own { channel: format!("c{n}"), has: true }).await;
@@ -521,7 +526,7 @@ async fn very_many_channels_are_read_by_several_transactions() {
 /// What follows in a page is of who was judged by the same: who has lost something meanwhile begins a page anew.
 #[tokio::test]
 async fn a_page_ends_where_its_reader_has_something_else() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let mut store = Store::new(&layer, layer.database("many", authority.for_job("test")), None).await;
     for n in 0..12 {
         store.happens(&Event::Own { channel: format!("c{n}"), has: true }).await;
@@ -541,7 +546,7 @@ async fn a_page_ends_where_its_reader_has_something_else() {
 /// Who has all sees all, but design documents; who is nobody is refused.
 #[tokio::test]
 async fn each_sees_what_is_theirs() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let db = layer.database("db2", authority.for_job("test"));
     let mut store = Store::new(&layer, db, None).await;
     let written = |doc: usize, channels: &[&str]| Event::Write {
@@ -583,10 +588,10 @@ async fn each_sees_what_is_theirs() {
 /// Who follows has what a reader of pages has, most of it from what all share.
 #[tokio::test]
 async fn followers_get_what_they_see() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let mut runner = TestRunner::deterministic();
     let (mut shared, mut pages) = (0, 0);
-    let cases = std::env::var("FLATBED_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(30);
+    let cases = number("FLATBED_TEST_CASES").unwrap_or(30);
     for case in 0..cases {
         let events = prop::collection::vec(event(), 40..60).new_tree(&mut runner).unwrap().current();
         let db = layer.database(&format!("f{case}"), authority.for_job("test"));
@@ -624,14 +629,14 @@ async fn followers_get_what_they_see() {
             store.happen(at_once).await;
             let seen = store.seen();
             while docs != seen {
-                let followed = tokio::time::timeout(std::time::Duration::from_secs(20), changes.follow()).await;
+                let followed = within(FOLLOWS_IN, changes.follow()).await;
                 let at = changes.last_seq();
                 let came: Vec<ChangeRow> = match followed {
-                    Ok(Followed::Rows(rows)) => {
+                    Some(Followed::Rows(rows)) => {
                         shared += rows.len();
                         rows.iter().map(|row| changes.shown(row)).collect()
                     }
-                    Ok(Followed::ReadOn) => {
+                    Some(Followed::ReadOn) => {
                         pages += 1;
                         all(&mut changes).await
                     }
@@ -654,7 +659,7 @@ async fn followers_get_what_they_see() {
 /// Who is kept out for a while hears then of what has happened meanwhile, whether they have read on or not.
 #[tokio::test]
 async fn who_is_let_in_again_misses_nothing() {
-    let (layer, authority, _directory) = crate::fenced::layer().await;
+    let (layer, authority, _storage) = crate::fenced::layer().await;
     let db = layer.database("out", authority.for_job("test"));
     let mut store = Store::new(&layer, db, None).await;
     let written =
@@ -670,8 +675,8 @@ async fn who_is_let_in_again_misses_nothing() {
     for doc in 1..4 {
         store.happens(&written(doc, if doc == 2 { "B" } else { "A" })).await;
         store.happens(&Event::Record { disabled: true }).await;
-        let follow = tokio::time::timeout(std::time::Duration::from_millis(300), follows.follow()).await;
-        assert!(matches!(follow, Ok(Followed::ReadOn) | Err(_)), "{follow:?}");
+        let follow = within(Duration::from_millis(300), follows.follow()).await;
+        assert!(matches!(follow, Some(Followed::ReadOn) | None), "{follow:?}");
         for feed in [&mut reads, &mut follows] {
             let refused = feed.next_page().await.map(|page| page.rows);
             assert!(matches!(refused, Err(crate::Error::Refused(Refusal::Forbidden(_)))), "{refused:?}");
@@ -681,9 +686,9 @@ async fn who_is_let_in_again_misses_nothing() {
     assert_eq!(ids(all(&mut reads).await), ["d1", "d3", "_user/alice"]);
     let mut rows = Vec::new();
     while rows.len() < 3 {
-        match tokio::time::timeout(std::time::Duration::from_secs(20), follows.follow()).await {
-            Ok(Followed::Rows(came)) => rows.extend(came.iter().map(|row| follows.shown(row))),
-            Ok(Followed::ReadOn) => rows.extend(all(&mut follows).await),
+        match within(FOLLOWS_IN, follows.follow()).await {
+            Some(Followed::Rows(came)) => rows.extend(came.iter().map(|row| follows.shown(row))),
+            Some(Followed::ReadOn) => rows.extend(all(&mut follows).await),
             other => panic!("{other:?} behind {rows:?}"),
         }
     }

@@ -37,7 +37,7 @@ async fn told(server: &Database, since: Since) -> (Vec<(String, bool)>, Since) {
 /// Who reads on behind the loss of a channel hears of all that they may have of it, wherever that has been since, and of nothing else.
 #[tokio::test]
 async fn who_lost_a_channel_hears_of_what_was_there() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     anna(&server, &["A", "C"]).await;
     let mut revs = BTreeMap::new();
     for id in ["back", "gone", "moved", "stays", "twice"] {
@@ -78,7 +78,7 @@ async fn who_lost_a_channel_hears_of_what_was_there() {
 /// The same of documents in more channels than their infos name: since when they are in one of them says no change of the others.
 #[tokio::test]
 async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     anna(&server, &["A", "C"]).await;
     let body = |from: usize, named: &[&str]| {
         let many: Vec<_> =
@@ -118,7 +118,7 @@ async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
 /// The same of all documents, which need be in no channel.
 #[tokio::test]
 async fn who_lost_all_hears_of_what_there_was() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     anna(&server, &["*"]).await;
     let [edited, entered] = ["edited", "entered"];
     let revs = [put(&db, edited, None, "{}").await, put(&db, entered, None, "{}").await];
@@ -138,7 +138,7 @@ async fn who_lost_all_hears_of_what_there_was() {
 /// revision since, and would keep its body in the place of what they are to forget.
 #[tokio::test]
 async fn the_revision_with_which_a_document_left_says_so() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     anna(&server, &["A"]).await;
     let first = put(&db, "d", None, r#"{"channels":"A"}"#).await;
     let gone = put(&db, "d", Some(&first), r#"{"channels":"B"}"#).await;

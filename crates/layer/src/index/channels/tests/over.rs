@@ -82,7 +82,7 @@ async fn open(reader: &Reader, revs: &OpenRevs) -> Shown {
 async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
     let mut random = Random(0x6f76_6572);
     for _ in 0..8 {
-        let ([server, db], _directory) = database(true).await;
+        let ([server, db], _storage) = database(true).await;
         let readers = readers(&server).await;
         // Each with its line, newest first, and whether it has ended.
         let mut revs: Vec<(Vec<String>, bool)> = Vec::new();
@@ -123,7 +123,7 @@ async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
 async fn what_has_left_before_the_end_has_left() {
     for last in [r#"{"channels":"C","ends":1}"#, r#"{"channels":"B","ends":1}"#, r#"{"channels":"B","_deleted":true}"#]
     {
-        let ([server, db], _directory) = database(true).await;
+        let ([server, db], _storage) = database(true).await;
         let [anna, _] = readers(&server).await;
         let [one, two, three] = [1, 2, 3].map(|n| format!("{n}-{n:032x}"));
         replicate(&db, "d", &[&one], r#"{"channels":"A"}"#).await;
@@ -143,7 +143,7 @@ async fn what_has_left_before_the_end_has_left() {
 #[tokio::test]
 async fn records_are_gone_through_once() {
     const REVISIONS: usize = 40;
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     let readers = readers(&server).await;
     let leaf = "1-00000000000000000000000000000001";
     replicate(&db, "d", &[leaf], r#"{"channels":"A"}"#).await;
@@ -175,7 +175,7 @@ async fn records_are_gone_through_once() {
 /// However large the records are that writers have made, a read of one revision is bounded: old ones are missing then, leaves never.
 #[tokio::test]
 async fn records_are_gone_through_no_further_than_there_is_room() {
-    let ([server, db], _directory) = database(true).await;
+    let ([server, db], _storage) = database(true).await;
     let readers = readers(&server).await;
     let leaf = "1-00000000000000000000000000000001";
     replicate(&db, "d", &[leaf], r#"{"channels":"A"}"#).await;
