@@ -1,5 +1,7 @@
 //! What no Rust file may be or have.
 
+use std::path::Path;
+
 /// Most lines of a file.
 pub const LINES_MAX: usize = 700;
 
@@ -30,6 +32,42 @@ pub fn broken(text: &str) -> Vec<String> {
     broken
 }
 
+/// Returns what makes a test depend on how fast the machine is, each as `line: what`. `path` says which part of a file is test
+/// code: all of it below `tests` and in files called `tests.rs` or `*_tests.rs`, otherwise what stands behind `#[cfg(test)]`.
+/// Tests wait with `flatbed_testkit`, the only crate whose sources may sleep.
+pub fn waits_by_time(path: &Path, text: &str) -> Vec<String> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_below = |directory: &str| path.components().any(|part| part.as_os_str() == directory);
+    if is_below("testkit") || is_below("examples") || is_below("bench") {
+        return Vec::new();
+    }
+    let mut is_test = is_below("tests") || name == "tests.rs" || name.ends_with("_tests.rs");
+    let mut broken = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        is_test |= line.trim_start().starts_with(concat!("#[cfg", "(test)]"));
+        if !is_test || line.trim_start().starts_with("//") {
+            continue;
+        }
+        let number = number + 1;
+        if calls_sleep(line) {
+            broken.push(format!("{number}: a test waits for an event (`flatbed_testkit::until`), or moves a clock"));
+        }
+        if line.contains("assert") && (line.contains(".elapsed()") || line.contains(concat!("Instant::", "now() <"))) {
+            broken.push(format!("{number}: an assertion on elapsed time fails on a slow machine"));
+        }
+    }
+    broken
+}
+
+/// Returns whether a line calls the function `sleep`. A method `sleep` is that of a clock.
+fn calls_sleep(line: &str) -> bool {
+    line.match_indices(concat!("sleep", "(")).any(|(at, _)| {
+        let before = line.get(..at).unwrap_or_default();
+        let is_other = |last: char| last.is_alphanumeric() || matches!(last, '_' | '.');
+        !before.ends_with(is_other) && !before.ends_with("fn ")
+    })
+}
+
 /// Whether a doc comment has an example that rustdoc compiles.
 pub fn has_example(text: &str) -> bool {
     const RUST: [&str; 6] = ["", "rust", "ignore", "should_panic", "no_run", "compile_fail"];
@@ -52,6 +90,28 @@ mod tests {
             has_example("    /// ```\n    /// f();\n    /// ```") && has_example("//! ```compile_fail,E0061\n//! ```")
         );
         assert!(!has_example("/// ```text\n/// a -> b\n/// ```") && !has_example("// ```\nlet fence = \"```\";"));
+    }
+
+    #[test]
+    fn tests_that_wait_by_time_are_found() {
+        let waits = |path: &str, line: &str| waits_by_time(Path::new(path), line).len();
+        let (sleep, short) = (concat!("tokio::time::sleep", "(ONE).await;"), concat!("sleep", "(ONE).await;"));
+        let elapsed = concat!("    assert!(begun.", "elapsed() < LIMIT);");
+        for line in [sleep, short, elapsed, concat!("assert!(Instant::", "now() < deadline);")] {
+            assert_eq!(waits("crates/couch/tests/it/feeds.rs", line), 1, "{line}");
+            assert_eq!(waits("crates/layer/src/group/tests.rs", line), 1, "{line}");
+            assert_eq!(
+                waits("crates/layer/src/lease.rs", &format!("#[cfg(test)]\nmod tests {{\n{line}\n}}")),
+                1,
+                "{line}"
+            );
+            assert_eq!(waits("crates/layer/src/lease.rs", line), 0, "{line}");
+            assert_eq!(waits("crates/testkit/src/waiting.rs", &format!("#[cfg(test)]\n{line}")), 0, "{line}");
+        }
+        let (comment, function) = (concat!("// It must not sleep", "(1)."), concat!("fn sleep", "(of: Duration) {"));
+        for line in [comment, function, "clock.sleep(ONE).await;", "has_sleep(1)"] {
+            assert_eq!(waits("crates/couch/tests/it/feeds.rs", line), 0, "{line}");
+        }
     }
 
     #[test]

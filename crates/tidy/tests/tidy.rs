@@ -58,6 +58,16 @@ fn sources_are_short_and_finished() {
 }
 
 #[test]
+fn tests_do_not_depend_on_how_fast_the_machine_is() {
+    let files = with_ending(&root().join("crates"), ".rs").unwrap();
+    let broken = files.iter().flat_map(|path| {
+        let broken = sources::waits_by_time(path.strip_prefix(root()).unwrap(), &read(path)).into_iter();
+        broken.map(|what| format!("{}:{what}", path.display()))
+    });
+    assert_none("tests", &broken.collect::<Vec<_>>());
+}
+
+#[test]
 fn examples_in_documentation_are_tested() {
     let mut broken = Vec::new();
     for of in crates::of_workspace(&root()).unwrap() {
