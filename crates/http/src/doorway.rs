@@ -442,6 +442,7 @@ mod tests {
 
     use super::*;
     use crate::outlet::Outlets;
+    use crate::reply::ROOM_MAX;
 
     struct World {
         doorway: Arc<Doorway>,
@@ -452,7 +453,7 @@ mod tests {
     fn world(limits: Limits) -> World {
         World {
             doorway: Doorway::new(20_000, Arc::default()),
-            outlets: Outlets::new(1 << 20, 1 << 10, Arc::default()),
+            outlets: Outlets::new(1 << 20, 1 << 10, ROOM_MAX, Arc::default()),
             limits,
         }
     }

@@ -72,6 +72,8 @@ pub(crate) struct Outlets {
     rows: Budget,
     /// The most that a page with documents takes while it is read.
     page_bytes_max: usize,
+    /// An answer that finds no room for so long is refused.
+    room_max: Duration,
     shares: Arc<Shares>,
     began: Instant,
     under_way: Mutex<Slab<Weak<Outlet>>>,
@@ -92,8 +94,13 @@ pub(crate) enum PageKind {
 }
 
 impl Outlets {
-    /// `bytes`: for all answers; `document_bytes_max`: the largest document.
-    pub(crate) fn new(bytes: usize, document_bytes_max: usize, traffic: Arc<Traffic>) -> Arc<Outlets> {
+    /// `bytes`: for all answers; `document_bytes_max`: the largest document; `room_max`: how long an answer waits for room.
+    pub(crate) fn new(
+        bytes: usize,
+        document_bytes_max: usize,
+        room_max: Duration,
+        traffic: Arc<Traffic>,
+    ) -> Arc<Outlets> {
         // The rows of a document, the text that they make, which may have twice the room that it needs, and what is read
         // ahead of it.
         let page_bytes_max = 3 * document_bytes_max + 4 * 1024 * 1024;
@@ -103,6 +110,7 @@ impl Outlets {
             documents: Budget::new(pages - pages / ROWS_PART),
             rows: Budget::new(pages / ROWS_PART),
             page_bytes_max,
+            room_max,
             shares: Arc::default(),
             began: Instant::now(),
             under_way: Mutex::default(),
@@ -354,6 +362,11 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
+    /// How long its answer waits for room.
+    pub(crate) fn room_max(&self) -> Duration {
+        self.connection.of.room_max
+    }
+
     /// It answers a user's request.
     pub(crate) fn is_of(&self, user: UnderWay) {
         // Who asks is said once.
@@ -603,10 +616,11 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::budget::PATIENCE;
+    use crate::reply::ROOM_MAX;
 
     /// One with room for a few megabytes.
     pub(crate) fn any() -> Arc<Outlet> {
-        Outlets::new(300_000_000, 8_000_000, Arc::default()).connect(true).begin().expect("it is the first")
+        Outlets::new(300_000_000, 8_000_000, ROOM_MAX, Arc::default()).connect(true).begin().expect("it is the first")
     }
 
     fn answer(outlets: &Arc<Outlets>, n: u8) -> Arc<Outlet> {
@@ -618,7 +632,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_address_leaves_room_for_others() {
         const MB: usize = 1_000_000;
-        let outlets = Outlets::new(300 * MB, 8 * MB, Arc::default());
+        let outlets = Outlets::new(300 * MB, 8 * MB, ROOM_MAX, Arc::default());
         let (of_one, of_other): (Vec<_>, _) = ((0..8).map(|_| answer(&outlets, 1)).collect(), answer(&outlets, 2));
         // 100 MB in all, and half of them for each.
         let mut held: Vec<_> = of_one.iter().filter_map(|answer| answer.try_room(9 * MB)).collect();
@@ -651,7 +665,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_page_more_is_read_where_there_is_room_at_once() {
         const MB: usize = 1_000_000;
-        let outlets = Outlets::new(90 * MB, 3 * MB, Arc::default());
+        let outlets = Outlets::new(90 * MB, 3 * MB, ROOM_MAX, Arc::default());
         // 45 MB for pages with documents, which take 13 MB while they are read; half of them for each address.
         let (one, other) = (answer(&outlets, 1), answer(&outlets, 2));
         let mut held = one.page_room(PageKind::Documents).await;
@@ -670,7 +684,7 @@ pub(crate) mod tests {
     #[test]
     fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
         const STALL_MAX_MS: u64 = 50_000;
-        let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024, Arc::default());
+        let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024, ROOM_MAX, Arc::default());
         Arc::get_mut(&mut outlets).expect("nobody else has it").began = Instant::now() - Duration::from_secs(100);
         let connection = outlets.connect(true);
         let answers: Vec<_> = (0..900).filter_map(|_| connection.begin()).collect();

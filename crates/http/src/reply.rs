@@ -31,7 +31,7 @@ const CHUNKS_WAITING_MAX: usize = 2;
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// An answer that finds no room for so long is refused.
-const ROOM_MAX: Duration = Duration::from_secs(30);
+pub(crate) const ROOM_MAX: Duration = Duration::from_secs(30);
 
 /// Where streams wait before they read a page.
 #[derive(Debug, Clone)]
@@ -84,7 +84,8 @@ impl Pages {
 /// # Errors
 /// 503.
 pub async fn first_room(pages: &Pages) -> Result<PagePermit, Refused> {
-    tokio::time::timeout(ROOM_MAX, pages.room()).await.map_err(|_| busy())
+    let most = pages.outlet.as_ref().map_or(ROOM_MAX, |outlet| outlet.room_max());
+    tokio::time::timeout(most, pages.room()).await.map_err(|_| busy())
 }
 
 fn busy() -> Refused {
@@ -557,7 +558,7 @@ impl Reply {
             }
             None => match outlet.try_room(bytes.len()) {
                 Some(room) => Ok(room),
-                None => tokio::time::timeout(ROOM_MAX, outlet.room(bytes.len())).await,
+                None => tokio::time::timeout(outlet.room_max(), outlet.room(bytes.len())).await,
             },
         };
         let room = room.map_err(|_| busy())?;

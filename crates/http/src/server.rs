@@ -26,7 +26,7 @@ use crate::peer::Peer;
 use crate::places::{Found, Places};
 use crate::proxied::Proxies;
 use crate::refused::Refused;
-use crate::reply::STALL_MAX;
+use crate::reply::{ROOM_MAX, STALL_MAX};
 use crate::surface::Surface;
 use crate::tracked::{self, ContinueTrace};
 use crate::turns::Turns;
@@ -62,6 +62,8 @@ pub struct ShellOptions {
     pub drain: Duration,
     /// A connection whose client takes nothing of what is sent for this long is closed.
     pub stall_max: Duration,
+    /// An answer that finds no room in memory for this long is refused.
+    pub room_max: Duration,
     /// How a request's trace is made part of one that began elsewhere, by whoever takes the spans with the target
     /// [`TRACE_TARGET`](crate::TRACE_TARGET).
     pub continue_trace: Option<ContinueTrace>,
@@ -81,6 +83,7 @@ impl Default for ShellOptions {
             proxies: Proxies::default(),
             drain: Duration::from_secs(10),
             stall_max: STALL_MAX,
+            room_max: ROOM_MAX,
             continue_trace: None,
         }
     }
@@ -133,7 +136,12 @@ impl<L: Label> Shell<L> {
             cors: RwLock::new(Arc::new(options.cors)),
             server_header: HeaderValue::from_str(&options.server).unwrap_or(HeaderValue::from_static("Flatbed")),
             memory: BodyMemory::new(options.body_memory_bytes, options.body_bytes_max),
-            outlets: Outlets::new(options.body_memory_bytes / 4 * 3, options.document_bytes_max, traffic.clone()),
+            outlets: Outlets::new(
+                options.body_memory_bytes / 4 * 3,
+                options.document_bytes_max,
+                options.room_max,
+                traffic.clone(),
+            ),
             requests: Requests::new(),
             admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
             followers: Followers::new(traffic.clone()),

@@ -16,7 +16,7 @@ use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
 use flatbed_service::{CheckOptions, Configuration, Functions, Service};
 pub use flatbed_testkit::soon;
-use flatbed_testkit::{Faults, Storage, engine, until, until_wanted};
+use flatbed_testkit::{Faults, PATIENCE, Storage, engine, until, until_wanted};
 use flatbed_worker::connect::Secrets;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -188,6 +188,8 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         unlimited: options.unlimited,
         proxies: options.proxies,
         stall_max: options.stall_max,
+        // A slow machine takes long to read what all wait for.
+        room_max: PATIENCE,
         ..ShellOptions::default()
     });
     let figures = dispatcher.clone();
