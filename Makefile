@@ -65,7 +65,7 @@ fuzz: need-rust ## parsers of what comes from outside, and whole requests, by pr
 	cargo test --package flatbed-couch --test it any_requests::
 
 # The tests that are long by choice. `make test` runs each for seconds, with a fixed seed.
-tortures := binary(/torture$$/) | binary(=crash) | test(/^(crash|(feeds|worker)_torture|torture|replicas|concurrent|lease)::/)
+tortures := binary(=tortures) | binary(=crash) | test(/^(crash|(feeds|worker)_torture|torture|replicas|concurrent|lease)::/)
 
 # Last comes the whole suite on an engine that cuts three pages of ten short.
 torture: need-rust ## what a release has to pass: tortures, kills and faults at length; SEED=7 SECONDS_OF_TORTURE=600 (an hour and more)

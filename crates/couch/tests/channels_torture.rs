@@ -10,12 +10,6 @@
 //!
 //! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
 //! same, and not what comes of it.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
-
-#[path = "it/support.rs"]
-#[allow(dead_code, reason = "the tests of `it` use the rest")]
-mod support;
-
 #[path = "channels_torture/ask.rs"]
 mod ask;
 #[path = "rights_torture/canary.rs"]
@@ -47,6 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::TURN;
+use crate::support::{self, ServerOptions, Store};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use canary::Canary;
@@ -59,7 +55,6 @@ use model::{DOCS, Model, ROLES, USERS, doc_id, ends, user_name};
 use mortal::Mortal;
 use ring::hmac;
 use serde_json::{Value, json};
-use support::{ServerOptions, Store};
 use timeline::Span;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -364,6 +359,7 @@ async fn prepare(world: &Arc<World>) {
 }
 
 async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: bool) {
+    let _alone = TURN.lock().await;
     let seed = seed(default_seed);
     let layer = store.layer().await;
     let secret = layer.sign_in_state().await.expect("read").0.secrets[0].bytes.clone();

@@ -1,27 +1,18 @@
 //! Complete servers in this process on one store under writers and followers: see `torture`. `FLATBED_TEST_SECONDS` says for
 //! how long.
-//!
-//! A program of its own: both ends of its connections are in this process, with others beside them more than the 1,024
-//! descriptors that a process often may have.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
-#[path = "it/support.rs"]
-#[allow(dead_code, reason = "the tests of `it` use the rest")]
-mod support;
+#[path = "torture/mod.rs"]
 mod torture;
 
-use crate::support::ServerOptions;
 use flatbed_layer::LayerOptions;
 use flatbed_layer::check::{check_database, check_namespaces};
 use flatbed_testkit::{Waiting, length, pass, until};
-use support::Store;
-use tokio::sync::Mutex;
+
+use crate::TURN;
+use crate::support::{ServerOptions, Store};
 use torture::{Plan, World, run};
 
 const SHARDED: Plan = Plan { created_with: "?shards=4", ..Plan::DEFAULT };
-
-/// One at a time, for the descriptors' sake.
-static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_nothing() {

@@ -3,12 +3,6 @@
 //!
 //! During it no query may miss what its writer was told was written; at the end all that indexes answer is computed once
 //! more from the documents. `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
-
-#[path = "it/support.rs"]
-#[allow(dead_code, reason = "the tests of `it` use the rest")]
-mod support;
-
 #[path = "queries_torture/killed.rs"]
 mod killed;
 #[path = "queries_torture/process.rs"]
@@ -19,13 +13,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::TURN;
+use crate::support::Store;
 use flatbed_client::{Connection, Url};
 use flatbed_layer::check::{check_database, check_namespaces};
 use flatbed_testkit::{PATIENCE, Random, RunningTime, Torture, Waiting, length, seed};
 use hyper::Method;
 use process::{Mortal, Process};
 use serde_json::{Value, json};
-use support::Store;
 
 const WRITERS: u64 = 16;
 
@@ -180,6 +175,7 @@ async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal, paus
 }
 
 async fn torture(store: Store, is_partitioned: bool) {
+    let _alone = TURN.lock().await;
     log();
     let store = Arc::new(store);
     let (seed, length) = (seed(1), length(3.0));

@@ -10,12 +10,6 @@
 //!
 //! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
 //! same, and not what comes of it.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
-
-#[path = "it/support.rs"]
-#[allow(dead_code, reason = "the tests of `it` use the rest")]
-mod support;
-
 #[path = "rights_torture/ask.rs"]
 mod ask;
 #[path = "rights_torture/canary.rs"]
@@ -43,6 +37,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::TURN;
+use crate::support::{self, ServerOptions, Store};
 use canary::Canary;
 use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
@@ -51,7 +47,6 @@ use model::{DATABASES, Model, Needs, Outcomes, When, database_name, parsed};
 use mortal::Mortal;
 use proof::{Keys, Proof, basic};
 use serde_json::Value;
-use support::{ServerOptions, Store};
 use timeline::Span;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -352,6 +347,7 @@ fn options() -> ServerOptions {
 }
 
 async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: bool) {
+    let _alone = TURN.lock().await;
     let seed = seed(default_seed);
     let layer = store.layer().await;
     let secret = layer.sign_in_state().await.expect("read").0.secrets[0].bytes.clone();

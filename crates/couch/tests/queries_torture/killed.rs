@@ -10,7 +10,7 @@ use flatbed_testkit::until;
 use futures_util::future::join_all;
 use hyper::Method;
 
-use crate::process::Mortal;
+use super::process::Mortal;
 use crate::support::Store;
 
 const KILLS: u64 = 20;
@@ -23,7 +23,8 @@ const WRITES_EACH: u64 = 10;
 /// As a runtime ends, what answers a client may be run once more when what works for it has gone already.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_dies_does_not_say_that_something_is_wrong_inside() {
-    crate::log();
+    let _alone = crate::TURN.lock().await;
+    super::log();
     let store = Arc::new(Store::new());
     let mut answers: BTreeMap<u16, (u64, String)> = BTreeMap::new();
     for kill in 0..KILLS {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
+use super::{World, canary, lock, options};
 use crate::support::{Running, Store};
-use crate::{World, canary, lock, options};
 
 /// For how long a server lives that dies.
 const LIVES: Duration = Duration::from_millis(2_500);
