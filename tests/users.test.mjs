@@ -105,7 +105,8 @@ test('nano with a cookie', { skip }, async () => {
 
 test('a session goes on while it is used, and ends', { skip }, async (t) => {
   const name = await server.database(['anna']);
-  await server.set('chttpd_auth/timeout', 4);
+  // So long that no machine stands still for it between two requests.
+  await server.set('chttpd_auth/timeout', 12);
   t.after(() => server.set('chttpd_auth/timeout', 600));
   const [couch, jar] = [nano(server.url), withJar()];
   await couch.auth('anna', 'anna!');
@@ -116,15 +117,15 @@ test('a session goes on while it is used, and ends', { skip }, async (t) => {
   const sync = here.sync(there, { live: true, heartbeat: 500 });
   const failed = failure(sync);
   // For longer than a session is without its cookie being renewed: with each answer, where it is time.
-  for (const began = Date.now(); Date.now() - began < 6_500;) {
+  for (const began = Date.now(); Date.now() - began < 18_500;) {
     await db.insert({});
-    await pause(400);
+    await pause(1_000);
   }
   const { doc_count: count } = await there.info();
   assert.ok(count >= 5 && jar.renewed() > 1, `${count} ${jar.renewed()}`);
   await until(async () => (await here.info()).doc_count === count);
   sync.cancel();
-  await pause(5_200);
+  await pause(13_500);
   await assert.rejects(db.list(), { statusCode: 401, reason: 'You are not authorized to access this db.' });
   await assert.rejects(there.allDocs(), { status: 401, name: 'unauthorized' });
   // A replication says so and gives up, also one that would try again.
