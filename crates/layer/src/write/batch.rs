@@ -242,7 +242,7 @@ pub(crate) struct Cut {
     /// Of bounded size each.
     pub(crate) batches: Vec<Vec<Item>>,
     /// Those that no transaction need look at.
-    refused: Placed<Refusal>,
+    pub(crate) refused: Placed<Refusal>,
 }
 
 /// Flattens the wanted edits and splits them into batches of bounded size.

@@ -3,6 +3,7 @@
 //! They go in the order of their seconds, in transactions of bounded size, several at once. What was written with another revision since is
 //! left alone: the tombstone names the one that has ended. It is in the channels that the document was in, and gives nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_flatten::json::Value;
@@ -11,16 +12,16 @@ use futures_util::future::try_join_all;
 
 use crate::document::edit::Edit;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::prepare::Preparations;
-use crate::instance::Instance;
+use crate::instance::{Instance, InstanceId};
 use crate::judge::ask::Judged;
 use crate::layer::Inner;
 use crate::store::keys::{ChannelPart, KeyRange};
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::write::batch::{Cut, Work, WriteBatch, instance_of, prepare};
+use crate::write::batch::{Cut, Item, Work, WriteBatch, prepare};
 
 /// Documents that are looked at at once: six reads each, here and as they are written, which others wait behind on a cluster
 /// whose server takes 50 µs for one.
@@ -39,31 +40,34 @@ struct Ended {
 
 /// Documents that end first.
 struct Page {
+    /// The database as the page was read: what is written is judged by its rules.
+    instance: Arc<Instance>,
     ended: Vec<Ended>,
-    /// Behind the last that was looked at, where there may be more; and how many that were.
+    /// Behind the last that was looked at, where there may be more.
     behind: Option<Vec<u8>>,
 }
 
 struct ReadEnded<'a> {
     inner: &'a Inner,
-    instance: &'a Instance,
-    begin: Option<&'a [u8]>,
+    name: &'a str,
+    /// Where to begin in this instance; another one is read from its beginning.
+    begin: Option<&'a (InstanceId, Vec<u8>)>,
     until_s: u64,
 }
 
 impl Operation for ReadEnded<'_> {
-    /// `None`: the database is another one now.
-    type Output = Option<Page>;
+    type Output = Page;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<Page>> {
-        let ReadEnded { inner, instance, begin, until_s } = *self;
-        let KeyRange { begin: first, end } = instance.keys.ends_until(until_s);
-        let range = KeyRange { begin: begin.map_or(first, <[u8]>::to_vec), end };
-        let rows = trx.range(&range, true).page(LOOKED_AT);
-        if inner.resolve(trx, &instance.name).await?.id() != instance.id() {
-            return Ok(None);
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
+        let ReadEnded { inner, name, begin, until_s } = *self;
+        let found = inner.resolve(trx, name).await?;
+        let instance = &*found;
+        if instance.channels() == 0 {
+            return Ok(Page { instance: found, ended: Vec::new(), behind: None });
         }
-        let rows = rows.await?;
+        let KeyRange { begin: first, end } = instance.keys.ends_until(until_s);
+        let begin = begin.filter(|(of, _)| *of == instance.id()).map_or(first, |(_, key)| key.clone());
+        let rows = trx.range(&KeyRange { begin, end }, true).page(LOOKED_AT).await?;
         let parts = rows.iter().map(|row| instance.keys.split_channels(row.key())).collect::<Result<Vec<_>>>();
         let behind = rows.rest.as_ref().map(|rest| rest.begin.clone());
         drop(rows);
@@ -83,7 +87,7 @@ impl Operation for ReadEnded<'_> {
             Ok(Some(Ended { id, winner: info.winner, verdict }))
         });
         let ended = try_join_all(reads).await?.into_iter().flatten().collect();
-        Ok(Some(Page { ended, behind }))
+        Ok(Page { instance: found, ended, behind })
     }
 }
 
@@ -91,29 +95,38 @@ impl Operation for ReadEnded<'_> {
 pub(crate) async fn expire(database: &Database, turn: Duration) -> Result<bool> {
     let inner = &*database.inner;
     let (until, until_s) = (inner.clock.now() + turn, inner.clock.unix_seconds());
-    let instance = instance_of(inner, &database.name).await?;
-    let mut begin: Option<Vec<u8>> = None;
+    let mut begin: Option<(InstanceId, Vec<u8>)> = None;
     loop {
-        if instance.channels() == 0 {
+        // What is cached may be from before a change of the rules or of the sync function: each page brings the database with it.
+        let mut read = ReadEnded { inner, name: &database.name, begin: begin.as_ref(), until_s };
+        let Page { instance, ended, behind } = transaction::read(&inner.db, &inner.metrics, &mut read).await?;
+        let parts = ended.chunks(ended.len().div_ceil(AT_ONCE).max(1));
+        let buried = try_join_all(parts.map(|part| bury(database, &instance, part))).await?;
+        // Where the rules have changed since, the same page is read again: what is left of it is found anew.
+        let is_left = buried.contains(&Buried::Changed);
+        if !is_left && behind.is_none() {
             return Ok(true);
         }
-        let mut read = ReadEnded { inner, instance: &instance, begin: begin.as_deref(), until_s };
-        let Some(Page { ended, behind }) = transaction::read(&inner.db, &inner.metrics, &mut read).await? else {
+        if inner.clock.now() >= until {
             return Ok(false);
-        };
-        let parts = ended.chunks(ended.len().div_ceil(AT_ONCE).max(1));
-        try_join_all(parts.map(|part| bury(database, &instance, part))).await?;
-        // What was not written is behind nobody's back: it is there when this is done the next time.
-        match behind {
-            Some(_) if inner.clock.now() >= until => return Ok(false),
-            Some(behind) => begin = Some(behind),
-            None => return Ok(true),
+        }
+        if let (false, Some(key)) = (is_left, behind) {
+            begin = Some((instance.id(), key));
         }
     }
 }
 
+/// The outcome of writing tombstones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Buried {
+    /// Each document has its tombstone, or another revision than the one that ended, or none can be made for it.
+    All,
+    /// Some were not written: the database is another one now, or is judged otherwise.
+    Changed,
+}
+
 /// Writes the tombstones of some documents, those that are as they were found.
-async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Result<()> {
+async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Result<Buried> {
     let inner = &*database.inner;
     let edit = |ended: &Ended| Edit {
         id: ended.id.clone().into(),
@@ -126,7 +139,13 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
     };
     let edits: Vec<Edit<'static>> = ended.iter().map(edit).collect();
     let wanted: Vec<usize> = (0..edits.len()).collect();
-    let Cut { batches, .. } = prepare(database, instance, &edits, &wanted).await?;
+    let Cut { batches, refused } = prepare(database, instance, &edits, &wanted).await?;
+    // A refusal holds whenever it is tried: it must not hold up the documents behind it.
+    let log = |at: usize, refusal: &Refusal| {
+        let (database, document) = (&*instance.name, ended.get(at).map_or("", |ended| ended.id.as_str()));
+        tracing::warn!(database, document, %refusal, "a document that has ended cannot be given a tombstone");
+    };
+    refused.iter().for_each(|(at, refusal)| log(*at, refusal));
     let work = Work::new(inner);
     for mut items in batches {
         for item in &mut items {
@@ -149,21 +168,27 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
                 preparations,
                 is_shared: false,
             };
-            // `None`: another function judges now, or the database is another one: the next time.
-            let outcomes = transaction::write(&inner.db, &inner.metrics, &mut write).await?.unwrap_or_default();
-            if outcomes.is_empty() {
-                return Ok(());
+            let Some(outcomes) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
+                return Ok(Buried::Changed);
+            };
+            let mut done = vec![false; items.len()];
+            for (place, outcome) in outcomes {
+                match outcome {
+                    Ok(_) => inner.metrics.documents_written.add(1),
+                    // It was written with another revision since.
+                    Err(Refusal::Conflict) => {}
+                    Err(refusal) => log(items.get(place).map_or(usize::MAX, Item::at), &refusal),
+                }
+                if let Some(done) = done.get_mut(place) {
+                    *done = true;
+                }
             }
-            let written = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).count();
-            inner.metrics.documents_written.add(written as u64);
-            let done: Vec<usize> = outcomes.iter().map(|(place, _)| *place).collect();
-            let mut place = 0;
-            items.retain(|_| {
-                let is_left = !done.contains(&place);
-                place += 1;
-                is_left
-            });
+            if !done.contains(&true) {
+                return Ok(Buried::Changed);
+            }
+            let mut done = done.into_iter();
+            items.retain(|_| done.next() != Some(true));
         }
     }
-    Ok(())
+    Ok(Buried::All)
 }

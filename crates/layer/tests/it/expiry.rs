@@ -78,3 +78,46 @@ async fn what_has_ended_becomes_tombstones_in_its_channels() {
     }
     assert_clean(&layer, &db).await;
 }
+
+/// Does what is due by now, and what becomes due within two minutes.
+async fn bury(layer: &Layer) {
+    let options = BackgroundOptions { ahead: Duration::from_secs(120), ..BackgroundOptions::default() };
+    layer.background(options).round().await.expect("a round");
+}
+
+#[tokio::test]
+async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
+    let store = Store::new();
+    let (layer, other) = (store.layer_alone().await, store.layer_alone().await);
+    let db = create(&layer).await;
+    let over: Vec<Edit<'_>> = (0..10).map(|at| ends(&format!("over{at}"), None, -5)).collect();
+    assert!(db.bulk_update(&over).await.expect("outcomes").iter().all(|outcome| outcome.is_ok()));
+    // The other one knows the database as it was before.
+    other.database("db").exists().await.expect("read");
+    layer.database("db").set_security(br#"{"members":{"roles":["a"]}}"#).await.expect("set");
+    bury(&other).await;
+    assert_eq!(db.info().await.expect("figures").doc_count, 0);
+    let rows = all_changes(&db).await;
+    assert!(rows.len() == 10 && rows.iter().all(|row| row.deleted));
+    let routing = db.routings(&["over0".to_owned()]).await.expect("read").remove(0).expect("a document");
+    assert_eq!((routing.verdict.channels, routing.verdict.expires_at_ms), (["A".to_owned()].into(), None));
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
+async fn what_has_ended_goes_where_another_server_has_given_the_database_channels() {
+    let store = Store::new();
+    let (layer, other) = (store.layer_alone().await, store.layer_alone().await);
+    layer.create_database("db", &CreateOptions::default()).await.expect("created");
+    other.database("db").exists().await.expect("read");
+    layer.database("db").set_sync_function(None).await.expect("channels");
+    // All documents, of which there is none, are where it puts them.
+    bury(&layer).await;
+    let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
+    let db = flatbed_layer::Layer::database(&layer, "db", user.through(std::sync::Arc::new(Open)));
+    let db = db.asked_by(Asker::All);
+    db.update(&ends("over", None, -5)).await.expect("written");
+    bury(&other).await;
+    assert_eq!(db.info().await.expect("figures").doc_count, 0);
+    assert_clean(&layer, &db).await;
+}
