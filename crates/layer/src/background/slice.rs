@@ -16,11 +16,12 @@ use crate::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, Entry};
 use crate::background::{BackgroundOptions, Worker, drawn};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::layer::Layer;
 use crate::store::due;
 use crate::store::keys::DueKey;
 use crate::store::waits;
+use crate::write::batch::resolved;
 
 /// Pieces of work that are under way at once in a slice: one that takes long does not hold up the others.
 const AT_ONCE: usize = 4;
@@ -225,13 +226,24 @@ async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration) 
     if !list::is_due(inner, &entry).await.unwrap_or(false) {
         return nothing;
     }
-    let next = match kinds::work(layer, actor, &entry, turn).await {
+    let done = kinds::work(layer, actor, &entry, turn).await;
+    after(layer, entry, done).await
+}
+
+/// Enters the outcome of a piece of work into the list of what is due.
+async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
+    let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
+    let next = match done {
         Ok(Outcome::Done) => None,
         Ok(Outcome::Due(next)) => Some((next, 0)),
         Ok(Outcome::Unfinished) => return Worked { got_on: true, left: Some(entry) },
         Ok(Outcome::Elsewhere) => return nothing,
-        // The database is gone, and what was due for it.
-        Err(Error::DatabaseNotFound) => None,
+        Err(Error::DatabaseNotFound) => match resolved(inner, &entry.key.name).await {
+            // The database is gone, and what was due for it.
+            Err(Error::DatabaseNotFound) => None,
+            // It was renewed, or created again, while the work went on: what is due is due for the one that is there.
+            _ => return nothing,
+        },
         // Or it is for a newer program to do.
         Err(Error::Renewing | Error::FeatureUnknown { .. } | Error::FormatTooNew { .. }) => return nothing,
         Err(error) => {
@@ -408,6 +420,25 @@ mod tests {
         background(&layer, &authority, options).round().await.unwrap();
         let due = compactions_due(&layer.inner).await;
         assert!(due.len() <= 2 && due.iter().all(|failures| *failures == 2), "{due:?}");
+    }
+
+    /// Work that met another instance of its database says that the database is not there.
+    #[tokio::test]
+    async fn what_is_due_stays_with_the_database_that_took_the_place_of_another() {
+        let (layer, authority, _storage) = layer().await;
+        let (db, inner) = (layer.database("db", authority.for_job("test")), &layer.inner);
+        db.compact().await.unwrap();
+        let entry = async || {
+            let found = list::look(inner, Duration::ZERO, 0).await.unwrap();
+            let mut entries = found.slices.into_values().flatten();
+            entries.find(|entry| entry.key.kind == Kind::Compaction as u64).expect("it is due")
+        };
+        let met = after(&layer, entry().await, Err(Error::DatabaseNotFound)).await;
+        assert!(!met.got_on && met.left.is_none());
+        assert_eq!(compactions_due(inner).await, vec![0]);
+        db.delete().await.unwrap();
+        assert!(after(&layer, entry().await, Err(Error::DatabaseNotFound)).await.got_on);
+        assert_eq!(compactions_due(inner).await, Vec::<u32>::new());
     }
 
     #[tokio::test]
