@@ -4,7 +4,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::instance::Instance;
+use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
 use crate::store::keys::changed_principal_at;
@@ -41,7 +41,7 @@ pub(crate) async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<S
 pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: Instant) -> Result<Swept> {
     let mut is_left = false;
     for of in [Of::Changes, Of::Sessions] {
-        let mut page = Page { inner, name, of, now_ms, behind: Vec::new() };
+        let mut page = Page { inner, name, of, now_ms, behind: None };
         loop {
             let found = match transaction::write(&inner.db, &inner.metrics, &mut page).await {
                 Err(Error::DatabaseNotFound) => return Ok(Swept::All),
@@ -52,7 +52,7 @@ pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: I
             if inner.clock.now() >= until {
                 return Ok(Swept::Unfinished);
             }
-            page.behind = behind;
+            page.behind = Some(behind);
         }
     }
     Ok(if is_left { Swept::Some } else { Swept::All })
@@ -69,14 +69,14 @@ struct Page<'a> {
     name: &'a str,
     of: Of,
     now_ms: u64,
-    /// The last row of the page before.
-    behind: Vec<u8>,
+    /// The last row of the page before, of this instance: the keys of another one lie elsewhere.
+    behind: Option<(InstanceId, Vec<u8>)>,
 }
 
 struct Found {
     is_left: bool,
-    /// The last row of the page; `None`: there are none behind it that go.
-    behind: Option<Vec<u8>>,
+    /// The last row of the page, and the instance that it is of; `None`: there are none behind it that go.
+    behind: Option<(InstanceId, Vec<u8>)>,
 }
 
 impl Operation for Page<'_> {
@@ -88,8 +88,10 @@ impl Operation for Page<'_> {
             Of::Changes => instance.keys.changed_principals_all(),
             Of::Sessions => instance.keys.gateway_sessions(),
         };
-        if !self.behind.is_empty() {
-            range.begin = [&self.behind[..], &[0]].concat();
+        if let Some((of, behind)) = &self.behind
+            && *of == instance.id()
+        {
+            range.begin = [&behind[..], &[0]].concat();
         }
         // A session that is prolonged meanwhile conflicts; who changes conflicts with nobody.
         let rows = trx.range(&range, self.of == Of::Changes).page(PAGE_ROWS).await?;
@@ -108,7 +110,39 @@ impl Operation for Page<'_> {
                 is_over = self.of == Of::Changes;
             }
         }
-        let behind = rows.last().filter(|_| !rows.is_all() && !is_over).map(|row| row.key().to_vec());
+        let behind = rows.last().filter(|_| !rows.is_all() && !is_over).map(|row| (instance.id(), row.key().to_vec()));
         Ok(Found { is_left, behind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CreateOptions;
+    use crate::fenced::layer;
+    use crate::write::batch::instance_of;
+
+    /// Between the namespaces of a database and of the one that took its name lie those of others.
+    #[tokio::test]
+    async fn a_page_of_another_instance_takes_nothing_from_databases_between() {
+        let (layer, authority, _storage) = layer().await;
+        let [db, between] = ["db", "between"].map(|name| layer.database(name, authority.for_job("test")));
+        let inner = &*layer.inner;
+        db.exists().await.unwrap();
+        let before = instance_of(inner, "db").await.unwrap();
+        between.create(&CreateOptions::default()).await.unwrap();
+        db.delete().await.unwrap();
+        db.create(&CreateOptions::default()).await.unwrap();
+        between.exists().await.unwrap();
+        let session = instance_of(inner, "between").await.unwrap().keys.gateway_sessions().begin;
+        let put = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        put.set(&session, &proto::GatewaySession { ends_at_ms: 1, ..Default::default() }.encode_to_vec());
+        put.commit().await.unwrap();
+        let behind = Some((before.id(), before.keys.gateway_sessions().begin));
+        let mut page = Page { inner, name: "db", of: Of::Sessions, now_ms: 2, behind };
+        let found = transaction::write(&inner.db, &inner.metrics, &mut page).await.unwrap();
+        assert!(!found.is_left && found.behind.is_none());
+        let look = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        assert!(look.get(&session, true).await.unwrap().is_some());
     }
 }
