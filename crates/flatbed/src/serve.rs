@@ -412,23 +412,34 @@ impl Stopped {
     }
 }
 
-/// SIGINT and SIGTERM.
+/// SIGINT and SIGTERM, which end the process, and SIGHUP, which does not.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
     /// From now on they end the process no longer by themselves.
     pub(crate) fn new() -> io::Result<Signals> {
-        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next one that ends the process. A SIGHUP is logged: certificates and keys are read again when their files
+    /// change, and settings over HTTP, so that there is nothing to load.
     pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                Some(()) = self.hangup.recv() => {
+                    tracing::info!("SIGHUP is ignored: certificates and keys are read again whenever their files change");
+                }
+            }
         }
     }
 }

@@ -180,6 +180,11 @@ async fn signals() {
     assert_eq!(Server::start(directory.path()).end("INT"), Some(0), "so does SIGINT");
 
     let server = Server::start(directory.path());
+    signal(server.pid(), "HUP");
+    assert_eq!(call(&mut server.connect().await, Method::GET, "/db", "").await.0, 200, "SIGHUP does not");
+    assert!(server.stop());
+
+    let server = Server::start(directory.path());
     let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
     request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{").unwrap();
     // It, and the one that asks.

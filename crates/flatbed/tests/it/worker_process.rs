@@ -241,6 +241,7 @@ async fn one_that_was_stopped_delivers_nothing_twice() {
     let job = until(&server, "/_worker/_api/jobs/h", |job| job["errors"][0]["error"].is_string()).await;
     assert!(!job.to_string().contains("hunter2"), "{job}");
     for worker in workers {
+        worker.signal("HUP");
         assert!(worker.end());
     }
     assert!(server.stop());
