@@ -10,6 +10,7 @@ use crate::document::staging;
 use crate::error::{Error, Result};
 use crate::feed::updates;
 use crate::layer::{Inner, Layer};
+use crate::store::once::removed_before;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
@@ -45,7 +46,7 @@ impl Layer {
     }
 }
 
-/// Removes marks that are older than any operation is tried for. Returns whether there were any.
+/// Removes marks that are older than any operation is tried for, and stores up to which time. Returns whether there were any.
 pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
     impl Operation for Sweep<'_> {
@@ -56,6 +57,10 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
                 return Ok(false);
             }
             epoch_for_write(trx, &self.0.keys).await?;
+            // Operations of processes whose clocks are behind by as much find no mark, and must not take that for none made.
+            let key = self.0.keys.marks_removed();
+            let before_ms = removed_before(trx.get(&key, false).await?.as_deref())?.max(self.1);
+            trx.set(&key, &before_ms.to_le_bytes());
             trx.clear_range(&range.begin, &range.end);
             Ok(true)
         }

@@ -1,6 +1,7 @@
 //! Operations whose commit took place and seemed not to, with somebody else's work in between.
 #![cfg(test)]
 
+use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_testkit::{Storage, until};
 
@@ -153,6 +154,33 @@ async fn a_local_document_is_written_once() {
     })
     .await;
     assert!(swept > 0 && !sweep().await);
+}
+
+/// Of two processes with clocks two hours apart one removes the mark of an operation that the other still tries.
+#[tokio::test]
+async fn an_operation_whose_mark_was_removed_too_early_is_not_made_again() {
+    let (manual, ahead) = (ManualClock::new(), ManualClock::new());
+    ahead.advance(2 * crate::sweeper::KEPT_FOR);
+    let (layer, authority, storage) = crate::fenced::layer_at(&manual).await;
+    let (elsewhere, _) = crate::fenced::open_at(&storage, &ahead).await;
+    let store = Store { layer, authority, _storage: storage };
+    let db = store.db();
+    let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
+    let ours = [LocalEdit::Put(document(b"\"a\":1"))];
+    let mut put = EditLocals::new(&db, &ours).unwrap();
+    store.attempt(&mut put, FIRST, true).await.unwrap();
+    db.put_local(&document(b"\"a\":2")).await.unwrap();
+    assert!(crate::sweeper::sweep_marks(&elsewhere.inner, crate::sweeper::KEPT_FOR).await.unwrap());
+    let again = store.attempt(&mut put, AFTER_UNKNOWN, false).await;
+    assert!(matches!(again, Err(Error::Storage(error)) if error.is_maybe_committed()));
+    assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
+    // One that began later by that clock has no such doubt.
+    manual.advance(2 * crate::sweeper::KEPT_FOR);
+    let mut put = EditLocals::new(&db, &ours).unwrap();
+    store.attempt(&mut put, FIRST, false).await.unwrap();
+    store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
+    assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
+    assert!(!crate::sweeper::sweep_marks(&elsewhere.inner, 3 * crate::sweeper::KEPT_FOR).await.unwrap());
 }
 
 #[tokio::test]

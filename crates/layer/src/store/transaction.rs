@@ -32,7 +32,7 @@ const COMMIT_MAX: Duration = Duration::from_secs(30);
 const TIMED_OUT: i32 = 1031;
 
 /// Commit may have happened (`commit_unknown_result`): see FoundationDB's error codes.
-const COMMIT_UNKNOWN_RESULT: i32 = 1021;
+pub(crate) const COMMIT_UNKNOWN_RESULT: i32 = 1021;
 pub(crate) const NOT_COMMITTED: i32 = 1020;
 const CLUSTER_VERSION_CHANGED: i32 = 1039;
 
@@ -112,6 +112,8 @@ async fn write_untraced<O: Operation>(
                     }
                 }
             }
+            // The operation cannot tell whether an earlier attempt was committed: a further one cannot either.
+            Err(Error::Storage(error)) if error.code() == COMMIT_UNKNOWN_RESULT => return Err(Error::Storage(error)),
             Err(Error::Storage(error)) => {
                 note(metrics, error);
                 (error, trx.on_error(error).await)
@@ -247,6 +249,27 @@ mod tests {
         let never = bounded_commit(std::future::pending::<()>()).await;
         assert!(matches!(never, Err(Error::Storage(error)) if error.is_maybe_committed()));
         assert!(bounded_commit(std::future::ready(7)).await.is_ok_and(|answer| answer == 7));
+    }
+
+    /// Does not know what became of an earlier attempt.
+    struct Unknown(u32);
+
+    impl Operation for Unknown {
+        type Output = ();
+
+        async fn attempt(&mut self, _: &Transaction, _: Attempt) -> Result<()> {
+            self.0 += 1;
+            Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT)))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_operation_that_cannot_tell_is_not_tried_again() {
+        let (database, _storage) = crate::fenced::database().await;
+        let (inner, mut unknown) = (&database.inner, Unknown(0));
+        let failed = write(&inner.db, &inner.metrics, &mut unknown).await;
+        assert!(matches!(failed, Err(Error::Storage(error)) if error.is_maybe_committed()));
+        assert_eq!(unknown.0, 1);
     }
 
     /// Finds a locked database, 8 s later each time.

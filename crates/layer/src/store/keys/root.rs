@@ -80,10 +80,15 @@ impl RootKeys {
         key
     }
 
+    /// The time before which marks have been removed, in milliseconds of Unix time: see [`crate::store::once`].
+    pub(crate) fn marks_removed(&self) -> Vec<u8> {
+        with_int(&self.prefix, MARKS)
+    }
+
     /// The marks of operations that began before a time.
     pub(crate) fn marks_until(&self, at_ms: u64) -> KeyRange {
-        let begin = with_int(&self.prefix, MARKS);
-        let mut end = begin.clone();
+        let begin = [&self.marks_removed()[..], &[0]].concat();
+        let mut end = self.marks_removed();
         put_int(&mut end, at_ms);
         KeyRange { begin, end }
     }
