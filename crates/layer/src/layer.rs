@@ -444,6 +444,7 @@ impl Inner {
         if *entered != epoch && !trx.is_pinned() {
             *entered = epoch;
             self.databases.clear();
+            self.views.enter_epoch();
         }
     }
 

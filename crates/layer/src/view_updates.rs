@@ -252,6 +252,13 @@ impl ViewUpdates {
         }
     }
 
+    /// The storage was renewed: read versions from before may be of another cluster. Queries that wait look again.
+    pub(crate) fn enter_epoch(&self) {
+        for group in lock(&self.groups).values() {
+            group.moved.send_modify(|known| *known = Moved { drained: 0, ended: known.ended + 1 });
+        }
+    }
+
     pub(crate) fn loaded(&self, namespace: u64, signature: &Signature) -> Option<Arc<LoadedGroup>> {
         lock(&self.loaded).get(&(namespace, *signature)).cloned()
     }
@@ -562,6 +569,21 @@ mod tests {
         assert_eq!((state.failure(), pause(&stuck)), (None, Some(30)));
         state.is_through();
         assert_eq!(pause(&stuck), Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_renewal_takes_the_versions_of_before_with_it() {
+        let (db, _storage) = crate::fenced::database().await;
+        let state = db.inner.views.group((1, 1));
+        // A version of a cluster that is older than the one that its state was restored into.
+        state.moved_to(i64::MAX);
+        let before = *state.moved.borrow();
+        crate::renew::renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+        db.exists().await.unwrap();
+        // Who waits looks again, and is told of what comes then.
+        assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
+        state.moved_to(7);
+        assert_eq!(state.moved.borrow().drained, 7);
     }
 
     #[test]
