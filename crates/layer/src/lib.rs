@@ -43,6 +43,7 @@ mod judge;
 mod lanes;
 mod layer;
 mod lease;
+mod line_pacer;
 mod many_names;
 mod metrics;
 mod read;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::at_once::AtOnce;
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
+use crate::line_pacer::LinePacer;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
@@ -115,6 +116,8 @@ pub(crate) struct GroupState {
     failed_in: Mutex<Option<Arc<str>>>,
     nudged: Mutex<Option<Instant>>,
     shown: Mutex<Shown>,
+    /// What is logged of its failures.
+    pub lines: LinePacer<LoggedFailure>,
     /// Documents that a transaction enters.
     pub entered: AtOnce,
     /// Documents of a range of a first build.
@@ -122,6 +125,17 @@ pub(crate) struct GroupState {
     /// The most documents that a task has shown as done.
     #[cfg(test)]
     pub most_shown: AtomicU64,
+}
+
+/// A failure of a group that is logged once a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LoggedFailure {
+    /// The map of this tree failed on a document.
+    Map(usize),
+    /// A document has too many rows, or too large ones.
+    Refused,
+    /// It cannot be built.
+    Unbuilt,
 }
 
 /// How far a group has come, as far as this process knows.
@@ -370,6 +384,7 @@ impl GroupState {
             failed_in: Mutex::default(),
             nudged: Mutex::default(),
             shown: Mutex::default(),
+            lines: LinePacer::new(clock),
             entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
             range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
             #[cfg(test)]

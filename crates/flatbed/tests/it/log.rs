@@ -121,6 +121,33 @@ async fn user_data_are_redacted() {
 }
 
 #[tokio::test]
+async fn a_map_that_fails_on_many_documents_is_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), None, &["--log-level", "info"]);
+    let mut connection = server.connect().await;
+    let documents: Vec<String> = (0..40).map(|at| format!(r#"{{"_id":"d{at}","n":{}}}"#, at % 2)).collect();
+    let documents = format!(r#"{{"docs":[{}]}}"#, documents.join(","));
+    let views = r#"{"views":{"a":{"map":"function (doc) { if (doc.n) throw new Error('no'); emit(doc._id, 1); }"},
+        "b":{"map":"function (doc) { if (!doc.n) throw new Error('no'); emit(doc._id, 2); }"}}}"#;
+    for (method, path, body) in [
+        (Method::PUT, "/db", ""),
+        (Method::POST, "/db/_bulk_docs", documents.as_str()),
+        (Method::PUT, "/db/_design/v", views),
+    ] {
+        assert_eq!(call(&mut connection, method, path, body).await.0, 201, "{path}");
+    }
+    for view in ["a", "b"] {
+        let (status, answer) = call(&mut connection, Method::GET, &format!("/db/_design/v/_view/{view}"), "").await;
+        assert_eq!((status, &answer["total_rows"]), (200, &20.into()), "{answer}");
+    }
+    assert!(server.stop());
+    let log = log(directory.path());
+    let failed: Vec<&str> = log.lines().filter(|line| line.contains("a map failed")).collect();
+    // Of each map.
+    assert_eq!(failed.len(), 2, "{failed:?}");
+}
+
+#[tokio::test]
 async fn lines_of_a_request_carry_its_id() {
     if !has_engine() {
         return;

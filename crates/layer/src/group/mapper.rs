@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::group::job::Job;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
+use crate::view_updates::LoggedFailure;
 
 /// Documents after each other on which functions may break a bound: then they are broken, and not the documents. One of time
 /// counts as three, as it has kept a processor busy for all of it.
@@ -29,7 +30,7 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 }
 
 /// Maps documents; each comes out, in order. One on which a function throws has no rows in that view, and one that breaks a
-/// bound of its functions has none in any: that is logged, and counted. Each such document costs a processor seconds, so
+/// bound of its functions has none in any: that is counted, and logged once a minute for each view. Each such document costs a processor seconds, so
 /// some after each other end the mapping.
 ///
 /// # Errors
@@ -109,20 +110,25 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
 
 fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     job.reader.inner.metrics.view_documents_failed.add(1);
+    // A map that fails on one document fails on many.
+    let Some(left_out) = job.state.lines.line(LoggedFailure::Map(tree)) else { return };
     let view = job.definition().trees.get(tree).map(|tree| tree.view.as_str()).unwrap_or_default();
     let database = &*job.reader.name;
-    tracing::info!(database, design_document = job.design, view, document = id, %failure, "a map failed on a document");
+    let design_document = &*job.design;
+    tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
 }
 
 fn prepared(job: &Job, emitted: Emitted) -> PreparedDocument {
     let prepared = prepare(&job.storage, emitted);
     if prepared.is_refused() {
         job.reader.inner.metrics.view_documents_refused.add(1);
+        let Some(left_out) = job.state.lines.line(LoggedFailure::Refused) else { return prepared };
         let (database, document) = (&*job.reader.name, prepared.id());
         tracing::warn!(
             database,
             design_document = job.design,
             document,
+            left_out,
             "a document has too many rows, or too large ones, and is in no view"
         );
     }

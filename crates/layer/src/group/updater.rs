@@ -15,7 +15,7 @@ use crate::index::groups::groups_of;
 use crate::store::proto::ViewProgress;
 use crate::view::build::{FOLLOWED, NODES, ROWS};
 use crate::view_functions::FunctionFailure;
-use crate::view_updates::{GroupId, GroupState};
+use crate::view_updates::{GroupId, GroupState, LoggedFailure};
 
 /// Before design documents that are just being changed are looked at again, each time twice as long, and how often.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
@@ -124,7 +124,10 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
             Some(PAUSE_BUSY_MAX)
         }
         Error::View(failure) => {
-            tracing::info!(database, group, %failure, "a group of views cannot be built");
+            // Each query tries anew, a second after the last try.
+            if let Some(left_out) = state.lines.line(LoggedFailure::Unbuilt) {
+                tracing::info!(database, group, %failure, left_out, "a group of views cannot be built");
+            }
             state.give_up(database, failure);
             None
         }

@@ -1,0 +1,70 @@
+//! Log lines that one cause may make for each of many documents: one a minute, which says how many were left out before it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use flatbed_clock::Clock;
+use tokio::time::Instant;
+
+/// The time between two lines of one cause.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// The causes of lines. The caller bounds how many there are.
+#[derive(Debug)]
+pub(crate) struct LinePacer<K> {
+    clock: Clock,
+    causes: Mutex<HashMap<K, Lines>>,
+}
+
+/// The lines of one cause.
+#[derive(Debug)]
+struct Lines {
+    /// When the last one was written.
+    last: Instant,
+    /// Those left out since.
+    left_out: u64,
+}
+
+impl<K: Eq + Hash> LinePacer<K> {
+    pub(crate) fn new(clock: &Clock) -> LinePacer<K> {
+        LinePacer { clock: clock.clone(), causes: Mutex::default() }
+    }
+
+    /// Says whether a line is to be written now, and how many were left out since the last one of the cause.
+    pub(crate) fn line(&self, cause: K) -> Option<u64> {
+        let now = self.clock.now();
+        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(lines) = causes.get_mut(&cause) else {
+            causes.insert(cause, Lines { last: now, left_out: 0 });
+            return Some(0);
+        };
+        if now.saturating_duration_since(lines.last) < LINE_EVERY {
+            lines.left_out += 1;
+            return None;
+        }
+        lines.last = now;
+        Some(std::mem::take(&mut lines.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flatbed_clock::ManualClock;
+
+    #[test]
+    fn each_cause_has_a_line_a_minute() {
+        let manual = ManualClock::new();
+        let pacer = LinePacer::new(&manual.clock());
+        let lines = |cause: u8, times: usize| (0..times).filter_map(|_| pacer.line(cause)).collect::<Vec<_>>();
+        assert_eq!((lines(1, 1_000), lines(2, 3)), (vec![0], vec![0]));
+        manual.advance(LINE_EVERY / 2);
+        assert_eq!(lines(1, 1), Vec::<u64>::new());
+        manual.advance(LINE_EVERY / 2);
+        assert_eq!((lines(1, 10), lines(2, 1)), (vec![1_000], vec![2]));
+        manual.advance(LINE_EVERY);
+        assert_eq!(lines(1, 1), vec![9]);
+    }
+}
