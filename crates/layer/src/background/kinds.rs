@@ -85,7 +85,7 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
             true => Outcome::Done,
             false => Outcome::Unfinished,
         },
-        Some(Kind::Expiry) => of_part(Some(expire(&layer.database(name, actor.clone()), turn).await?)),
+        Some(Kind::Expiry) => of_part(Some(expire(&layer.database(name, actor.clone()), turn, entry.key.at_ms).await?)),
         Some(Kind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,
             Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(clock, KEPT_FOR_MS))),

@@ -91,10 +91,12 @@ impl Operation for ReadEnded<'_> {
     }
 }
 
-/// Writes tombstones for what has ended by now, for about so long; whether it is through.
-pub(crate) async fn expire(database: &Database, turn: Duration) -> Result<bool> {
+/// Writes tombstones for what has ended by now, and by the time for which that was due, for about so long; whether it is through.
+pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64) -> Result<bool> {
     let inner = &*database.inner;
-    let (until, until_s) = (inner.clock.now() + turn, inner.clock.unix_seconds());
+    // A clock that was set back since the entry was seen as due must not leave what the entry is for.
+    let until_s = inner.clock.unix_seconds().max(due_ms / 1_000);
+    let until = inner.clock.now() + turn;
     let mut begin: Option<(InstanceId, Vec<u8>)> = None;
     loop {
         // What is cached may be from before a change of the rules or of the sync function: each page brings the database with it.

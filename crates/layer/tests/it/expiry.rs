@@ -104,6 +104,18 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     assert_clean(&layer, &db).await;
 }
 
+/// As where the clock is set back behind the look at what is due.
+#[tokio::test]
+async fn work_that_is_done_leaves_nothing_of_what_it_was_due_for() {
+    let store = Store::new();
+    let layer = store.layer_alone().await;
+    let db = create(&layer).await;
+    db.update(&ends("soon", None, 30)).await.expect("written");
+    bury(&layer).await;
+    assert_eq!(db.info().await.expect("figures").doc_count, 0);
+    assert_clean(&layer, &db).await;
+}
+
 #[tokio::test]
 async fn what_has_ended_goes_where_another_server_has_given_the_database_channels() {
     let store = Store::new();
