@@ -15,7 +15,7 @@ use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
 use crate::group::mapper::{ToMap, map};
 use crate::group::purges;
-use crate::group::steps::{Enter, Entered, LetGo, Step, place_of};
+use crate::group::steps::{Enter, Entered, LetGo, Step, drained, place_of, purges_of};
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::view::prepare::PreparedDocument;
@@ -85,25 +85,29 @@ struct MappedRun {
 enum EnteredRun {
     /// It is in.
     All,
-    /// Something was purged since.
-    Purged(Box<ViewProgress>),
+    /// Something was purged since, and is to be entered before what is left of the run is read again. `ended_as_of`: nothing is
+    /// left, and as of this read version all is in with the purges.
+    Purged {
+        progress: Box<ViewProgress>,
+        ended_as_of: Option<i64>,
+    },
     Elsewhere,
     Anew,
 }
 
 /// Follows, from where the group stands.
 pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
-    let progress = match finish(job, progress).await? {
-        Finished::Stands(progress) => *progress,
+    let mut progress = match finish(job, progress).await? {
+        Finished::Stands(progress) => progress,
         Finished::Elsewhere => return Ok(Outcome::Elsewhere),
         Finished::Anew => return Ok(Outcome::Anew),
     };
-    let mut place = place_of(&progress)?;
     loop {
+        let (mut place, purges) = (place_of(&progress)?, purges_of(&progress));
         let query = ChangesQuery { since: Since::after(place), extras: EXTRAS, ..ChangesQuery::default() };
         let mut feed = Feed { changes: Changes::new(job.reader.clone(), query).asking_version(), is_at_end: false };
         let mut ahead = None;
-        let purged = loop {
+        let (purged, ended_as_of) = loop {
             let run = match ahead.take() {
                 Some(run) => run,
                 None => match feed.next(job).await? {
@@ -116,39 +120,42 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
                 },
             };
             // What is there already is mapped while this run is entered.
-            let (entered, next) = tokio::join!(enter(job, &mut place, &run), feed.ahead(job));
+            let (entered, next) = tokio::join!(enter(job, &mut place, purges, &run), feed.ahead(job));
             match entered? {
                 EnteredRun::All => ahead = next?,
-                EnteredRun::Purged(progress) => break progress,
+                EnteredRun::Purged { progress, ended_as_of } => break (progress, ended_as_of),
                 EnteredRun::Elsewhere => return Ok(Outcome::Elsewhere),
                 EnteredRun::Anew => return Ok(Outcome::Anew),
             }
         };
         job.state.is_behind();
         // What was read before may have what is purged: it is read again.
-        match purges::enter(job, *purged).await? {
-            purges::Outcome::Entered => {}
+        match purges::enter(job, *purged, ended_as_of).await? {
+            purges::Outcome::Entered(entered) => {
+                job.state.moved_to(drained(&entered));
+                progress = entered;
+            }
             purges::Outcome::Elsewhere => return Ok(Outcome::Elsewhere),
             purges::Outcome::Anew => return Ok(Outcome::Anew),
         }
     }
 }
 
-/// Enters a run, in as many transactions as it takes.
-async fn enter(job: &Job, place: &mut Seq, run: &MappedRun) -> Result<EnteredRun> {
+/// Enters a run, in as many transactions as it takes. `purges`: how many were in the group before the run was read.
+async fn enter(job: &Job, place: &mut Seq, purges: i64, run: &MappedRun) -> Result<EnteredRun> {
     let (mut documents, mut seqs) = (run.documents.as_slice(), run.seqs.as_slice());
     let (last_seq, ended_as_of) = (run.last_seq.unwrap_or(*place), run.ended_as_of);
     loop {
         let stamp = place.stamp().to_vec();
         let mut pace = Paced::new(&job.state.entered);
-        let work = Enter { stamp: &stamp, documents, seqs, last_seq, ended_as_of, pace: &mut pace };
+        let work = Enter { stamp: &stamp, purges, documents, seqs, last_seq, ended_as_of, pace: &mut pace };
         let entered = Step::run(job, work).await?;
         pace.end();
         match entered {
             None => return Ok(EnteredRun::Elsewhere),
             Some(Entered::Full) => return Ok(EnteredRun::Anew),
-            Some(Entered::Purged(progress)) => return Ok(EnteredRun::Purged(progress)),
-            Some(Entered::Documents { count, place: stands, drained, is_through, is_tidy }) => {
+            Some(Entered::Purged(progress)) => return Ok(EnteredRun::Purged { progress, ended_as_of: None }),
+            Some(Entered::Documents { count, place: stands, drained, is_through, is_tidy, purged }) => {
                 *place = stands;
                 job.state.get_on(count as u64);
                 documents = documents.get(count..).unwrap_or_default();
@@ -159,7 +166,10 @@ async fn enter(job: &Job, place: &mut Seq, run: &MappedRun) -> Result<EnteredRun
                         job.state.is_through();
                     }
                     job.state.moved_to(drained);
-                    return Ok(EnteredRun::All);
+                    return Ok(match purged {
+                        Some(progress) => EnteredRun::Purged { progress, ended_as_of },
+                        None => EnteredRun::All,
+                    });
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! A document that was changed in part by a process that went on to something else, or died: nothing else is entered before it is through.
 
-use crate::at_once::Paced;
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::mapper::{ToMap, map};
-use crate::group::steps::{EnterPurged, Step};
+use crate::group::purges::enter_documents;
+use crate::group::steps::{EnteredPurges, purges_of};
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -28,19 +28,8 @@ pub(super) async fn finish(job: &Job, progress: ViewProgress) -> Result<Finished
     let Some(id) = under_way(&progress).map(str::to_owned) else { return Ok(Finished::Stands(Box::new(progress))) };
     let document = job.reader.read(&mut Read { job, id: &id }).await?;
     let documents = map(job, vec![document]).await?;
-    let mut stood = progress;
-    loop {
-        let purges = i64::try_from(stood.purges).unwrap_or(i64::MAX);
-        let mut pace = Paced::new(&job.state.entered);
-        let (documents, purge_stamp) = (&documents, &stood.purge_stamp);
-        let enter = EnterPurged { stood: &stood, documents, purges, purge_stamp, pace: &mut pace };
-        let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(Finished::Elsewhere) };
-        match count {
-            None => return Ok(Finished::Anew),
-            Some(0) => stood = progress,
-            Some(_) => return Ok(Finished::Stands(Box::new(progress))),
-        }
-    }
+    let as_before = EnteredPurges { purges: purges_of(&progress), stamp: progress.purge_stamp.clone(), drained: None };
+    enter_documents(job, progress, &documents, &as_before).await
 }
 
 struct Read<'a> {

@@ -1,4 +1,7 @@
-//! What is purged leaves nothing in by-seq: it is followed in the log of purges, which remembers the last ones.
+//! A purged document leaves nothing in by-seq: groups follow purges in the log of purges.
+//!
+//! A purge keeps the log for groups up to a number of bytes ([`crate::write::purge`]). A group that was away for longer finds that
+//! the log lacks records, and compares what it has with the documents ([`reconcile`]); its rows stay readable meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +14,14 @@ use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
 use crate::group::mapper::{ToMap, map};
-use crate::group::steps::{EnterPurged, Step};
+use crate::group::reconcile::reconcile;
+use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
+use crate::instance::Instance;
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::proto::{self, ViewProgress};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::view::prepare::PreparedDocument;
 
 /// Records that are read at once, and documents of them.
 const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
@@ -25,48 +31,119 @@ const COMMIT_BYTES: usize = 10;
 
 /// What came of it.
 pub(super) enum Outcome {
-    /// The group has all purges that there were as it stood.
-    Entered,
+    /// The group has all purges that there were, and stands so.
+    Entered(Box<ViewProgress>),
     /// It is gone, or another process works at it.
     Elsewhere,
-    /// The log does not go back as far, or a row has no room: it must be begun anew.
+    /// A row has no room: it must be begun anew.
     Anew,
 }
 
-/// Enters the documents that were purged since, as they are now: most of them are gone.
-pub(super) async fn enter(job: &Job, progress: ViewProgress) -> Result<Outcome> {
-    let mut stood = match finish(job, progress).await? {
-        Finished::Stands(progress) => *progress,
-        Finished::Elsewhere => return Ok(Outcome::Elsewhere),
-        Finished::Anew => return Ok(Outcome::Anew),
-    };
+/// Enters the documents that were purged since, as they are now: most of them are gone. `ended_as_of`: a read version as of which
+/// by-seq has been read to its end and entered. With the last purge the group has all as of it.
+pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option<i64>) -> Result<Outcome> {
+    let mut finished = finish(job, progress).await?;
     loop {
+        let stood = match finished {
+            Finished::Stands(progress) => *progress,
+            Finished::Elsewhere => return Ok(Outcome::Elsewhere),
+            Finished::Anew => return Ok(Outcome::Anew),
+        };
+        if job.is_closing() {
+            return Ok(Outcome::Elsewhere);
+        }
         let mut read = Read { job, after: &stood.purge_stamp };
         let Purged { documents, commits, last, is_all, purges } = job.reader.read(&mut read).await?;
-        let entered = i64::try_from(stood.purges).unwrap_or(i64::MAX).saturating_add(commits);
+        let entered = purges_of(&stood).saturating_add(commits);
         if is_all && entered != purges || !is_all && commits == 0 {
-            return Ok(Outcome::Anew);
+            finished = reconcile(job, stood).await?;
+            continue;
         }
         let documents = map(job, documents).await?;
-        let last = last.unwrap_or_else(|| stood.purge_stamp.clone());
-        let mut rest = documents.as_slice();
-        loop {
-            let mut pace = Paced::new(&job.state.entered);
-            let enter =
-                EnterPurged { stood: &stood, documents: rest, purges: entered, purge_stamp: &last, pace: &mut pace };
-            let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(Outcome::Elsewhere) };
-            pace.end();
-            let Some(count) = count else { return Ok(Outcome::Anew) };
-            stood = progress;
-            rest = rest.get(count..).unwrap_or_default();
-            if rest.is_empty() {
-                break;
-            }
-        }
-        if is_all {
-            return Ok(Outcome::Entered);
+        let stamp = last.unwrap_or_else(|| stood.purge_stamp.clone());
+        let in_log = EnteredPurges { purges: entered, stamp, drained: ended_as_of.filter(|_| is_all) };
+        finished = enter_documents(job, stood, &documents, &in_log).await?;
+        if is_all && let Finished::Stands(progress) = finished {
+            return Ok(Outcome::Entered(progress));
         }
     }
+}
+
+/// Enters documents as they are now, in as many transactions as it takes. The last one says which purges are in.
+pub(super) async fn enter_documents(
+    job: &Job,
+    mut stood: ViewProgress,
+    documents: &[PreparedDocument],
+    purges: &EnteredPurges,
+) -> Result<Finished> {
+    let mut rest = documents;
+    loop {
+        let mut pace = Paced::new(&job.state.entered);
+        let enter = EnterPurged { stood: &stood, documents: rest, purges, pace: &mut pace };
+        let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(Finished::Elsewhere) };
+        pace.end();
+        let Some(count) = count else { return Ok(Finished::Anew) };
+        stood = progress;
+        rest = rest.get(count..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(Finished::Stands(Box::new(stood)));
+        }
+    }
+}
+
+/// The documents of all purges that a group at this place lacks. `None`: they are more than are read at once, or the log lacks some.
+pub(super) async fn lacking(
+    trx: &Transaction,
+    instance: &Instance,
+    progress: &ViewProgress,
+    purges: i64,
+) -> Result<Option<BTreeSet<String>>> {
+    let page = LogPage::read(trx, instance, &progress.purge_stamp).await?;
+    let is_complete = page.is_all && purges_of(progress).saturating_add(page.commits()) == purges;
+    Ok(is_complete.then(|| page.ids()))
+}
+
+/// Records of the log of purges behind a stamp.
+struct LogPage {
+    /// Stamps and ids of documents.
+    records: Vec<(Vec<u8>, String)>,
+    is_all: bool,
+}
+
+impl LogPage {
+    async fn read(trx: &Transaction, instance: &Instance, after: &[u8]) -> Result<LogPage> {
+        let KeyRange { mut begin, end } = instance.keys.purges();
+        if !after.is_empty() {
+            begin = instance.keys.behind_purge(after);
+        }
+        let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX).await?;
+        // So many as there are: those of the last commit are left out, and of fewer that may be all.
+        let is_all = rows.len() < RECORDS_MAX;
+        let mut records = Vec::with_capacity(rows.len());
+        for row in rows.iter() {
+            let stamp = instance.keys.purge_stamp(row.key())?.to_vec();
+            records.push((stamp, proto::PurgeInfo::decode(row.value())?.document_id));
+        }
+        if !is_all && let Some(cut) = records.last().map(|(stamp, _)| commit_of(stamp).to_vec()) {
+            // The last one may have more records.
+            records.retain(|(stamp, _)| commit_of(stamp) != cut);
+        }
+        Ok(LogPage { records, is_all })
+    }
+
+    /// How many purges those are.
+    fn commits(&self) -> i64 {
+        let commits: BTreeSet<&[u8]> = self.records.iter().map(|(stamp, _)| commit_of(stamp)).collect();
+        commits.len() as i64
+    }
+
+    fn ids(self) -> BTreeSet<String> {
+        self.records.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+fn commit_of(stamp: &[u8]) -> &[u8] {
+    stamp.get(..COMMIT_BYTES).unwrap_or_default()
 }
 
 /// What was purged since, a part of it, and the documents as they are.
@@ -93,25 +170,10 @@ impl Operation for Read<'_> {
         let inner = &self.job.reader.inner;
         let instance = inner.resolve(trx, &self.job.reader.name).await?;
         let purges = instance.buckets.begin_count(trx, Counter::Purges);
-        let KeyRange { mut begin, end } = instance.keys.purges();
-        if !self.after.is_empty() {
-            begin = instance.keys.behind_purge(self.after);
-        }
-        // So many as there are: those of the last commit are left out, and of fewer that may be all.
-        let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX).await?;
-        let is_all = rows.len() < RECORDS_MAX;
-        let mut records = Vec::with_capacity(rows.len());
-        for row in rows.iter() {
-            records.push((instance.keys.purge_stamp(row.key())?, proto::PurgeInfo::decode(row.value())?.document_id));
-        }
-        let commit = |stamp: &[u8]| stamp.get(..COMMIT_BYTES).unwrap_or_default().to_vec();
-        if !is_all && let Some(cut) = records.last().map(|(stamp, _)| commit(stamp)) {
-            // The last one may have more records.
-            records.retain(|(stamp, _)| commit(stamp) != cut);
-        }
-        let commits: BTreeSet<Vec<u8>> = records.iter().map(|(stamp, _)| commit(stamp)).collect();
-        let last = records.last().map(|(stamp, _)| stamp.to_vec());
-        let ids: BTreeSet<String> = records.into_iter().map(|(_, id)| id).collect();
+        let page = LogPage::read(trx, &instance, self.after).await?;
+        let (commits, is_all) = (page.commits(), page.is_all);
+        let last = page.records.last().map(|(stamp, _)| stamp.clone());
+        let ids = page.ids();
         let reads: Vec<_> = ids.iter().map(|id| begin_latest(trx, &instance, id)).collect();
         let mut documents = Vec::with_capacity(ids.len());
         for (id, read) in ids.iter().zip(reads) {
@@ -122,6 +184,6 @@ impl Operation for Read<'_> {
             });
             documents.push(ToMap { id: id.clone(), document });
         }
-        Ok(Purged { documents, commits: commits.len() as i64, last, is_all, purges: purges.await? })
+        Ok(Purged { documents, commits, last, is_all, purges: purges.await? })
     }
 }

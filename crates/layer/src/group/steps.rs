@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::at_once::Paced;
 use crate::error::{Error, Result};
 use crate::group::job::Job;
+use crate::group::purges;
 use crate::index::groups::is_group;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -19,6 +20,7 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
+use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 
@@ -148,7 +150,7 @@ impl WithinGroup<'_> {
 }
 
 /// Takes a group to work at: what nobody has begun begins. The rows of a first build are anybody's, so nobody holds it then.
-/// Where the log of purges was cut off, or a group has no room for a row, it is begun anew.
+/// Where a group has no room for a row, it is begun anew.
 pub(super) struct Take {
     /// Begun anew if it is still the one that was begun so ([`beginning_of`]).
     pub anew: Option<Beginning>,
@@ -248,6 +250,8 @@ impl Work for Nodes<'_> {
 pub(super) struct Enter<'a, 'p> {
     /// Where the group stands.
     pub stamp: &'a [u8],
+    /// How many purges are in it: those since may be of documents here.
+    pub purges: i64,
     /// Each with where its change stands, in that order.
     pub documents: &'a [PreparedDocument],
     pub seqs: &'a [Seq],
@@ -261,9 +265,16 @@ pub(super) struct Enter<'a, 'p> {
 /// What came of it.
 pub(super) enum Entered {
     /// So many of the first documents are in, and it stands here.
-    /// `is_tidy`: nothing is left to be cleared.
-    Documents { count: usize, place: Seq, drained: i64, is_through: bool, is_tidy: bool },
-    /// Something was purged since.
+    /// `is_tidy`: nothing is left to be cleared. `purged`: there were purges since, which are to be entered; how it stands.
+    Documents {
+        count: usize,
+        place: Seq,
+        drained: i64,
+        is_through: bool,
+        is_tidy: bool,
+        purged: Option<Box<ViewProgress>>,
+    },
+    /// There were purges since, perhaps of the first document, which are to be entered before it: nothing is in.
     Purged(Box<ViewProgress>),
     /// A row has no room: the group must be begun anew.
     Full,
@@ -277,15 +288,28 @@ impl Work for Enter<'_, '_> {
         let version = trx.get_read_version();
         let (progress, newest, purges) = begin_standing(trx, instance, job.number(), true).await?;
         let stands = |progress: &ViewProgress| {
-            progress.phase == FOLLOWED && progress.stamp == self.stamp && may_enter(progress, self.documents)
+            let is_there = progress.phase == FOLLOWED && progress.stamp == self.stamp;
+            is_there && purges_of(progress) == self.purges && may_enter(progress, self.documents)
         };
         let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
-        if purges_of(&progress) != purges {
-            return Ok(Some(Entered::Purged(Box::new(progress))));
+        let lacks_purges = self.purges != purges;
+        let mut documents = self.documents;
+        if lacks_purges {
+            let Some(purged) = purges::lacking(trx, instance, &progress, purges).await? else {
+                return Ok(Some(Entered::Purged(Box::new(progress))));
+            };
+            // What was purged may have been read before. The place stays before it: were it behind, and the log cut off before it is
+            // entered, a document that is there again would be missed.
+            let is_other = |document: &&PreparedDocument| !purged.contains(document.id());
+            let others = documents.iter().take_while(is_other).count();
+            if others == 0 && !documents.is_empty() {
+                return Ok(Some(Entered::Purged(Box::new(progress))));
+            }
+            documents = documents.get(..others).unwrap_or_default();
         }
         let mut count = 0;
-        if !self.documents.is_empty() {
-            let entered = within.apply(&mut progress, self.pace.attempt(self.documents)).await?;
+        if !documents.is_empty() {
+            let entered = within.apply(&mut progress, self.pace.attempt(documents)).await?;
             if entered.is_full {
                 return Ok(Some(Entered::Full));
             }
@@ -301,7 +325,8 @@ impl Work for Enter<'_, '_> {
             progress.stamp = place.stamp().to_vec();
         }
         let is_through = is_through(&progress, &newest, purges);
-        if is_all {
+        // Where purges are lacking, the group has all as of that version once they are in.
+        if is_all && !lacks_purges {
             let as_of = if is_through { Some(version.await?) } else { self.ended_as_of };
             let drained = as_of.unwrap_or_default().max(drained(&progress));
             progress.drained_version = u64::try_from(drained).unwrap_or_default();
@@ -310,7 +335,8 @@ impl Work for Enter<'_, '_> {
         within.write(&progress);
         let (place, drained) = (place_of(&progress)?, drained(&progress));
         let is_tidy = !progress.untidy;
-        Ok(Some(Entered::Documents { count, place, drained, is_through, is_tidy }))
+        let purged = lacks_purges.then(|| Box::new(progress));
+        Ok(Some(Entered::Documents { count, place, drained, is_through, is_tidy, purged }))
     }
 }
 
@@ -319,14 +345,23 @@ pub(super) fn drained(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.drained_version).unwrap_or_default()
 }
 
+/// Which purges are in a group.
+pub(super) struct EnteredPurges {
+    /// How many.
+    pub purges: i64,
+    /// The stamp of the last one in the log.
+    pub stamp: Vec<u8>,
+    /// A read version as of which all is in with them.
+    pub drained: Option<i64>,
+}
+
 /// Enters documents that were purged, as they are now, and says which purges are in.
 pub(super) struct EnterPurged<'a, 'p> {
     /// How the group stood as they were read.
     pub stood: &'a ViewProgress,
     pub documents: &'a [PreparedDocument],
-    /// How many purges are in with all of them, and the stamp of the last.
-    pub purges: i64,
-    pub purge_stamp: &'a [u8],
+    /// What is in with all of them.
+    pub purges: &'a EnteredPurges,
     pub pace: &'a mut Paced<'p>,
 }
 
@@ -351,10 +386,16 @@ impl Work for EnterPurged<'_, '_> {
                 return Ok(Some((None, progress)));
             }
             count = entered.documents;
+        } else {
+            // Others see that this process works, whatever else is as it was.
+            progress.nodes_mark = new_mark()?;
         }
         if count == self.documents.len() {
-            progress.purge_stamp = self.purge_stamp.to_vec();
-            progress.purges = u64::try_from(self.purges).unwrap_or_default();
+            let EnteredPurges { purges, stamp, drained: as_of } = self.purges;
+            progress.purge_stamp.clone_from(stamp);
+            progress.purges = u64::try_from(*purges).unwrap_or_default();
+            let drained = as_of.unwrap_or_default().max(drained(&progress));
+            progress.drained_version = u64::try_from(drained).unwrap_or_default();
         }
         progress.holder = within.owner().to_vec();
         within.write(&progress);

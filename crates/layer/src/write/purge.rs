@@ -22,12 +22,13 @@ use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_rev
 use crate::error::{Error, Result};
 use crate::handle::Database;
 use crate::index::channels::{self, Before};
+use crate::index::groups::groups_of;
 use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{Counter, DocumentKeys, KeyRange};
-use crate::store::once::Once;
+use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, revision_message};
 use crate::store::room::Room;
@@ -355,19 +356,38 @@ impl Purge<'_> {
         maintainers.document(within, &change).await
     }
 
-    /// Which records of purges are beyond the limit once another comes. To be asked before anything is written whose place
-    /// only the commit decides.
+    /// Which records of purges are to go once another comes: those beyond the limit; where groups of views may still need them, the
+    /// oldest of these, and only if all take too many bytes. To be asked before anything is written whose place only the commit
+    /// decides.
     async fn beyond_limit(&self, trx: &Transaction, instance: &Instance) -> Result<Option<KeyRange>> {
         let limit = instance.purged_infos_limit();
         if limit > PURGES_COUNTED_MAX {
             return Ok(None);
         }
         let range = instance.keys.purges();
+        let is_followed = groups_of(&instance.record).next().is_some();
+        if is_followed {
+            let [lot, ..] = random_id()?;
+            if !lot.is_multiple_of(SIZED_ONE_IN) {
+                return Ok(None);
+            }
+        }
+        let bytes = is_followed.then(|| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
         // The newest of those that go: with the one that comes, as many as the limit says are behind it.
         let offset = 1 - i32::try_from(limit).unwrap_or(i32::MAX);
         let newest = trx.get_key(&KeySelector::new(Cow::Borrowed(&range.end), false, offset), true).await?;
-        let end = [&newest[..], &[0]].concat();
-        Ok((*newest >= *range.begin).then_some(KeyRange { begin: range.begin, end }))
+        if *newest < *range.begin {
+            return Ok(None);
+        }
+        let mut end = [&newest[..], &[0]].concat();
+        if let Some(bytes) = bytes {
+            if bytes.await? <= LOG_BYTES_MAX {
+                return Ok(None);
+            }
+            let behind = KeySelector::new(Cow::Borrowed(&range.begin), false, 1 + FORGOTTEN_AT_ONCE);
+            end = end.min(trx.get_key(&behind, true).await?.to_vec());
+        }
+        Ok(Some(KeyRange { begin: range.begin, end }))
     }
 
     /// Remembers the purge, in as many records as its revisions take, and forgets older ones.
@@ -410,6 +430,16 @@ fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
 
 /// With a limit above this nothing is forgotten: each purge counts back as far as the limit says.
 const PURGES_COUNTED_MAX: u64 = 1_000_000;
+
+/// What the log of purges of a database with groups of views takes, about, before any of it is forgotten: some 500,000 purges. A
+/// group follows its purges from it.
+const LOG_BYTES_MAX: i64 = if cfg!(test) { 50_000 } else { 64_000_000 };
+
+/// Records that are then forgotten at once.
+const FORGOTTEN_AT_ONCE: i32 = if cfg!(test) { 10 } else { 1_000 };
+
+/// One purge in so many looks how large the log of a database with groups is, drawn by lot.
+const SIZED_ONE_IN: u8 = if cfg!(test) { 1 } else { 16 };
 
 #[cfg(test)]
 mod tests {

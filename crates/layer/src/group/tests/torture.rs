@@ -1,5 +1,5 @@
-//! Writers, deleters, purgers and design documents that come and go, while views are read: no query misses a write that
-//! was acknowledged before it, and at the end every group is what its documents make.
+//! Writers, deleters, purgers, purges that are forgotten and design documents that come and go, while views are read: no query
+//! misses a write that was acknowledged before it, and at the end every group is what its documents make.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use flatbed_testkit::{Faults, Random, Storage, pass};
 
 use super::functions::Texts;
+use super::purges::forget_log;
 use super::{compare, define, put, rows, violations};
 use crate::handle::Database;
 use crate::{CreateOptions, Layer, LayerOptions, ViewUpdate};
@@ -72,6 +73,9 @@ async fn redefine(db: Database, until: Arc<AtomicU64>) {
         }
         if random.below(3) == 0 {
             db.view_cleanup().await.unwrap();
+        }
+        if random.below(4) == 0 {
+            forget_log(&db).await;
         }
         let _ = rows(&db, &design, "n", ViewUpdate::Lazy).await;
         pass(Duration::from_millis(random.below(60))).await;
