@@ -24,7 +24,7 @@ DATABASE_PATHS = (
     "/_design/d/file", "/_design%2Fd", "/_local/x", "/_local%2Fx", "/_all_docs", "/_all_docs/queries", "/_design_docs",
     "/_local_docs", "/_bulk_docs", "/_bulk_get", "/_changes", "/_changes?feed=continuous", "/_changes?feed=websocket",
     "/_changes?filter=_selector", "/_find", "/_index", "/_explain", "/_count", "/_revs_diff", "/_missing_revs", "/_revs_limit",
-    "/_ensure_full_commit", "/_compact", "/_view_cleanup", "/_purge", "/_purged_infos_limit", "/_raw_keys", "/_raw_keys?id=doc",
+    "/_ensure_full_commit", "/_compact", "/_view_cleanup", "/_purge", "/_purged_infos", "/_purged_infos_limit", "/_raw_keys", "/_raw_keys?id=doc",
     "/_security", "/_shards",
     "/_sync_shards", "/_partition/x", "/_x", "/doc?rev=1-a", "/_auto_purge", "/_design/d/_info"
 )

@@ -197,6 +197,7 @@ pub(crate) enum Endpoint {
     EnsureFullCommit,
     Compact,
     Purge,
+    PurgedInfos,
     PurgedInfosLimit,
     /// Which CouchDB has not.
     RawKeys,
@@ -472,6 +473,7 @@ impl Endpoint {
             "_ensure_full_commit" => Endpoint::EnsureFullCommit,
             "_compact" => Endpoint::Compact,
             "_purge" => Endpoint::Purge,
+            "_purged_infos" => Endpoint::PurgedInfos,
             "_purged_infos_limit" => Endpoint::PurgedInfosLimit,
             "_raw_keys" => Endpoint::RawKeys,
             "_security" => Endpoint::Security,
@@ -493,6 +495,7 @@ impl Endpoint {
             Endpoint::EnsureFullCommit => Route::EnsureFullCommit,
             Endpoint::Compact => Route::Compact,
             Endpoint::Purge => Route::Purge,
+            Endpoint::PurgedInfos => Route::PurgedInfos,
             Endpoint::PurgedInfosLimit => Route::PurgedInfosLimit,
             Endpoint::RawKeys => Route::RawKeys,
             Endpoint::Security => Route::Security,

@@ -83,6 +83,8 @@ flatbed_metrics::labels! {
         Compact = "/{db}/_compact",
         /// `/{db}/_purge`
         Purge = "/{db}/_purge",
+        /// `/{db}/_purged_infos`
+        PurgedInfos = "/{db}/_purged_infos",
         /// `/{db}/_purged_infos_limit`
         PurgedInfosLimit = "/{db}/_purged_infos_limit",
         /// `/{db}/_raw_keys`

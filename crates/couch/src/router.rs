@@ -22,8 +22,8 @@ use crate::error::{Failure, Result};
 use crate::handlers::rewrite::Rewritten;
 use crate::handlers::{
     all_docs, answering, attachment, bulk, bulk_get, changes, console, database, db_updates, dbs_info, document, list,
-    local, local_docs, maintenance, mango, node, partition, raw_keys, replicate, revisions, rewrite, scheduler, server,
-    session, setup, view, worker,
+    local, local_docs, maintenance, mango, node, partition, purged_infos, raw_keys, replicate, revisions, rewrite,
+    scheduler, server, session, setup, view, worker,
 };
 use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
@@ -323,6 +323,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
         Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
         Endpoint::Compact => Box::pin(maintenance::compact(*request, name)).await,
         Endpoint::Purge => Box::pin(maintenance::purge(*request, name)).await,
+        Endpoint::PurgedInfos => Box::pin(purged_infos::purged_infos(*request, name)).await,
         Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(*request, name)).await,
         Endpoint::RawKeys => Box::pin(raw_keys::raw_keys(*request, name)).await,
         Endpoint::Security => Box::pin(maintenance::security(state, *request, name)).await,

@@ -106,6 +106,7 @@ pub use lease::{MayFollow, MayFollowOne};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use read::get::{Got, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
+pub use read::purged_infos::{PurgedFrom, PurgedInfo, PurgedInfos};
 pub use read::routings::DocumentRouting;
 pub use read::stored_keys::{StoredKey, StoredKeys};
 pub use resync::{ResyncAction, ResyncState};

@@ -24,6 +24,7 @@ pub(crate) mod node;
 pub(crate) mod open_revs;
 pub(crate) mod partition;
 pub(crate) mod post_form;
+pub(crate) mod purged_infos;
 pub(crate) mod put_related;
 pub(crate) mod raw_keys;
 pub(crate) mod replicate;

@@ -89,7 +89,9 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         // something of them otherwise, and whatever comes to be here, is for who does.
         _ if matches!(name, USERS | REPLICATOR) && !is_of_single_documents(what, method) => Needed::Admin(name),
         // What has something of several documents in it, or of how the database is set up; and whatever comes to be here.
-        InDatabase::Endpoint(Endpoint::DesignDocs | Endpoint::RevsLimit | Endpoint::Security)
+        InDatabase::Endpoint(
+            Endpoint::DesignDocs | Endpoint::PurgedInfos | Endpoint::RevsLimit | Endpoint::Security,
+        )
         | InDatabase::Queries(Listed::Design)
         | InDatabase::Mango(
             Mango::Find

@@ -214,6 +214,7 @@ forms! {
     "_ensure_full_commit": Target::Database(_, InDatabase::Endpoint(Endpoint::EnsureFullCommit)),
     "_compact": Target::Database(_, InDatabase::Endpoint(Endpoint::Compact)),
     "_purge": Target::Database(_, InDatabase::Endpoint(Endpoint::Purge)),
+    "_purged_infos": Target::Database(_, InDatabase::Endpoint(Endpoint::PurgedInfos)),
     "_purged_infos_limit": Target::Database(_, InDatabase::Endpoint(Endpoint::PurgedInfosLimit)),
     "_raw_keys": Target::Database(_, InDatabase::Endpoint(Endpoint::RawKeys)),
     "_security": Target::Database(_, InDatabase::Endpoint(Endpoint::Security)),

@@ -312,6 +312,7 @@ async fn what_shows_several_documents_is_for_administrators() {
         ("GET", "/db/_partition/p/_all_docs"),
         ("GET", "/db/_security"),
         ("GET", "/db/_revs_limit"),
+        ("GET", "/db/_purged_infos"),
         ("GET", "/db/_shards"),
     ] {
         for who in ["ann", "all", "member", "stranger"] {

@@ -29,6 +29,7 @@ mod multipart;
 mod partitioned;
 mod password_line;
 mod proxies;
+mod purged_infos;
 mod raw_urls;
 mod replication;
 mod replication_bounds;

@@ -59,7 +59,10 @@ async fn what_an_earlier_program_left_is_read_and_written() {
     assert_clean(data);
     let server = Server::start_with(&["--data-dir", data]);
     let mut connection = server.connect().await;
-    assert_recorded(BEFORE_ISSUE_11, &mut connection, &[]).await;
+    // Which an earlier program did not show.
+    assert_recorded(BEFORE_ISSUE_11, &mut connection, &["db/_purged_infos"]).await;
+    let purged = call(&mut connection, Method::GET, "/db/_purged_infos", "").await.1;
+    assert_eq!(purged["purged_infos"].as_array().map(Vec::len), Some(1), "{purged}");
     let large = call(&mut connection, Method::GET, "/db/large", "").await.1;
     assert_eq!(large["large"].as_array().map(Vec::len), Some(600));
     // The function still judges; edits, conflicts and purges go on where they were.
@@ -83,7 +86,7 @@ async fn what_an_earlier_program_left_is_read_and_written() {
     let changed: Vec<String> = recorded(BEFORE_ISSUE_11)
         .into_iter()
         .map(|(path, _)| path)
-        .filter(|path| ["conflict", "attached", "_changes"].iter().any(|part| path.contains(part)))
+        .filter(|path| ["conflict", "attached", "_changes", "_purged_infos"].iter().any(|part| path.contains(part)))
         .collect();
     let changed: Vec<&str> = changed.iter().map(String::as_str).collect();
     assert_recorded(BEFORE_ISSUE_11, &mut server.connect().await, &changed).await;

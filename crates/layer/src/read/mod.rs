@@ -8,6 +8,7 @@ pub(crate) mod local;
 mod merged_ids;
 pub(crate) mod missing;
 pub(crate) mod over;
+pub(crate) mod purged_infos;
 pub(crate) mod routings;
 mod seen;
 pub(crate) mod seen_info;

@@ -1,0 +1,37 @@
+//! `_purged_infos`: the purges that are remembered.
+
+use serde_json::{Value, json};
+
+use super::store;
+use crate::support::ServerOptions;
+
+const NULL: Value = Value::Null;
+
+#[tokio::test]
+async fn purges_that_are_remembered_are_shown() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let shown = async || server.ok("GET", "/db/_purged_infos", NULL).await;
+    assert_eq!(shown().await, json!({"purged_infos": []}));
+    let purge = async |id: &str| {
+        let rev = server.ok("PUT", &format!("/db/{id}"), json!({})).await["rev"].clone();
+        let purged = server.ok("POST", "/db/_purge", json!({ (id): [rev] })).await;
+        assert_eq!(purged["purged"][id], json!([rev]));
+        json!({"id": id, "revs": [rev]})
+    };
+    let mut purged = Vec::new();
+    for id in ["a", "b", "a.b", "a"] {
+        purged.push(purge(id).await);
+    }
+    assert_eq!(shown().await, json!({"purged_infos": purged}));
+    // What is not there is not purged.
+    server.ok("POST", "/db/_purge", json!({"a": ["1-b"], "none": ["1-b"]})).await;
+    assert_eq!(shown().await, json!({"purged_infos": purged}));
+    server.ok("PUT", "/db/_purged_infos_limit", json!(2)).await;
+    let last = purge("c").await;
+    assert_eq!(shown().await, json!({"purged_infos": [purged[3], last]}));
+    for (method, path, status) in [("POST", "/db/_purged_infos", 405), ("GET", "/none/_purged_infos", 404)] {
+        assert_eq!(server.json(method, path, NULL).await.0, status, "{method} {path}");
+    }
+}

@@ -1,0 +1,126 @@
+//! The log of purges, as it is shown.
+
+use async_recursion::async_recursion as boxed;
+use flatbed_revtree::RevId;
+use prost::Message;
+
+use crate::error::Result;
+use crate::handle::Reader;
+use crate::layer::Inner;
+use crate::store::keys::KeyRange;
+use crate::store::proto;
+use crate::store::records::revision;
+use crate::store::transaction::{Attempt, Operation, Transaction};
+
+/// Records of a page, and their bytes, about: one may have 90 kB.
+const RECORDS_MAX: usize = if cfg!(test) { 3 } else { 500 };
+const PAGE_BYTES: usize = 200_000;
+
+/// A purge that is remembered. One of very many revisions is several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurgedInfo {
+    /// The document.
+    pub id: String,
+    /// The leaves that went.
+    pub revs: Vec<RevId>,
+}
+
+/// A page of the purges that are remembered.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PurgedInfos {
+    /// The oldest first.
+    pub infos: Vec<PurgedInfo>,
+    /// Where the next page begins; `None`: there are no more.
+    pub next: Option<PurgedFrom>,
+}
+
+/// A place among the purges that are remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurgedFrom(Vec<u8>);
+
+struct ReadInfos<'a> {
+    inner: &'a Inner,
+    name: &'a str,
+    from: Option<&'a PurgedFrom>,
+}
+
+impl Operation for ReadInfos<'_> {
+    type Output = PurgedInfos;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<PurgedInfos> {
+        let instance = self.inner.resolve(trx, self.name).await?;
+        let KeyRange { mut begin, end } = instance.keys.purges();
+        // A place in a database that was there before would lead to other keys.
+        if let Some(PurgedFrom(from)) = self.from
+            && (begin.as_slice()..end.as_slice()).contains(&from.as_slice())
+        {
+            begin.clone_from(from);
+        }
+        let page = trx.range(&KeyRange { begin, end }, true).target_bytes(PAGE_BYTES).page(RECORDS_MAX).await?;
+        let mut infos = Vec::with_capacity(page.len());
+        for row in &page {
+            let record = proto::PurgeInfo::decode(row.value())?;
+            let revs = record.revisions.iter().map(|rev| revision(Some(rev))).collect::<Result<Vec<_>>>()?;
+            infos.push(PurgedInfo { id: record.document_id, revs });
+        }
+        Ok(PurgedInfos { infos, next: page.rest.map(|rest| PurgedFrom(rest.begin)) })
+    }
+}
+
+impl Reader {
+    /// A page of the purges that are remembered, from where an earlier page says. There are at least as many as
+    /// `purged_infos_limit` says, and more where groups of views may still need them.
+    ///
+    /// # Errors
+    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
+    #[boxed]
+    pub async fn purged_infos(&self, from: Option<&PurgedFrom>) -> Result<PurgedInfos> {
+        self.read(&mut ReadInfos { inner: &self.inner, name: &self.name, from }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fenced::database;
+    use crate::{Database, Edit};
+    use flatbed_flatten::json::{Limits, parse};
+
+    /// Writes a document that is not there.
+    async fn put(db: &Database, id: &str) -> RevId {
+        let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
+        let (parent, history, attachments) = (None, None, Vec::new());
+        let edit = Edit { expiry: None, id: id.into(), parent, history, deleted: false, attachments, body };
+        db.update(&edit).await.unwrap();
+        db.get(id, &Default::default()).await.unwrap().rev
+    }
+
+    #[tokio::test]
+    async fn purges_are_shown_in_pages_oldest_first() {
+        let (db, _storage) = database().await;
+        assert_eq!(db.purged_infos(None).await.unwrap(), PurgedInfos::default());
+        let mut purged = Vec::new();
+        for n in 0..8 {
+            let id = format!("d{}", n % 5);
+            let revs = vec![put(&db, &id).await];
+            assert_eq!(db.purge(&id, &revs).await.unwrap(), revs);
+            purged.push(PurgedInfo { id, revs });
+        }
+        let (mut shown, mut from) = (Vec::new(), None);
+        loop {
+            let page = db.purged_infos(from.as_ref()).await.unwrap();
+            assert!(page.infos.len() <= RECORDS_MAX);
+            shown.extend(page.infos);
+            from = page.next;
+            if from.is_none() {
+                break;
+            }
+        }
+        assert_eq!(shown, purged);
+        // A place of elsewhere is none.
+        let elsewhere = PurgedFrom(b"elsewhere".to_vec());
+        assert_eq!(db.purged_infos(Some(&elsewhere)).await.unwrap(), db.purged_infos(None).await.unwrap());
+        db.delete().await.unwrap();
+        assert!(matches!(db.purged_infos(None).await, Err(crate::Error::DatabaseNotFound)));
+    }
+}
