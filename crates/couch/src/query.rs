@@ -56,7 +56,8 @@ impl Query {
     pub(crate) fn parse(text: Option<&str>) -> Result<Query> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Query::default()) };
         let mut parameters = Vec::new();
-        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        // A semicolon separates as an ampersand does, as in CouchDB.
+        for pair in text.split(['&', ';']).filter(|pair| !pair.is_empty()) {
             if parameters.len() == PARAMETERS_MAX {
                 return Err(Failure::bad_request("Too many query parameters"));
             }
@@ -87,7 +88,24 @@ impl Query {
         last.map(|(_, (name, value))| (name.as_str(), value.as_str()))
     }
 
-    /// `true` or `false`; absent is false.
+    /// The same parameters with their names in lower case, as CouchDB reads those of `_changes`.
+    pub(crate) fn lowered(&self) -> Query {
+        Query(self.0.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect())
+    }
+
+    /// Whether a parameter is given as `true`. Any other value is ignored, as CouchDB ignores it on documents, `_bulk_get`
+    /// and feeds: Python's clients send `True` and `False`.
+    pub(crate) fn switch(&self, name: &str) -> bool {
+        self.all().any(|(found, value)| found == name && value == "true")
+    }
+
+    /// `true` or `false` in any case of the letters; any other value is refused, as CouchDB refuses it for views and lists
+    /// of databases.
+    pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
+        self.get(name).map(boolean).transpose()
+    }
+
+    /// `true` or `false`; absent is false. For parameters that CouchDB has not.
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         match self.get(name) {
             None | Some("false" | "") => Ok(false),
@@ -106,6 +124,14 @@ impl Query {
         let found = names.iter().find_map(|name| self.get(name));
         let parse = |text: &str| json::parse(text.as_bytes(), &Limits::default()).map(Value::into_owned);
         found.map(parse).transpose().map_err(|_| Failure::invalid_json())
+    }
+}
+
+pub(crate) fn boolean(text: &str) -> Result<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Failure::query(format!("Invalid boolean parameter: {}", as_list(text)))),
     }
 }
 
@@ -158,7 +184,7 @@ mod tests {
             prop_assert!(query.all().count() <= 100);
             for (name, value) in query.all() {
                 let _ = (query.get(name), query.first(name), query.flag(name), query.number(name), query.json(&[name]));
-                let _ = (number(value), as_list(value));
+                let _ = (number(value), as_list(value), query.switch(name), query.boolean(name));
             }
         }
     }
@@ -171,6 +197,30 @@ mod tests {
         assert!(decode("%ff").is_err());
         assert_eq!(encode("DB/sub(y)$-_é"), "DB%2Fsub%28y%29%24-_%C3%A9");
         assert_eq!(encode("org.couchdb.user:é"), "org.couchdb.user:%C3%A9");
+    }
+
+    #[test]
+    fn booleans() {
+        let text = "a=true&b=True&c=&d=false&e=FALSE&f=1&g=true&g=false&h=false&h=true&I=true";
+        let query = Query::parse(Some(text)).unwrap();
+        let on: Vec<&str> =
+            ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"].into_iter().filter(|n| query.switch(n)).collect();
+        assert_eq!(on, ["a", "g", "h"], "once on, it stays on");
+        assert!(query.lowered().switch("i"));
+        for (name, expected) in
+            [("a", Some(true)), ("b", Some(true)), ("d", Some(false)), ("e", Some(false)), ("j", None)]
+        {
+            assert_eq!(query.boolean(name).unwrap(), expected, "{name}");
+        }
+        assert_eq!(query.boolean("c").unwrap_err().reason, "Invalid boolean parameter: []");
+        assert_eq!(query.boolean("f").unwrap_err().reason, "Invalid boolean parameter: \"1\"");
+    }
+
+    #[test]
+    fn semicolons_separate() {
+        let query = Query::parse(Some("limit=2;&skip=1;key=%3B")).unwrap();
+        let given: Vec<_> = query.all().collect();
+        assert_eq!(given, [("limit", "2"), ("skip", "1"), ("key", ";")]);
     }
 
     #[test]

@@ -19,6 +19,6 @@ pub(crate) fn show_of(query: &Query) -> Result<Show> {
         }
         Some(_) => return Err(Failure::bad_request("atts_since is a list of revisions")),
     };
-    let data = query.flag("attachments")? || since.is_some();
-    Ok(Show { data, since, encoding: query.flag("att_encoding_info")? })
+    let data = query.switch("attachments") || since.is_some();
+    Ok(Show { data, since, encoding: query.switch("att_encoding_info") })
 }

@@ -1,5 +1,7 @@
 //! Indexes listed and deleted.
 
+use std::num::IntErrorKind;
+
 use flatbed_flatten::json::Value;
 
 use crate::erlang::written;
@@ -34,7 +36,7 @@ impl Listing {
                 "skip" => &mut skip,
                 _ => continue,
             };
-            let value = value.parse::<i64>().map_err(|_| bad())?;
+            let value = whole(value).ok_or_else(bad)?;
             into.get_or_insert(value);
         }
         if let Some(limit) = limit {
@@ -52,6 +54,16 @@ impl Listing {
         let limit = self.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let shown = sorted.iter().skip(skip).take(limit).map(|index| index.to_json()).collect();
         object([("total_rows", number(indexes.len() as u64)), ("indexes", Value::Array(shown))])
+    }
+}
+
+/// A whole number; one of more digits is the largest or least that there is.
+fn whole(text: &str) -> Option<i64> {
+    match text.parse::<i64>().map_err(|error| error.kind().clone()) {
+        Ok(number) => Some(number),
+        Err(IntErrorKind::PosOverflow) => Some(i64::MAX),
+        Err(IntErrorKind::NegOverflow) => Some(i64::MIN),
+        Err(_) => None,
     }
 }
 

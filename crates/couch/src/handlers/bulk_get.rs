@@ -90,7 +90,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
             return Err(Failure::bad_request(format!("\"{name}\" query parameter is not acceptable")));
         }
     }
-    let (revs, latest) = (request.query.flag("revs")?, request.query.flag("latest")?);
+    let (revs, latest) = (request.query.switch("revs"), request.query.switch("latest"));
     let show = show_of(&request.query)?;
     if docs.len() > ENTRIES_MAX {
         return Err(too_many("docs"));

@@ -32,7 +32,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let query = &request.query;
     let asked = DatabaseUpdatesQuery {
         since: since(feed, query, request.header(LAST_EVENT_ID))?,
-        descending: query.get("descending") == Some("true"),
+        descending: query.switch("descending"),
         limit: number(query, "limit")?,
     };
     let heartbeat = match query.get("heartbeat") {

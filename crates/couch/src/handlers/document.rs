@@ -150,17 +150,17 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
 
 /// What of a document a query asks for.
 pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
-    let meta = query.flag("meta")?;
+    let meta = query.switch("meta");
     let rev = query.get("rev").map(parse_rev).transpose()?;
     // For a named revision CouchDB shows no conflicts.
     let tells_conflicts = rev.is_none();
     Ok(GetOptions {
-        revs: query.flag("revs")?,
-        revs_info: meta || query.flag("revs_info")?,
-        conflicts: (meta || query.flag("conflicts")?) && tells_conflicts,
-        deleted_conflicts: (meta || query.flag("deleted_conflicts")?) && tells_conflicts,
-        local_seq: query.flag("local_seq")?,
-        latest: query.flag("latest")?,
+        revs: query.switch("revs"),
+        revs_info: meta || query.switch("revs_info"),
+        conflicts: (meta || query.switch("conflicts")) && tells_conflicts,
+        deleted_conflicts: (meta || query.switch("deleted_conflicts")) && tells_conflicts,
+        local_seq: query.switch("local_seq"),
+        latest: query.switch("latest"),
         rev,
         ..GetOptions::default()
     })

@@ -58,8 +58,8 @@ pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     let range = NameRange {
         start: name(&["start_key", "startkey"])?,
         end: name(&["end_key", "endkey"])?,
-        exclusive_end: query.get("inclusive_end") == Some("false"),
-        descending: query.flag("descending")?,
+        exclusive_end: query.boolean("inclusive_end")? == Some(false),
+        descending: query.boolean("descending")? == Some(true),
         skip: usize::try_from(query.number("skip")?.unwrap_or(0)).unwrap_or(usize::MAX),
         limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
     };

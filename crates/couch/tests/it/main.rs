@@ -26,6 +26,7 @@ mod listening;
 mod locked;
 mod mango;
 mod multipart;
+mod parameters;
 mod partitioned;
 mod password_line;
 mod proxies;

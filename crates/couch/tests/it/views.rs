@@ -90,9 +90,7 @@ async fn hostile_queries() {
         let (status, _) = post("n", &json!({"startkey": key, "startkey_docid": long, "endkey_docid": "\u{0}"})).await;
         assert_eq!(status, 200);
     }
-    for path in
-        ["n?limit=99999999999999999999999&skip=99999999999999999999999", "tens?group_level=99999999999999999999"]
-    {
+    for path in ["n?limit=576460752303423487&skip=99999999999999999999999", "tens?group_level=99999999999999999999"] {
         let (status, answer) = server.json("GET", &format!("/db/_design/d/_view/{path}"), NULL).await;
         assert!(status == 200 && answer["rows"].is_array(), "{path}");
     }

@@ -153,6 +153,7 @@ fn requests_that_are_refused() {
         assert_eq!(Listing::parse(query).unwrap_err().status, 500);
     }
     assert!(Listing::parse([("limit", "1"), ("limit", "2"), ("x", "y")]).is_ok());
+    assert!(Listing::parse([("limit", "99999999999999999999"), ("skip", "99999999999999999999")]).is_ok());
     assert_eq!(parse_bulk_delete(&json(r#"{"docids":[null]}"#)).unwrap_err().error, "invalid_index_name");
     assert_eq!(parse_bulk_delete(&json(r#"{"docids":[],"x":1}"#)).unwrap_err().error, "invalid_key");
     // A request that nobody waits for compiles no regular expression.

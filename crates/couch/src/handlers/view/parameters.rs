@@ -10,6 +10,9 @@ use crate::error::{Failure, Result};
 use crate::query::{Query, as_list, number};
 use crate::term::write_term;
 
+/// The largest `limit` that CouchDB takes where none is configured.
+const LIMIT_MAX: u64 = 0x07ff_ffff_ffff_ffff;
+
 /// What kind of rows a query reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rows {
@@ -187,7 +190,10 @@ impl Parameters {
             "endkey" | "end_key" => self.end = Some(value.json()?),
             "startkey_docid" | "start_key_doc_id" => self.start_docid = Some(value.id("start_key_docid")?),
             "endkey_docid" | "end_key_doc_id" => self.end_docid = Some(value.id("end_key_docid")?),
-            "limit" => self.limit = Some(value.number()?),
+            "limit" => match value.number()? {
+                limit @ ..=LIMIT_MAX => self.limit = Some(limit),
+                _ => return Err(Failure::query(format!("Limit is too large, must not exceed {LIMIT_MAX}"))),
+            },
             "skip" => self.skip = value.number()?,
             "descending" => self.descending = value.flag()?,
             "inclusive_end" => self.inclusive_end = value.flag()?,
