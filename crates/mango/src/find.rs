@@ -198,8 +198,11 @@ fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
     }
 }
 
-/// `None`: all fields.
-fn fields(value: &Value<'_>) -> Result<Option<Vec<Field>>, Refused> {
+/// The fields of documents that an answer is to have; `None`: all.
+///
+/// # Errors
+/// What is no array of names of fields.
+pub fn fields(value: &Value<'_>) -> Result<Option<Vec<Field>>, Refused> {
     let Value::Array(items) = value else {
         let reason = format!("Fields must be an array of strings, not: {}", written(value));
         return Err(Refused::bad("invalid_fields", reason));

@@ -41,7 +41,7 @@ pub use bookmark::Bookmark;
 pub use choose::Catalog;
 pub use explain::explain;
 pub use field::{Field, InvalidFieldName};
-pub use find::Find;
+pub use find::{Find, fields};
 pub use index::Index;
 pub use index_request::{IndexRequest, without_index};
 pub use invalid::InvalidSelector;

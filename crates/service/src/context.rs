@@ -13,6 +13,7 @@ use flatbed_javascript::Runner;
 use flatbed_layer::channels::SignsIn;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Closed, Layer, Reader, Result, User};
+use flatbed_mango::Field;
 
 use crate::accounts::{Accounts, Fresh};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
@@ -21,7 +22,7 @@ use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
 use crate::rights::{Administer, Denied, Needs, Right, Rights};
-use crate::selecting::{Selecting, SelectorError, Selectors};
+use crate::selecting::{Projection, Selecting, SelectorError, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 use crate::sign_in::{CheckOptions, SessionBegun, SignIn};
@@ -377,6 +378,11 @@ impl Context {
     #[boxed]
     pub async fn selector(&self, selector: Value<'static>) -> std::result::Result<Selecting, SelectorError> {
         self.feeds.selectors.compile(selector).await
+    }
+
+    /// Shows of a feed's documents these fields alone.
+    pub fn projection(&self, fields: Vec<Field>) -> Projection {
+        Projection::new(fields, &self.feeds.selectors)
     }
 
     pub(crate) fn selectors(&self) -> &Selectors {

@@ -44,7 +44,7 @@ pub use functions::{Functions, SECURITY_DEFAULT, user_context};
 pub use queries::{Counted, Query, QueryError};
 pub use replications::{NamedOwner, OwnerAccount};
 pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, ReadWhole, Right, Write};
-pub use selecting::{Selecting, SelectorError};
+pub use selecting::{Projection, Selecting, SelectorError};
 pub use server::ServerAdministration;
 pub use sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 pub use sign_in::{CheckOptions, SessionBegun};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, Error as LayerError, RowKind, TailDocument, TailRow};
-use flatbed_mango::{Exhausted, InvalidSelector, Selector};
+use flatbed_mango::{Exhausted, Field, InvalidSelector, Selector, project};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -199,6 +199,38 @@ async fn apart<T: Send + 'static>(
         true => SelectorError::ShuttingDown,
         false => SelectorError::BrokenOff("a selector was not matched to its end".to_owned()),
     })
+}
+
+/// The fields that a feed shows of its documents. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    fields: Arc<[Field]>,
+    selectors: Selectors,
+}
+
+impl Projection {
+    pub(crate) fn new(fields: Vec<Field>, selectors: &Selectors) -> Projection {
+        Projection { fields: fields.into(), selectors: selectors.clone() }
+    }
+
+    /// The fields of a document, as JSON text. Its attachments are stubs.
+    ///
+    /// # Errors
+    /// [`SelectorError::BrokenOff`], [`SelectorError::ShuttingDown`].
+    pub async fn of(&self, document: &Document) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        json_out::document(document, &mut text);
+        let fields = self.fields.clone();
+        // Each field looks at the members on its way.
+        let weight = fields.len().max(1);
+        let projected = self.selectors.each(weight, vec![text], move |value, _| {
+            let mut text = Vec::new();
+            json::write(&project(value, &fields), &mut text);
+            Ok(text)
+        });
+        let texts = projected.await?;
+        texts.into_iter().next().ok_or_else(|| SelectorError::BrokenOff("a document was not projected".to_owned()))
+    }
 }
 
 /// A feed's selector.

@@ -9,7 +9,9 @@ use flatbed_layer::{
     ChangeRow, ChangesPage, DESIGN, Documents, IndexName, Place, Reader, RevId, RowKind, Scope, TailDocument, TailRow,
     check_channel,
 };
-use flatbed_service::{Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Read, Waited};
+use flatbed_service::{
+    Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Projection, Read, Waited,
+};
 use hyper::Method;
 
 use crate::error::{Failure, Result};
@@ -31,6 +33,9 @@ const BY_CHANNEL: &str = "sync_gateway/bychannel";
 /// Channels that a feed may be about. Each is a range of its own for whoever sees all.
 const CHANNELS_MAX: usize = 1_000;
 
+/// Fields that a feed may show of its documents: each is looked for in each document.
+const FIELDS_MAX: usize = 1_000;
+
 /// Before the name of a selector index.
 const INDEX: &str = "_index/";
 
@@ -40,6 +45,8 @@ struct Shown {
     include_docs: bool,
     show: Show,
     form: Form,
+    /// What of documents is shown; `None`: all.
+    fields: Option<Projection>,
 }
 
 pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
@@ -62,7 +69,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             return Err(Failure::method("GET,POST,HEAD"));
         }
     };
-    let feed = match request.query.get("feed") {
+    // As in CouchDB names of parameters have no case here; those that filters alone read have.
+    let query = request.query.lowered();
+    let feed = match query.get("feed") {
         Some("live") => Some(Feed::Continuous),
         name => Feed::named(name),
     };
@@ -70,29 +79,30 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let feed = feed.ok_or_else(unknown)?;
     let handshake =
         if feed == Feed::WebSocket { Some(Handshake::of(&state.shell.cors(), &mut request)?) } else { None };
-    let query = &request.query;
-    let (mut scope, mut filter) = filter(&request.context, query, posted).await?;
+    let query = &query;
+    let fields = fields(&request.context, query, &posted)?;
+    let (mut scope, mut filter) = filter(&request.context, query, &request.query, posted).await?;
     if let Scope::Ids(ids) = &scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
     let database = request.context.database(name, Read).await?;
     let by_channels = query.get("filter") == Some(BY_CHANNEL) && database.has_channels().await?;
     if by_channels {
-        scope = Scope::Channels(Arc::new(channels(query)?));
+        scope = Scope::Channels(Arc::new(channels(&request.query)?));
     }
     let (active_only, revocations) = (query.flag("active_only")?, query.flag("revocations")?);
-    let (include_docs, conflicts) = (query.flag("include_docs")?, query.flag("conflicts")?);
+    let (include_docs, conflicts) = (query.switch("include_docs"), query.switch("conflicts"));
     let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { filtered } else { Documents::No };
     let show = show_of(query)?;
     let all_leaves = all_leaves(query)?;
-    let shown = Shown { feed, include_docs, show, form: Form { all_leaves, documents } };
-    let descending = query.flag("descending")?;
+    let shown = Shown { feed, include_docs, show, form: Form { all_leaves, documents }, fields };
+    let descending = query.switch("descending");
     let limit = feed::not_negative(query, "limit")?;
     let heartbeats = Heartbeats::new(feed::heartbeat(query)?, request.context.clock());
     let timeout = feed::waits_for(feed::not_negative(query, "timeout")?);
     let since = feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?;
-    if let Some(function) = if by_channels { None } else { function(&request)? } {
+    if let Some(function) = if by_channels { None } else { function(&request, query.get("filter"))? } {
         filter = Filter::Function(function);
     }
     let follow = feed.follow();
@@ -167,14 +177,14 @@ fn all_leaves(query: &Query) -> Result<bool> {
 }
 
 /// Which documents the query names, and which of these pass, with arguments from there or from the posted object;
-/// functions of design documents come later.
-async fn filter(context: &Context, query: &Query, posted: Value<'static>) -> Result<(Scope, Filter)> {
+/// functions of design documents come later. `query` has its names in lower case, `given` as they were given.
+async fn filter(context: &Context, query: &Query, given: &Query, posted: Value<'static>) -> Result<(Scope, Filter)> {
     let scope = match query.get("filter") {
         None | Some("" | "_view") => Scope::All,
         Some("_doc_ids") => {
             let ids = match take(posted, "doc_ids") {
                 Some(ids) => Some(ids),
-                None => query.json(&["doc_ids"])?,
+                None => given.json(&["doc_ids"])?,
             };
             Scope::Ids(doc_ids(ids)?)
         }
@@ -194,11 +204,27 @@ async fn filter(context: &Context, query: &Query, posted: Value<'static>) -> Res
     Ok((scope, Filter::None))
 }
 
-/// The function that the query names, if it names one.
-fn function(request: &Request) -> Result<Option<FilterFunction>> {
-    let query = &request.query;
-    let (is_view, name) = match query.get("filter") {
-        Some("_view") => (true, query.get("view").unwrap_or_default()),
+/// Which fields of documents a filter by selector shows, if it says so; `None`: all.
+fn fields(context: &Context, query: &Query, posted: &Value<'_>) -> Result<Option<Projection>> {
+    if query.get("filter") != Some("_selector") {
+        return Ok(None);
+    }
+    let fields = match posted.get("fields") {
+        None => return Ok(None),
+        Some(Value::Array(names)) if names.len() > FIELDS_MAX => {
+            return Err(Failure::bad_request(format!("at most {FIELDS_MAX} fields in a filter")));
+        }
+        Some(names @ Value::Array(_)) => flatbed_mango::fields(names),
+        Some(_) => return Err(Failure::bad_request("Selector error: fields must be JSON array")),
+    };
+    let fields = fields.map_err(|refused| Failure::bad_request(refused.reason))?;
+    Ok(fields.map(|fields| context.projection(fields)))
+}
+
+/// The function that the query's `filter` names, if it names one.
+fn function(request: &Request, filter: Option<&str>) -> Result<Option<FilterFunction>> {
+    let (is_view, name) = match filter {
+        Some("_view") => (true, request.query.get("view").unwrap_or_default()),
         Some(name) if !name.is_empty() && !name.starts_with('_') => (false, name),
         _ => return Ok(None),
     };
@@ -388,7 +414,7 @@ impl Writer {
             self.begin_row();
             let place = row.place();
             let shown = self.seqs.shows().then_some(&place);
-            write_row(&self.database, row, shown, self.shown.shows(), &mut self.sender).await?;
+            write_row(&self.database, row, shown, &self.shown, &mut self.sender).await?;
             self.end_row(&place);
             self.sender.send_if_full().await?;
         }
@@ -406,12 +432,13 @@ impl Writer {
                 matches!(&row.document, TailDocument::Read { document, .. } if !document.attachments.is_empty());
             let shows_data = self.shown.show.data || self.shown.show.encoding;
             let shows_seq = self.seqs.shows();
-            if !shows_seq || (self.shown.include_docs && has_attachments && shows_data) {
+            let shows_more = (has_attachments && shows_data) || self.shown.fields.is_some();
+            if !shows_seq || (self.shown.include_docs && shows_more) {
                 let row = self.changes.shown(&row);
                 self.begin_row();
                 let place = row.place();
                 let shown = shows_seq.then_some(&place);
-                write_row(&self.database, &row, shown, self.shown.shows(), &mut self.sender).await?;
+                write_row(&self.database, &row, shown, &self.shown, &mut self.sender).await?;
                 self.end_row(&place);
                 continue;
             }
@@ -511,11 +538,11 @@ async fn write_row(
     database: &Reader,
     row: &ChangeRow,
     place: Option<&Place>,
-    show: Option<&Show>,
+    shown: &Shown,
     sender: &mut Sender,
 ) -> Written {
     shared_row::open(row, place, &row.leaves, &mut sender.buffer);
-    match (row.kind, show) {
+    match (row.kind, shown.shows()) {
         // Of one that is lost at most that it is.
         (RowKind::Lost | RowKind::Revoked, Some(_)) if let Some(document) = &row.doc => {
             sender.buffer.extend_from_slice(b",\"doc\":");
@@ -524,6 +551,10 @@ async fn write_row(
         (RowKind::Changed, Some(show)) => {
             sender.buffer.extend_from_slice(b",\"doc\":");
             match &row.doc {
+                Some(document) if let Some(fields) = &shown.fields => {
+                    let text = Box::pin(fields.of(document)).await.map_err(Failure::from)?;
+                    sender.write(&text).await?;
+                }
                 Some(document) if document.attachments.is_empty() && document.body.len() <= CHUNK_BYTES => {
                     json_out::document(document, &mut sender.buffer);
                 }

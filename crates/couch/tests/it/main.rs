@@ -8,6 +8,7 @@ mod answering;
 mod any_requests;
 mod attachments;
 mod bounded_requests;
+mod clients;
 mod config;
 mod console;
 mod couchdb_sessions;

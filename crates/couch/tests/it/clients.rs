@@ -1,0 +1,71 @@
+//! What clients of CouchDB were found to rely on.
+
+use crate::support::{Running, ServerOptions, Store};
+use serde_json::{Value, json};
+
+const NULL: Value = Value::Null;
+
+async fn serve(store: &Store) -> Running {
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    server
+}
+
+#[tokio::test]
+async fn a_selected_feed_shows_fields() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let doc = json!({"_id": "a", "n": 1, "name": {"first": "x", "last": "y"}, "list": [5, 6]});
+    server.ok("POST", "/db/_bulk_docs", json!({"docs": [doc, {"_id": "b", "n": 2}]})).await;
+    let ask = async |query: &str, fields: Value| {
+        let asked = json!({"selector": {"n": {"$lt": 2}}, "fields": fields});
+        server.json("POST", &format!("/db/_changes?filter=_selector{query}"), asked).await
+    };
+    let shown = async |fields: Value| ask("&include_docs=true", fields).await.1["results"][0]["doc"].clone();
+    assert_eq!(shown(json!(["_id", "name.last", "none"])).await, json!({"_id": "a", "name": {"last": "y"}}));
+    assert_eq!(shown(json!(["none"])).await, json!({}));
+    assert_eq!(shown(json!([])).await["list"], json!([5, 6]), "none are all");
+    let (status, answer) = ask("", json!(["n"])).await;
+    assert_eq!((status, answer["results"][0].get("doc")), (200, None), "no document is asked for");
+    for (fields, reason) in [
+        (json!("n"), "Selector error: fields must be JSON array".to_owned()),
+        (NULL, "Selector error: fields must be JSON array".to_owned()),
+        (json!([1]), "Invalid JSON for field spec: 1".to_owned()),
+        (json!(vec!["n"; 1_001]), "at most 1000 fields in a filter".to_owned()),
+    ] {
+        let (status, answer) = ask("", fields).await;
+        assert_eq!((status, &answer["error"], &answer["reason"]), (400, &json!("bad_request"), &json!(reason)));
+    }
+    // Followers too, whose rows are made for all of them otherwise.
+    let path = "/db/_changes?filter=_selector&include_docs=true&feed=continuous&since=now&limit=1";
+    let asked = json!({"selector": {"n": 0}, "fields": ["n"]}).to_string();
+    let write = async {
+        server.until_followed(1).await;
+        server.ok("PUT", "/db/c", json!({"n": 0, "m": 1})).await;
+    };
+    let (followed, ()) = tokio::join!(server.call("POST", path, &asked), write);
+    let row: Value = followed.body.lines().find_map(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    assert_eq!((&row["id"], &row["doc"]), (&json!("c"), &json!({"n": 0})), "{followed:?}");
+}
+
+#[tokio::test]
+async fn numbers_and_separators_of_query_strings() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let views = json!({"views": {"v": {"map": "function (doc) { emit(doc._id); }"}}});
+    server.ok("PUT", "/db/_design/d", views).await;
+    for path in ["_all_docs", "_design_docs", "_design/d/_view/v"] {
+        for limit in ["99999999999999999999", "576460752303423488"] {
+            let (status, answer) = server.json("GET", &format!("/db/{path}?limit={limit}"), NULL).await;
+            let reason = "Limit is too large, must not exceed 576460752303423487";
+            assert_eq!((status, &answer["error"]), (400, &json!("query_parse_error")), "{path}");
+            assert_eq!(answer["reason"], reason);
+        }
+        assert_eq!(server.json("GET", &format!("/db/{path}?limit=576460752303423487"), NULL).await.0, 200, "{path}");
+    }
+    for query in ["limit=2;", "limit=2;skip=0", "limit=99999999999999999999"] {
+        assert!(server.ok("GET", &format!("/db/_index?{query}"), NULL).await["indexes"].is_array(), "{query}");
+    }
+    let none = server.ok("GET", "/db/_all_docs?skip=0;limit=0", NULL).await;
+    assert_eq!(none["rows"], json!([]));
+}
