@@ -8,6 +8,7 @@ use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::document::named_rev;
+use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
 use crate::query::encode;
 use crate::request::Request;
@@ -29,6 +30,7 @@ pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str)
 
 async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result<Reply> {
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
+    refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
     let reader = database.attachment(id, rev.as_ref(), name).await?;
     Ok(flatbed_documents::attachment(reader, &request)?)
 }

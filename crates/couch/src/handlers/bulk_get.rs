@@ -11,6 +11,7 @@ use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
+use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
 use crate::multipart::{accepts, new_boundary};
 use crate::reply::{Interrupted, page_bytes};
@@ -101,6 +102,8 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     let database = request.context.database(name, Read).await?;
     let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
     walk.database.exists().await?;
+    let ids = walk.docs.iter().filter_map(|doc| doc.get("id").and_then(Value::as_str));
+    refuse_in_partitioned(&walk.database, without_partition(ids)).await?;
     let pages = Pages::new(true);
     let mut out = if walk.form.is_json() { b"{\"results\":[".to_vec() } else { Vec::new() };
     let mut room = first_room(&pages).await?;

@@ -12,6 +12,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::open_revs;
+use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::handlers::{post_form, put_related};
 use crate::json_out;
 use crate::multipart::{self, accepts, is_kind};
@@ -73,6 +74,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let with_revisions = options.revs;
     options.revs |= show.since.is_some();
     if let Some(open_revs) = query.get("open_revs") {
+        refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
         let form = if accepts(&request.headers, "multipart/mixed") { open_revs::mixed()? } else { Form::Json };
         let wanted = open_revs::Wanted { id, revs: open_revs, options };
         let shown = Shown { show, with_revisions, form };
@@ -360,7 +362,8 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let parent = named_rev(&request)?;
     // 404 comes before 409, as in CouchDB.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
-    request.context.database(name, Read).await?.get(id, &look).await?;
+    let database = request.context.database(name, Read).await?;
+    found(&database, id, database.get(id, &look).await).await?;
     let edit = Edit {
         expiry: None,
         id: id.into(),

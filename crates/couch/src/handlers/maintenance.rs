@@ -10,6 +10,7 @@ use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object};
+use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
 use crate::reply::ok;
 use crate::request::Request;
@@ -39,6 +40,7 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     }
     let database = request.context.database(name, Purge).await?;
     database.exists().await?;
+    refuse_in_partitioned(&database, without_partition(wanted.iter().map(|(id, _)| id.as_str()))).await?;
     let mut out = Vec::new();
     let mut answer = Object::new(&mut out);
     let mut purged = answer.null("purge_seq").object("purged");
@@ -111,7 +113,8 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
         pending.end();
         index.bool("waiting_commit", false).number("waiting_clients", info.waiting_clients);
         index.bool("updater_running", info.updater_running);
-        index.string_or_null("update_seq", info.update_seq.map(|seq| seq.to_string()).as_deref());
+        // CouchDB's is a number, which typed clients expect. It grows, and is no place to read on from.
+        index.number("update_seq", info.update_seq.map_or(0, |seq| seq.number()));
         let mut sizes = index.object("sizes");
         sizes.number("file", info.file_bytes).number("external", info.external_bytes);
         sizes.number("active", info.file_bytes);

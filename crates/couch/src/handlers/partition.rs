@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
-use flatbed_layer::{Reader, check_partition};
+use flatbed_layer::{Reader, check_partition, check_partitioned_id};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 
@@ -66,6 +66,25 @@ pub(crate) async fn partition(
             request.skip_body().await;
             Err(Failure::not_found("missing"))
         }
+    }
+}
+
+/// The first of some ids of documents that names no partition. Those of design documents and local documents need not.
+pub(crate) fn without_partition<'i>(mut ids: impl Iterator<Item = &'i str>) -> Option<&'i str> {
+    ids.find(|id| !id.contains(':') && !id.starts_with("_design/") && !id.starts_with("_local/"))
+}
+
+/// Refuses a whole request for an id of [`without_partition`] in a partitioned database, as CouchDB does where it looks for
+/// the id's shard.
+///
+/// # Errors
+/// 400 `illegal_docid`; that the database is not there.
+pub(crate) async fn refuse_in_partitioned(database: &Reader, id: Option<&str>) -> Result<()> {
+    match id {
+        Some(id) if database.is_partitioned_known() != Some(false) && database.is_partitioned().await? => {
+            Ok(check_partitioned_id(id)?)
+        }
+        _ => Ok(()),
     }
 }
 

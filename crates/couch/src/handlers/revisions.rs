@@ -10,6 +10,7 @@ use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, too_many};
+use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
 use crate::reply::ok;
 use crate::request::Request;
@@ -38,6 +39,7 @@ async fn look_up(request: &mut Request, name: &str, mut each: impl FnMut(&str, &
     if members.is_empty() {
         database.exists().await?;
     }
+    refuse_in_partitioned(&database, without_partition(members.iter().map(|(id, _)| &**id))).await?;
     let mut members = members.into_iter();
     loop {
         let part = members.by_ref().take(DOCUMENTS_AT_ONCE).map(wanted).collect::<Result<Vec<_>>>()?;

@@ -49,6 +49,37 @@ async fn a_selected_feed_shows_fields() {
 }
 
 #[tokio::test]
+async fn ids_without_a_partition_are_refused() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    server.ok("PUT", "/parts?partitioned=true", NULL).await;
+    let rev = "1-00000000000000000000000000000000";
+    for (path, body) in [
+        ("_revs_diff", json!({"a:b": [rev], "x": [rev]})),
+        ("_missing_revs", json!({"x": [rev]})),
+        ("_purge", json!({"x": [rev]})),
+        ("_bulk_get", json!({"docs": [{"id": "a:b"}, {"id": "x"}]})),
+    ] {
+        let (status, answer) = server.json("POST", &format!("/parts/{path}"), body.clone()).await;
+        let expected = (400, &json!("illegal_docid"), &json!("Doc id must be of form partition:id"));
+        assert_eq!((status, &answer["error"], &answer["reason"]), expected, "{path}");
+        server.ok("POST", &format!("/db/{path}"), body).await;
+    }
+    for (path, body) in [
+        ("_revs_diff", json!({"a:b": [rev], "_design/d": [rev]})),
+        ("_purge", json!({"_design/d": [rev]})),
+        ("_bulk_get", json!({"docs": [{"id": "_design/d"}, {"id": "a:b"}]})),
+    ] {
+        server.ok("POST", &format!("/parts/{path}"), body).await;
+    }
+    for (method, path) in [("GET", "/parts/x?open_revs=all"), ("GET", "/parts/x/file"), ("DELETE", "/parts/x?rev=1-a")]
+    {
+        let (status, answer) = server.json(method, path, NULL).await;
+        assert_eq!((status, &answer["error"]), (400, &json!("illegal_docid")), "{method} {path}");
+    }
+}
+
+#[tokio::test]
 async fn numbers_and_separators_of_query_strings() {
     let store = Store::new();
     let server = serve(&store).await;
