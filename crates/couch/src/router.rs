@@ -48,6 +48,8 @@ impl Surface for State {
 
     const PREFLIGHT: Route = Route::Preflight;
 
+    const TAKES_METHOD_OVERRIDE: bool = true;
+
     fn target(&self, path: &str) -> (Path, Route) {
         let target = Target::parse(path);
         let route = target.as_ref().map_or(Route::Invalid, Target::route);

@@ -24,14 +24,47 @@ use crate::tracked::{Tracked, Tracking};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
+/// The longest id that a client may give its request, in characters.
+const REQUEST_ID_MAX: usize = 36;
+
+/// The method that is meant by a `POST` of a client that can send no other.
+const METHOD_OVERRIDE: HeaderName = HeaderName::from_static("x-http-method-override");
+
 /// Ids of requests: ten hexadecimal digits that tell them apart in a log.
 #[derive(Debug, Default)]
 pub(crate) struct RequestIds(AtomicU64);
 
 impl RequestIds {
+    /// The id that the client gives: letters, digits, `-` and `_`. A new one where it gives none, or another text.
+    fn of(&self, headers: &HeaderMap) -> String {
+        let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+        let is_id = |id: &&str| {
+            let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            (1..=REQUEST_ID_MAX).contains(&id.len()) && id.bytes().all(is_known)
+        };
+        given.filter(is_id).map_or_else(|| self.next(), str::to_owned)
+    }
+
     fn next(&self) -> String {
         let number = self.0.fetch_add(1, Ordering::Relaxed) + 1;
         format!("{:010x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24)
+    }
+}
+
+/// The method that a request means. A `POST` with `X-HTTP-Method-Override` means another one; a `HEAD` among these is a
+/// `GET`, since the answer to a `POST` has a body.
+fn meant(method: &Method, headers: &HeaderMap) -> Option<Method> {
+    if *method != Method::POST {
+        return None;
+    }
+    match headers.get(METHOD_OVERRIDE)?.to_str().ok()?.trim() {
+        "GET" | "HEAD" => Some(Method::GET),
+        "PUT" => Some(Method::PUT),
+        "DELETE" => Some(Method::DELETE),
+        "TRACE" => Some(Method::TRACE),
+        "CONNECT" => Some(Method::CONNECT),
+        "COPY" => Method::from_bytes(b"COPY").ok(),
+        _ => None,
     }
 }
 
@@ -52,14 +85,20 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Answers one request at its outlet; `peer` is who sends it, `None` for one from within.
 pub(crate) async fn answer<S: Surface>(
     served: Arc<Served<S>>,
-    request: hyper::Request<Incoming>,
+    mut request: hyper::Request<Incoming>,
     peer: Option<Peer>,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
+    // Before anything else: rights, rules for pages of other origins and metrics go by the method that is meant.
+    if S::TAKES_METHOD_OVERRIDE
+        && let Some(method) = meant(request.method(), request.headers())
+    {
+        *request.method_mut() = method;
+    }
     let shell = &served.shell;
     let sender = peer;
     let peer = sender.map(|sender| shell.proxies.client(sender, request.headers()));
-    let id = shell.request_ids.next();
+    let id = shell.request_ids.of(request.headers());
     let (target, label) = served.surface.target(request.uri().path());
     let tracking = Tracking::begin(&shell.traffic, &id, request.method(), request.uri(), label, peer, outlet.clone());
     if let Some(continue_trace) = shell.continue_trace {
@@ -180,6 +219,42 @@ async fn answer_within<S: Surface>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_may_name_its_request() {
+        let ids = RequestIds::default();
+        let of = |text: &'static [u8]| {
+            let value = HeaderValue::from_bytes(text).unwrap();
+            ids.of(&HeaderMap::from_iter([(REQUEST_ID, value)]))
+        };
+        for id in ["a", "Trace_1-b", "123456789012345678901234567890123456"] {
+            assert_eq!(of(id.as_bytes()), id);
+        }
+        for id in ["", "a b", "a\"", "a:b", "\u{e9}", "1234567890123456789012345678901234567"] {
+            let own = of(id.as_bytes());
+            assert!(own != id && own.len() == 10, "{id}: {own}");
+        }
+        assert_ne!(ids.of(&HeaderMap::new()), ids.of(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn only_a_post_means_another_method() {
+        let of = |method: Method, meaning: &'static str| {
+            let value = HeaderValue::from_static(meaning);
+            meant(&method, &HeaderMap::from_iter([(METHOD_OVERRIDE, value)]))
+        };
+        for (meaning, method) in
+            [("PUT", "PUT"), ("DELETE", "DELETE"), ("GET", "GET"), ("HEAD", "GET"), ("COPY", "COPY")]
+        {
+            let found = of(Method::POST, meaning);
+            assert_eq!(found.as_ref().map(Method::as_str), Some(method));
+            assert_eq!(of(Method::GET, meaning), None);
+        }
+        for meaning in ["", "delete", "OPTIONS", "PATCH", "POST"] {
+            assert_eq!(of(Method::POST, meaning), None, "{meaning}");
+        }
+        assert_eq!(meant(&Method::POST, &HeaderMap::new()), None);
+    }
 
     #[test]
     fn cookies_of_several_lines_are_one() {

@@ -12,6 +12,44 @@ async fn serve(store: &Store) -> Running {
 }
 
 #[tokio::test]
+async fn a_post_may_mean_another_method() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let mut client = server.connect().await;
+    let mut send = async |method: &str, path: &str, meant: &str, body: &str| {
+        client.call(method, path, &[("x-http-method-override", meant)], body.as_bytes()).await
+    };
+    let put = send("POST", "/db/a", "PUT", r#"{"n":1}"#).await;
+    assert_eq!((put.status, put.text("id").as_str()), (201, "a"));
+    let got = send("POST", "/db/a", "GET", "").await;
+    assert_eq!((got.status, &got.json()["n"]), (200, &json!(1)));
+    let head = send("POST", "/db/a", "HEAD", "").await;
+    assert_eq!((head.status, head.body), (200, got.body), "the answer to a POST has a body");
+    let only_of_post = send("GET", "/db/a", "DELETE", "").await;
+    assert_eq!(only_of_post.status, 200);
+    assert_eq!(send("POST", "/db/a", "TRACE", "").await.status, 405);
+    assert_eq!(send("POST", "/db", "delete", r#"{"_id":"b"}"#).await.status, 201, "no method is called so");
+    let rev = put.text("rev");
+    assert_eq!(send("POST", &format!("/db/a?rev={rev}"), "DELETE", "").await.status, 200);
+    assert_eq!(server.json("GET", "/db/a", NULL).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_request_keeps_the_id_that_its_client_gives() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let mut client = server.connect().await;
+    let mut id = async |given: &str| {
+        let answer = client.call("GET", "/", &[("x-couch-request-id", given)], b"").await;
+        answer.header("x-couch-request-id").unwrap_or_default().to_owned()
+    };
+    assert_eq!(id("trace-1_A").await, "trace-1_A");
+    for given in ["with space", "a:b", "1234567890123456789012345678901234567"] {
+        assert_eq!(id(given).await.len(), 10, "{given}");
+    }
+}
+
+#[tokio::test]
 async fn a_selected_feed_shows_fields() {
     let store = Store::new();
     let server = serve(&store).await;
