@@ -177,10 +177,25 @@ const render = (() => {
     return new Failure(kind, `function raised error: ${source(error)} \nstacktrace: ${stack}`);
   };
 
+  // What a show gives to `start` are headers by their names; or, as lists give it, they are its `headers`, beside a `code`.
+  const withStarted = (response) => {
+    if (!isResponse(started)) return response;
+    const isOfLists = isResponse(started.headers);
+    const headers = isOfLists ? started.headers : started;
+    const names = keysOf(headers);
+    if (names.length > 0) {
+      response.headers = response.headers || {};
+      for (let i = 0; i < names.length; i++) response.headers[names[i]] = headers[names[i]];
+    }
+    if (isOfLists && started.code !== undefined && response.code === undefined) response.code = started.code;
+    return response;
+  };
+
   const show = (found, design, args) => {
     let response = wrapped(apply(found, design, args) || {});
     if (chunks.length > 0) {
       if (!isResponse(response)) response = {};
+      response = withStarted(response);
       response.body = takeChunks() + (response.body || '');
     }
     if (provided.length > 0) {

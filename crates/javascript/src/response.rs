@@ -9,7 +9,8 @@ use crate::rows::value_end;
 /// A response, as a function gave it. Whether HTTP allows it is for whoever sends it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Response {
-    /// `code`, if there is one; a number that is no status comes as it is, one that does not fit as 0.
+    /// `code`, if there is one, as a number or as a text such as `"404"`; a number that is no status comes as it is, one that
+    /// does not fit as 0.
     pub code: Option<u16>,
     /// `headers`, in the order given.
     pub headers: Vec<(String, String)>,
@@ -104,7 +105,14 @@ fn string(text: &str) -> Option<String> {
     }
 }
 
+/// A number, or a text that begins with a status: CouchDB sends one as the rest of the status line.
 fn code(text: &str) -> Option<u16> {
+    if text.starts_with('"') {
+        let text = string(text)?;
+        let (status, rest) = text.split_at_checked(3)?;
+        let is_status = status.bytes().all(|byte| byte.is_ascii_digit()) && (rest.is_empty() || rest.starts_with(' '));
+        return if is_status { status.parse().ok() } else { None };
+    }
     let number: f64 = text.parse().ok()?;
     // JavaScript has one kind of numbers; whoever sends it refuses what is no status.
     Some(if number.fract() == 0.0 && (0.0..=65_535.0).contains(&number) { number as u16 } else { 0 })
@@ -140,6 +148,9 @@ mod tests {
             assert_eq!(parse(text).body, ResponseBody::Json(r#"{"a":["}"]}"#.into()), "{text}");
         }
         assert_eq!(parse(r#"{"base64":"aGk="}"#).body, ResponseBody::Base64("aGk=".into()));
+        for text in [r#"{"code":"404"}"#, r#"{"code":"404 Not Found"}"#] {
+            assert_eq!(parse(text).code, Some(404), "{text}");
+        }
         for text in [r#"{"code":99999}"#, r#"{"code":-1}"#, r#"{"code":200.5}"#, r#"{"code":1e400}"#] {
             assert_eq!(parse(text).code, Some(0), "{text}");
         }
@@ -150,6 +161,8 @@ mod tests {
         for (text, name, value) in [
             (r#"{"a":1}"#, "a", "1"),
             (r#"{"code":"x"}"#, "code", "\"x\""),
+            (r#"{"code":"4040"}"#, "code", "\"4040\""),
+            (r#"{"code":"éé"}"#, "code", "\"éé\""),
             (r#"{"headers":null}"#, "headers", "null"),
             (r#"{"headers":{"a":{}}}"#, "headers", r#"{"a":{}}"#),
             (r#"{"body":5}"#, "body", "5"),

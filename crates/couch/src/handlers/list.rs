@@ -36,7 +36,8 @@ pub(crate) async fn list(
     rest: &[String],
 ) -> Result<Reply> {
     let is_head = request.method == Method::HEAD;
-    if !matches!(request.method, Method::GET | Method::HEAD | Method::POST) {
+    // What is no browser's preflight is answered as `GET`, as in CouchDB.
+    if !matches!(request.method, Method::GET | Method::HEAD | Method::POST | Method::OPTIONS) {
         request.skip_body().await;
         return Err(Failure::method("GET,POST,HEAD"));
     }

@@ -87,6 +87,49 @@ async fn a_selected_feed_shows_fields() {
 }
 
 #[tokio::test]
+async fn functions_answer_as_couchdbs() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let design = json!({
+        "views": {"v": {"map": "function (doc) { emit(doc._id); }"}},
+        "shows": {
+            "code": "function (doc, req) { return {code: '404', body: 'x'}; }",
+            "line": "function (doc, req) { return {code: '410 Gone', body: 'x'}; }",
+            "nonsense": "function (doc, req) { return {code: 'x', body: 'x'}; }",
+            "headers": "function (doc, req) { start({'X-A': 'b', 'Content-Type': 'text/plain'}); send('x'); return 'y'; }",
+            "lists": "function (doc, req) { start({code: 418, headers: {'X-A': 'c'}}); send('x'); }",
+            "silent": "function (doc, req) { start({'X-A': 'b'}); return 'y'; }",
+        },
+        "lists": {
+            "code": "function (head, req) { start({code: '404'}); send('x'); }",
+            "method": "function (head, req) { send(req.method + head.total_rows); }",
+        },
+        "updates": {"code": "function (doc, req) { return [null, {code: '202', body: 'x'}]; }"},
+    });
+    server.ok("PUT", "/db/_design/d", design).await;
+    let ask = async |method: &str, path: &str| server.call(method, &format!("/db/_design/d/{path}"), "").await;
+    for (method, path, status) in [
+        ("GET", "_show/code", 404),
+        ("GET", "_show/line", 410),
+        ("GET", "_show/nonsense", 500),
+        ("GET", "_list/code/v", 404),
+        ("POST", "_update/code", 202),
+    ] {
+        assert_eq!(ask(method, path).await.status, status, "{path}");
+    }
+    let headers = ask("GET", "_show/headers").await;
+    assert_eq!((headers.status, headers.body.as_str()), (200, "xy"));
+    assert_eq!((headers.header("x-a"), headers.header("content-type")), (Some("b"), Some("text/plain")));
+    let lists = ask("GET", "_show/lists").await;
+    assert_eq!((lists.status, lists.body.as_str(), lists.header("x-a")), (418, "x", Some("c")));
+    assert_eq!(ask("GET", "_show/silent").await.header("x-a"), None, "as in CouchDB, where nothing is sent");
+    let options = ask("OPTIONS", "_list/method/v").await;
+    assert_eq!((options.status, options.body.as_str()), (200, "OPTIONS0"));
+    let info = ask("GET", "_info").await.json();
+    assert!(info["view_index"]["update_seq"].is_u64(), "{info}");
+}
+
+#[tokio::test]
 async fn ids_without_a_partition_are_refused() {
     let store = Store::new();
     let server = serve(&store).await;
