@@ -130,6 +130,21 @@ async fn functions_answer_as_couchdbs() {
 }
 
 #[tokio::test]
+async fn a_design_document_of_an_unknown_language_is_saved() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    for views in [json!({"v": {"map": ""}}), json!({"v": {"map": "m", "reduce": "_average"}})] {
+        let saved = server.ok("POST", "/db", json!({"_id": "_design/e", "language": "erlang", "views": views})).await;
+        server.ok("DELETE", &format!("/db/_design/e?rev={}", saved["rev"].as_str().unwrap()), NULL).await;
+    }
+    let (status, answer) = server.json("PUT", "/db/_design/j", json!({"views": {"v": {"map": ""}}})).await;
+    assert_eq!((status, &answer["reason"]), (404, &json!("missing function")));
+    // An index in that language can be asked about, and not read.
+    server.ok("PUT", "/db/_design/e2", json!({"language": "erlang", "views": {"v": {"map": ""}}})).await;
+    assert!(server.json("GET", "/db/_design/e2/_view/v", NULL).await.0 >= 400);
+}
+
+#[tokio::test]
 async fn ids_without_a_partition_are_refused() {
     let store = Store::new();
     let server = serve(&store).await;
