@@ -115,11 +115,12 @@ fn send_on(request: &Request, name: &str, reply: &mut Reply) -> Result<()> {
     if !path.starts_with('/') {
         return Err(Failure::bad_request("path must begin with a /."));
     }
-    // In a header only what may stand in a URL: not what was decoded.
+    // Its characters stay as they were decoded, as in CouchDB, but for what a header or a URL cannot have: spaces, control
+    // characters and what is not ASCII.
     let encoded: String = path
         .bytes()
         .map(|byte| match byte {
-            b'!'..=b'~' if !b"\"<>\\^`{|}".contains(&byte) => char::from(byte).to_string(),
+            b'!'..=b'~' => char::from(byte).to_string(),
             byte => format!("%{byte:02X}"),
         })
         .collect();

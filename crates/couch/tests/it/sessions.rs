@@ -81,6 +81,9 @@ async fn a_session_begins_goes_on_and_ends() {
     let form = client.call("POST", "/_session?next=/db%0Ax", &[FORM], b"name=anna&password=p%77").await;
     assert_eq!(form.status, 302);
     assert!(form.header("location").unwrap().ends_with("/db%0Ax"));
+    let next = "/_session?next=/db/%7Ba%7D%7C%22%3Cb%3E%5E%60%5C%5B%5D%20%C3%A9";
+    let kept = client.call("POST", next, &[FORM], b"name=anna&password=p%77").await;
+    assert!(kept.header("location").unwrap().ends_with("/db/{a}|\"<b>^`\\[]%20%C3%A9"), "{kept:?}");
     assert_eq!(who(&mut client, &cookie(&form)).await, (200, Some("anna".to_owned())));
     for (path, headers, body, status) in [
         ("/_session", JSON, r#"{"name":"anna","password":"no"}"#, 401),
