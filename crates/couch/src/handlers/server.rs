@@ -1,5 +1,7 @@
 //! Paths of the server as a whole.
 
+use std::num::IntErrorKind;
+
 use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::json::{Array, Object, Value};
 use flatbed_layer::{IndexWait, NameRange, ViewTask};
@@ -92,7 +94,11 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
     }
     let count = match request.query.get("count") {
         None => 1,
-        Some(text) => text.parse::<u64>().map_err(|_| Failure::bad_request("count must be a positive integer"))?,
+        Some(text) => match text.parse::<u64>() {
+            Ok(count) => count,
+            Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
+            Err(_) => return Err(Failure::bad_request("count must be a positive integer")),
+        },
     };
     if count > UUIDS_MAX {
         return Err(Failure::bad_request("count parameter too large"));

@@ -1,4 +1,4 @@
-//! How each endpoint reads its parameters that are true or false: one table, as CouchDB 3.5's source has it.
+//! How each endpoint reads its parameters: tables, as CouchDB 3.5's source has it.
 
 use crate::support::{Answer, ServerOptions, Store};
 use serde_json::{Value, json};
@@ -127,6 +127,47 @@ async fn booleans_are_read_as_couchdb_reads_them() {
                 assert_eq!((told.status, &told.body), (on.status, &on.body), "{path} {name}");
             }
         }
+    }
+}
+
+/// Path, parameter and value, and with which error and reason CouchDB refuses it.
+const REFUSED: &[(&str, &str, &str, &str, &str)] = &[
+    ("/db/a", "rev", "x", "bad_request", "Invalid rev format"),
+    ("/db/a", "open_revs", "x", "bad_request", "invalid UTF-8 JSON"),
+    ("/db/a", "atts_since", "x", "bad_request", "invalid UTF-8 JSON"),
+    ("/db/_changes", "limit", "-1", "bad_request", "The limit value should be a non-negative integer"),
+    ("/db/_changes", "LIMIT", "x", "bad_request", "The limit parameter should be a non-negative integer"),
+    ("/db/_changes", "timeout", "", "bad_request", "The timeout parameter should be a non-negative integer"),
+    ("/db/_changes", "seq_interval", "0", "bad_request", "invalid_seq_interval"),
+    ("/_db_updates", "limit", "x", "bad_request", "invalid_integer"),
+    ("/_db_updates", "timeout", "-1", "bad_request", "invalid_integer"),
+    ("/db/_all_docs", "limit", "x", "query_parse_error", "Invalid value for integer: \"x\""),
+    ("/db/_all_docs", "skip", "-1", "query_parse_error", "Invalid value for positive integer: \"-1\""),
+    ("/db/_all_docs", "startkey", "x", "bad_request", "invalid UTF-8 JSON"),
+    ("/db/_design/d/_view/v", "limit", "", "query_parse_error", "Invalid value for integer: []"),
+    ("/db/_design/d/_view/v", "group_level", "1.5", "query_parse_error", "Invalid value for integer: \"1.5\""),
+    ("/db/_design/d/_view/v", "stale", "true", "query_parse_error", "Invalid value for `stale`."),
+    ("/_all_dbs", "limit", "x", "query_parse_error", "Invalid value for integer: \"x\""),
+    ("/_dbs_info", "skip", "-1", "query_parse_error", "Invalid value for positive integer: \"-1\""),
+    ("/_uuids", "count", "x", "bad_request", "count must be a positive integer"),
+    ("/_uuids", "count", "-1", "bad_request", "count must be a positive integer"),
+    ("/_uuids", "count", "1001", "bad_request", "count parameter too large"),
+    ("/_uuids", "count", "99999999999999999999", "bad_request", "count parameter too large"),
+];
+
+#[tokio::test]
+async fn others_are_refused_as_couchdb_refuses_them() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    server.ok("PUT", "/db/a", json!({})).await;
+    let views = json!({"views": {"v": {"map": "function (doc) { emit(doc._id); }"}}});
+    server.ok("PUT", "/db/_design/d", views).await;
+    let mut client = server.connect().await;
+    for &(path, name, value, error, reason) in REFUSED {
+        let told = client.call("GET", &format!("{path}?{name}={value}"), &[], b"").await;
+        let expected = (400, error.to_owned(), reason.to_owned());
+        assert_eq!(refused(&told), Some(expected), "{path} {name}={value}");
     }
 }
 
