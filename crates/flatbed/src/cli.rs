@@ -95,7 +95,7 @@ pub(crate) struct Dump {
     pub database: String,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
-    /// Leave `_rev` out.
+    /// Write winners alone, without `_rev`.
     pub no_rev: bool,
 }
 
@@ -497,6 +497,7 @@ const LOAD_HELP: &str = "\
 flatbed load DB FILE... [OPTIONS]
 
 FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is made if it is missing.
+Documents that have _revisions, as flatbed dump writes them, are stored under these revisions, beside those that are there.
 Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loaded.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
@@ -509,10 +510,12 @@ Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loa
 const DUMP_HELP: &str = "\
 flatbed dump DB [OPTIONS]
 
-Writes each document on one line to stdout, ordered by _id. Exit status: 0 complete, 2 not.
+Writes each leaf of each document on one line to stdout, deleted and conflicting ones too, with its attachments and the
+revisions before it, for flatbed load. It has no _local documents and no _security. A revision that takes more than 64 MB
+is left out and reported. Exit status: 0 complete, 1 revisions left out, 2 not complete.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
-  --no-rev         leave _rev out
+  --no-rev         write documents as new ones, ordered by _id: the winners alone, without _rev, with their attachments
 ";
 
 #[cfg(test)]

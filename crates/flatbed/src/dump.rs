@@ -1,4 +1,4 @@
-//! `flatbed dump`: a running server's documents to stdout, one a line.
+//! `flatbed dump`: a running server's documents to stdout, one revision a line.
 
 use std::io::{self, BufWriter, Write};
 
@@ -8,16 +8,24 @@ use flatbed_client::{
     split::{SplitError, Splitter, member, without},
 };
 use http_body_util::BodyExt;
-use hyper::Method;
+use hyper::{Method, body::Incoming};
+use serde_json::{Value, json};
 
 use crate::{
     cli::Dump,
     progress::{self, Progress, Unit},
 };
 
-const ROW_BYTES_MAX: usize = 64 << 20;
+/// The longest line in bytes. `flatbed load` sends it in a request of its own, and a server takes bodies of 64 MB.
+const LINE_BYTES_MAX: usize = (64 << 20) - 1024;
+/// What a row of `_bulk_get` or `_all_docs` has beside its document: the id with escapes, twice at most.
+const ROW_BYTES_MAX: usize = LINE_BYTES_MAX + (128 << 10);
 /// `{"total_rows":N,"offset":N,"rows":[` is far shorter.
 const HEAD_BYTES_MAX: usize = 4096;
+/// Changed documents of one page.
+const CHANGES: usize = 1_000;
+/// Revisions of one `_bulk_get`.
+const REVISIONS: usize = 500;
 
 /// Why a dump is not complete.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +44,22 @@ pub(crate) enum DumpError {
         /// The answer's text.
         text: String,
     },
+    /// The server does not give a revision that its feed names.
+    #[error("the server refuses revision {rev} of {id:?}: {text}")]
+    Revision {
+        /// The document's id.
+        id: String,
+        /// The revision.
+        rev: String,
+        /// What the server says.
+        text: String,
+    },
+    /// A document is longer than any line.
+    #[error("a document behind {behind} is with its attachments larger than the 64 MB that load can send")]
+    TooLarge {
+        /// The id of the last document that was written, as JSON text.
+        behind: String,
+    },
     /// Not the answer that CouchDB's API gives.
     #[error("the server's answer is no list of documents")]
     Answer,
@@ -47,68 +71,287 @@ pub(crate) enum DumpError {
     Write(#[from] io::Error),
 }
 
-/// Writes all documents of the database, ordered by `_id`, with a summary on stderr.
+/// Writes the database with a summary on stderr: every leaf of every document with its attachments and its history, in the
+/// order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns whether no revision was too large.
 ///
 /// # Errors
 /// [`DumpError`]; what was written before it is not the whole database.
-pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<(), DumpError> {
-    let path = format!("/{}/_all_docs?include_docs=true", encode_segment(&options.database));
-    let mut connection = Connection::open(url).await?;
-    let response = connection.send(Method::GET, &path, Bytes::new()).await?;
-    let status = response.status().as_u16();
-    let mut body = response.into_body();
-    if status != 200 {
-        let body = body.frame().await.transpose()?.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
-        return Err(DumpError::Refused { status, text: flatbed_client::Answer { status, body }.text() });
-    }
-
-    let mut progress = Progress::new(format!("dump {}", options.database), Unit::Documents, None);
-    let mut output = BufWriter::with_capacity(1 << 18, io::stdout().lock());
-    let mut head = Vec::new();
-    let mut rows: Option<Splitter> = None;
-    let mut written = 0_u64;
-    while let Some(frame) = body.frame().await.transpose()? {
-        let Ok(data) = frame.into_data() else { continue };
-        let splitter = match &mut rows {
-            Some(splitter) => {
-                splitter.push(&data);
-                splitter
-            }
-            None => {
-                head.extend_from_slice(&data);
-                let Some(at) = rows_start(&head) else {
-                    if head.len() > HEAD_BYTES_MAX {
-                        return Err(DumpError::Answer);
-                    }
-                    continue;
-                };
-                if let Some(total) = total_rows(&head[..at]) {
-                    progress.set_total(total);
-                }
-                let splitter = rows.insert(Splitter::inside_array(ROW_BYTES_MAX));
-                splitter.push(&head[at..]);
-                splitter
-            }
-        };
-        while let Some(row) = splitter.next_object()? {
-            if let Some(document) = document(row.text) {
-                write_line(&mut output, document, options.no_rev)?;
-                written += 1;
-            }
-        }
-        progress.draw(written, written);
-    }
-    rows.ok_or(DumpError::Answer)?.finish()?;
+pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
+    let progress = Progress::new(format!("dump {}", options.database), Unit::Documents, None);
+    let output = BufWriter::with_capacity(1 << 18, io::stdout().lock());
+    let connection = Connection::open(url).await?;
+    let database = encode_segment(&options.database);
+    let mut dumping = Dumping { url, database, connection, output, progress, written: 0, left_out: 0 };
+    let what = if options.no_rev {
+        dumping.winners().await?;
+        "documents"
+    } else {
+        dumping.leaves().await?;
+        "revisions"
+    };
+    let Dumping { mut output, mut progress, written, left_out, .. } = dumping;
     output.flush()?;
     progress.clear();
     let seconds = progress.elapsed().as_secs_f64();
-    eprintln!("{written} documents dumped in {seconds:.1} s ({}/s)", progress::rate(written, progress.elapsed()));
-    Ok(())
+    let rate = progress::rate(written, progress.elapsed());
+    eprintln!("{written} {what} dumped in {seconds:.1} s ({rate}/s), {left_out} left out");
+    Ok(left_out == 0)
 }
 
-fn rows_start(head: &[u8]) -> Option<usize> {
-    const MARK: &[u8] = b"\"rows\":[";
-    head.windows(MARK.len()).take(HEAD_BYTES_MAX).position(|window| window == MARK).map(|at| at + MARK.len())
+/// A dump under way.
+struct Dumping<'u, W: Write> {
+    url: &'u Url,
+    /// The database's name as a path has it.
+    database: String,
+    connection: Connection,
+    output: W,
+    progress: Progress,
+    written: u64,
+    /// Revisions that are too large for a line.
+    left_out: u64,
+}
+
+impl<W: Write> Dumping<'_, W> {
+    /// Writes each document's winner without its revision.
+    async fn winners(&mut self) -> Result<(), DumpError> {
+        let path = format!("/{}/_all_docs?include_docs=true&attachments=true", self.database);
+        let mut rows = Rows::of(&mut self.connection, Method::GET, &path, Bytes::new(), b"\"rows\":[").await?;
+        let mut last = Vec::<u8>::new();
+        let too_large = |last: &[u8]| DumpError::TooLarge { behind: text_of(last) };
+        loop {
+            let row = match rows.next().await {
+                Ok(Some(row)) => row,
+                Ok(None) => return Ok(()),
+                Err(DumpError::Row(SplitError::TooLarge { .. })) => return Err(too_large(&last)),
+                Err(error) => return Err(error),
+            };
+            if let Some(total) = rows.total.take() {
+                self.progress.set_total(total);
+            }
+            if let Some(document) = document(&row) {
+                if document.len() > LINE_BYTES_MAX {
+                    return Err(too_large(&last));
+                }
+                last = member(document, "_id").map_or_else(Vec::new, |id| document[id.value].to_vec());
+                write_line(&mut self.output, document, true)?;
+                self.written += 1;
+            }
+            self.progress.draw(self.written, self.written);
+        }
+    }
+
+    /// Writes every leaf. A document that changes meanwhile comes again further on in the feed, so that its new leaves
+    /// follow its old ones.
+    async fn leaves(&mut self) -> Result<(), DumpError> {
+        let (mut since, mut done) = ("0".to_owned(), 0_u64);
+        loop {
+            let page = self.changes(&since).await?;
+            if since == "0" {
+                self.progress.set_total(page.pending.saturating_add(page.rows as u64));
+            }
+            for wanted in page.revisions.chunks(REVISIONS) {
+                let mut wanted = wanted;
+                while !wanted.is_empty() {
+                    let read = self.revisions(wanted).await?;
+                    wanted = wanted.get(read..).unwrap_or_default();
+                }
+                self.progress.draw(done, self.written);
+            }
+            done += page.rows as u64;
+            if page.rows < CHANGES {
+                return Ok(());
+            }
+            if page.last_seq == since {
+                return Err(DumpError::Answer);
+            }
+            since = page.last_seq;
+        }
+    }
+
+    async fn changes(&mut self, since: &str) -> Result<Changes, DumpError> {
+        let since = encode_segment(since);
+        let path = format!("/{}/_changes?style=all_docs&limit={CHANGES}&since={since}", self.database);
+        let answer = self.connection.call(Method::GET, &path, Bytes::new()).await?;
+        if answer.status != 200 {
+            return Err(DumpError::Refused { status: answer.status, text: answer.text() });
+        }
+        Changes::read(&answer.body).ok_or(DumpError::Answer)
+    }
+
+    /// Writes these revisions, up to the first that is too large and with it. Returns how many are done with.
+    async fn revisions(&mut self, wanted: &[(String, String)]) -> Result<usize, DumpError> {
+        let docs: Vec<Value> = wanted.iter().map(|(id, rev)| json!({"id": id, "rev": rev})).collect();
+        let body = json!({ "docs": docs }).to_string();
+        let path = format!("/{}/_bulk_get?revs=true&attachments=true", self.database);
+        let mut rows = Rows::of(&mut self.connection, Method::POST, &path, body.into(), b"\"results\":[").await?;
+        for (at, (id, rev)) in wanted.iter().enumerate() {
+            let row = match rows.next().await {
+                Ok(Some(row)) => row,
+                Ok(None) => return Err(DumpError::Answer),
+                Err(DumpError::Row(SplitError::TooLarge { .. })) => {
+                    // The rest of this answer is not read.
+                    self.connection = Connection::open(self.url).await?;
+                    self.leave_out(id, rev);
+                    return Ok(at + 1);
+                }
+                Err(error) => return Err(error),
+            };
+            match revision(&row).ok_or(DumpError::Answer)? {
+                Revision::Text(text) if text.len() > LINE_BYTES_MAX => self.leave_out(id, rev),
+                Revision::Text(text) => {
+                    write_line(&mut self.output, text, false)?;
+                    self.written += 1;
+                }
+                // Edited, or purged, since the feed named it.
+                Revision::Missing => {}
+                Revision::Refused(text) => {
+                    return Err(DumpError::Revision { id: id.clone(), rev: rev.clone(), text: text_of(text) });
+                }
+            }
+        }
+        // To its end, so that the connection can be used again.
+        match rows.next().await? {
+            None => Ok(wanted.len()),
+            Some(_) => Err(DumpError::Answer),
+        }
+    }
+
+    fn leave_out(&mut self, id: &str, rev: &str) {
+        self.left_out += 1;
+        self.progress.clear();
+        eprintln!(
+            "left out: revision {rev} of {id:?} is with its attachments larger than the 64 MB that load can send"
+        );
+    }
+}
+
+/// A page of the changes feed.
+struct Changes {
+    /// The changed documents.
+    rows: usize,
+    /// Their leaves, each with its document's id.
+    revisions: Vec<(String, String)>,
+    last_seq: String,
+    /// The changes behind the page.
+    pending: u64,
+}
+
+impl Changes {
+    fn read(text: &[u8]) -> Option<Changes> {
+        let answer: Value = serde_json::from_slice(text).ok()?;
+        let rows = answer["results"].as_array()?;
+        let mut revisions = Vec::with_capacity(rows.len());
+        for row in rows {
+            let id = row["id"].as_str()?;
+            for leaf in row["changes"].as_array()? {
+                revisions.push((id.to_owned(), leaf["rev"].as_str()?.to_owned()));
+            }
+        }
+        // CouchDB 1 counts.
+        let last_seq = match answer.get("last_seq")? {
+            Value::String(seq) => seq.clone(),
+            seq => seq.to_string(),
+        };
+        Some(Changes { rows: rows.len(), revisions, last_seq, pending: answer["pending"].as_u64().unwrap_or(0) })
+    }
+}
+
+/// The objects of the array in an answer that is read piece by piece.
+struct Rows {
+    body: Incoming,
+    /// What stands right before the first object.
+    mark: &'static [u8],
+    /// The answer before the mark has come.
+    head: Vec<u8>,
+    splitter: Option<Splitter>,
+    /// `total_rows` of the head, once that is here.
+    total: Option<u64>,
+}
+
+impl Rows {
+    async fn of(
+        connection: &mut Connection,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        mark: &'static [u8],
+    ) -> Result<Rows, DumpError> {
+        let response = connection.send(method, path, body).await?;
+        let status = response.status().as_u16();
+        let mut body = response.into_body();
+        if status != 200 {
+            let body = body.frame().await.transpose()?.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
+            return Err(DumpError::Refused { status, text: flatbed_client::Answer { status, body }.text() });
+        }
+        Ok(Rows { body, mark, head: Vec::new(), splitter: None, total: None })
+    }
+
+    /// The next object; `None` behind the last one.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, DumpError> {
+        loop {
+            if let Some(splitter) = &mut self.splitter
+                && let Some(row) = splitter.next_object()?
+            {
+                return Ok(Some(row.text.to_vec()));
+            }
+            let Some(frame) = self.body.frame().await.transpose()? else {
+                self.splitter.as_ref().ok_or(DumpError::Answer)?.finish()?;
+                return Ok(None);
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            if let Some(splitter) = &mut self.splitter {
+                splitter.push(&data);
+                continue;
+            }
+            self.head.extend_from_slice(&data);
+            match rows_start(&self.head, self.mark) {
+                Some(at) => {
+                    self.total = total_rows(&self.head[..at]);
+                    let mut splitter = Splitter::inside_array(ROW_BYTES_MAX);
+                    splitter.push(&self.head[at..]);
+                    self.splitter = Some(splitter);
+                    self.head = Vec::new();
+                }
+                None if self.head.len() > HEAD_BYTES_MAX => return Err(DumpError::Answer),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What `_bulk_get` says of a revision.
+#[derive(Debug, PartialEq, Eq)]
+enum Revision<'r> {
+    /// The revision.
+    Text(&'r [u8]),
+    /// There is no such revision any more.
+    Missing,
+    /// The server's error.
+    Refused(&'r [u8]),
+}
+
+/// The one revision of a row of `_bulk_get`; `None` for what is no such row.
+fn revision(row: &[u8]) -> Option<Revision<'_>> {
+    let docs = row.get(member(row, "docs")?.value)?;
+    let entry = docs.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    if let Some(found) = member(entry, "ok") {
+        return Some(Revision::Text(entry.get(found.value)?));
+    }
+    let error = entry.get(member(entry, "error")?.value)?;
+    match error.get(member(error, "error")?.value)? {
+        b"\"not_found\"" => Some(Revision::Missing),
+        _ => Some(Revision::Refused(error)),
+    }
+}
+
+/// Bytes as text for a message: at most 500 characters.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().take(500).collect()
+}
+
+/// The place behind the mark.
+fn rows_start(head: &[u8], mark: &[u8]) -> Option<usize> {
+    head.windows(mark.len()).take(HEAD_BYTES_MAX).position(|window| window == mark).map(|at| at + mark.len())
 }
 
 fn total_rows(head: &[u8]) -> Option<u64> {
@@ -145,9 +388,9 @@ mod tests {
     #[test]
     fn heads() {
         let head = b"{\"total_rows\":12,\"offset\":0,\"rows\":[\r\n{";
-        let at = rows_start(head).unwrap();
+        let at = rows_start(head, b"\"rows\":[").unwrap();
         assert_eq!((total_rows(&head[..at]), &head[at..]), (Some(12), &b"\r\n{"[..]));
-        assert_eq!(rows_start(b"{\"error\":\"x\"}"), None);
+        assert_eq!(rows_start(b"{\"error\":\"x\"}", b"\"rows\":["), None);
     }
 
     #[test]
@@ -161,5 +404,28 @@ mod tests {
         assert_eq!(written(b"{\"_id\":\"a\",\"_rev\":\"1-b\"}", true), "{\"_id\":\"a\"}\n");
         assert_eq!(written(b"{\r\n\"a\":1}", false), "{  \"a\":1}\n");
         assert_eq!(document(br#"{"id":"a","value":{"rev":"1-b","deleted":true},"doc":null}"#), None);
+    }
+
+    #[test]
+    fn revisions_of_bulk_get() {
+        let row = br#"{"id":"a","docs":[{"ok":{"_id":"a","docs":[{"error":1}]}}]}"#;
+        assert_eq!(revision(row), Some(Revision::Text(br#"{"_id":"a","docs":[{"error":1}]}"#)));
+        let gone = br#"{"id":"a","docs":[{"error":{"id":"a","rev":"1-b","error":"not_found","reason":"missing"}}]}"#;
+        assert_eq!(revision(gone), Some(Revision::Missing));
+        let refused = br#"{"id":"a","docs":[{"error":{"error":"timeout"}}]}"#;
+        assert_eq!(revision(refused), Some(Revision::Refused(br#"{"error":"timeout"}"#)));
+        assert_eq!((revision(br#"{"id":"a","docs":[]}"#), revision(b"{}")), (None, None));
+    }
+
+    #[test]
+    fn pages_of_changes() {
+        let text = br#"{"results":[{"seq":"1-x","id":"a","changes":[{"rev":"1-b"},{"rev":"1-c"}],"deleted":true}],
+            "last_seq":"1-x","pending":3}"#;
+        let page = Changes::read(text).unwrap();
+        let leaves = [("a", "1-b"), ("a", "1-c")].map(|(id, rev)| (id.to_owned(), rev.to_owned()));
+        assert_eq!((page.rows, page.last_seq.as_str(), page.pending), (1, "1-x", 3));
+        assert_eq!(page.revisions, leaves);
+        assert_eq!(Changes::read(br#"{"results":[],"last_seq":7}"#).unwrap().last_seq, "7");
+        assert!(Changes::read(b"{}").is_none());
     }
 }

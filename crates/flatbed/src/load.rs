@@ -1,9 +1,11 @@
-//! `flatbed load`: documents from files into a running server, in bulk requests of bounded size, several at a time.
+//! `flatbed load`: documents from files into a running server, in bulk requests of bounded size, several at a time. Lines
+//! of a full dump, which have `_revisions`, are revisions of a replica and are stored as such.
 
 use std::{
     fmt,
     fs::File,
     io::{self, Read},
+    mem,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,6 +16,7 @@ use flatbed_client::{
     split::{Object, SplitError, Splitter, member, without},
 };
 use hyper::Method;
+use serde_json::Value;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::{
@@ -155,11 +158,13 @@ impl fmt::Display for Place {
 struct Batch {
     documents: Vec<(Place, Vec<u8>)>,
     bytes: usize,
+    /// They are revisions of a replica, stored under the revisions that they name (`new_edits=false`).
+    is_replica: bool,
 }
 
 impl Batch {
     fn body(&self) -> Bytes {
-        let mut body = Vec::with_capacity(self.bytes + self.documents.len() + 16);
+        let mut body = Vec::with_capacity(self.bytes + self.documents.len() + 32);
         body.extend_from_slice(b"{\"docs\":[");
         for (index, (_, text)) in self.documents.iter().enumerate() {
             if index > 0 {
@@ -167,7 +172,7 @@ impl Batch {
             }
             body.extend_from_slice(text);
         }
-        body.extend_from_slice(b"]}");
+        body.extend_from_slice(if self.is_replica { &b"],\"new_edits\":false}"[..] } else { &b"]}"[..] });
         body.into()
     }
 }
@@ -194,11 +199,14 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
             }
             splitter.push(&piece[..length]);
             while let Some(Object { line, text }) = splitter.next_object().map_err(split_failed)? {
-                let text = if options.keep_rev { text.into() } else { without(text, "_rev") };
+                let is_replica = member(text, "_revisions").is_some();
+                let text = if options.keep_rev || is_replica { text.into() } else { without(text, "_rev") };
                 let full = batch.documents.len() >= BATCH_DOCUMENTS_MAX || batch.bytes + text.len() > BATCH_BYTES_MAX;
-                if full && !batch.documents.is_empty() && batches.blocking_send(std::mem::take(&mut batch)).is_err() {
+                let ends = full || batch.is_replica != is_replica;
+                if ends && !batch.documents.is_empty() && batches.blocking_send(mem::take(&mut batch)).is_err() {
                     return Ok(());
                 }
+                batch.is_replica = is_replica;
                 batch.bytes += text.len();
                 batch.documents.push((Place { path: shared.clone(), line }, text.into_owned()));
             }
@@ -243,12 +251,14 @@ impl Sender {
         let mut outcome = Outcome { bytes: batch.bytes as u64, ..Outcome::default() };
         let answer = self.connection.call(Method::POST, &self.path, batch.body()).await?;
         match answer.status {
-            201 | 202 => outcome.add(&batch.documents, &answer.body),
-            // One bad document spoils the request for all: find it by sending each alone.
-            400 | 413 if batch.documents.len() > 1 => {
+            201 | 202 => outcome.add(&batch, &answer.body),
+            // One bad document spoils the request for all: find it by sending each alone. 412 is for a stub of an
+            // attachment that the server has not.
+            400 | 412 | 413 if batch.documents.len() > 1 => {
+                let is_replica = batch.is_replica;
                 for (place, text) in batch.documents {
                     let bytes = text.len();
-                    let alone = Batch { documents: vec![(place, text)], bytes };
+                    let alone = Batch { documents: vec![(place, text)], bytes, is_replica };
                     let answer = self.connection.call(Method::POST, &self.path, alone.body()).await?;
                     outcome.add_alone(&alone, answer)?;
                 }
@@ -260,32 +270,80 @@ impl Sender {
 }
 
 impl Outcome {
+    fn add(&mut self, batch: &Batch, answer: &[u8]) {
+        if batch.is_replica { self.add_replica(batch, answer) } else { self.add_edits(&batch.documents, answer) }
+    }
+
     /// Matches the answer's results to the documents: they come in the same order.
-    fn add(&mut self, documents: &[(Place, Vec<u8>)], answer: &[u8]) {
+    fn add_edits(&mut self, documents: &[(Place, Vec<u8>)], answer: &[u8]) {
         let mut splitter = Splitter::new(answer.len());
         splitter.push(answer);
         for (place, _) in documents {
             match splitter.next_object() {
                 Ok(Some(result)) if member(result.text, "error").is_none() => self.taken += 1,
-                Ok(Some(result)) => {
-                    let text = |name| {
-                        let value = member(result.text, name).map_or(&b"?"[..], |member| &result.text[member.value]);
-                        String::from_utf8_lossy(value).into_owned()
-                    };
-                    self.failures.push(format!("{place}: {} {}: {}", text("id"), text("error"), text("reason")));
-                }
+                Ok(Some(result)) => self.failures.push(failure(place, result.text)),
                 Ok(None) | Err(_) => self.failures.push(format!("{place}: the server's answer does not mention it")),
             }
         }
     }
 
+    /// Finds what the answer tells of: of a replica's revisions it names those alone that were not taken.
+    fn add_replica(&mut self, batch: &Batch, answer: &[u8]) {
+        let mut splitter = Splitter::new(answer.len());
+        splitter.push(answer);
+        let mut failed = 0;
+        let ended = loop {
+            match splitter.next_object() {
+                // A server may mention those that it took as well.
+                Ok(Some(result)) if member(result.text, "error").is_none() => {}
+                Ok(Some(result)) => {
+                    let name = |text: &[u8], id, rev| (string(text, id), string(text, rev));
+                    let of_result = name(result.text, "id", "rev");
+                    let is_meant = |(_, text): &&(Place, Vec<u8>)| name(text, "_id", "_rev") == of_result;
+                    let found = batch.documents.iter().find(is_meant).or(batch.documents.first());
+                    if let Some((place, _)) = found {
+                        self.failures.push(failure(place, result.text));
+                        failed += 1;
+                    }
+                }
+                Ok(None) => break splitter.finish(),
+                Err(error) => break Err(error),
+            }
+        };
+        match (ended, batch.documents.first()) {
+            (Err(error), Some((place, _))) => {
+                self.failures.push(format!("{place}: the server's answer is malformed: {error}"));
+            }
+            _ => self.taken += (batch.documents.len() as u64).saturating_sub(failed),
+        }
+    }
+
     fn add_alone(&mut self, alone: &Batch, answer: flatbed_client::Answer) -> Result<(), LoadError> {
         match (answer.status, alone.documents.as_slice()) {
-            (201 | 202, documents) => self.add(documents, &answer.body),
-            (400 | 413, [(place, _)]) => self.failures.push(format!("{place}: {} {}", answer.status, answer.text())),
+            (201 | 202, _) => self.add(alone, &answer.body),
+            (400 | 412 | 413, [(place, _)]) => {
+                self.failures.push(format!("{place}: {} {}", answer.status, answer.text()));
+            }
             (status, _) => return Err(LoadError::Refused { status, text: answer.text() }),
         }
         Ok(())
+    }
+}
+
+/// What the server says of a document that it did not take.
+fn failure(place: &Place, result: &[u8]) -> String {
+    let text = |name| {
+        let value = member(result, name).map_or(&b"?"[..], |member| &result[member.value]);
+        String::from_utf8_lossy(value).into_owned()
+    };
+    format!("{place}: {} {}: {}", text("id"), text("error"), text("reason"))
+}
+
+/// An object's member that is a string; the same text may be written with other escapes.
+fn string(object: &[u8], name: &str) -> Option<String> {
+    match serde_json::from_slice(object.get(member(object, name)?.value)?) {
+        Ok(Value::String(text)) => Some(text),
+        _ => None,
     }
 }
 
@@ -298,9 +356,35 @@ mod tests {
         let place = |line| Place { path: Path::new("f").into(), line };
         let documents: Vec<_> = (1..=3).map(|line| (place(line), Vec::new())).collect();
         let mut outcome = Outcome::default();
-        outcome.add(&documents, br#"[{"ok":true,"id":"a","rev":"1-a"},{"id":"b","error":"conflict","reason":"No."}]"#);
+        outcome.add_edits(
+            &documents,
+            br#"[{"ok":true,"id":"a","rev":"1-a"},{"id":"b","error":"conflict","reason":"No."}]"#,
+        );
         assert_eq!(outcome.taken, 1);
         let expected = ["f:2: \"b\" \"conflict\": \"No.\"", "f:3: the server's answer does not mention it"];
         assert_eq!(outcome.failures, expected);
+    }
+
+    #[test]
+    fn of_revisions_only_failures_are_answered() {
+        let place = |line| Place { path: Path::new("f").into(), line };
+        let line = |line: u64, text: &str| (place(line), text.as_bytes().to_vec());
+        let documents = vec![
+            line(1, r#"{"_id":"a","_rev":"1-b"}"#),
+            line(2, r#"{"_id":"\u0061","_rev":"1-c"}"#),
+            line(3, r#"{"_id":"b","_rev":"1-c"}"#),
+        ];
+        let batch = Batch { documents, bytes: 0, is_replica: true };
+        assert!(batch.body().ends_with(b"],\"new_edits\":false}"));
+        let outcome = |answer: &[u8]| {
+            let mut outcome = Outcome::default();
+            outcome.add(&batch, answer);
+            (outcome.taken, outcome.failures)
+        };
+        assert_eq!(outcome(b"[]\n"), (3, Vec::new()));
+        let refused = outcome(br#"[{"id":"a","rev":"1-c","error":"forbidden","reason":"No."}]"#);
+        assert_eq!(refused, (2, vec![r#"f:2: "a" "forbidden": "No.""#.to_owned()]));
+        let (taken, failures) = outcome(b"[{");
+        assert_eq!((taken, failures.len()), (0, 1));
     }
 }

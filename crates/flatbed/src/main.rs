@@ -136,8 +136,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
         Command::Dump(options) => {
             let url = url(options.url.as_deref(), &variables)?;
-            runtime.block_on(dump::dump(&options, &url))?;
-            Ok(true)
+            Ok(runtime.block_on(dump::dump(&options, &url))?)
         }
     }
 }

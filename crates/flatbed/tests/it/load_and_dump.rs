@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Output};
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+
 use crate::support::{Server, call, faults, run};
 use hyper::Method;
 use serde_json::Value;
@@ -15,6 +17,13 @@ fn by_id(text: &str) -> BTreeMap<String, Value> {
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The lines of a dump: those of a full one stand in the order of changes.
+fn sorted(output: &Output) -> Vec<String> {
+    let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
 }
 
 #[test]
@@ -47,14 +56,14 @@ fn load_and_dump(faults: Option<String>) {
         lines.sort_by_key(|line| by_id(line).into_keys().next());
         assert!(dumped.lines().eq(lines), "{database}: the same text, the names in their order");
 
-        // With revisions, into another database: documents are made anew, so the same revisions come out.
+        // With revisions, into another database: the same revisions come out.
         let with_revisions = run(&["dump", database, "--url", &url]);
         let file = directory.path().join("dump.jsonl");
         fs::write(&file, &with_revisions.stdout).unwrap();
         let again = format!("{database}-again");
         let load = run(&["load", &again, file.to_str().unwrap(), "--url", &url]);
         assert!(load.status.success(), "{}", text(&load));
-        assert_eq!(run(&["dump", &again, "--url", &url]).stdout, with_revisions.stdout);
+        assert_eq!(sorted(&run(&["dump", &again, "--url", &url])), sorted(&with_revisions));
     }
     assert!(server.stop());
     for database in ["packed", "one-key-a-leaf", "sharded", "packed-again"] {
@@ -63,6 +72,78 @@ fn load_and_dump(faults: Option<String>) {
     }
     let check = crate::support::check("none", &data);
     assert_eq!(check.status.code(), Some(2), "{}", text(&check));
+}
+
+#[tokio::test]
+async fn all_leaves_come_back_with_their_attachments() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let url = server.url.to_string();
+    let mut connection = server.connect().await;
+    let line = |id: &str, ids: &[&str], members: &str| {
+        let (start, ids, rev) = (ids.len(), serde_json::to_string(ids).unwrap(), ids[0]);
+        format!(r#"{{"_id":"{id}","_rev":"{start}-{rev}","_revisions":{{"start":{start},"ids":{ids}}}{members}}}"#)
+    };
+    // Compressed as it is stored, and not.
+    let data = BASE64.encode("so much text ".repeat(500));
+    let attachments = format!(
+        r#","n":2,"_attachments":{{"a.txt":{{"content_type":"text/plain","revpos":2,"data":"{data}"}},
+        "b":{{"content_type":"image/png","revpos":1,"data":"AAEC"}}}}"#
+    );
+    let lines = [
+        line("both", &["b", "a"], r#","n":1"#),
+        line("both", &["c", "a"], &attachments),
+        line("both", &["e", "d", "a"], r#","_deleted":true,"why":"x""#),
+        line("gone", &["b", "a"], r#","_deleted":true"#),
+        line("_design/d", &["a"], r#","language":"javascript""#),
+        line("a b/ü", &["f"], ""),
+    ];
+    let file = directory.path().join("leaves.jsonl");
+    let load = |database: &str, content: &[u8]| {
+        fs::write(&file, content).unwrap();
+        run(&["load", database, file.to_str().unwrap(), "--url", &url])
+    };
+    let loaded = load("db", lines.join("\n").as_bytes());
+    assert!(loaded.status.success() && text(&loaded).starts_with("6 documents loaded"), "{}", text(&loaded));
+
+    let dump = run(&["dump", "db", "--url", &url]);
+    assert!(dump.status.success(), "{}", text(&dump));
+    assert_eq!(dump.stdout.split(|byte| *byte == b'\n').count(), 7, "{}", text(&dump));
+    let loaded = load("again", &dump.stdout);
+    assert!(loaded.status.success() && text(&loaded).starts_with("6 documents loaded"), "{}", text(&loaded));
+    for id in ["both", "gone", "_design/d", "a%20b%2F%C3%BC"] {
+        let mut leaves = Vec::new();
+        for database in ["db", "again"] {
+            let path = format!("/{database}/{id}?open_revs=all&revs=true&attachments=true");
+            let (status, found) = call(&mut connection, Method::GET, &path, "").await;
+            assert_eq!(status, 200, "{found}");
+            let mut found: Vec<String> = found.as_array().unwrap().iter().map(Value::to_string).collect();
+            found.sort_unstable();
+            leaves.push(found);
+        }
+        assert_eq!(leaves[0], leaves[1]);
+        assert_eq!(leaves[0].len(), if id == "both" { 3 } else { 1 }, "{leaves:?}");
+    }
+    let (_, both) = call(&mut connection, Method::GET, "/again/both?attachments=true", "").await;
+    assert_eq!((&both["_rev"], &both["_attachments"]["a.txt"]["data"]), (&"2-c".into(), &data.into()), "{both}");
+    // What is there already is no failure.
+    let loaded = load("again", &dump.stdout);
+    assert!(loaded.status.success(), "{}", text(&loaded));
+    assert_eq!(sorted(&run(&["dump", "again", "--url", &url])), sorted(&dump));
+
+    // As new documents: the winners, with their attachments.
+    let winners = run(&["dump", "db", "--no-rev", "--url", &url]);
+    let loaded = load("anew", &winners.stdout);
+    assert!(loaded.status.success() && text(&loaded).starts_with("3 documents loaded"), "{}", text(&loaded));
+    let (_, both) = call(&mut connection, Method::GET, "/anew/both?attachments=true", "").await;
+    assert_eq!(both["_attachments"]["b"]["data"], "AAEC", "{both}");
+
+    // A stub without data, as older dumps have them, is that document's failure alone.
+    let stub = b"{\"_id\":\"s\",\"_attachments\":{\"a\":{\"stub\":true,\"revpos\":1}}}\n{\"_id\":\"t\"}\n";
+    let loaded = load("anew", stub);
+    assert_eq!(loaded.status.code(), Some(1), "{}", text(&loaded));
+    assert!(text(&loaded).contains("leaves.jsonl:1: 412 "), "{}", text(&loaded));
+    assert!(text(&loaded).contains("1 documents loaded"), "{}", text(&loaded));
 }
 
 #[tokio::test]
