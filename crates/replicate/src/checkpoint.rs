@@ -122,6 +122,8 @@ pub(crate) struct Session {
     start_seq: Vec<u8>,
     /// Older sessions, of the source's log.
     history: Vec<Entry>,
+    /// Counts stand beside the history, too, as CouchDB has them where documents are picked by their ids.
+    pub(crate) has_counts: bool,
 }
 
 impl Session {
@@ -136,7 +138,7 @@ impl Session {
         let is_old = start_seq != BEGINNING;
         let history = source.history.iter().filter(shared).take(if is_old { HISTORY_MAX - 1 } else { 0 }).cloned();
         let (start_time, clock, history) = (clock.unix_seconds(), clock.clone(), history.collect());
-        Ok(Session { id, clock, start_time, start_seq, history })
+        Ok(Session { id, clock, start_time, start_seq, history, has_counts: false })
     }
 
     /// Where it began.
@@ -144,8 +146,8 @@ impl Session {
         &self.start_seq
     }
 
-    /// Members `session_id`, `source_last_seq`, `replication_id_version` and `history`, without braces: what logs and
-    /// answers have in common.
+    /// Members `session_id`, `source_last_seq`, `replication_id_version` and `history`, without braces, and before it counts
+    /// where there are to be: what logs and answers have in common.
     pub(crate) fn members(&self, through: &[u8], stats: &Stats) -> Vec<u8> {
         Object::members_text(|log| self.write_members(through, stats, log))
     }
@@ -153,22 +155,31 @@ impl Session {
     fn write_members(&self, through: &[u8], stats: &Stats, object: &mut Object<'_>) {
         object.string("session_id", &self.id).raw("source_last_seq", through);
         object.number("replication_id_version", ID_VERSION.into());
+        let now = self.clock.unix_seconds();
+        if self.has_counts {
+            self.write_times(now, object);
+            object.number("docs_read", stats.docs_read).number("docs_written", stats.docs_written);
+            object.number("doc_write_failures", stats.doc_write_failures);
+        }
         let mut history = object.array("history");
-        self.write_entry(through, stats, &mut history.object());
+        self.write_entry(through, stats, now, &mut history.object());
         for entry in &self.history {
             history.raw(&entry.text);
         }
     }
 
-    fn write_entry(&self, through: &[u8], stats: &Stats, entry: &mut Object<'_>) {
+    fn write_entry(&self, through: &[u8], stats: &Stats, now: u64, entry: &mut Object<'_>) {
         entry.string("session_id", &self.id);
-        let now = self.clock.unix_seconds();
-        entry.string("start_time", &time::http(self.start_time)).string("end_time", &time::http(now));
+        self.write_times(now, entry);
         entry.raw("start_last_seq", &self.start_seq).raw("end_last_seq", through).raw("recorded_seq", through);
         entry.number("missing_checked", stats.missing_checked).number("missing_found", stats.missing_found);
         entry.number("docs_read", stats.docs_read).number("docs_written", stats.docs_written);
         entry.number("doc_write_failures", stats.doc_write_failures);
         entry.number("bulk_get_docs", stats.bulk_get_docs).number("bulk_get_attempts", stats.bulk_get_attempts);
+    }
+
+    fn write_times(&self, now: u64, object: &mut Object<'_>) {
+        object.string("start_time", &time::http(self.start_time)).string("end_time", &time::http(now));
     }
 
     /// The log to be written over the one of revision `rev`.

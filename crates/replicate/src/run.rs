@@ -85,7 +85,8 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
         target_log = target.log(&id).await?;
     }
     let start = spec.since_seq.clone().unwrap_or_else(|| common(&source_log, &target_log));
-    let session = Session::new(start.clone(), &source_log, &target_log, clock)?;
+    let mut session = Session::new(start.clone(), &source_log, &target_log, clock)?;
+    session.has_counts = matches!(spec.filter, Some(Filter::Ids(_)));
     let mut checkpoints = Checkpoints {
         id,
         interval: spec.checkpoint_interval,
