@@ -90,6 +90,64 @@ async fn some_documents_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_function_begins_anew() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/a", Value::Null).await;
+    let docs: Vec<Value> = ["x1", "y1", "x2", "y2"].map(|id| json!({"_id": id, "kind": id[..1]})).to_vec();
+    server.ok("POST", "/a/_bulk_docs", json!({"docs": docs})).await;
+    let design = async |kind: &str| {
+        let rev = server.json("GET", "/a/_design/d", Value::Null).await.1["_rev"].take();
+        let mut document = json!({
+            "filters": {"f": format!("function (doc) {{ return doc.kind === '{kind}'; }}")},
+            "views": {"v": {"map": format!("function (doc) {{ if (doc.kind === '{kind}') emit(1); }}")}},
+        });
+        if rev.is_string() {
+            document["_rev"] = rev;
+        }
+        server.ok("PUT", "/a/_design/d", document).await;
+    };
+    let extras = [json!({"filter": "d/f"}), json!({"filter": "_view", "query_params": {"view": "d/v"}})];
+    for (number, extra) in extras.into_iter().enumerate() {
+        let mut spec = json!({"source": "a", "target": format!("b{number}"), "create_target": true});
+        spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        for (kind, written, there) in [("x", 2, 2), ("y", 2, 4), ("x", 0, 4)] {
+            design(kind).await;
+            let answer = server.ok("POST", "/_replicate", spec.clone()).await;
+            assert_eq!(answer["history"][0]["docs_written"], written, "{kind} {spec} {answer}");
+            assert_eq!(ids(&server, &format!("b{number}")).await.len(), there, "{kind} {spec}");
+        }
+        // The old function's checkpoint is there still.
+        let answer = server.ok("POST", "/_replicate", spec.clone()).await;
+        assert_eq!(answer["no_changes"], true, "{answer}");
+
+        // One that goes on for ever begins anew by itself.
+        let target = format!("c{number}");
+        spec.as_object_mut().unwrap().extend(
+            json!({"target": target, "continuous": true, "checkpoint_interval": 20}).as_object().unwrap().clone(),
+        );
+        let begun = server.ok("POST", "/_replicate", spec).await;
+        server.until(&format!("/{target}/x2"), |doc| doc["kind"] == "x").await;
+        server.until(&format!("/{target}/_local_docs"), |logs| logs["rows"][0].is_object()).await;
+        design("y").await;
+        // A feed that began before is filtered by the old function, or by the new one: one of these comes through it.
+        let more = [("x", format!("x{target}")), ("y", format!("y{target}"))];
+        for (kind, id) in &more {
+            server.ok("PUT", &format!("/a/{id}"), json!({"kind": kind})).await;
+        }
+        for id in ["y1", "y2", more[1].1.as_str()] {
+            server.until(&format!("/{target}/{id}"), |doc| doc["kind"] == "y").await;
+        }
+        server.ok("POST", "/_replicate", json!({"cancel": true, "replication_id": begun["_local_id"]})).await;
+        for (_, id) in &more {
+            let rev = server.ok("GET", &format!("/a/{id}"), Value::Null).await["_rev"].take();
+            server.ok("DELETE", &format!("/a/{id}?rev={}", rev.as_str().unwrap()), Value::Null).await;
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn targets_checkpoints_and_winners() {
     let store = Store::new();
     let server = store.serve(options()).await;

@@ -13,6 +13,7 @@ mod attachments;
 mod checkpoint;
 mod endpoint;
 mod error;
+mod function;
 mod memory;
 mod peer;
 mod pool;

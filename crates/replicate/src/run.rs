@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::checkpoint::{Log, Session, common, seq_text};
 use crate::endpoint::Ways;
 use crate::error::{Error, Result};
+use crate::function::{Function, is_by_function};
 use crate::memory::{NoRoom, PageRoom};
 use crate::peer::{ANSWER_MAX, Peer};
 use crate::spec::{Filter, Spec};
@@ -39,6 +40,9 @@ const BATCHES_MAX: usize = 4;
 /// While the source has nothing new, it says so this often.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
+/// The function that picks the documents is looked at this often where no checkpoint is written.
+const FUNCTION_LOOK: Duration = Duration::from_secs(30);
+
 /// A source that says at once that it has nothing new is asked again after this.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -48,6 +52,7 @@ const LONG_SEQ: &str = "a sequence is longer than 8 kB";
 pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = std::result::Result<bool, String>> + Send>> + Send + Sync>;
 
 /// How a replication is watched and ended.
+#[derive(Clone)]
 pub struct Control {
     /// What it has done so far.
     pub progress: Arc<Progress>,
@@ -69,16 +74,36 @@ pub struct Outcome {
 }
 
 /// Replicates: until the source's changes are all taken, or for a continuous one until it is stopped. `server` is this
-/// server's own id, which goes into the replication's; `ways` connect to peers.
+/// server's own id, which goes into the replication's; `ways` connect to peers. Where a function picks the documents and is
+/// changed meanwhile, the replication begins anew, at the checkpoint of the new function.
 ///
 /// # Errors
 /// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
 pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
-    let (id, clock) = (spec.id(server), &ways.clock);
+    loop {
+        if let Some(outcome) = replicate_by_one_function(spec, server, ways, control.clone()).await? {
+            return Ok(outcome);
+        }
+        tracing::info!(source = %spec.source, "the function that filters a replication was changed: it begins anew");
+    }
+}
+
+/// The same, until the function that picks the documents is changed: then `None`, and nothing is recorded that was read since
+/// the last checkpoint.
+async fn replicate_by_one_function(
+    spec: &Arc<Spec>,
+    server: &str,
+    ways: &Ways,
+    control: Control,
+) -> Result<Option<Outcome>> {
+    let clock = &ways.clock;
     let source = Arc::new(Peer::new(&spec.source, ways));
     let target = Arc::new(Peer::new(&spec.target, ways));
     source.open(false).await?;
     target.open(spec.create_target).await?;
+    // Before any page: what is read later may be filtered by a later function, which the checkpoint notices.
+    let function = source.function(spec.filter.as_ref()).await?;
+    let id = spec.log_id(server, function.as_ref());
     let (mut source_log, mut target_log) = (Log::default(), Log::default());
     if spec.use_checkpoints {
         source_log = source.log(&id).await?;
@@ -89,6 +114,10 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
     session.has_counts = matches!(spec.filter, Some(Filter::Ids(_)));
     let mut checkpoints = Checkpoints {
         id,
+        spec: spec.clone(),
+        function,
+        is_by_function: is_by_function(spec.filter.as_ref()),
+        looked: clock.now(),
         interval: spec.checkpoint_interval,
         enabled: spec.use_checkpoints,
         session,
@@ -137,16 +166,28 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
                     checkpoints.show();
                 }
             }
-            () = clock.sleep_until(checkpoints.due()), if checkpoints.is_behind() => checkpoints.write().await?,
+            () = clock.sleep_until(checkpoints.due()), if checkpoints.is_behind() => {
+                if !checkpoints.write().await? {
+                    return Ok(None);
+                }
+            }
+            () = clock.sleep_until(checkpoints.look_due()), if checkpoints.is_by_function => {
+                if checkpoints.has_other_function().await? {
+                    return Ok(None);
+                }
+            }
             () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
         }
     }
     drop(reading);
-    checkpoints.write().await?;
+    let is_recorded = checkpoints.write().await?;
+    if !is_recorded && !*checkpoints.control.stop.borrow() {
+        return Ok(None);
+    }
     let stats = checkpoints.control.progress.stats();
     let no_changes = checkpoints.through == checkpoints.session_start();
     let members = checkpoints.session.members(&checkpoints.through, &stats);
-    Ok(Outcome { no_changes, stats, members })
+    Ok(Some(Outcome { no_changes, stats, members }))
 }
 
 /// A task that ends with what started it.
@@ -161,6 +202,12 @@ impl Drop for AbortOnDrop {
 /// Where both sides' logs stand.
 struct Checkpoints {
     id: String,
+    spec: Arc<Spec>,
+    /// The function of the filter as it was before the first page was read.
+    function: Option<Function>,
+    is_by_function: bool,
+    /// When the function was last looked at.
+    looked: Instant,
     interval: Duration,
     enabled: bool,
     session: Session,
@@ -198,10 +245,28 @@ impl Checkpoints {
         self.last + self.interval
     }
 
-    /// Writes both logs, the source's first: the target's alone says nothing.
-    async fn write(&mut self) -> Result<()> {
+    /// When the function is to be looked at.
+    fn look_due(&self) -> Instant {
+        self.looked + FUNCTION_LOOK
+    }
+
+    /// Whether the function of the filter was changed since the first page, be it changed back since.
+    async fn has_other_function(&mut self) -> Result<bool> {
+        if !self.is_by_function {
+            return Ok(false);
+        }
+        self.looked = self.clock.now();
+        Ok(self.source.function(self.spec.filter.as_ref()).await? != self.function)
+    }
+
+    /// Writes both logs, the source's first: the target's alone says nothing. False: the function of the filter is another
+    /// one now, and may have picked what was read; nothing is written.
+    async fn write(&mut self) -> Result<bool> {
         if !self.is_behind() {
-            return Ok(());
+            return Ok(true);
+        }
+        if self.has_other_function().await? {
+            return Ok(false);
         }
         if let Some(fence) = &self.control.fence
             && !fence().await.map_err(Error::Unsure)?
@@ -225,7 +290,7 @@ impl Checkpoints {
         self.recorded.clone_from(&self.through);
         self.last = self.clock.now();
         self.show();
-        Ok(())
+        Ok(true)
     }
 }
 

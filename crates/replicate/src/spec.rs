@@ -8,6 +8,7 @@ use md5::{Digest, Md5};
 use crate::checkpoint::SEQ_BYTES_MAX;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::function::Function;
 
 /// Time between checkpoints where nothing else is said, as in CouchDB.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
@@ -52,6 +53,10 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     write(value, &mut text);
     text
+}
+
+fn hash(text: &[u8]) -> String {
+    Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Spec {
@@ -142,9 +147,24 @@ impl Spec {
         }
     }
 
-    /// The id under which both sides keep this replication's log: 32 hexadecimal digits that are the same whenever the
-    /// same server replicates the same from the same to the same. `server` is the server's own id.
+    /// The id of the replication: 32 hexadecimal digits that are the same whenever the same server replicates the same from
+    /// the same to the same. `server` is the server's own id.
     pub fn id(&self, server: &str) -> String {
+        hash(&self.identity(server))
+    }
+
+    /// The id under which both sides keep this replication's log: its own, or where a function picks the documents one that
+    /// is made of the function's code, too.
+    pub(crate) fn log_id(&self, server: &str, function: Option<&Function>) -> String {
+        let mut text = self.identity(server);
+        if let Some(function) = function {
+            text.extend_from_slice(b"code");
+            text.extend_from_slice(function.code());
+        }
+        hash(&text)
+    }
+
+    fn identity(&self, server: &str) -> Vec<u8> {
         let mut text = Vec::new();
         for part in [server, &self.source.identity(), &self.target.identity()] {
             write_string(part, &mut text);
@@ -164,11 +184,16 @@ impl Spec {
         if self.winning_revs_only {
             text.extend_from_slice(b"winning_revs_only");
         }
+        // Its checkpoint says nothing of what is before.
+        if let Some(seq) = &self.since_seq {
+            text.extend_from_slice(b"since_seq");
+            text.extend_from_slice(seq);
+        }
         if let Some(owner) = &self.owner {
             text.extend_from_slice(b"owner");
             write_string(owner, &mut text);
         }
-        Md5::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
+        text
     }
 
     /// The id of the job: CouchDB marks those that go on for ever, and those that make their target.
@@ -203,6 +228,9 @@ mod tests {
         assert_ne!(plain, id(r#"{"source":"a","target":"http://anna:x@h/b","doc_ids":["x"]}"#));
         let ids = |ids: &str| id(&format!(r#"{{"source":"a","target":"b","doc_ids":{ids}}}"#));
         assert_eq!(ids(r#"["x","y"]"#), ids(r#"["y","x","y"]"#));
+        // One that began later has seen less.
+        let since = |since: &str| id(&format!(r#"{{"source":"a","target":"b","since_seq":{since}}}"#));
+        assert!(since("5") != since("6") && since("null") == id(r#"{"source":"a","target":"b"}"#));
         let mut owned = spec(r#"{"source":"a","target":"b"}"#).unwrap();
         let ids = ["anna", "bob"].map(|name| {
             let before = owned.id("s");
