@@ -429,6 +429,23 @@ async fn a_database_that_was_made_again_is_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_made_again_between_two_looks_is_another_one() {
+    let (store, files) = (Store::new(), tempfile::tempdir().unwrap());
+    let server = store.serve(into(files.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/a", json!({"n": 1})).await;
+    let mut looking = into_sqlite("s");
+    looking["inputs"][0]["changes_feed"] = json!({"feed_type": "normal", "poll_interval_seconds": 0.05});
+    put(&server, &looking).await;
+    delivered(&server, "s", 1).await;
+    server.ok("DELETE", "/db", Value::Null).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    let job = wait(&server, "s", |job| job["state"] == "halted").await;
+    assert_eq!(job["halted"]["kind"], "made_again", "{job}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_job_is_about_is_all_that_it_gets() {
     let (store, files) = (Store::new(), tempfile::tempdir().unwrap());
     let server = store.serve(into(files.path())).await;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{End, Queue, Runner, Waiting};
 use crate::change::{Change, Page, What};
-use crate::checkpoint::Seq;
+use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange};
 use crate::documents::Description;
 use crate::memory::{Charge, Memory};
 use crate::output::Target;
@@ -45,8 +45,8 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// Pages that are under way at once, or here and not taken in.
 const READINGS_MAX: usize = 2;
 
-/// A page, and where the feed was seen to end meanwhile.
-type Answered = (Result<Page, SourceError>, Option<Seq>);
+/// A page, and which database the source was behind it, with the feed's end, if that was asked.
+type Answered = (Result<Page, SourceError>, Option<(SourceIdentity, Seq)>);
 
 /// What whoever reads pages must know of the run, which goes on meanwhile.
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Asks for a page, and then for the one behind it.
+    /// Asks for a page, and then for the one behind it. `is_named`: which database a page is of, its sequences say or nobody does.
     fn begin<S: Source>(
         source: Arc<S>,
         pace: Pace,
@@ -127,6 +127,7 @@ impl Reading {
         ask: Ask,
         charge: Charge,
         sampled_at: Instant,
+        is_named: bool,
     ) -> Reading {
         let asked_at = pace.clock.now();
         let is_sampled = !ask.is_to_wait && pace.clock.since(sampled_at) >= SAMPLE_EVERY;
@@ -140,13 +141,21 @@ impl Reading {
                     && !behind.is_over
                     && let Some(charge) = pace.room(ask)
                 {
-                    let reading = Reading::begin(source.clone(), pace.clone(), seq, ask, charge, sampled_at);
+                    let reading = Reading::begin(source.clone(), pace.clone(), seq, ask, charge, sampled_at, true);
                     behind.next = Some(Box::new(reading));
                 }
             };
             let page = source.page_and(&from, ask, next).await;
-            let end = if is_sampled { source.identity().await.ok() } else { None };
-            (page, end.map(|(_, update_seq)| update_seq))
+            // What was waited for may be of another database. Behind the page: it is of one that was there until then.
+            let is_unnamed = !is_named && page.as_ref().is_ok_and(|page| page.last_seq.incarnation().is_none());
+            match (is_unnamed, is_sampled) {
+                (true, _) => match source.identity().await {
+                    Ok(found) => (page, Some(found)),
+                    Err(error) => (Err(error), None),
+                },
+                (false, true) => (page, source.identity().await.ok()),
+                (false, false) => (page, None),
+            }
         });
         Reading { task, answered: None, behind, since, ask, asked_at, sampled_at, charge, _counted: counted }
     }
@@ -238,7 +247,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let ask = Ask { limit: limit.max(1), bytes_max, is_to_wait };
         let (source, since) = (self.source.clone(), self.read_to.clone());
         self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
-        let reading = Reading::begin(source, self.pace.clone(), since, ask, charge, self.sampled_at);
+        let is_told = self.identity.instance.as_deref().is_some_and(|instance| instance != "0");
+        let is_named = !is_to_wait || !is_told;
+        let reading = Reading::begin(source, self.pace.clone(), since, ask, charge, self.sampled_at, is_named);
         self.sampled_at = reading.sampled_at;
         self.reading = Some(reading);
         Ok(true)
@@ -266,7 +277,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         let Some(mut reading) = self.reading.take() else { return Ok(()) };
         let Some((page, end)) = reading.answered.take() else { return Ok(()) };
-        if let Some(end) = end {
+        if page.as_ref().is_ok_and(|page| !self.is_of_source(page, end.as_ref())) {
+            return Err(End::Strange(Strange::MadeAgain));
+        }
+        if let Some((_, end)) = end {
             self.progress.sampled(&end);
         }
         match page {
@@ -294,6 +308,17 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.pause_for_source(&error).await
             }
         }
+    }
+
+    /// Whether a page is of the database that the checkpoint is of, by its sequences and by what the source said behind it. A database
+    /// that is deleted and made again between two pages gives no sign of it else.
+    fn is_of_source(&self, page: &Page, end: Option<&(SourceIdentity, Seq)>) -> bool {
+        let is_other = match (&self.identity.incarnation, page.last_seq.incarnation()) {
+            (Some(ours), Some(found)) => ours != found,
+            _ => false,
+        };
+        let ours = Checkpoint { source: self.identity.clone(), ..Checkpoint::default() };
+        !is_other && end.is_none_or(|(found, update_seq)| ours.check(found, update_seq) != Err(Strange::MadeAgain))
     }
 
     async fn admit(&mut self, page: Page, mut reading: Reading) -> Result<(), End> {
@@ -330,8 +355,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         let Some(mut reading) = self.reading.take() else { return };
         match reading.answered.take() {
-            Some((Ok(page), end)) => {
-                if let Some(end) = end {
+            Some((Ok(page), end)) if self.is_of_source(&page, end.as_ref()) => {
+                if let Some((_, end)) = end {
                     self.progress.sampled(&end);
                 }
                 self.admit_rows(page, &mut reading);
@@ -342,6 +367,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 }
             }
             answered => {
+                // A page of another database ends the run when it is its turn.
+                self.was_source_away |= matches!(answered, Some((Ok(_), _)));
                 reading.answered = answered;
                 self.reading = Some(reading);
             }

@@ -35,6 +35,8 @@ pub(crate) struct State {
     /// Who waits for changes at the feed's end waits until there are some.
     pub(crate) is_patient: bool,
     pub(crate) instance: u64,
+    /// Its sequences are Flatbed's, and tell which database they are of.
+    pub(crate) incarnation: Option<u64>,
     /// So many requests fail from now on.
     pub(crate) failing: u32,
     pub(crate) requests: u32,
@@ -49,6 +51,14 @@ impl State {
     fn last_seq(&self) -> u64 {
         *self.last_seq.borrow()
     }
+
+    fn seq(&self, number: u64) -> Seq {
+        let text = match self.incarnation {
+            Some(incarnation) => format!("{number:016}-{incarnation:016x}00000000"),
+            None => number.to_string(),
+        };
+        Seq::parse(&text).unwrap()
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -62,6 +72,17 @@ impl FakeSource {
         let seq = state.last_seq() + 1;
         state.feed.insert(seq, (id.to_owned(), Some(body).filter(|body| !body.is_null())));
         state.last_seq.send_replace(seq);
+    }
+
+    /// Deletes the database and makes it again, without documents; nobody who asks is told.
+    pub(crate) fn make_again(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.feed.clear();
+        match &mut state.incarnation {
+            // Within the second in which it was made before.
+            Some(incarnation) => *incarnation += 1,
+            None => state.instance += 1,
+        }
     }
 
     /// Writes a document with attachments, of which those are new that it did not have so.
@@ -119,8 +140,9 @@ impl Drop for UnderWay {
 impl Source for FakeSource {
     async fn identity(&self) -> Result<(SourceIdentity, Seq), SourceError> {
         let state = self.asked()?;
-        let identity = SourceIdentity { instance: Some(format!("i{}", state.instance)), ..SourceIdentity::default() };
-        Ok((identity, Seq::parse(&state.last_seq().to_string()).unwrap()))
+        let (instance, end) = (Some(format!("i{}", state.instance)), state.seq(state.last_seq()));
+        let incarnation = end.incarnation().map(str::to_owned);
+        Ok((SourceIdentity { instance, incarnation, ..SourceIdentity::default() }, end))
     }
 
     async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
@@ -144,7 +166,7 @@ impl Source for FakeSource {
                     What::Changed(body.to_string())
                 }
             };
-            Change { id: id.clone(), rev, seq: Seq::parse(&seq.to_string()).unwrap(), what }
+            Change { id: id.clone(), rev, seq: state.seq(*seq), what }
         };
         let changes: Vec<Change> = state.feed.range(since + 1..).take(ask.limit).map(row).collect();
         let bytes = |change: &Change| if let What::Changed(text) = &change.what { text.len() } else { 0 };
@@ -152,7 +174,7 @@ impl Source for FakeSource {
             return Err(SourceError::Peer(PeerError::TooLarge(200)));
         }
         let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
-        let last_seq = Seq::parse(&last_seq.to_string()).unwrap();
+        let last_seq = state.seq(last_seq);
         Ok(Page { rows: changes.len(), changes, last_seq, pending: None })
     }
 
