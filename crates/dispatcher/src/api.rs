@@ -116,9 +116,10 @@ fn shown(id: &str, listed: &Listed, told: Option<&Told>) -> Value {
         set(&mut row, "halted", json!({"kind": halted.kind, "reason": halted.reason}));
     }
     let errors: Vec<Value> = told.errors.iter().map(|(at, error)| json!({"at": at, "error": error})).collect();
+    let rows = told.is_lag_known.then_some(told.lag_rows);
     let figures = json!({
         "node": told.node, "epoch": told.epoch, "seq": told.seq,
-        "lag": {"rows": told.lag_rows, "seconds": told.lag_seconds}, "throughput": told.throughput,
+        "lag": {"rows": rows, "seconds": told.lag_seconds}, "throughput": told.throughput,
         "delivered": told.delivered, "queued": told.queued, "replayed": told.replayed, "outages": told.outages,
         "attachments": told.attachments, "errors": errors, "updated_at": told.at,
     });

@@ -57,6 +57,9 @@ pub struct Told {
     pub seq: Option<String>,
     /// Rows of the feed that are not.
     pub lag_rows: u64,
+    /// Whether that is how it is now. Older processes do not say.
+    #[serde(default = "yes")]
+    pub is_lag_known: bool,
     /// For how long there have been such.
     pub lag_seconds: u64,
     /// Documents in a second, of the last minute.
@@ -76,6 +79,10 @@ pub struct Told {
     pub errors: Vec<(u64, String)>,
     /// When this was written, in seconds of Unix time.
     pub at: u64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Default)]
@@ -147,9 +154,10 @@ impl Followed {
             return "halted";
         }
         let standing = self.status.standing();
-        if standing.is_running {
+        // A run goes on while it waits for its source or target.
+        if standing.is_running && !self.progress.is_failing() {
             "running"
-        } else if standing.error.is_some() {
+        } else if standing.is_running || standing.error.is_some() {
             "failing"
         } else {
             "waiting"
@@ -172,6 +180,7 @@ impl Followed {
             halted,
             seq: progress.seq().map(|seq| seq.as_str().to_owned()),
             lag_rows: lag.rows,
+            is_lag_known: progress.knows_lag(),
             lag_seconds: lag.seconds,
             throughput: progress.throughput(),
             delivered: progress.delivered(),
@@ -365,6 +374,7 @@ impl Work {
         let description = followed.description.clone();
         let failed = |error: String| {
             followed.progress.fail(&error);
+            followed.progress.lose_sight();
             Failure::Failed(error)
         };
         let connecting = {

@@ -1,7 +1,7 @@
 //! How far a job is, for whoever watches it while it runs.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flatbed_clock::Clock;
@@ -51,6 +51,8 @@ struct Inner {
     /// Ends of the feed, each with the moment at which it was there.
     samples: VecDeque<(u64, u64)>,
     rows: u64,
+    /// A page has told since the source was last lost sight of.
+    is_known: bool,
     /// Seconds of Unix time with what was delivered in each.
     delivered: VecDeque<(u64, u64)>,
 }
@@ -79,6 +81,8 @@ pub struct Progress {
     attachment_bytes: AtomicU64,
     attachments_held: AtomicU64,
     attachments_failed: AtomicU64,
+    /// The last try of the source or the target failed.
+    is_failing: AtomicBool,
     inner: Mutex<Inner>,
     clock: Clock,
 }
@@ -139,9 +143,24 @@ impl Progress {
     /// How far behind it is.
     pub fn lag(&self) -> Lag {
         let inner = self.inner();
-        let seconds =
-            inner.fresh_at.filter(|_| inner.is_behind).map_or(0, |fresh_at| self.now().saturating_sub(fresh_at));
+        let is_old = inner.is_behind || !inner.is_known;
+        let seconds = inner.fresh_at.filter(|_| is_old).map_or(0, |fresh_at| self.now().saturating_sub(fresh_at));
         Lag { rows: inner.rows, seconds }
+    }
+
+    /// Whether the rows of [`Progress::lag`] are those of now: not while the source cannot be asked, or is not asked since the target
+    /// cannot be reached.
+    pub fn knows_lag(&self) -> bool {
+        self.inner().is_known
+    }
+
+    /// Whether the job waits to try again what the source or the target did not do.
+    pub fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_failing(&self, is_failing: bool) {
+        self.is_failing.store(is_failing, Ordering::Relaxed);
     }
 
     /// Notes how old the target's state was at a moment, in seconds of Unix time, as another process has told.
@@ -211,7 +230,7 @@ impl Progress {
     /// So many rows are there that are not delivered.
     pub(crate) fn behind(&self, rows: u64) {
         let mut inner = self.inner();
-        inner.rows = rows;
+        (inner.rows, inner.is_known) = (rows, true);
         if rows == 0 {
             (inner.is_behind, inner.has_waited) = (false, true);
             inner.fresh_at = Some(self.now());
@@ -225,9 +244,13 @@ impl Progress {
         }
     }
 
-    /// The source does not answer: rows that come next may have been there for some time.
-    pub(crate) fn lose_sight(&self) {
-        self.inner().has_waited = false;
+    /// The source does not answer, or is not asked: rows that come next may have been there for some time.
+    pub fn lose_sight(&self) {
+        let mut inner = self.inner();
+        (inner.has_waited, inner.is_known) = (false, false);
+        if inner.fresh_at.is_none() {
+            inner.fresh_at = Some(self.now());
+        }
     }
 
     /// The feed ends there now.
@@ -286,6 +309,15 @@ mod tests {
         pass(1_000);
         progress.behind(1);
         assert_eq!(progress.lag().seconds, 0, "it was waited for");
+        // What the source has meanwhile is not known.
+        pass(10);
+        progress.behind(0);
+        assert!(progress.knows_lag() && progress.lag() == Lag::default());
+        pass(600);
+        progress.lose_sight();
+        assert_eq!((progress.knows_lag(), progress.lag().seconds), (false, 600));
+        progress.behind(2);
+        assert_eq!((progress.knows_lag(), progress.lag()), (true, Lag { rows: 2, seconds: 600 }));
         // Another process goes on: the job says how old it was.
         let progress = Progress::new(manual.clock());
         progress.resume(manual.clock().unix_seconds() - 30, 500);

@@ -453,7 +453,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             let epoch = self.epoch;
             match self.target()?.begin(epoch).await {
                 Ok(found) => break found,
-                Err(refused) => self.pause_for(refused).await?,
+                Err(refused) => {
+                    // What the source has meanwhile is not looked at.
+                    self.progress.lose_sight();
+                    self.pause_for(refused).await?;
+                }
             }
         };
         let (identity, update_seq) = loop {
@@ -482,6 +486,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             (one, copy) => one.or(copy),
         };
         (self.failures, self.source_failures, self.was_source_away) = (0, 0, false);
+        self.tell_failing();
         self.progress.sampled(&update_seq);
         if let Some(to) = self.reset {
             let (seq, is_initial_sync_done) = match (to, checkpoint) {
@@ -571,6 +576,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
     }
 
+    /// Tells whether the last try of anything failed.
+    fn tell_failing(&self) {
+        self.progress.set_failing(self.failures > 0 || self.persist_failures > 0 || self.source_failures > 0);
+    }
+
     fn note_outage(&mut self, refused: Refused, failures: u32) -> Result<Instant, End> {
         let (error, retry_after) = match refused {
             Refused::Failed { error, retry_after, .. } => (error, retry_after),
@@ -580,6 +590,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.counts.outages += 1;
         let error = self.redactor.text(&error, 500);
         self.progress.add_outage(&error);
+        self.tell_failing();
         tracing::warn!(job = self.job.id, failures, error, "a job waits for its source or target");
         // Spread well enough: pauses need not be unforeseeable.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

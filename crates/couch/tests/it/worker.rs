@@ -446,6 +446,25 @@ async fn a_database_that_is_made_again_between_two_looks_is_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_target_refuses_is_failing() {
+    let (store, files, endpoint) = (Store::new(), tempfile::tempdir().unwrap(), Endpoint::default());
+    let url = endpoint.listen().await;
+    let server = store.serve(into(files.path())).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    server.ok("PUT", "/db/a", json!({"n": 1})).await;
+    endpoint.refuse(&[("/in/", 503)]);
+    put(&server, &into_http("h", &url)).await;
+    let job = wait(&server, "h", |job| job["state"] == "failing" && job["outages"].as_u64() >= Some(2)).await;
+    assert_eq!((&job["lag"]["rows"], &job["delivered"]), (&json!(1), &json!(0)), "{job}");
+    let metrics = server.call("GET", "/metrics", "").await.body;
+    assert!(metrics.contains("flatbed_worker_jobs{state=\"failing\"} 1"), "{metrics}");
+    assert!(metrics.contains("flatbed_worker_jobs{state=\"running\"} 0"), "{metrics}");
+    endpoint.refuse(&[]);
+    delivered(&server, "h", 1).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_job_is_about_is_all_that_it_gets() {
     let (store, files) = (Store::new(), tempfile::tempdir().unwrap());
     let server = store.serve(into(files.path())).await;

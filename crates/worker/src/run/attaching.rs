@@ -160,6 +160,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                     }
                 };
                 self.source_failures = 0;
+                self.tell_failing();
                 let body = body.filter(|body| stub.length.is_none_or(|length| length == body.len()));
                 if body.is_none() {
                     self.progress.add_attachment_failed();

@@ -252,6 +252,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         match done {
             Ok(()) => {
                 self.failures = 0;
+                self.tell_failing();
                 Ok(Tried::Taken)
             }
             Err(Refused::Failed { failure, error, .. }) if failure.class() == Class::Poison => {
@@ -393,6 +394,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             }
         }
         self.failures = 0;
+        self.tell_failing();
         self.counts.queued += 1;
         self.unkept += 1;
         self.progress.add_queued();

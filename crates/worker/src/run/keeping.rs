@@ -102,6 +102,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.check_held()?;
             }
             self.failures = 0;
+            self.tell_failing();
             self.written = seq;
             return Ok(());
         }
@@ -145,6 +146,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     pub(super) async fn persist(&mut self) -> Result<bool, End> {
         let Err(refused) = self.target()?.persist().await else {
             self.persist_failures = 0;
+            self.tell_failing();
             return Ok(true);
         };
         // First: whatever ends the run now, no checkpoint passes what may be lost.

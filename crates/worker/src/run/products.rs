@@ -27,6 +27,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         match self.source.document(id, bytes_max).await {
             Ok(found) => {
                 self.source_failures = 0;
+                self.tell_failing();
                 Ok(found)
             }
             Err(SourceError::Peer(PeerError::TooLarge(_))) => Err(Unmade::Beyond),

@@ -326,6 +326,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             self.look_at_source().await?;
         }
         (self.source_failures, self.is_source_away) = (0, false);
+        self.tell_failing();
         if reading.ask.is_to_wait && page.rows == 0 && self.clock.since(reading.asked_at) < IDLE_MIN {
             // It does not wait as it was asked to.
             let mut stop = self.stop.clone();

@@ -95,6 +95,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.pause_for(Refused::failed(Failure::Storage, error)).await?;
             }
             self.failures = 0;
+            self.tell_failing();
         }
         Ok(is_more)
     }

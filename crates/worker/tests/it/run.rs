@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use flatbed_clock::ManualClock;
 use flatbed_testkit::{soon, until};
-use flatbed_worker::checkpoint::Strange;
+use flatbed_worker::checkpoint::{Checkpoint, Strange};
 use flatbed_worker::documents::Description;
-use flatbed_worker::failure::Halt;
+use flatbed_worker::failure::{Failure, Halt};
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::output::sqlite::Sqlite;
+use flatbed_worker::output::{Delivery, Refused, Target};
 use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{Counts, End, Runner};
 use proptest::prelude::*;
@@ -184,12 +185,46 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
             manual.advance(pause / 2 - Duration::from_secs(1));
             tokio::task::yield_now().await;
             assert_eq!((progress.outages(), manual.waiting()), (failures, 1));
+            assert!(progress.is_failing() && progress.lag().rows == 1);
             manual.advance(pause / 2 + Duration::from_secs(1));
         }
     };
     let ((end, counts, ..), ()) =
         soon(async { tokio::join!(runner.timed_by(manual.clock()).once().run(), time) }).await;
     assert_eq!((end, counts.outages, counts.delivered), (End::Done, 4, 1));
+    assert!(!progress.is_failing());
+}
+
+/// Has a checkpoint, which it does not tell as long as it is away.
+#[derive(Debug)]
+struct Away;
+
+impl Target for Away {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+        Err(Refused::failed(Failure::Connection, "gone"))
+    }
+
+    async fn deliver(&mut self, _: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn how_far_behind_a_job_is_is_not_known_while_its_target_is_away() {
+    let job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
+    let (source, queue, manual) = (FakeSource::default(), FakeQueue::default(), ManualClock::new());
+    source.write("a", json!({}));
+    let progress = Arc::new(Progress::new(manual.clock()));
+    let (stop, stopping) = watch::channel(false);
+    let runner = Runner::new(&job, source, Away, queue, redactor(), stopping, 1).telling(progress.clone());
+    let time = async {
+        until("the next try is waited for", async || progress.outages() == 1 && manual.waiting() == 1).await;
+        assert!(progress.is_failing() && !progress.knows_lag());
+        manual.advance(Duration::from_millis(1));
+        stop.send_replace(true);
+    };
+    let ((end, ..), ()) = soon(async { tokio::join!(runner.timed_by(manual.clock()).run(), time) }).await;
+    assert_eq!(end, End::Stopped);
 }
 
 #[tokio::test]
