@@ -76,7 +76,8 @@ pub(crate) fn choose<'i>(find: &Find, catalog: &Catalog<'i>, for_explain: bool) 
     all.sort_by(|a, b| a.compare(b));
     all.dedup();
     let seen = all.iter().filter(|index| index.partial().is_none() || is_named(find, index));
-    let in_scope = seen.filter(|index| index.is_all_docs() || index.is_partitioned() == find.partition.is_some());
+    let kept = seen.filter(|index| index.is_of_bodies());
+    let in_scope = kept.filter(|index| index.is_all_docs() || index.is_partitioned() == find.partition.is_some());
     let usable: Vec<_> = in_scope.map(|index| (*index, unusable(index, selector, &find.sort.fields))).collect();
     let can: Vec<&Index> = usable.iter().filter(|(_, why)| why.is_none()).map(|(index, _)| *index).collect();
     if can.is_empty() && !for_explain {

@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 
 use flatbed_flatten::json::Value;
 
-use crate::Selector;
 use crate::field::Field;
 use crate::normal::member;
 use crate::options::{object, text};
 use crate::projection::put;
+use crate::{BESIDE, Selector};
 
 /// The name of the index of all ids, and the only one that is not in a design document.
 const ALL_DOCS: &str = "_all_docs";
@@ -116,6 +116,12 @@ impl Index {
     pub fn asks_about(&self, member: &str) -> bool {
         let is_there = |field: &Field| field.parts().next() == Some(member);
         self.fields.iter().any(is_there) || self.partial.as_ref().is_some_and(|partial| partial.asks_about(member))
+    }
+
+    /// Whether a document's body, id and revision say whether it is in the index, and under which key. No plan uses another one:
+    /// it would lack documents.
+    pub fn is_of_bodies(&self) -> bool {
+        !BESIDE.iter().any(|member| self.asks_about(member))
     }
 
     /// The key of a document (with its special members) in it; `None`: it is not in it. Design documents never are. `stop` is

@@ -80,6 +80,12 @@ pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
     spans.filter_map(|span| Some(IdRange { start: low(span.low), end: high(span.high)? })).collect()
 }
 
+/// Whether a selector leaves no value of a field.
+pub(crate) fn has_no_value(field: &str, selector: &Normal) -> bool {
+    let order = if field == "_id" { Order::Raw } else { Order::Collated };
+    Spans::of(&selector.conjuncts(), field, order).list.is_empty()
+}
+
 /// What is read of an index.
 pub(crate) struct Reading {
     /// In ascending order, without a key in common.

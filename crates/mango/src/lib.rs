@@ -57,6 +57,11 @@ pub use sort::Sort;
 pub use steps::Exhausted;
 use steps::Steps;
 
+/// Members of documents that come from neither their bodies nor their ids and revisions. A selector may ask about them, but whoever
+/// keeps an index sees no more than these, so no index answers for them ([`Index::is_of_bodies`]). What a `_find` never shows
+/// (`_deleted_conflicts`, `_local_seq`, `_revisions` and the like) is in no document that it asks, and in no index.
+pub const BESIDE: [&str; 2] = ["_attachments", "_conflicts"];
+
 /// A compiled selector.
 #[derive(Debug, Clone)]
 pub struct Selector(Normal);
@@ -100,10 +105,11 @@ impl Selector {
         self.0.holds(document, &mut Steps::endless()).unwrap_or(false)
     }
 
-    /// Whether it asks about a member of documents, or something in it.
+    /// Whether it asks about a member of documents, or something in it. What asks about the document as a whole
+    /// (`{"$and":[{"$keyMapMatch":...}]}`) asks about each.
     pub fn asks_about(&self, member: &str) -> bool {
-        let mut fields = plan::fields_of(self.normal()).into_iter().filter_map(|name| Field::new(name).ok());
-        fields.any(|field| field.parts().next() == Some(member))
+        let is_about = |name: &str| Field::new(name).is_ok_and(|field| field.parts().next() == Some(member));
+        plan::fields_of(self.normal()).into_iter().any(|name| name.is_empty() || is_about(name))
     }
 
     /// About how much is done for a byte of a document, at least 1.

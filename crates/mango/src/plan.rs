@@ -9,7 +9,7 @@ use crate::bookmark::Bookmark;
 use crate::choose::{Catalog, Choice, Ranked, choose};
 use crate::find::Find;
 use crate::index::Index;
-use crate::keys::{IdRange, KeyRange, Reading, id_ranges, reading};
+use crate::keys::{IdRange, KeyRange, Reading, has_no_value, id_ranges, reading};
 use crate::normal::Normal;
 use crate::ranges::Range;
 use crate::refused::Refused;
@@ -129,12 +129,15 @@ impl Plan<'_> {
 }
 
 /// Whether CouchDB does not even look: a range of the index's first fields is empty, or an operator that joins has nothing to join.
+/// CouchDB's range of a `$beginsWith` may lack strings, so that the spans that are read must be empty, too.
 pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
     let joins_nothing = match selector {
         Normal::All(conditions) | Normal::Any(conditions) => conditions.is_empty(),
         _ => false,
     };
-    joins_nothing || choice.best().is_some_and(|Ranked { ranges, .. }| ranges.as_slice() == [Range::Empty])
+    let is_empty = |index: &Index| index.fields().first().is_some_and(|field| has_no_value(field.name(), selector));
+    let best = choice.best().filter(|Ranked { ranges, .. }| ranges.as_slice() == [Range::Empty]);
+    joins_nothing || best.is_some_and(|best| is_empty(best.index))
 }
 
 /// Whether an index has all fields that a query asks about or answers.

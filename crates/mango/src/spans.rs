@@ -81,15 +81,19 @@ impl Spans {
                 Comparison::Greater => span(Bound::Excluded(value.clone()), Bound::Unbounded),
             },
             Term::BeginsWith(prefix) => {
-                let low = Bound::Included(Value::String(prefix.clone().into()));
-                let high = match order {
-                    // The last character in the order of strings.
-                    Order::Collated => Bound::Included(Value::String(format!("{prefix}\u{ffff}").into())),
-                    Order::Raw => {
-                        behind(prefix).map_or(Bound::Unbounded, |text| Bound::Excluded(Value::String(text.into())))
+                let text = |text: String| Value::String(text.into());
+                match order {
+                    Order::Collated => {
+                        let sure = collated_alike(prefix);
+                        // U+FFFF is the last character in the order of strings.
+                        let high = Bound::Included(text(format!("{sure}\u{ffff}")));
+                        span(Bound::Included(text(sure.to_owned())), high)
                     }
-                };
-                span(low, high)
+                    Order::Raw => {
+                        let high = behind(prefix).map_or(Bound::Unbounded, |behind| Bound::Excluded(text(behind)));
+                        span(Bound::Included(text(prefix.clone())), high)
+                    }
+                }
             }
             Term::In(list) if list.len() <= RANGES_MAX => {
                 // An array is in the list if one of its items is, and not by itself.
@@ -134,6 +138,13 @@ impl Spans {
 
 fn cmp(order: Order, a: &Value<'_>, b: &Value<'_>) -> Ordering {
     order.compare(a, b)
+}
+
+/// The longest beginning of a prefix that all strings with the prefix are collated behind, whatever follows. What is not ASCII may
+/// be one letter with the characters behind it, and sort elsewhere: U+0438 with U+0306, a Thai vowel with its consonant.
+fn collated_alike(prefix: &str) -> &str {
+    let end = prefix.bytes().rposition(|byte| matches!(byte, b' '..=b'~')).map_or(0, |last| last + 1);
+    prefix.get(..end).unwrap_or_default()
 }
 
 /// The first string behind all that begin with a prefix, in the order of bytes; `None`: there is none.
@@ -191,6 +202,36 @@ fn is_empty(order: Order, span: &Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strings_with_a_prefix_lie_within_its_span() {
+        let prefixes =
+            ["", "a", "l", "x", "é", "e", "\u{438}", "a\u{438}", "\u{e40}", "a\u{e40}", "\u{9c7}", "-", "\u{0}", "1"];
+        let tails = [
+            "",
+            "a",
+            "z",
+            "\u{301}",
+            "\u{306}",
+            "\u{e01}",
+            "\u{9be}",
+            "\u{b7}",
+            "\u{0}",
+            "\u{10ffff}",
+            "\u{ad}",
+            "\u{327}\u{301}",
+        ];
+        for order in [Order::Collated, Order::Raw] {
+            for prefix in prefixes {
+                let Some(spans) = Spans::of_term(&Term::BeginsWith(prefix.to_owned()), order) else { panic!() };
+                for tail in tails {
+                    let text = Value::String(format!("{prefix}{tail}").into());
+                    let point = Spans { list: vec![Span::point(&text)], order };
+                    assert_eq!(spans.intersection(&point).list.len(), 1, "{prefix:?} {tail:?} {order:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn strings_behind_a_prefix() {

@@ -3,7 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, Edit, Error, GetOptions, NotFound, Refusal, check_document_id};
-use flatbed_mango::{Index, IndexRequest, Refused, without_index};
+use flatbed_mango::{BESIDE, Index, IndexRequest, Refused, without_index};
 
 use crate::database::Writer;
 use crate::queries::{QueryError, Result, text_of};
@@ -31,8 +31,8 @@ impl Writer {
                 if !indexes.has_room() {
                     return Err(refused("The database has as many indexes as it can have"));
                 }
-                if index.asks_about("_attachments") {
-                    return Err(refused("An index cannot be on _attachments"));
+                if let Some(member) = BESIDE.into_iter().find(|member| index.asks_about(member)) {
+                    return Err(refused(&format!("An index cannot be on {member}")));
                 }
             }
             let mut text = Vec::new();

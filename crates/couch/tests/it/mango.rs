@@ -143,7 +143,9 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
     let long: Vec<String> = (0..2_000).map(|n| format!("field{n}")).collect();
-    for index in [json!({ "fields": long }), json!({"fields": ["_attachments.f.length"]})] {
+    let without = json!({"fields": ["a"], "partial_filter_selector": {"_conflicts": {"$exists": false}}});
+    let beside = [json!({"fields": ["_attachments.f.length"]}), json!({"fields": ["_conflicts"]}), without];
+    for index in beside.into_iter().chain([json!({ "fields": long })]) {
         let (status, answer) = server.json("POST", "/db/_index", json!({ "index": index })).await;
         assert_eq!((status, &answer["error"]), (400, &json!("invalid_index")), "{answer}");
     }
@@ -154,6 +156,58 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     }
     assert!(made >= 30 && refused > 0, "{made} {refused}");
     assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(made + 1));
+    server.stop().await;
+}
+
+/// As replication brings them: they are design documents as others are, and no query uses them.
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_on_what_no_body_has_change_no_answer() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let leaves = json!({"new_edits": false, "docs": [
+        {"_id": "a", "_rev": "1-a", "n": 1}, {"_id": "a", "_rev": "1-b", "n": 2}, {"_id": "b", "_rev": "1-a", "n": 3},
+        {"_id": "c", "_rev": "1-a", "n": 4, "_attachments": {"f": {"content_type": "text/plain", "data": "aGk="}}}
+    ]});
+    server.json("POST", "/db/_bulk_docs", leaves).await;
+    let selectors = [
+        (json!({"_conflicts": {"$exists": true}}), vec!["a"]),
+        (json!({"_conflicts": {"$exists": false}, "n": {"$gt": 0}}), vec!["b", "c"]),
+        (json!({"_attachments": {"$exists": true}}), vec!["c"]),
+        (json!({"n": {"$gt": 0}, "$and": [{"$keyMapMatch": {"$eq": "_attachments"}}]}), vec!["c"]),
+        (json!({"_deleted_conflicts": {"$exists": true}}), vec![]),
+        (json!({"_local_seq": {"$exists": true}}), vec![]),
+    ];
+    let answers = async |selector: &Value, use_index: Value| {
+        let query = json!({"selector": selector, "conflicts": true, "fields": ["_id"], "use_index": use_index});
+        let found = server.ok("POST", "/db/_find", query).await;
+        let ids = found["docs"].as_array().unwrap().iter().map(|doc| doc["_id"].as_str().unwrap().to_owned());
+        let mut ids: Vec<String> = ids.collect();
+        ids.sort();
+        ids
+    };
+    for (selector, expected) in &selectors {
+        assert_eq!(&answers(selector, json!([])).await, expected, "{selector}");
+    }
+    let mut views = serde_json::Map::new();
+    for (at, fields) in ["_conflicts", "_attachments", "_deleted_conflicts", "_local_seq", "n"].iter().enumerate() {
+        let map = json!({"fields": {*fields: "asc"}, "partial_filter_selector": {}});
+        views.insert(
+            format!("i{at}"),
+            json!({"map": map, "reduce": "_count", "options": {"def": {"fields": [fields]}}}),
+        );
+    }
+    for (at, (selector, _)) in selectors.iter().enumerate() {
+        let map = json!({"fields": {"n": "asc"}, "partial_filter_selector": selector});
+        views.insert(format!("p{at}"), json!({"map": map, "reduce": "_count", "options": {"def": {"fields": ["n"]}}}));
+    }
+    let names: Vec<String> = views.keys().cloned().collect();
+    server.ok("PUT", "/db/_design/i", json!({"language": "query", "views": views})).await;
+    for (at, (selector, expected)) in selectors.iter().enumerate() {
+        for name in names.iter().filter(|name| name.starts_with('i') || **name == format!("p{at}")) {
+            assert_eq!(&answers(selector, json!(["i", name])).await, expected, "{selector} by {name}");
+        }
+    }
     server.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_mango::{RowSelector, RowsError, Selector};
+use flatbed_mango::{BESIDE, RowSelector, RowsError, Selector};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
@@ -30,9 +30,6 @@ const FIRST_BYTES: usize = 16_000;
 
 /// Others have their turn after so long.
 const TURN: Duration = Duration::from_millis(2);
-
-/// Members that neither a body nor an id or revision says.
-const BESIDE: [&str; 3] = ["_attachments", "_conflicts", "_deleted_conflicts"];
 
 /// A selector at work on the documents of one transaction.
 pub(crate) struct Matcher<'a> {

@@ -1,6 +1,7 @@
 //! Mango against documents, and against what a CouchDB answered.
 #![allow(clippy::unwrap_used)]
 
+mod covered;
 mod plans;
 mod recorded;
 mod replay;

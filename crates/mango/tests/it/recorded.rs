@@ -13,10 +13,20 @@ pub(crate) struct Step {
     pub(crate) answer: Value<'static>,
 }
 
+fn recorded(file: &str) -> String {
+    let path = format!("{}/../../tests/couchdb-answers/{file}.jsonl", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The scenarios of a file.
+pub(crate) fn names(file: &str) -> Vec<String> {
+    let name = |line: &str| json(line).get("name").and_then(Value::as_str).unwrap().to_owned();
+    recorded(file).lines().map(name).collect()
+}
+
 /// The steps of a scenario of a file.
 pub(crate) fn scenario(file: &str, name: &str) -> Vec<Step> {
-    let path = format!("{}/../../tests/couchdb-answers/{file}.jsonl", env!("CARGO_MANIFEST_DIR"));
-    let recorded = std::fs::read_to_string(path).unwrap();
+    let recorded = recorded(file);
     let found = recorded.lines().map(json).find(|scenario| scenario.get("name").unwrap().as_str() == Some(name));
     let scenario = found.unwrap_or_else(|| panic!("no scenario {name}"));
     let Some(Value::Array(steps)) = scenario.get("steps").cloned() else { panic!("no steps") };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{
-    Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, Plan, Refused, Source,
+    BESIDE, Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, Plan, Refused, Source,
     bulk_delete_answer, compare, design_id, explain, find_index, parse_bulk_delete, plan, project, tail, without_index,
 };
 
@@ -33,6 +33,13 @@ fn set(document: &mut Value<'static>, name: &str, value: Value<'static>) {
 
 fn string(value: &str) -> Value<'static> {
     Value::String(value.to_owned().into())
+}
+
+/// What whoever keeps an index sees of a document.
+fn body_of(document: &Value<'static>) -> Value<'static> {
+    let Value::Object(mut members) = document.clone() else { panic!("no object") };
+    members.retain(|(name, _)| !BESIDE.contains(&name.as_ref()));
+    Value::Object(members)
 }
 
 fn id_of(document: &Value<'_>) -> String {
@@ -94,7 +101,7 @@ impl Database {
         Ok(request.answer(created))
     }
 
-    fn drop_index(&mut self, ddoc: &str, name: &str) {
+    pub(crate) fn drop_index(&mut self, ddoc: &str, name: &str) {
         match without_index(self.documents.get(ddoc).unwrap(), name) {
             Some(left) => self.put(ddoc, left, "2-x"),
             None => drop(self.documents.remove(ddoc)),
@@ -116,7 +123,7 @@ impl Database {
                     }
                 }
                 Source::Keys(ranges) => {
-                    if let Some(key) = plan.index.key(&self.documents[id], &|| false).unwrap()
+                    if let Some(key) = plan.index.key(&body_of(&self.documents[id]), &|| false).unwrap()
                         && let count @ 1.. = ranges.iter().filter(|range| range.has(&key)).count()
                     {
                         assert_eq!(count, 1, "ranges overlap");
@@ -217,7 +224,7 @@ impl Database {
     }
 
     /// `None`: a request that is none of Mango's.
-    fn answer(&mut self, step: &Step, path: &str, body: Option<&str>) -> Option<(u16, Value<'static>)> {
+    pub(crate) fn answer(&mut self, step: &Step, path: &str, body: Option<&str>) -> Option<(u16, Value<'static>)> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<String> = path.split('/').skip(2).map(|part| part.replace("%2F", "/")).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();

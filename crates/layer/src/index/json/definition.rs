@@ -55,8 +55,8 @@ pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool, collation: &str) -
         json::write(&Value::Object(members), &mut text);
         Some(text).filter(|text| text.len() <= DEFINITION_BYTES_MAX)
     };
-    // A document's attachments are no part of what maintainers see; such an index would lack documents.
-    indexes.iter().filter(|index| !index.asks_about("_attachments")).filter_map(definition).collect()
+    // Attachments and conflicts are no part of what maintainers see; such an index would lack documents.
+    indexes.iter().filter(|index| index.is_of_bodies()).filter_map(definition).collect()
 }
 
 /// The signature in a definition.
@@ -130,7 +130,10 @@ mod tests {
                 "one":{"map":{"fields":{"a":"asc","b.c":"asc"},"partial_filter_selector":{"x":{"$gt":1}}},"reduce":"_count","options":{"def":{}}},
                 "none":{"map":"function"},
                 "two":{"map":{"fields":{"_id":"desc"}},"reduce":"_count","options":{"def":{}}},
-                "files":{"map":{"fields":{"_attachments.a":"asc"}},"reduce":"_count","options":{"def":{}}}
+                "files":{"map":{"fields":{"_attachments.a":"asc"}},"reduce":"_count","options":{"def":{}}},
+                "conflicts":{"map":{"fields":{"_conflicts":"asc"}},"reduce":"_count","options":{"def":{}}},
+                "without":{"map":{"fields":{"a":"asc"},"partial_filter_selector":{"_conflicts":{"$exists":false}}},"reduce":"_count","options":{"def":{}}},
+                "whole":{"map":{"fields":{"a":"asc"},"partial_filter_selector":{"$and":[{"$keyMapMatch":{"$eq":"_attachments"}}]}},"reduce":"_count","options":{"def":{}}}
             }}"#,
         );
         let defined = defined_by(&body, false, "icu 1");

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use flatbed_flatten::json::{self, Limits, Value, parse};
-use flatbed_mango::{InvalidSelector, Selector};
+use flatbed_mango::{BESIDE, InvalidSelector, Selector};
 use flatbed_revtree::DESIGN;
 
 use crate::error::{DesignFault, Error, IndexFailure, Refusal, Result};
@@ -29,10 +29,6 @@ const NAME_BYTES_MAX: usize = 200;
 
 /// Definitions that are kept compiled; beyond them all are compiled anew.
 const COMPILED_MAX: usize = 1_000;
-
-/// What an index knows nothing of: who writes a document does not always know its attachments, and what its conflicts are
-/// changes without its winner.
-const UNKNOWN: [&str; 2] = ["_attachments", "_conflicts"];
 
 /// Members of a definition. That of the collation is the one of json indexes.
 const NAME: &str = "name";
@@ -114,7 +110,8 @@ fn read(name: &str, selector: &Value<'_>, stop: &dyn Fn() -> bool) -> std::resul
         return Err(Wrong::TooLong);
     }
     let compiled = Selector::new_unless(selector, stop).map_err(Wrong::Selector)?;
-    match UNKNOWN.into_iter().find(|member| compiled.asks_about(member)) {
+    // Who writes a document does not always know its attachments, and its conflicts change without its winner.
+    match BESIDE.into_iter().find(|member| compiled.asks_about(member)) {
         Some(member) => Err(Wrong::Unknown(member)),
         None => Ok(compiled),
     }
