@@ -324,7 +324,9 @@ impl<'s> Fields<'s> {
             self.whole = true;
             return;
         }
-        if field.parts().next().is_some_and(|first| first.starts_with('_')) {
+        // A replicator's own members are part of bodies.
+        let is_special = |first: &str| first.starts_with('_') && !first.starts_with("_replication_");
+        if field.parts().next().is_some_and(is_special) {
             self.special = true;
             return;
         }

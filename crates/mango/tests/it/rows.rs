@@ -83,6 +83,20 @@ fn only_what_is_asked_about_is_read() {
     }
 }
 
+#[test]
+fn members_of_replicators_are_read_of_bodies() {
+    let options = PackOptions { run_bytes: 4_000, compressed_from_bytes: None };
+    let body = json(r#"{"_replication_state":"failed","_replication_stats":{"docs_read":3}}"#);
+    for (selector, expected) in [
+        (r#"{"_replication_state":"failed"}"#, true),
+        (r#"{"_replication_stats.docs_read":{"$gt":3}}"#, false),
+        (r#"{"_replication_id":{"$exists":false}}"#, true),
+    ] {
+        let compiled = Selector::new(&json(selector)).unwrap();
+        assert_eq!(on_rows(&compiled, &body, "", &options, 8_000), (expected, false), "{selector}");
+    }
+}
+
 /// A body's key in an index, by its rows.
 fn key_on_rows(
     index: &Index,
