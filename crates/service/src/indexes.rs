@@ -28,7 +28,7 @@ impl Writer {
             let made = Index::of_design_document(request.ddoc(), &body, indexes.is_partitioned());
             let made = made.iter().find(|index| index.name() == request.name());
             if let Some(index) = made.filter(|index| !indexes.all().contains(index)) {
-                if !indexes.has_room() {
+                if !indexes.has_room_for(request.ddoc(), &body, request.name()) {
                     return Err(refused("The database has as many indexes as it can have"));
                 }
                 if let Some(member) = BESIDE.into_iter().find(|member| index.asks_about(member)) {

@@ -149,13 +149,28 @@ async fn indexes_that_cannot_be_kept_are_refused() {
         let (status, answer) = server.json("POST", "/db/_index", json!({ "index": index })).await;
         assert_eq!((status, &answer["error"]), (400, &json!("invalid_index")), "{answer}");
     }
-    let (mut made, mut refused) = (0, 0);
-    for n in 0..70 {
-        let (status, _) = server.json("POST", "/db/_index", json!({"index": {"fields": [format!("f{n}")]}})).await;
+    // Many small ones, and then large ones until they have all bytes.
+    let map = |n: u32| json!({"fields": {format!("f{n}"): "asc"}, "partial_filter_selector": {}});
+    let view = |n| (format!("i{n}"), json!({"map": map(n), "reduce": "_count", "options": {"def": {}}}));
+    let views: serde_json::Map<String, Value> = (0..100).map(view).collect();
+    server.ok("PUT", "/db/_design/many", json!({"language": "query", "views": views})).await;
+    let (mut made, mut refused) = (100, 0);
+    for n in 0..10 {
+        let filter = json!({"x": {"$in": ["x".repeat(6_000)]}});
+        let index = json!({"fields": [format!("g{n}")], "partial_filter_selector": filter});
+        let (status, answer) = server.json("POST", "/db/_index", json!({ "index": index })).await;
+        assert!(status == 200 || (status, &answer["error"]) == (400, &json!("invalid_index")), "{answer}");
         (made, refused) = if status == 200 { (made + 1, refused) } else { (made, refused + 1) };
     }
-    assert!(made >= 30 && refused > 0, "{made} {refused}");
+    assert!(made >= 104 && refused > 0, "{made} {refused}");
     assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(made + 1));
+    // A document that is in few of them takes no part in the others.
+    let docs: Vec<Value> = (0..50).map(|n| json!({"_id": format!("d{n}"), format!("f{n}"): n})).collect();
+    let written = server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
+    assert!(written.as_array().unwrap().iter().all(|row| row["ok"] == true), "{written}");
+    let huge: serde_json::Map<String, Value> = (0..100).map(|n| (format!("f{n}"), json!("x".repeat(9_000)))).collect();
+    let (status, answer) = server.json("PUT", "/db/huge", json!(huge)).await;
+    assert_eq!((status, &answer["error"]), (400, &json!("bad_request")), "{answer}");
     server.stop().await;
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_flatten::json::Value;
 use flatbed_mango::{Catalog, Index, Plan, Refused};
 
 use crate::error::Result;
 use crate::handle::Reader;
-use crate::index::definitions::has_room;
-use crate::index::json::definition::{DEFINITION_BYTES_MAX, compiled};
+use crate::index::definitions::DefinitionRoom;
+use crate::index::json::definition::{compiled, defined_by};
 use crate::index::json::kind::NAME;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
@@ -16,39 +17,45 @@ use crate::store::features::is_outdated;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// The longest id of a design document that defines an index here.
-const DESIGN_ID_BYTES_MAX: usize = 2_048;
-
 /// A database's indexes of Mango at one moment.
 #[derive(Debug, Clone)]
 pub struct JsonIndexes {
     of: InstanceId,
     all: Vec<Index>,
-    readable: Vec<Index>,
+    /// `None`: all are.
+    readable: Option<Vec<Index>>,
     /// Each json index's number, and its index.
-    numbers: Vec<(u64, Index)>,
-    has_room: bool,
+    numbers: Vec<(u64, Arc<Index>)>,
+    room: DefinitionRoom,
+    collation: &'static str,
     is_partitioned: bool,
 }
 
 impl JsonIndexes {
     /// `collation`: the order that can be read.
-    fn of(instance: &Instance, collation: &str) -> Result<JsonIndexes> {
+    fn of(instance: &Instance, collation: &'static str) -> Result<JsonIndexes> {
         let (indexes, is_partitioned) = (&instance.record.indexes, instance.record.partitioned);
-        let (mut all, mut readable) = (vec![Index::all_docs()], vec![Index::all_docs()]);
+        let mut all = vec![Index::all_docs()];
         let (mut numbers, is_outdated) = (Vec::new(), is_outdated(&instance.record, collation));
+        let is_readable = |entry: &proto::Index| entry.readable && !is_outdated;
         for entry in json_indexes(indexes) {
             let index = compiled(entry)?;
-            numbers.push((entry.number, Index::clone(&index)));
             all.push(Index::clone(&index));
-            if entry.readable && !is_outdated {
-                readable.push(Index::clone(&index));
-            }
+            numbers.push((entry.number, index));
         }
         all.sort_by(Index::compare);
-        readable.sort_by(Index::compare);
-        let (of, has_room) = (instance.id(), has_room(&instance.record, DEFINITION_BYTES_MAX, DESIGN_ID_BYTES_MAX));
-        Ok(JsonIndexes { of, all, readable, numbers, has_room, is_partitioned })
+        let readable = match json_indexes(indexes).all(is_readable) {
+            true => None,
+            false => {
+                let mut readable = vec![Index::all_docs()];
+                let of_entries = json_indexes(indexes).zip(&numbers).filter(|(entry, _)| is_readable(entry));
+                readable.extend(of_entries.map(|(_, (_, index))| Index::clone(index)));
+                readable.sort_by(Index::compare);
+                Some(readable)
+            }
+        };
+        let (of, room) = (instance.id(), DefinitionRoom::of(&instance.record));
+        Ok(JsonIndexes { of, all, readable, numbers, room, collation, is_partitioned })
     }
 
     /// All that are defined, with the index of all ids, in the order of lists.
@@ -58,12 +65,12 @@ impl JsonIndexes {
 
     /// Those that can be read now, with the index of all ids.
     pub fn readable(&self) -> &[Index] {
-        &self.readable
+        self.readable.as_ref().unwrap_or(&self.all)
     }
 
     /// Whether an index can be read now.
     pub fn is_readable(&self, index: &Index) -> bool {
-        self.readable.contains(index)
+        self.readable().contains(index)
     }
 
     /// Whether the database is partitioned.
@@ -71,9 +78,18 @@ impl JsonIndexes {
         self.is_partitioned
     }
 
-    /// Whether an index of any size that is kept can be defined beside these: what goes beyond is passed over.
-    pub fn has_room(&self) -> bool {
-        self.has_room
+    /// Whether what a view of a design document defines can be kept beside these: what goes beyond is passed over.
+    pub fn has_room_for(&self, design_id: &str, body: &Value<'_>, view: &str) -> bool {
+        let Some(map) = body.get("views").and_then(|views| views.get(view)) else { return true };
+        let member = |name: &str, value: Value<'static>| Value::Object(vec![(name.to_owned().into(), value)]);
+        let mut members = vec![
+            ("language".into(), Value::String("query".into())),
+            ("views".into(), member(view, map.clone().into_owned())),
+        ];
+        members.extend(body.get("options").map(|options| ("options".into(), options.clone().into_owned())));
+        let defined = defined_by(&Value::Object(members), self.is_partitioned, self.collation);
+        let mut room = self.room;
+        defined.iter().all(|definition| room.take(definition.len(), design_id.len()))
     }
 
     /// Plans a `_find` or `_count`. Where an answer without what was written last will do, an index that is still being built
@@ -84,7 +100,7 @@ impl JsonIndexes {
     pub fn plan<'i>(&'i self, database: &'i str, find: &flatbed_mango::Find) -> std::result::Result<Plan<'i>, Refused> {
         let catalog = |indexes| Catalog { database, partitioned: self.is_partitioned(), indexes };
         if find.may_be_stale()
-            && let Ok(plan) = flatbed_mango::plan(find, &catalog(&self.readable))
+            && let Ok(plan) = flatbed_mango::plan(find, &catalog(self.readable()))
         {
             return Ok(plan);
         }
@@ -93,7 +109,7 @@ impl JsonIndexes {
 
     /// The number of an index of these; `None` of that of all ids.
     pub(crate) fn number(&self, index: &Index) -> Option<u64> {
-        self.numbers.iter().find(|(_, found)| found == index).map(|(number, _)| *number)
+        self.numbers.iter().find(|(_, found)| **found == *index).map(|(number, _)| *number)
     }
 
     /// Whether they are of this database, and not of another one that had its name: numbers are the same in all.

@@ -16,8 +16,8 @@ use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::view_definition::{GroupDefinition, Signature};
 
-/// Indexes of one database. Each takes its part of every write.
-const INDEXES_MAX: usize = 64;
+/// Indexes of one database. A write of a document costs what the indexes cost that it is in, and a look at the others.
+const INDEXES_MAX: usize = 1_000;
 
 /// What the definitions of a database take altogether, in bytes: all of them stand in its record.
 const DEFINITIONS_BYTES_MAX: usize = 60_000;
@@ -254,21 +254,52 @@ fn renumber(record: &mut proto::DatabaseRecord, numbers: &[u64]) {
     }
 }
 
-/// Whether one more index can be defined: so many bytes of its definition, and of its design document's id.
-pub(crate) fn has_room(record: &proto::DatabaseRecord, definition_bytes: usize, source_bytes: usize) -> bool {
-    let kept = || record.indexes.iter().filter(|index| !is_group(index));
-    let bytes: usize = kept().map(|index| index.definition.len()).sum();
-    let has_room = kept().count() < INDEXES_MAX && bytes + definition_bytes <= DEFINITIONS_BYTES_MAX;
-    has_room && record.encoded_len() + definition_bytes + source_bytes + ENTRY_BYTES <= RECORD_BYTES_MAX
+/// What a database's record has room for beside what it defines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DefinitionRoom {
+    indexes: usize,
+    definition_bytes: usize,
+    record_bytes: usize,
+}
+
+impl DefinitionRoom {
+    pub(crate) fn of(record: &proto::DatabaseRecord) -> DefinitionRoom {
+        let (mut indexes, mut bytes) = (0, 0);
+        for index in record.indexes.iter().filter(|index| !is_group(index)) {
+            indexes += 1;
+            bytes += index.definition.len();
+        }
+        DefinitionRoom {
+            indexes: INDEXES_MAX.saturating_sub(indexes),
+            definition_bytes: DEFINITIONS_BYTES_MAX.saturating_sub(bytes),
+            record_bytes: RECORD_BYTES_MAX.saturating_sub(record.encoded_len()),
+        }
+    }
+
+    /// Takes the room of one more index: so many bytes of its definition, and of its design document's id. Whether there was any.
+    #[must_use]
+    pub(crate) fn take(&mut self, definition_bytes: usize, source_bytes: usize) -> bool {
+        let left = |room: DefinitionRoom| {
+            Some(DefinitionRoom {
+                indexes: room.indexes.checked_sub(1)?,
+                definition_bytes: room.definition_bytes.checked_sub(definition_bytes)?,
+                record_bytes: room.record_bytes.checked_sub(definition_bytes + source_bytes + ENTRY_BYTES)?,
+            })
+        };
+        let left = left(*self);
+        *self = left.unwrap_or(*self);
+        left.is_some()
+    }
 }
 
 /// Replaces what `source` defined: what it still defines keeps its number and its state.
 fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined]) {
     let is = |index: &proto::Index, defined: &Defined| index.kind == defined.0 && index.definition == defined.1;
     record.indexes.retain(|index| index.source != source || defined.iter().any(|defined| is(index, defined)));
+    let mut room = DefinitionRoom::of(record);
     for new in defined {
         let is_there = record.indexes.iter().any(|index| index.source == source && is(index, new));
-        if is_there || !has_room(record, new.1.len(), source.len()) {
+        if is_there || !room.take(new.1.len(), source.len()) {
             continue;
         }
         record.indexes_defined += 1;
@@ -309,12 +340,32 @@ mod tests {
     }
 
     #[test]
+    fn small_definitions_are_kept_by_the_hundred() {
+        let defined = |count: usize, bytes: usize| -> Vec<Defined> {
+            (0..count).map(|n| ("json", format!("{n:0bytes$}").into_bytes())).collect()
+        };
+        // So many bytes as one has that `_index` names.
+        for (count, bytes, kept) in [(300, 170, 300), (1_100, 20, INDEXES_MAX), (500, 170, DEFINITIONS_BYTES_MAX / 170)]
+        {
+            let mut record = proto::DatabaseRecord::default();
+            let defined = defined(count, bytes);
+            redefine(&mut record, "_design/d", &defined);
+            assert_eq!(record.indexes.len(), kept, "{count} of {bytes} bytes");
+            assert!(record.encoded_len() <= RECORD_BYTES_MAX);
+            // Those that are there stay as they are.
+            let before = record.clone();
+            redefine(&mut record, "_design/d", &defined);
+            assert_eq!(record, before);
+        }
+    }
+
+    #[test]
     fn the_record_fits_a_value_whatever_is_defined() {
         for groups_first in [false, true] {
             let mut record = full(groups_first);
             let bytes = record.encoded_len();
             assert!(bytes > RECORD_BYTES_MAX - 4_000 && bytes <= RECORD_BYTES_MAX, "{bytes}");
-            assert!(!has_room(&record, 900, 2_048));
+            assert!(!DefinitionRoom::of(&record).take(900, 2_048));
             // What is noted later.
             record.indexes.iter_mut().for_each(|index| index.readable = true);
             let designs: Vec<String> = record.indexes.iter().flat_map(|index| index.named_by.clone()).collect();

@@ -7,7 +7,7 @@ use flatbed_flatten::json::Value;
 use futures_util::future::BoxFuture;
 
 use crate::document::edit::Edit;
-use crate::error::Result;
+use crate::error::{Invalid, Refusal, Result};
 use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::partitions::COUNTED;
 use crate::index::prepare::Preparations;
@@ -27,6 +27,9 @@ pub(crate) const KINDS: &[&dyn Kind] = &[
 
 /// The longest definition of a kind that says nothing else, in bytes: all of them stand in the database's record.
 const DEFINITION_BYTES_MAX: usize = 500;
+
+/// What a document's entries may take, in bytes: they are written in one transaction, with the clearing of as many old ones.
+const RESERVED_BYTES_MAX: u64 = 2_000_000;
 
 /// Code that keeps indexes.
 pub(crate) trait Kind: Send + Sync {
@@ -125,9 +128,14 @@ impl std::fmt::Debug for DefinedIndex {
 
 /// The indexes of a database. Of kinds that are not known there are none: who does not know them has not opened it.
 pub(crate) fn indexes_of(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
+    with_kinds(instance).map(|(index, kind)| DefinedIndex { index: index.clone(), kind })
+}
+
+/// The same, each as it stands in the record: of hundreds none is copied.
+pub(crate) fn with_kinds(instance: &Instance) -> impl Iterator<Item = (&proto::Index, &'static dyn Kind)> {
     instance.record.indexes.iter().filter_map(|index| {
         let kind = *KINDS.iter().find(|kind| kind.name() == index.kind)?;
-        Some(DefinedIndex { index: index.clone(), kind })
+        Some((index, kind))
     })
 }
 
@@ -139,7 +147,20 @@ pub(crate) fn reserve(instance: &Instance, edit: &Edit<'_>) -> u64 {
     if instance.record.indexes.is_empty() {
         return partition;
     }
-    partition + indexes_of(instance).map(|found| found.kind.reserve(&found.index, &edit.id, Some(edit))).sum::<u64>()
+    partition + with_kinds(instance).map(|(index, kind)| kind.reserve(index, &edit.id, Some(edit))).sum::<u64>()
+}
+
+/// As [`reserve`], where a transaction can take that much. One index takes 28 kB of it at most, where a field has 10 kB of text.
+///
+/// # Errors
+/// It cannot: it is for the document to be smaller, or in fewer indexes.
+pub(crate) fn reserve_within(instance: &Instance, edit: &Edit<'_>) -> std::result::Result<u64, Refusal> {
+    let bytes = reserve(instance, edit);
+    if bytes > RESERVED_BYTES_MAX {
+        let reason = format!("its entries in indexes would take more than {RESERVED_BYTES_MAX} bytes");
+        return Err(Refusal::invalid(Invalid::Document, reason));
+    }
+    Ok(bytes)
 }
 
 impl DefinedIndex {

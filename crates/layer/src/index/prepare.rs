@@ -20,7 +20,7 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use crate::document::edit::Edit;
 use crate::error::{Error, NotJudged, Refusal, Result};
-use crate::index::kinds::{DefinedIndex, indexes_of};
+use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::{Change, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -68,7 +68,8 @@ struct Known {
 }
 
 fn preparing(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
-    indexes_of(instance).filter(|found| found.kind.prepares(&found.index))
+    let those = with_kinds(instance).filter(|(index, kind)| kind.prepares(index));
+    those.map(|(index, kind)| DefinedIndex { index: index.clone(), kind })
 }
 
 impl Preparations {

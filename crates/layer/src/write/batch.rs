@@ -266,6 +266,13 @@ pub(crate) async fn prepare(
             refused.push((at, refusal));
             continue;
         }
+        let reserved = match kinds::reserve_within(instance, edit) {
+            Ok(reserved) => reserved,
+            Err(refusal) => {
+                refused.push((at, refusal));
+                continue;
+            }
+        };
         let mut body = Prepared::new(instance, &edit.id, &edit.body);
         if body.external_bytes > bytes_max {
             refused.push((at, Refusal::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
@@ -283,7 +290,7 @@ pub(crate) async fn prepare(
                 Err(error) => return Err(error),
             }
         }
-        let bytes = transaction_bytes(&body, edit) + kinds::reserve(instance, edit);
+        let bytes = transaction_bytes(&body, edit) + reserved;
         let item = Item {
             at,
             by: database.actor().clone(),

@@ -13,8 +13,10 @@ use crate::store::proto;
 /// The longest definition, in bytes; a longer one is passed over.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
 
-/// Definitions that are kept compiled; beyond them all are compiled anew.
-const COMPILED_MAX: usize = 1_000;
+/// Definitions that are kept compiled, and what their filters weigh together; beyond them all are compiled anew. A regular expression
+/// weighs 1 for each kB.
+const COMPILED_MAX: usize = 10_000;
+const COMPILED_WEIGHT_MAX: usize = 1 << 18;
 
 /// Members of a definition.
 const NAME: &str = "name";
@@ -24,7 +26,12 @@ const LOCAL: &str = "local";
 const COLLATION: &str = "collation";
 
 /// By the design document's id and the definition.
-type Compiled = HashMap<(String, Vec<u8>), Arc<Index>>;
+#[derive(Default)]
+struct Compiled {
+    indexes: HashMap<String, HashMap<Vec<u8>, Arc<Index>>>,
+    count: usize,
+    weight: usize,
+}
 
 /// CouchDB's order of keys.
 ///
@@ -86,16 +93,22 @@ pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
     static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
     let all = COMPILED.get_or_init(RwLock::default);
-    let key = (index.source.clone(), index.definition.clone());
-    if let Some(found) = all.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+    let known = all.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known.indexes.get(&index.source).and_then(|of| of.get(&index.definition)) {
         return Ok(found.clone());
     }
+    drop(known);
     let made = Arc::new(compile(index)?);
+    let weight = made.partial().map_or(0, flatbed_mango::Selector::weight);
     let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-    if all.len() >= COMPILED_MAX {
-        all.clear();
+    if all.count >= COMPILED_MAX || all.weight.saturating_add(weight) > COMPILED_WEIGHT_MAX {
+        *all = Compiled::default();
     }
-    all.insert(key, made.clone());
+    let of = all.indexes.entry(index.source.clone()).or_default();
+    if of.insert(index.definition.clone(), made.clone()).is_none() {
+        all.count += 1;
+        all.weight = all.weight.saturating_add(weight);
+    }
     Ok(made)
 }
 

@@ -48,7 +48,9 @@ impl Kind for Json {
 
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64 {
         let key_bytes = match (edit, definition::compiled(index)) {
-            (Some(edit), Ok(index)) if !edit.deleted => key_bytes(&index, &edit.body),
+            // What is cleared is counted as it is written.
+            (Some(edit), Ok(index)) if edit.deleted || !may_have(&index, &edit.body) => return 0,
+            (Some(edit), Ok(index)) => key_bytes(&index, &edit.body),
             _ => 0,
         };
         let id_bytes = id.len() as u64;
@@ -94,9 +96,52 @@ impl Kind for Json {
     }
 }
 
+/// Whether a document may be in an index, by the first part of each of its fields.
+fn may_have(index: &flatbed_mango::Index, body: &Value<'_>) -> bool {
+    let is_there = |first: &str| matches!(first, "_id" | "_rev") || body.get(first).is_some();
+    index.fields().iter().all(|field| field.parts().next().is_some_and(is_there))
+}
+
 /// What the values of an index's fields take as JSON text, about.
 fn key_bytes(index: &flatbed_mango::Index, body: &Value<'_>) -> u64 {
     let value =
         |field: &flatbed_mango::Field| field.parts().try_fold(body, |value, part| value.get(part)).map_or(0, json_len);
     index.fields().iter().map(|field| 1 + value(field) as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+
+    use super::*;
+
+    /// A database may have hundreds of indexes, of which a document is in few.
+    #[test]
+    fn nothing_is_reserved_of_an_index_that_a_document_cannot_be_in() {
+        let json = |text: &str| parse(text.as_bytes(), &Limits::default()).unwrap().into_owned();
+        let reserved = |fields: &str, body: &str, deleted| {
+            let map = format!(r#"{{"name":"i","map":{{"fields":{fields}}},"collation":"icu 1"}}"#);
+            let index = proto::Index { source: "_design/d".into(), definition: map.into_bytes(), ..Default::default() };
+            let edit = Edit {
+                expiry: None,
+                id: "x".into(),
+                parent: None,
+                history: None,
+                deleted,
+                attachments: Vec::new(),
+                body: json(body),
+            };
+            Json.reserve(&index, "x", Some(&edit))
+        };
+        for (fields, body, deleted, is_reserved) in [
+            (r#"{"a":"asc"}"#, r#"{"a":1}"#, false, true),
+            (r#"{"a":"asc"}"#, r#"{"a":1}"#, true, false),
+            (r#"{"a":"asc"}"#, r#"{"b":1}"#, false, false),
+            (r#"{"a":"asc","b":"asc"}"#, r#"{"b":1}"#, false, false),
+            (r#"{"a.0":"asc","_id":"asc"}"#, r#"{"a":[1]}"#, false, true),
+            (r#"{"_rev":"asc"}"#, "{}", false, true),
+        ] {
+            assert_eq!(reserved(fields, body, deleted) > 0, is_reserved, "{fields} {body} {deleted}");
+        }
+    }
 }

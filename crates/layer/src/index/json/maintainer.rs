@@ -25,7 +25,8 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::transaction::Quiet;
 
-/// What clearing an old entry may take of a transaction beside what is reserved.
+/// What clearing an old entry may take of a transaction beside what is reserved, where a new one is written in its place. Nothing is
+/// reserved of an index that the document is not in from now on.
 const CLEARED_BYTES: u64 = 500;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
@@ -120,7 +121,7 @@ impl Maintainer {
                 if let Some(label) = trx.get(&place, true).await? {
                     let element = old.sort_key.with_label(Some(&label)).unwrap_or_default();
                     // With a conflict: who has seen it gives its label to others.
-                    trx.clear(&self.cleared(within, places, &element, id));
+                    trx.clear(&self.cleared(within, places, (element.as_slice(), id), new.is_some()));
                     Quiet(trx).clear(&place)?;
                     let pivots = Pivots::new(&instance.keys, self.number, places, old.sort_key.bytes());
                     for level in 1..=LEVELS {
@@ -133,7 +134,8 @@ impl Maintainer {
             Some(old) => {
                 let stays = new.as_ref().is_some_and(|new| new.sort_key == old.sort_key);
                 if !stays {
-                    Quiet(trx).clear(&self.cleared(within, places, old.sort_key.bytes(), id))?;
+                    let key = self.cleared(within, places, (old.sort_key.bytes(), id), new.is_some());
+                    Quiet(trx).clear(&key)?;
                 }
             }
             None => {}
@@ -144,9 +146,17 @@ impl Maintainer {
         }
     }
 
-    fn cleared(&mut self, within: &Within<'_>, places: RowPlaces<'_>, element: &[u8], id: &str) -> Vec<u8> {
+    /// The key of an entry that goes; `is_replaced`: another one comes.
+    fn cleared(
+        &mut self,
+        within: &Within<'_>,
+        places: RowPlaces<'_>,
+        (element, id): (&[u8], &str),
+        is_replaced: bool,
+    ) -> Vec<u8> {
         let key = within.instance.keys.index_entry(self.number, places, element, id);
-        self.excess += (2 * key.len() as u64).saturating_sub(CLEARED_BYTES);
+        let reserved = if is_replaced { CLEARED_BYTES } else { 0 };
+        self.excess += (2 * key.len() as u64).saturating_sub(reserved);
         key
     }
 
