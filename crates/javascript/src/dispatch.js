@@ -53,13 +53,24 @@ export const { dispatch, inner } = (() => {
     return found;
   };
 
+  // What a module has as its parent: the object that it stands in, with the one that this stands in. The design document has no parent.
+  const objectAt = (path) => {
+    let at = { current: design };
+    for (let i = 0; i < path.length; i++) {
+      at = { current: at.current[path[i]], parent: at, id: i === 0 ? path[i] : at.id + '/' + path[i] };
+    }
+    return at;
+  };
+
   // Modules of the design document: './a' and '../a' from where the asking module stands, all else from the top.
   const require = (name, from = []) => {
     const parts = `${name}`.split('/');
     const path = parts[0] === '.' || parts[0] === '..' ? from.slice(0, -1) : [];
     for (const part of parts) {
-      if (part === '..') path.pop();
-      else if (part !== '.' && part !== '') path.push(part);
+      if (part === '..') {
+        if (path.length === 0) throw new Failure('invalid_require_path', `Object has no parent: ${name}`);
+        path.pop();
+      } else if (part !== '.' && part !== '') path.push(part);
     }
     const key = stringify(path);
     const known = getModule(key);
@@ -70,7 +81,7 @@ export const { dispatch, inner } = (() => {
     }
     const source = member(path);
     if (typeof source !== 'string') throw new Failure('invalid_require_path', `Must require a string: ${name}`);
-    const module = { id: path.join('/'), exports: {} };
+    const module = { current: source, parent: objectAt(path.slice(0, -1)), id: path.join('/'), exports: {} };
     const made = { module, failure: undefined };
     setModule(key, made);
     try {

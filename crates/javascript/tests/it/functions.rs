@@ -50,6 +50,35 @@ async fn filters() {
 }
 
 #[tokio::test]
+async fn modules_know_where_they_stand() {
+    let design = Design::new(
+        "db/1",
+        r#"{"top":"exports.t=module","lib":{"a":"exports.m=module","deep":{"b":"exports.up=require('../a').m;exports.top=require('../../top').t",
+            "over":"require('../../../top')"},"over":"require('./../../lib/a')","back":"exports.m=require('../lib/deep/../a').m"},
+            "filters":{
+                "ids":"function(){var b=require('lib/deep/b');return b.up.id==='lib/a'&&b.top.id==='top'&&require('lib/back').m===b.up}",
+                "parents":"function(){var m=require('lib/a').m;return m.parent.id==='lib'&&m.parent.current===this.lib&&m.parent.parent.current===this&&m.parent.parent.parent===undefined&&m.current===this.lib.a}",
+                "top":"function(){var m=require('top').t;return m.parent.current===this&&m.parent.id===undefined&&m.parent.parent===undefined}",
+                "above":"function(){return require('../lib/a')}",
+                "further":"function(){return require('lib/../../lib/a')}",
+                "over":"function(){return require('lib/over')}",
+                "deep":"function(){return require('lib/deep/over')}",
+                "caught":"function(){try{require('lib/deep/over')}catch(e){return require('lib/a').m.id==='lib/a'}}"}}"#,
+    );
+    let runner = runner(LONG);
+    for name in ["ids", "parents", "top", "caught"] {
+        assert_eq!(runner.filter(&design, runner.caller(), name, &[b"{}"], "{}").await, Ok(vec![true]), "{name}");
+    }
+    for (name, path) in
+        [("above", "../lib/a"), ("further", "lib/../../lib/a"), ("over", "./../../lib/a"), ("deep", "../../../top")]
+    {
+        let reason = format!("Object has no parent: {path}");
+        let thrown = Err(Error::Thrown { name: "invalid_require_path".into(), reason });
+        assert_eq!(runner.filter(&design, runner.caller(), name, &[b"{}"], "{}").await, thrown, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_told() {
     let docs = ["{}"];
     let thrown = |name: &str, reason: &str| Err(Error::Thrown { name: name.into(), reason: reason.into() });

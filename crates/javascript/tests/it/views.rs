@@ -243,6 +243,20 @@ async fn libraries_in_maps() {
     }
 }
 
+#[tokio::test]
+async fn libraries_in_maps_know_where_they_stand() {
+    let lib = r#"{"a":{"b":"exports.at=[module.id,module.parent.id,module.parent.parent.id,typeof module.parent.current.b]"},"over":"require('../../../lib')"}"#;
+    let maps = [
+        ("at", "function(doc){emit(require('views/lib/a/b').at)}"),
+        ("over", "function(doc){try{require('views/lib/over')}catch(e){emit('caught')}}"),
+        ("lost", "function(doc){emit(require('../views/lib/a/b').at)}"),
+    ];
+    let mapped = map(Some(lib), &maps, &["{}"]).await.expect("rows");
+    let found: Vec<String> = mapped.documents.iter().flatten().map(told).collect();
+    assert_eq!(found[..2], [r#"["views/lib/a/b","views/lib/a","views/lib","string"] null"#, r#""caught" null"#]);
+    assert!(found[2].starts_with("! ") && found[2].contains("invalid_require_path"), "{found:?}");
+}
+
 /// In CouchDB each function has global names of its own, which stay.
 #[tokio::test]
 async fn global_names_are_as_they_were_after_each_function() {
