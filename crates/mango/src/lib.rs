@@ -25,6 +25,7 @@ mod normal;
 mod options;
 mod order;
 mod pattern;
+mod pcre;
 mod plan;
 mod projection;
 mod ranges;

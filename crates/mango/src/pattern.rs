@@ -7,6 +7,7 @@ use regex_automata::meta::{BuildError, Builder, Config, Regex};
 use regex_automata::util::syntax;
 
 use crate::invalid::InvalidSelector;
+use crate::pcre::{Characters, LineEnd, Translated, translate};
 use crate::steps::{Exhausted, Steps};
 
 /// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
@@ -26,7 +27,8 @@ const STEP_WORK: usize = 1 << 10;
 /// A compiled regular expression, and what it takes at most. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    regex: Regex,
+    /// Each with whether it must match, or must not.
+    regexes: Arc<[(Regex, bool)]>,
     text: Arc<str>,
     bytes: usize,
 }
@@ -44,16 +46,21 @@ impl Pattern {
     pub(crate) fn is_match(&self, text: &str, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
         let may_match = text.len() <= WORK_MAX / self.bytes;
         steps.take(if may_match { text.len() * self.bytes / STEP_WORK } else { 1 })?;
-        Ok(may_match && self.regex.is_match(text.as_bytes()))
+        Ok(may_match && self.regexes.iter().all(|(regex, wanted)| regex.is_match(text.as_bytes()) == *wanted))
     }
 }
 
 /// By the one engine whose memory is known: an automaton's or a table's may be megabytes for each thread, and which engines there are
 /// depends on what else a program is built with.
-fn build(text: &str, unicode: bool, bytes: usize) -> Result<Regex, Box<BuildError>> {
+fn build(text: &str, unicode: bool, line_end: LineEnd, bytes: usize) -> Result<Regex, Box<BuildError>> {
     let config = Config::new().nfa_size_limit(Some(bytes)).utf8_empty(false).auto_prefilter(false);
     let config = config.hybrid(false).dfa(false).onepass(false).backtrack(false);
     let syntax = syntax::Config::new().unicode(unicode).utf8(false);
+    let syntax = match line_end {
+        LineEnd::Lf => syntax,
+        LineEnd::Cr => syntax.line_terminator(b'\r'),
+        LineEnd::Both => syntax.crlf(true),
+    };
     Builder::new().configure(config).syntax(syntax).build(text).map_err(Box::new)
 }
 
@@ -75,6 +82,25 @@ impl<'s> Patterns<'s> {
         if let Some(known) = self.known.get(text) {
             return Ok(Some(known.clone()));
         }
+        let Some(Translated { characters, line_end, parts }) = translate(text) else { return Ok(None) };
+        let (mut regexes, mut bytes) = (Vec::with_capacity(parts.len()), 0);
+        for (part, is_wanted) in &parts {
+            let Some((regex, taken)) = self.part(part, characters, line_end)? else { return Ok(None) };
+            regexes.push((regex, *is_wanted));
+            bytes += taken;
+        }
+        let compiled = Pattern { regexes: regexes.into(), text: text.into(), bytes };
+        self.known.insert(text.to_owned(), compiled.clone());
+        Ok(Some(compiled))
+    }
+
+    /// One pattern of the engine's, and what it takes.
+    fn part(
+        &mut self,
+        text: &str,
+        characters: Characters,
+        line_end: LineEnd,
+    ) -> Result<Option<(Regex, usize)>, InvalidSelector> {
         for bytes in BYTES {
             if (self.stop)() {
                 return Err(InvalidSelector::Stopped);
@@ -82,21 +108,23 @@ impl<'s> Patterns<'s> {
             if self.bytes + bytes > ALL_BYTES_MAX {
                 return Err(InvalidSelector::RegexesTooLarge);
             }
-            let build = |unicode| build(text, unicode, bytes);
+            let build = |unicode| build(text, unicode, line_end, bytes);
             // As in CouchDB a character is a byte. Classes of others, which cannot be written so, take whole ones.
-            let built = match build(false) {
-                Err(error) if error.size_limit().is_none() => build(true),
-                other => other,
+            let built = match characters {
+                Characters::Whole => build(true),
+                Characters::Bytes => match build(false) {
+                    Err(error) if error.size_limit().is_none() => build(true),
+                    other => other,
+                },
             };
-            let regex = match built {
-                Ok(regex) => regex,
-                Err(error) if error.size_limit().is_some() => continue,
+            match built {
+                Ok(regex) => {
+                    self.bytes += bytes;
+                    return Ok(Some((regex, bytes)));
+                }
+                Err(error) if error.size_limit().is_some() => {}
                 Err(_) => return Ok(None),
-            };
-            self.bytes += bytes;
-            let compiled = Pattern { regex, text: text.into(), bytes };
-            self.known.insert(text.to_owned(), compiled.clone());
-            return Ok(Some(compiled));
+            }
         }
         Err(InvalidSelector::RegexesTooLarge)
     }

@@ -98,6 +98,46 @@ fn what_is_no_selector() {
     assert_eq!(Selector::new(&json(&deep)).err(), Some(InvalidSelector::TooDeep));
 }
 
+#[test]
+fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
+    let regex = |pattern: &str| format!(r#"{{"a":{{"$regex":"{}"}}}}"#, pattern.replace('\\', "\\\\"));
+    let with = |text: &&str| format!(r#"{{"a":"{text}"}}"#);
+    let cases: &[(&str, &[&str], &[&str])] = &[
+        // A character is a byte, or a whole one.
+        ("^.$", &["x"], &["é", "xx"]),
+        ("(*UTF8)^.$", &["x", "é", "語"], &["xx"]),
+        ("(*UTF8)^\\w+$", &["x_1"], &["é", "x\\u0661"]),
+        ("(*UTF8)(*UCP)^\\w+$", &["x_1", "é", "x\\u0661"], &["-"]),
+        ("(*UTF8)^\\W$", &["é", "-"], &["e"]),
+        ("(*UTF8)(?i)^[^\\d\\s]É$", &["xé", "éé"], &["1é", " é"]),
+        ("(*UTF8)\\bb", &["éb", "a b"], &["ab"]),
+        ("(*NO_START_OPT)(*LIMIT_MATCH=5)^a+$", &["aaaaaaaa"], &["b"]),
+        ("^.+$", &["a\\rb"], &["a\\nb"]),
+        ("(*ANYCRLF)^.+$", &["ab"], &["a\\rb", "a\\nb"]),
+        ("(*CR)^.+$", &["a\\nb"], &["a\\rb"]),
+        // Behind the beginning of the text.
+        ("^(?=.*\\d)(?=.*[a-z])(?!.*\\s).{4,}$", &["abc1", "1234x"], &["abcd", "1234", "ab 1", "a1"]),
+        ("(?i)^(?!admin|root)[a-z]+$", &["user", "badmin"], &["ADMINS", "root"]),
+        ("^((?!foo|bar).)*$", &["", "fo ob ar"], &["a foo", "bar"]),
+        ("(*UTF8)^(?!é)", &["e", ""], &["é", "éa"]),
+    ];
+    for (pattern, selected, others) in cases {
+        let documents = |texts: &[&str]| texts.iter().map(with).collect::<Vec<String>>();
+        let (selected, others) = (documents(selected), documents(others));
+        let texts = |all: &[String]| all.iter().map(|text| json(text)).collect::<Vec<_>>();
+        let compiled = Selector::new(&json(&regex(pattern))).unwrap_or_else(|error| panic!("{pattern}: {error}"));
+        assert!(texts(&selected).iter().all(|document| compiled.matches(document)), "{pattern} {selected:?}");
+        assert!(!texts(&others).iter().any(|document| compiled.matches(document)), "{pattern} {others:?}");
+        // It is shown as it was written.
+        assert_eq!(compiled.to_json(), json(&regex(pattern)));
+    }
+    // What needs going back, and verbs that there are not.
+    for pattern in ["(a)\\1", "x(?=y)", "(?<=x)y", "(?=a)b", "^(?=a)b|c", "(*UTF9)x", "x(*UTF8)", "(*ACCEPT)x"] {
+        let refused = Selector::new(&json(&regex(pattern))).err();
+        assert!(matches!(refused, Some(InvalidSelector::Argument { .. })), "{pattern} {refused:?}");
+    }
+}
+
 fn regexes(patterns: impl Iterator<Item = String>) -> Value<'static> {
     let all: Vec<String> = patterns.map(|pattern| format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#)).collect();
     json(&format!(r#"{{"$or":[{}]}}"#, all.join(",")))

@@ -1,0 +1,276 @@
+//! What PCRE takes and the engine does not, in the engine's words: verbs before a pattern, and lookaheads at its beginning.
+//!
+//! Both are exact. A lookahead behind `^` is asked at the beginning of the text and nowhere else, so that a pattern with some of them is several
+//! patterns, which match or do not. What can only be found by going back (backreferences, other lookaheads and lookbehinds) is refused: an
+//! engine that counts how often it goes back still takes any time in between.
+
+/// How a pattern reads characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Characters {
+    /// As bytes; a pattern that cannot be read so takes whole ones.
+    Bytes,
+    /// Whole ones.
+    Whole,
+}
+
+/// What ends a line: what a `.` is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineEnd {
+    Lf,
+    Cr,
+    Both,
+}
+
+/// A pattern in the engine's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Translated {
+    pub(crate) characters: Characters,
+    pub(crate) line_end: LineEnd,
+    /// Each with whether it must match a text, or must not.
+    pub(crate) parts: Vec<(String, bool)>,
+}
+
+/// `None`: it begins with a verb that is unknown, or that changes how matches are looked for.
+pub(crate) fn translate(pattern: &str) -> Option<Translated> {
+    let (mut utf, mut ucp, mut line_end, mut rest) = (false, false, LineEnd::Lf, pattern);
+    while let Some(verb) = rest.strip_prefix("(*") {
+        let (name, behind) = verb.split_once(')')?;
+        match name {
+            "UTF8" | "UTF" => utf = true,
+            "UCP" => ucp = true,
+            "LF" => line_end = LineEnd::Lf,
+            "CR" => line_end = LineEnd::Cr,
+            "ANYCRLF" => line_end = LineEnd::Both,
+            // How PCRE gets there, and how much it may take: less than here.
+            "NO_START_OPT" | "NO_AUTO_POSSESS" | "BSR_ANYCRLF" | "BSR_UNICODE" => {}
+            _ => limit(name)?,
+        }
+        rest = behind;
+    }
+    let characters = if utf || ucp { Characters::Whole } else { Characters::Bytes };
+    let text = match utf && !ucp {
+        true => with_ascii_classes(rest),
+        false => rest.to_owned(),
+    };
+    let parts = apart(&text).unwrap_or_else(|| vec![(text, true)]);
+    Some(Translated { characters, line_end, parts })
+}
+
+/// `LIMIT_MATCH=1000` and its like.
+fn limit(verb: &str) -> Option<()> {
+    let (name, number) = verb.split_once('=')?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    (matches!(name, "LIMIT_MATCH" | "LIMIT_RECURSION") && is_number).then_some(())
+}
+
+/// Without `(*UCP)`, `\d`, `\s`, `\w` and `\b` mean ASCII, whatever a character is.
+fn with_ascii_classes(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let (mut is_in_class, mut characters) = (false, pattern.chars().peekable());
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped) => push_escaped(&mut out, escaped, is_in_class),
+                None => out.push('\\'),
+            },
+            '[' if !is_in_class => {
+                is_in_class = true;
+                out.push('[');
+                out.extend(characters.next_if_eq(&'^'));
+                out.extend(characters.next_if_eq(&']'));
+            }
+            // `[:alpha:]`
+            '[' if characters.peek() == Some(&':') => {
+                out.push('[');
+                for inner in characters.by_ref() {
+                    out.push(inner);
+                    if inner == ']' {
+                        break;
+                    }
+                }
+            }
+            other => {
+                is_in_class &= other != ']';
+                out.push(other);
+            }
+        }
+    }
+    out
+}
+
+fn push_escaped(out: &mut String, escaped: char, is_in_class: bool) {
+    let class = match escaped {
+        'd' => "[0-9]",
+        'D' => "[^0-9]",
+        's' => r"[\t\n\x0B\f\r ]",
+        'S' => r"[^\t\n\x0B\f\r ]",
+        'w' => "[0-9A-Za-z_]",
+        'W' => "[^0-9A-Za-z_]",
+        'b' if !is_in_class => r"(?-u:\b)",
+        'B' if !is_in_class => r"(?-u:\B)",
+        other => {
+            out.push('\\');
+            out.push(other);
+            return;
+        }
+    };
+    // Letters of other alphabets that are ASCII in another case are not of these.
+    if is_in_class || matches!(escaped, 'b' | 'B') {
+        out.push_str(class);
+    } else {
+        out.push_str("(?-i:");
+        out.push_str(class);
+        out.push(')');
+    }
+}
+
+/// A pattern with lookaheads behind `^`, as several without; `None`: it is to be taken as it stands.
+fn apart(pattern: &str) -> Option<Vec<(String, bool)>> {
+    let (mut flags, mut rest, mut is_anchored) = (String::new(), pattern, false);
+    loop {
+        if let Some(behind) = rest.strip_prefix('^').or_else(|| rest.strip_prefix("\\A")) {
+            (rest, is_anchored) = (behind, true);
+            continue;
+        }
+        let Some((some, behind)) = leading_flags(rest) else { break };
+        flags.push_str(some);
+        rest = behind;
+    }
+    if !is_anchored {
+        return None;
+    }
+    if let Some(words) = never(rest) {
+        return Some(vec![(format!("{flags}(?:{words})"), false), (format!("{flags}^.*$"), true)]);
+    }
+    let mut parts = Vec::new();
+    loop {
+        let (is_wanted, inner) = match (rest.strip_prefix("(?="), rest.strip_prefix("(?!")) {
+            (Some(inner), _) => (true, inner),
+            (_, Some(inner)) => (false, inner),
+            _ => break,
+        };
+        let end = end_of(inner, ')')?;
+        let (ahead, behind) = (inner.get(..end)?, inner.get(end + 1..)?);
+        // How often it is asked makes no difference to PCRE but for whether it is.
+        if behind.starts_with(['*', '+', '?', '{']) {
+            return None;
+        }
+        parts.push((format!("{flags}^(?:{ahead})"), is_wanted));
+        rest = behind;
+    }
+    // An alternative beside it would be one without them; and all of it must be read alike.
+    let is_read = end_of(&format!("{rest})"), ')') == Some(rest.len());
+    if parts.is_empty() || !is_read || end_of(rest, '|').is_some() {
+        return None;
+    }
+    parts.push((format!("{flags}^{rest}"), true));
+    Some(parts)
+}
+
+/// `(?i)`, `(?s)` and both: under these `^` is the beginning of the text.
+fn leading_flags(pattern: &str) -> Option<(&str, &str)> {
+    let end = pattern.strip_prefix("(?")?.find(')')? + 2;
+    let is_known = pattern.get(2..end)?.bytes().all(|flag| matches!(flag, b'i' | b's')) && end > 2;
+    is_known.then(|| pattern.split_at_checked(end + 1))?
+}
+
+/// What `((?!words).)*$` keeps out of the whole text: words alone, so that none of them is found at its very end.
+fn never(pattern: &str) -> Option<&str> {
+    let inner = pattern.strip_prefix("(?:(?!").or_else(|| pattern.strip_prefix("((?!"))?;
+    let words = inner.strip_suffix(").)*$")?;
+    let is_plain =
+        |character: char| character.is_alphanumeric() || matches!(character, ' ' | '_' | '-' | '@' | ':' | '/' | ',');
+    words.split('|').all(|word| !word.is_empty() && word.chars().all(is_plain)).then_some(words)
+}
+
+/// Where a character stands that is in no group, no class, and not escaped; `None`: nowhere, or what stands before it is not read by both
+/// engines alike.
+fn end_of(pattern: &str, wanted: char) -> Option<usize> {
+    let (mut depth, mut characters) = (0_usize, pattern.char_indices().peekable());
+    while let Some((at, character)) = characters.next() {
+        match character {
+            _ if character == wanted && depth == 0 => return Some(at),
+            '\\' => {
+                characters.next()?;
+            }
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            '[' => {
+                characters.next_if(|(_, next)| *next == '^');
+                characters.next_if(|(_, next)| *next == ']');
+                loop {
+                    match characters.next()?.1 {
+                        ']' => break,
+                        '\\' => {
+                            characters.next()?;
+                        }
+                        '[' => {
+                            characters.next_if(|(_, next)| *next == ':')?;
+                            while characters.next()?.1 != ']' {}
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_before_a_pattern() {
+        let read = |pattern: &str| translate(pattern).map(|found| (found.characters, found.line_end, found.parts));
+        let one = |text: &str| vec![(text.to_owned(), true)];
+        for (pattern, expected) in [
+            ("x", Some((Characters::Bytes, LineEnd::Lf, one("x")))),
+            ("(*UTF8)x", Some((Characters::Whole, LineEnd::Lf, one("x")))),
+            ("(*UCP)\\w", Some((Characters::Whole, LineEnd::Lf, one("\\w")))),
+            ("(*UTF)(*UCP)(*ANYCRLF)\\w", Some((Characters::Whole, LineEnd::Both, one("\\w")))),
+            ("(*LIMIT_MATCH=10)(*CR)x", Some((Characters::Bytes, LineEnd::Cr, one("x")))),
+            (
+                "(*UTF8)\\d[^]\\W[:alpha:]]\\b",
+                Some((Characters::Whole, LineEnd::Lf, one("(?-i:[0-9])[^][^0-9A-Za-z_][:alpha:]](?-u:\\b)"))),
+            ),
+            ("(*LIMIT_MATCH=)x", None),
+            ("(*utf8)x", None),
+            ("(*FAIL)", None),
+            ("(*UTF8", None),
+            ("x(*UTF8)", Some((Characters::Bytes, LineEnd::Lf, one("x(*UTF8)")))),
+        ] {
+            assert_eq!(read(pattern), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn lookaheads_at_the_beginning() {
+        let parts = |pattern: &str| -> Vec<String> {
+            let parts = translate(pattern).unwrap().parts.into_iter();
+            parts.map(|(text, is_wanted)| if is_wanted { text } else { format!("not {text}") }).collect()
+        };
+        let cases: &[(&str, &[&str])] = &[
+            ("^(?=.*a)(?!b|c)d$", &["^(?:.*a)", "not ^(?:b|c)", "^d$"]),
+            ("(?i)\\A(?!x)", &["not (?i)^(?:x)", "(?i)^"]),
+            ("^(?is)(?=[)\\]]\\))y", &["(?is)^(?:[)\\]]\\))", "(?is)^y"]),
+            ("^((?!no|never).)*$", &["not (?:no|never)", "^.*$"]),
+            ("(?i)^(?:(?!no).)*$", &["not (?i)(?:no)", "(?i)^.*$"]),
+            // These stay, and the engine refuses them.
+            ("(?=a)b", &["(?=a)b"]),
+            ("(?m)^(?=a)b", &["(?m)^(?=a)b"]),
+            ("^(?=a)b|c", &["^(?=a)b|c"]),
+            ("^(?=a)*b", &["^(?=a)*b"]),
+            ("^(?=[[]a)b", &["^(?=[[]a)b"]),
+            ("^(?=a", &["^(?=a"]),
+            ("^((?!no$).)*$", &["^((?!no$).)*$"]),
+            ("^((?!a|).)*$", &["^((?!a|).)*$"]),
+            ("^(?=a)[[]|c", &["^(?=a)[[]|c"]),
+        ];
+        for (pattern, expected) in cases {
+            assert_eq!(parts(pattern), *expected, "{pattern}");
+        }
+    }
+}
