@@ -189,6 +189,7 @@ async fn indexes_on_what_no_body_has_change_no_answer() {
         (json!({"_conflicts": {"$exists": true}}), vec!["a"]),
         (json!({"_conflicts": {"$exists": false}, "n": {"$gt": 0}}), vec!["b", "c"]),
         (json!({"_attachments": {"$exists": true}}), vec!["c"]),
+        (json!({"_attachments.f.digest": {"$beginsWith": "md5-"}}), vec!["c"]),
         (json!({"n": {"$gt": 0}, "$and": [{"$keyMapMatch": {"$eq": "_attachments"}}]}), vec!["c"]),
         (json!({"_deleted_conflicts": {"$exists": true}}), vec![]),
         (json!({"_local_seq": {"$exists": true}}), vec![]),

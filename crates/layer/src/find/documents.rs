@@ -15,6 +15,7 @@ use crate::document::attachments::Attachment;
 use crate::document::body::Rows;
 use crate::document::edit::Document;
 use crate::document::latest::{LatestRead, begin_latest_of, whole_body};
+use crate::document::text::digest;
 use crate::error::{Error, Refusal, Result};
 use crate::find::query::Stop;
 use crate::index::json::key::special;
@@ -124,6 +125,7 @@ fn stub(attachment: &Attachment) -> Value<'static> {
     Value::Object(vec![
         ("content_type".into(), Value::String(attachment.content_type.clone().into())),
         ("revpos".into(), number(attachment.revpos)),
+        ("digest".into(), Value::String(digest(attachment).into())),
         ("length".into(), number(attachment.length)),
         ("stub".into(), Value::Bool(true)),
     ])
