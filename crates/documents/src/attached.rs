@@ -53,7 +53,7 @@ pub enum Source<'v> {
     Follows,
 }
 
-/// CouchDB keeps names that begin with an underscore for itself.
+/// Checks the name of an attachment that is put by itself, which is never empty.
 ///
 /// # Errors
 /// [`DocumentError::Malformed`].
@@ -61,6 +61,12 @@ pub fn check_name(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(DocumentError::malformed("Attachment name can't be empty"));
     }
+    check_member(name)
+}
+
+/// Checks the name of an attachment in a document. It may be empty, as in CouchDB; CouchDB reserves names that begin with
+/// an underscore.
+fn check_member(name: &str) -> Result<()> {
     if name.starts_with('_') {
         let reason = format!("Attachment name '{name}' starts with prohibited character '_'");
         return Err(DocumentError::malformed(reason));
@@ -79,7 +85,7 @@ pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
     flatbed_layer::check_list(members.iter().map(|(name, value)| (name.len(), kind(value))))?;
     let mut list: Vec<Written<'_>> = Vec::with_capacity(members.len());
     for (name, value) in members {
-        check_name(&name)?;
+        check_member(&name)?;
         let invalid = || DocumentError::malformed(format!("Invalid attachment data for {name}"));
         let text = |member: &str| value.get(member).and_then(Value::as_str).map(str::to_owned);
         let number = |member: &str| match value.get(member) {
@@ -204,8 +210,14 @@ impl Show {
 
     /// Whether the data of an attachment is shown.
     pub fn shows(&self, attachment: &Attachment, known_to: u64) -> bool {
-        self.data && attachment.revpos > known_to
+        self.data && is_new(attachment, known_to)
     }
+}
+
+/// Whether an attachment may be one that a client lacks which has those up to a generation. A `revpos` of 0 names no
+/// generation: CouchDB stores it for attachments that came without one.
+pub(crate) fn is_new(attachment: &Attachment, known_to: u64) -> bool {
+    attachment.revpos == 0 || attachment.revpos > known_to
 }
 
 /// A part of a document's text.

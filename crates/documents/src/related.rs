@@ -4,7 +4,7 @@ use flatbed_layer::Document;
 use flatbed_layer::json::{Object, name};
 use flatbed_service::json_out;
 
-use crate::attached::{Part, Show, open};
+use crate::attached::{Part, Show, is_new, open};
 
 /// A document with what of its attachments goes with it.
 pub struct Related {
@@ -18,7 +18,7 @@ pub struct Related {
 /// Whether `show` wants data at all is not asked.
 pub fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
     let known_to = show.known_to(document);
-    let goes = |attachment: &&flatbed_layer::Attachment| attachment.revpos > known_to;
+    let goes = |attachment: &&flatbed_layer::Attachment| is_new(attachment, known_to);
     let has_data = document.attachments.iter().any(|attachment| goes(&attachment));
     let (mut out, mut parts) = (Vec::new(), Vec::new());
     if has_data {

@@ -248,11 +248,8 @@ async fn names() {
         let refused = client.call("PUT", &format!("/db/d/{path}?rev={rev}"), &[KIND], b"x").await;
         assert_eq!((refused.status, refused.text("error").as_str()), (400, "bad_request"), "{path}");
     }
-    for name in ["", "_x"] {
-        let json = format!(r#"{{"_attachments":{{"{name}":{{"data":""}}}}}}"#);
-        let refused = client.call("PUT", "/db/e", &[], json.as_bytes()).await;
-        assert_eq!((refused.status, refused.text("error").as_str()), (400, "bad_request"), "{name}");
-    }
+    let refused = client.call("PUT", "/db/e", &[], br#"{"_attachments":{"_x":{"data":""}}}"#).await;
+    assert_eq!((refused.status, refused.text("error").as_str()), (400, "bad_request"));
     // What a document's list of attachments cannot hold.
     let many: Vec<String> = (0..2_000).map(|at| format!(r#""name {at}":{{"data":"eA=="}}"#)).collect();
     for list in [many.join(","), format!(r#""{}":{{"data":"eA=="}}"#, "l".repeat(100_000))] {
@@ -267,6 +264,102 @@ async fn names() {
     for path in ["/db/zero/a", "/db/zero2/a"] {
         let (answer, bytes) = get(&mut client, path, &[]).await;
         assert_eq!((answer.status, answer.header("content-length"), bytes.len()), (200, Some("0"), 0));
+    }
+    is_clean(&store.layer().await.database("db")).await;
+    server.stop().await;
+}
+
+/// CouchDB stores `revpos` 0 for attachments that come without one. Their data is shown as that of all others.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_no_generation() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let foreign = br#"{"_revisions":{"start":2,"ids":["b","a"]},"_attachments":{"x":{"data":"b25l","revpos":0}}}"#;
+    assert_eq!(client.call("PUT", "/db/d?new_edits=false", &[], foreign).await.status, 201);
+    let is_shown = |attachments: &serde_json::Value| {
+        assert_eq!((&attachments["x"]["data"], &attachments["x"]["revpos"]), (&"b25l".into(), &0.into()));
+    };
+    for since in ["", "&atts_since=[%221-a%22]", "&atts_since=[%222-b%22]"] {
+        let shown = client.call("GET", &format!("/db/d?attachments=true{since}"), &[], b"").await.json();
+        is_shown(&shown["_attachments"]);
+        let leaves = client.call("GET", &format!("/db/d?open_revs=all&attachments=true{since}"), &[], b"").await.json();
+        is_shown(&leaves[0]["ok"]["_attachments"]);
+        let path = format!("/db/d?attachments=true{since}");
+        let related = client.call("GET", &path, &[("accept", "multipart/related")], b"").await;
+        assert!(related.body.contains("\"follows\":true") && related.body.contains("filename=\"x\""), "{related:?}");
+    }
+    for asked in
+        [&br#"{"docs":[{"id":"d","rev":"2-b"}]}"#[..], br#"{"docs":[{"id":"d","rev":"2-b","atts_since":["1-a"]}]}"#]
+    {
+        let got = client.call("POST", "/db/_bulk_get?revs=true&attachments=true", &[], asked).await.json();
+        is_shown(&got["results"][0]["docs"][0]["ok"]["_attachments"]);
+    }
+    let rows = client.call("GET", "/db/_all_docs?include_docs=true&attachments=true", &[], b"").await.json();
+    is_shown(&rows["rows"][0]["doc"]["_attachments"]);
+    is_clean(&store.layer().await.database("db")).await;
+    server.stop().await;
+}
+
+/// As in CouchDB a stub with a `revpos` stands for an attachment with that one alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn stubs_of_another_generation() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let foreign = br#"{"_rev":"1-a","_attachments":{"x":{"data":"b25l","revpos":0}}}"#;
+    assert_eq!(client.call("PUT", "/db/zero?new_edits=false", &[], foreign).await.status, 201);
+    let own = client.call("PUT", "/db/one", &[], br#"{"_attachments":{"x":{"data":"b25l"}}}"#).await.text("rev");
+    for (id, rev, revpos) in [("zero", "1-a", 0), ("one", own.as_str(), 1)] {
+        let stub = |pos: u64| {
+            format!(r#"{{"_id":"{id}","_rev":"{rev}","_attachments":{{"x":{{"stub":true,"revpos":{pos}}}}}}}"#)
+        };
+        let reason = format!("Invalid attachment stub in {id} for x");
+        for wrong in [1 - revpos, 2, u64::MAX] {
+            for (method, path, body) in [
+                ("PUT", format!("/db/{id}"), stub(wrong)),
+                ("POST", "/db/_bulk_docs".to_owned(), format!(r#"{{"docs":[{}]}}"#, stub(wrong))),
+            ] {
+                let refused = client.call(method, &path, &[], body.as_bytes()).await;
+                assert_eq!((refused.status, refused.text("error").as_str()), (412, "missing_stub"), "{path} {wrong}");
+                assert_eq!(refused.text("reason"), reason);
+            }
+        }
+        let path = format!("/db/{id}");
+        assert_eq!(client.call("GET", &path, &[], b"").await.text("_rev"), rev, "nothing was written");
+        let kept = client.call("PUT", &path, &[], stub(revpos).as_bytes()).await;
+        assert_eq!(kept.status, 201, "{kept:?}");
+        let shown = client.call("GET", &format!("/db/{id}?attachments=true"), &[], b"").await.json();
+        assert_eq!(
+            (&shown["_attachments"]["x"]["data"], &shown["_attachments"]["x"]["revpos"]),
+            (&"b25l".into(), &revpos.into())
+        );
+    }
+    is_clean(&store.layer().await.database("db")).await;
+    server.stop().await;
+}
+
+/// CouchDB takes an attachment without a name within a document, and shows it there.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_empty_name() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let made = client.call("PUT", "/db/own", &[], br#"{"_attachments":{"":{"data":"b25l"}}}"#).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let stub = format!(r#"{{"_rev":"{}","n":1,"_attachments":{{"":{{"stub":true}}}}}}"#, made.text("rev"));
+    assert_eq!(client.call("PUT", "/db/own", &[], stub.as_bytes()).await.status, 201);
+    let docs = br#"{"new_edits":false,"docs":[{"_id":"bulk","_rev":"1-a","_attachments":{"":{"data":"b25l"}}},{"_id":"next","_rev":"1-a"}]}"#;
+    let written = client.call("POST", "/db/_bulk_docs", &[], docs).await;
+    assert_eq!((written.status, written.json()), (201, serde_json::json!([])));
+    assert_eq!(client.call("GET", "/db/next", &[], b"").await.status, 200);
+    let kind = [("content-type", "multipart/related; boundary=\"abc\"")];
+    let related = b"--abc\r\nContent-Type: application/json\r\n\r\n{\"_attachments\":{\"\":{\"follows\":true}}}\r\n\
+        --abc\r\nContent-Disposition: attachment; filename=\"\"\r\n\r\none\r\n--abc--";
+    let made = client.call("PUT", "/db/parts", &kind, related).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    for id in ["own", "bulk", "parts"] {
+        let shown = client.call("GET", &format!("/db/{id}?attachments=true"), &[], b"").await.json();
+        assert_eq!(shown["_attachments"][""]["data"], "b25l", "{id}: {shown}");
+        let leaves = client.call("GET", &format!("/db/{id}?open_revs=all&attachments=true"), &[], b"").await.json();
+        assert_eq!(leaves[0]["ok"]["_attachments"][""]["data"], "b25l", "{id}: {leaves}");
     }
     is_clean(&store.layer().await.database("db")).await;
     server.stop().await;

@@ -206,10 +206,10 @@ impl Resolve<'_> {
         Ok(list)
     }
 
+    /// The attachment that a stub stands for. One of another generation than the stub names is another attachment.
     fn stub(&self, name: &str, revpos: Option<u64>) -> std::result::Result<Attachment, Refusal> {
-        let named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
-        let exact = named.clone().find(|attachment| revpos.is_none_or(|revpos| attachment.revpos == revpos));
-        let found = exact.or_else(|| named.clone().next().filter(|_| !self.is_foreign));
+        let mut named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
+        let found = named.find(|attachment| revpos.is_none_or(|revpos| attachment.revpos == revpos));
         let missing = || Refusal::MissingStub { id: self.id.to_owned(), name: name.to_owned() };
         found.cloned().ok_or_else(missing)
     }
