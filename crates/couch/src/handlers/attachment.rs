@@ -108,13 +108,16 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
 
 async fn delete(database: Writer, mut request: Request, id: &str, name: &str) -> Result<Reply> {
     request.skip_body().await;
-    let rev = named_rev(&request)?;
-    if rev.is_none() {
-        let look = GetOptions { no_body: true, ..GetOptions::default() };
-        database.get(id, &look).await?;
-        return Err(Refusal::Conflict.into());
+    let Some(rev) = named_rev(&request)? else {
+        let document = database.get(id, &GetOptions::default()).await?;
+        let is_there = document.attachments.iter().any(|attachment| attachment.name == name);
+        let refusal = if is_there { Refusal::Conflict } else { Refusal::AttachmentNotFound };
+        return Err(refusal.into());
+    };
+    let base = base(&database, id, Some(rev)).await?;
+    if !base.names.iter().any(|other| other == name) {
+        return Err(Refusal::AttachmentNotFound.into());
     }
-    let base = base(&database, id, rev).await?;
     let others = base.names.iter().filter(|other| *other != name);
     let others = others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })).collect();
     let rev = write(&database, id, &base, others).await?;

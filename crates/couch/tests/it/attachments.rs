@@ -337,6 +337,37 @@ async fn stubs_of_another_generation() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_what_is_not_there() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let first = client.call("PUT", "/db/d/a", &[KIND], b"x").await.text("rev");
+    let last = client.call("PUT", &format!("/db/d/b?rev={first}"), &[KIND], b"y").await.text("rev");
+    let missing = (404, "Document is missing attachment");
+    for (path, (status, reason)) in [
+        (format!("/db/d/c?rev={last}"), missing),
+        ("/db/d/c".to_owned(), missing),
+        // An older revision lacks it.
+        (format!("/db/d/b?rev={first}"), missing),
+        (format!("/db/d/a?rev={first}"), (409, "Document update conflict.")),
+        ("/db/d/a".to_owned(), (409, "Document update conflict.")),
+        ("/db/none/a".to_owned(), (404, "missing")),
+    ] {
+        let refused = client.call("DELETE", &path, &[], b"").await;
+        assert_eq!((refused.status, refused.text("reason").as_str()), (status, reason), "{path}");
+    }
+    let header = [("if-match", last.as_str())];
+    assert_eq!(client.call("DELETE", "/db/d/c", &header, b"").await.status, 404);
+    assert_eq!(client.call("GET", "/db/d", &[], b"").await.text("_rev"), last, "nothing was written");
+    let gone = client.call("DELETE", "/db/d/a", &header, b"").await;
+    assert_eq!(gone.status, 200, "{gone:?}");
+    let again = client.call("DELETE", &format!("/db/d/a?rev={}", gone.text("rev")), &[], b"").await;
+    assert_eq!((again.status, again.text("error").as_str()), (404, "not_found"));
+    assert_eq!(client.call("GET", "/db/d", &[], b"").await.text("_rev"), gone.text("rev"));
+    is_clean(&store.layer().await.database("db")).await;
+    server.stop().await;
+}
+
 /// CouchDB takes an attachment without a name within a document, and shows it there.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_an_empty_name() {
