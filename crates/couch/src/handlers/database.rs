@@ -142,6 +142,8 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     uploads.stage().await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
+        // As in CouchDB: no document has the new id, and so none has the revision.
+        edit.parent = None;
     }
     if DocumentId::of(&edit.id).is_local() {
         let updated = crate::handlers::local::edit_one(&database, &edit).await?;

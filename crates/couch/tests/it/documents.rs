@@ -237,6 +237,45 @@ async fn of_members_that_stand_twice_the_last_counts() {
     server.stop().await;
 }
 
+/// CouchDB looks for the revision that a first edit names where it validates. Elsewhere that becomes a missing ancestor.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_of_no_document() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    server.call("PUT", "/_users", "").await;
+    let rev = "1-967a00dff5e02add41819138abb3284d";
+    let bare = json!({"_rev": rev});
+    let attached = json!({"_rev": rev, "_attachments": {"a": {"data": ""}}});
+    let user = json!({"_rev": rev, "name": "x", "type": "user", "roles": []});
+    for (path, body) in [
+        ("/db/_design/d", &bare),
+        ("/db/attached", &attached),
+        ("/db/text", &json!({"_rev": "1-text"})),
+        ("/_users/org.couchdb.user:x", &user),
+    ] {
+        let (status, answer) = server.json("PUT", path, body.clone()).await;
+        assert_eq!((status, &answer["error"]), (409, &json!("conflict")), "{path}: {answer}");
+        assert_eq!(server.call("GET", path, "").await.status, 404, "{path}");
+    }
+    let stub = json!({"_rev": rev, "_attachments": {"a": {"stub": true}}});
+    assert_eq!(server.json("PUT", "/db/stub", stub).await.0, 412);
+    let (status, answer) = server.json("PUT", "/db/bare", bare.clone()).await;
+    assert_eq!((status, &answer["rev"]), (201, &json!("2-7051cbe5c8faecd085a3fa619e6e6337")), "{answer}");
+    server.ok("PUT", "/db/_design/v", json!({"validate_doc_update": "function () {}"})).await;
+    assert_eq!(server.json("PUT", "/db/judged", bare.clone()).await.0, 409);
+    let (_, rows) = server.json("POST", "/db/_bulk_docs", json!({"docs": [{"_id": "judged", "_rev": rev}]})).await;
+    assert_eq!(rows[0]["error"], "conflict", "{rows}");
+    assert_eq!(server.call("GET", "/db/judged", "").await.status, 404);
+    // A document that gets its id here has no revision before.
+    for named in [rev, "1-text"] {
+        let (status, answer) = server.json("POST", "/db", json!({"_rev": named})).await;
+        assert_eq!((status, &answer["rev"]), (201, &json!("1-967a00dff5e02add41819138abb3284d")), "{answer}");
+    }
+    assert_eq!(server.json("POST", "/db", json!({"_rev": "none"})).await.0, 400);
+    server.stop().await;
+}
+
 /// `shards` is ours, and `q` is CouchDB's hint, which clients give by habit: it says nothing here.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_chosen_when_a_database_is_created() {

@@ -2,7 +2,7 @@
 //! here, and what is refused is refused here.
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
-use flatbed_revtree::{Hash, Merged, RevId, Tree};
+use flatbed_revtree::{DocumentId, Hash, Merged, RevId, Tree};
 
 use crate::document::attachments::{self, Attached, Attachment, ListRead, Resolve, has_stubs};
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
@@ -15,6 +15,7 @@ use crate::instance::Instance;
 use crate::read::over::Over;
 use crate::read::told::Records;
 use crate::read::viewer::is_seen;
+use crate::store::database_name::DatabaseKind;
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
@@ -149,8 +150,6 @@ impl Planner<'_, '_> {
     /// An edit of a client: on a leaf, or the first. Its attachments come with it.
     async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>, list: Option<ListRead>) -> Result<Planned> {
         let parent = match (info, &self.edit.parent) {
-            // A name that no edit gives is nobody's revision.
-            (None, Some(parent)) if matches!(parent.hash(), Hash::Text(_)) => return Err(Refusal::Conflict.into()),
             (None, parent) => parent.clone(),
             // A document that was deleted is created again on top of its tombstone.
             (Some(info), None)
@@ -199,6 +198,9 @@ impl Planner<'_, '_> {
             return Err(Refusal::Conflict.into());
         }
         let attached = self.attached(&known, generation)?;
+        if info.is_none() && self.edit.parent.as_ref().is_some_and(|parent| !self.may_lack(parent)) {
+            return Err(Refusal::Conflict.into());
+        }
         let digests: Vec<_> = attached.iter().map(digest_of).collect();
         let hash = revision(
             parent.as_ref().map(|parent| (parent.generation(), parent.hash_bytes())),
@@ -208,7 +210,7 @@ impl Planner<'_, '_> {
         );
         let rev = RevId::new(generation, hash);
         let Some(leaf) = leaf else {
-            // CouchDB takes a first edit that names a parent nobody has: the parent becomes a missing ancestor.
+            // A parent that is not there becomes a missing ancestor.
             let between = parent.into_iter().collect();
             return Ok(Planned::Change(Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached.into()));
         };
@@ -224,6 +226,17 @@ impl Planner<'_, '_> {
             return Err(Refusal::Conflict.into());
         }
         Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
+    }
+
+    /// Whether the first edit of a document may name this parent, which is not there. CouchDB looks for the parent, and
+    /// answers 409, where it validates: design documents, attachments, and databases with a `validate_doc_update`, as its
+    /// `_users` and `_replicator` are. Elsewhere the parent becomes a missing ancestor; here only if an edit can have made it.
+    fn may_lack(&self, parent: &RevId) -> bool {
+        matches!(parent.hash(), Hash::Md5(_))
+            && self.edit.attachments.is_empty()
+            && !DocumentId::of(&self.edit.id).is_design()
+            && self.instance.record.rules == 0
+            && DatabaseKind::of(&self.instance.name) == DatabaseKind::Ordinary
     }
 
     /// Whether it is to be looked at what the edit's stubs may stand for: where there are channels.
