@@ -11,6 +11,9 @@ pub const GENERATION_MAX: u64 = 1 << 53;
 /// others.
 pub const HASH_BYTES_MAX: usize = 512;
 
+/// Hexadecimal digits of a hash that CouchDB made.
+const DIGITS: usize = 32;
+
 /// The text is not a revision id. CouchDB answers 400 "Invalid rev format".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Invalid rev format")]
@@ -27,8 +30,8 @@ pub enum Hash {
 
 /// A revision id, such as `3-28390acbb2afb09d34e8e35d2d2211ad`.
 ///
-/// Ids order by generation, then bytewise by the text of the hash: among leaves of equal deletedness the greatest wins
-/// (CouchDB's rule, the same on every replica).
+/// Ids order by generation, then by the bytes of the hash as CouchDB keeps it ([`RevId::hash_bytes`]): among leaves of equal
+/// deletedness the greatest wins, the same on every replica. So `1-aa...` of 32 digits is above `1-z`, and `1-00...` below.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RevId {
     generation: u64,
@@ -41,12 +44,26 @@ impl RevId {
         RevId { generation, hash: Hash::Md5(md5) }
     }
 
-    /// An id from its parts as they stand in a `_revisions` member: `hash` is the text behind the dash.
+    /// An id from its parts as they stand in a `_revisions` member: `hash` is the text behind the dash. As in CouchDB 32 bytes
+    /// must be hexadecimal digits, but for generation 0.
     pub fn from_parts(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
+        let rev = RevId::from_stored(generation, hash)?;
+        let is_text = matches!(rev.hash, Hash::Text(_));
+        if is_text && hash.len() == DIGITS && generation > 0 { Err(InvalidRevision) } else { Ok(rev) }
+    }
+
+    /// An id that was stored: earlier programs accepted 32 bytes of any text as a hash.
+    pub fn from_stored(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
         if generation > GENERATION_MAX || hash.len() > HASH_BYTES_MAX {
             return Err(InvalidRevision);
         }
         Ok(RevId { generation, hash: parse_hash(hash) })
+    }
+
+    /// As [`str::parse`], of an id that was stored.
+    pub fn parse_stored(text: &str) -> Result<Self, InvalidRevision> {
+        let (generation, hash) = split(text)?;
+        RevId::from_stored(generation, hash)
     }
 
     /// How many edits the revision is away from the root, itself included: 1 for a first edit.
@@ -93,20 +110,6 @@ impl RevId {
             Hash::Text(text) => out.extend_from_slice(text.as_bytes()),
         }
     }
-
-    /// A binary form for keys and values: it sorts as the id does (generation first, then the hash's text).
-    ///
-    /// 8 bytes big-endian generation, then the hash: its 32 digits as text, or its own text. So a range of keys read
-    /// backwards gives the winner first.
-    pub fn to_sortable(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(40);
-        out.extend_from_slice(&self.generation.to_be_bytes());
-        match &self.hash {
-            Hash::Md5(bytes) => out.extend_from_slice(&hex(bytes)),
-            Hash::Text(text) => out.extend_from_slice(text.as_bytes()),
-        }
-        out
-    }
 }
 
 struct HashText<'a>(&'a Hash);
@@ -133,23 +136,26 @@ impl FromStr for RevId {
     type Err = InvalidRevision;
 
     fn from_str(text: &str) -> Result<Self, InvalidRevision> {
-        let (generation, hash) = text.split_once('-').ok_or(InvalidRevision)?;
-        if generation.is_empty() || generation.len() > 16 || !generation.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(InvalidRevision);
-        }
-        RevId::from_parts(generation.parse().map_err(|_| InvalidRevision)?, hash)
+        let (generation, hash) = split(text)?;
+        RevId::from_parts(generation, hash)
     }
+}
+
+/// The generation and the hash's text.
+fn split(text: &str) -> Result<(u64, &str), InvalidRevision> {
+    let (generation, hash) = text.split_once('-').ok_or(InvalidRevision)?;
+    if generation.is_empty() || generation.len() > 16 || !generation.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(InvalidRevision);
+    }
+    Ok((generation.parse().map_err(|_| InvalidRevision)?, hash))
 }
 
 impl Ord for RevId {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.generation.cmp(&other.generation).then_with(|| match (&self.hash, &other.hash) {
-            // Lower-case digits sort as the bytes that they stand for.
-            (Hash::Md5(a), Hash::Md5(b)) => a.cmp(b),
-            (Hash::Text(a), Hash::Text(b)) => a.as_bytes().cmp(b.as_bytes()),
-            (Hash::Md5(a), Hash::Text(b)) => hex(a).as_slice().cmp(b.as_bytes()),
-            (Hash::Text(a), Hash::Md5(b)) => a.as_bytes().cmp(hex(b).as_slice()),
-        })
+        let by_bytes = || self.hash_bytes().cmp(other.hash_bytes());
+        // A text of 16 bytes may be those that digits stand for. CouchDB takes both for one revision; here they are two.
+        let is_text = |rev: &RevId| matches!(rev.hash, Hash::Text(_));
+        self.generation.cmp(&other.generation).then_with(by_bytes).then_with(|| is_text(self).cmp(&is_text(other)))
     }
 }
 
@@ -162,7 +168,7 @@ impl PartialOrd for RevId {
 fn parse_hash(text: &str) -> Hash {
     let digits = text.as_bytes();
     let mut bytes = [0_u8; 16];
-    if digits.len() == 32 {
+    if digits.len() == DIGITS {
         let whole =
             bytes.iter_mut().zip(digits.as_chunks().0).all(|(byte, [high, low])| match (nibble(*high), nibble(*low)) {
                 (Some(high), Some(low)) => {
@@ -230,6 +236,57 @@ mod tests {
     }
 
     #[test]
+    fn a_hash_of_32_bytes_is_hexadecimal() {
+        for hash in ["g".repeat(32), format!("{}G", "a".repeat(31)), "é".repeat(16), " ".repeat(32)] {
+            let text = format!("1-{hash}");
+            assert_eq!(text.parse::<RevId>(), Err(InvalidRevision), "{text}");
+            assert_eq!(RevId::from_parts(1, &hash), Err(InvalidRevision), "{text}");
+            // What an earlier program stored is read.
+            let stored = RevId::parse_stored(&text).unwrap();
+            assert_eq!((stored.to_string(), RevId::from_stored(1, &hash)), (text, Ok(stored)));
+            assert!(RevId::from_parts(0, &hash).is_ok());
+        }
+        for length in [31, 33] {
+            assert!(RevId::from_parts(1, &"g".repeat(length)).is_ok());
+        }
+        assert!(RevId::from_parts(1, &"aF".repeat(16)).is_ok());
+        assert_eq!(RevId::parse_stored("1"), Err(InvalidRevision));
+    }
+
+    /// In CouchDB's order: bytes of 32 digits against those of any other text.
+    #[test]
+    fn order_is_that_of_couchdbs_bytes() {
+        let of = |digit: &str| format!("1-{}", digit.repeat(32));
+        let texts = [
+            "0-zz".to_owned(),
+            "1-".to_owned(),
+            of("0"),
+            of("3"),
+            "1-9".to_owned(),
+            // `a` is 0x61.
+            "1-a".to_owned(),
+            "1-aaaaaaaaaaaaaaa".to_owned(),
+            format!("1-{}", "61".repeat(16)),
+            "1-aaaaaaaaaaaaaaaa".to_owned(),
+            "1-aaaaaaaaaaaaaaaaa".to_owned(),
+            "1-f".to_owned(),
+            "1-z".to_owned(),
+            of("a"),
+            "1-é".to_owned(),
+            of("f"),
+            "2-".to_owned(),
+        ];
+        let revs: Vec<RevId> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        for (at, rev) in revs.iter().enumerate() {
+            for (other_at, other) in revs.iter().enumerate() {
+                assert_eq!(rev.cmp(other), at.cmp(&other_at), "{rev} {other}");
+                assert_eq!(rev.partial_cmp(other), Some(at.cmp(&other_at)));
+                assert_eq!(rev == other, at == other_at);
+            }
+        }
+    }
+
+    #[test]
     fn refuses_what_is_no_revision() {
         let long = format!("1-{}", "x".repeat(HASH_BYTES_MAX + 1));
         for text in [
@@ -250,16 +307,19 @@ mod tests {
 
     fn any_rev() -> impl Strategy<Value = RevId> {
         (0..5_u64, prop_oneof!["[0-9a-f]{32}", "[0-9a-f]{2}", "[ -~]{1,40}"])
-            .prop_map(|(generation, hash)| RevId::from_parts(generation, &hash).unwrap())
+            .prop_map(|(generation, hash)| RevId::from_stored(generation, &hash).unwrap())
     }
 
     proptest! {
         #[test]
-        fn order_is_that_of_the_text_and_of_the_sortable_form(a in any_rev(), b in any_rev()) {
-            let by_text = a.generation().cmp(&b.generation()).then_with(|| a.hash_text().cmp(&b.hash_text()));
-            prop_assert_eq!(a.cmp(&b), by_text);
-            prop_assert_eq!(a.partial_cmp(&b), Some(by_text));
-            prop_assert_eq!(a.to_sortable().cmp(&b.to_sortable()), by_text);
+        fn order_is_by_generation_and_bytes(a in any_rev(), b in any_rev()) {
+            let by_bytes = a.generation().cmp(&b.generation()).then_with(|| a.hash_bytes().cmp(b.hash_bytes()));
+            if a.hash_bytes() != b.hash_bytes() {
+                prop_assert_eq!(a.cmp(&b), by_bytes);
+            }
+            prop_assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
+            prop_assert_eq!(a.cmp(&b).is_eq(), a == b);
+            prop_assert_eq!(RevId::parse_stored(&a.to_string()), Ok(a));
         }
     }
 }

@@ -54,6 +54,8 @@ async fn names_of_revisions() {
         ("1e3-x".to_owned(), false),
         ("x".to_owned(), false),
         (String::new(), false),
+        (format!("1-{}", "g".repeat(32)), false),
+        (format!("0-{}", "g".repeat(32)), true),
         ("1-\\u0000".to_owned(), true),
         ("1-\\r\\nx: y".to_owned(), true),
         ("1-\\ud83d\\ude00\\u007f".to_owned(), true),

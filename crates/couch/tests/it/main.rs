@@ -40,6 +40,7 @@ mod replication_peers;
 mod replication_sessions;
 mod replication_tls;
 mod replicator;
+mod revisions;
 mod rights;
 mod sample_views;
 mod selector_indexes;

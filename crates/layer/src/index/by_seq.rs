@@ -113,7 +113,7 @@ impl IndexMaintainer for BySeq {
 }
 
 /// The key of a document's entry.
-fn entry_of(instance: &Instance, info: &Info) -> Result<Vec<u8>> {
+pub(crate) fn entry_of(instance: &Instance, info: &Info) -> Result<Vec<u8>> {
     let bucket = instance.buckets.of(info.bucket);
     let bucket = bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;
     Ok(bucket.by_seq(&Seq::new(instance.incarnation(), info.stamp)))

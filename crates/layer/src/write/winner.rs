@@ -112,3 +112,146 @@ impl Bodies<'_> {
         Ok(Described { place, external_bytes, stored_bytes, has_attachments })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use prost::Message;
+
+    use super::*;
+    use crate::check::check_database;
+    use crate::document::body::{BODY_BYTES_MAX, begin_read};
+    use crate::document::tree;
+    use crate::fenced::database;
+    use crate::index::by_seq;
+    use crate::store::proto;
+    use crate::store::records::revision_message;
+    use crate::store::transaction::{self, Attempt, Operation};
+    use crate::{Database, Edit, GetOptions};
+
+    const TEXT: &str = "1-z";
+
+    fn digits() -> String {
+        format!("1-{}", "a".repeat(32))
+    }
+
+    fn rev(text: &str) -> RevId {
+        text.parse().unwrap()
+    }
+
+    async fn replicate(db: &Database, id: &str, leaf: &str, body: &str) {
+        let (body, history) = (parse(body.as_bytes(), &Limits::default()).unwrap(), Some(vec![rev(leaf)]));
+        let (parent, attachments) = (None, Vec::new());
+        let edit = Edit { expiry: None, id: id.into(), parent, history, deleted: false, attachments, body };
+        db.update(&edit).await.unwrap();
+    }
+
+    async fn edit(db: &Database, id: &str, parent: &str, deleted: bool) {
+        let (body, parent) = (parse(br#"{"of":"edit"}"#, &Limits::default()).unwrap(), Some(rev(parent)));
+        let (history, attachments) = (None, Vec::new());
+        let edit = Edit { expiry: None, id: id.into(), parent, history, deleted, attachments, body };
+        db.update(&edit).await.unwrap();
+    }
+
+    async fn body(db: &Database, id: &str, leaf: Option<&str>) -> String {
+        let options = GetOptions { rev: leaf.map(rev), ..GetOptions::default() };
+        String::from_utf8(db.get(id, &options).await.unwrap().body).unwrap()
+    }
+
+    /// Makes a leaf the winner of a document of three, as an earlier program left it.
+    struct Choose<'a> {
+        db: &'a Database,
+        id: &'a str,
+        winner: RevId,
+    }
+
+    impl Operation for Choose<'_> {
+        type Output = ();
+
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
+            let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
+            let keys = &instance.keys.document(self.id);
+            let info = tree::info(trx, keys, false).await?.expect("a document");
+            let bodies = Bodies { trx, instance: &instance, keys };
+            let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
+            bodies.put_rows(keys.revision_body(&info.winner), Rows::new(rows, keys.body().len()).iter())?;
+            bodies.clear_latest()?;
+            let Described { place, external_bytes, stored_bytes, has_attachments } =
+                bodies.promote(&self.winner).await?;
+            let winner = self.winner.clone();
+            let chosen = Info { winner, place, external_bytes, stored_bytes, has_attachments, ..info.clone() };
+            let mut bytes = chosen.encode_stamped();
+            // Without the stamp's place: it keeps its stamp.
+            bytes.truncate(bytes.len() - 4);
+            trx.set(&keys.info(), &bytes);
+            trx.set(&instance.keys.all_docs_entry(self.id), &chosen.by_id());
+            let key = by_seq::entry_of(&instance, &chosen)?;
+            let mut entry = proto::SequenceEntry::decode(&*trx.get(&key, false).await?.expect("an entry"))?;
+            let (old, new) = (Some(revision_message(&info.winner)), Some(revision_message(&self.winner)));
+            entry.leaves.retain(|leaf| Some(leaf) != new.as_ref());
+            entry.leaves.splice(0..0, old);
+            entry.winner = new;
+            trx.set(&key, &entry.encode_to_vec());
+            Ok(())
+        }
+    }
+
+    async fn is_clean(db: &Database) {
+        let report = check_database(db, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+    }
+
+    /// Earlier programs compared hashes as texts. What they chose stands until the document is written again, and then no
+    /// body is lost.
+    #[tokio::test]
+    async fn a_winner_of_another_order_gives_way_to_the_next_write() {
+        let (db, _storage) = database().await;
+        let own = digits();
+        let digits = own.as_str();
+        let ids = ["edited", "beside", "deleted", "replicated", "purged", "purged-beside"];
+        for id in ids {
+            for (leaf, body) in [(TEXT, r#"{"of":"text"}"#), ("1-b", r#"{"of":"b---"}"#), (digits, r#"{"of":"hash"}"#)]
+            {
+                replicate(&db, id, leaf, body).await;
+            }
+            assert_eq!(body(&db, id, None).await, r#""of":"hash""#, "the best of them");
+            let mut choose = Choose { db: &db, id, winner: rev(TEXT) };
+            transaction::write(&db.inner.db, &db.inner.metrics, &mut choose).await.unwrap();
+            assert_eq!(body(&db, id, None).await, r#""of":"text""#);
+            assert_eq!(body(&db, id, Some(digits)).await, r#""of":"hash""#);
+        }
+        is_clean(&db).await;
+        edit(&db, "edited", TEXT, false).await;
+        edit(&db, "beside", "1-b", true).await;
+        edit(&db, "deleted", TEXT, true).await;
+        replicate(&db, "replicated", "1-c", r#"{"of":"c---"}"#).await;
+        assert_eq!(db.purge("purged", &[rev(TEXT)]).await.unwrap(), [rev(TEXT)]);
+        assert_eq!(db.purge("purged-beside", &[rev("1-b")]).await.unwrap(), [rev("1-b")]);
+        for id in ids {
+            let expected = if id == "edited" { r#""of":"edit""# } else { r#""of":"hash""# };
+            assert_eq!(body(&db, id, None).await, expected, "{id}");
+            assert_eq!(body(&db, id, Some(digits)).await, r#""of":"hash""#, "{id}");
+            if ["beside", "replicated", "purged-beside"].contains(&id) {
+                assert_eq!(body(&db, id, Some(TEXT)).await, r#""of":"text""#, "{id}");
+            }
+        }
+        is_clean(&db).await;
+    }
+
+    /// Earlier programs took any 32 bytes for a hash. Such a revision is read, and can be purged.
+    #[tokio::test]
+    async fn a_revision_that_is_no_longer_accepted_is_read_and_purged() {
+        let (db, _storage) = database().await;
+        let odd = RevId::parse_stored(&format!("2-{}", "z".repeat(32))).unwrap();
+        let parent = RevId::parse_stored(&format!("1-{}", "y".repeat(32))).unwrap();
+        let body = parse(br#"{"of":"odd"}"#, &Limits::default()).unwrap();
+        let (history, attachments) = (Some(vec![odd.clone(), parent]), Vec::new());
+        let edit = Edit { expiry: None, id: "d".into(), parent: None, history, deleted: false, attachments, body };
+        db.update(&edit).await.unwrap();
+        let found = db.get("d", &GetOptions { revs: true, ..GetOptions::default() }).await.unwrap();
+        assert_eq!((&found.rev, found.revisions.map(|line| line.len())), (&odd, Some(2)));
+        is_clean(&db).await;
+        assert_eq!(db.purge("d", std::slice::from_ref(&odd)).await.unwrap(), [odd.clone()]);
+        is_clean(&db).await;
+    }
+}

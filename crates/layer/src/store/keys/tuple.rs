@@ -20,7 +20,7 @@ pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
         return Ok((RevId::new(generation, md5), rest));
     }
     let (hash, rest) = take_text_at(rest)?;
-    let rev = RevId::from_parts(generation, &hash).map_err(|_| bad_key())?;
+    let rev = RevId::from_stored(generation, &hash).map_err(|_| bad_key())?;
     Ok((rev, rest))
 }
 
@@ -33,8 +33,8 @@ pub(crate) fn take_int(key: &[u8]) -> Result<(u64, &[u8])> {
     Ok((value, rest))
 }
 
-// A hash of 16 bytes is a tuple byte string, any other a tuple string: bytes sort before strings, so ids of both kinds
-// with the same generation do not sort as the winner rule says; whoever needs the winner compares `RevId`s.
+// A hash of 16 bytes is a tuple byte string, any other a tuple string: keys of byte strings sort before those of strings. So
+// keys of both kinds with one generation are not in the order of `RevId`s, which decides about the winner.
 pub(super) fn put_rev(key: &mut Vec<u8>, rev: &RevId) {
     put_int(key, rev.generation());
     match rev.hash() {

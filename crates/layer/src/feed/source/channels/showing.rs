@@ -64,7 +64,8 @@ impl Show<'_> {
             let of = ChangeRow::changed(seq, id, RevId::new(0, [0; 16]), Vec::new());
             return Ok(ChangeRow { kind: RowKind::User, because, leaf_count: 0, ..of });
         }
-        let rev: RevId = row.rev.parse().map_err(|_| Error::Corrupt("an entry of a channel has no revision".into()))?;
+        let corrupt = |_| Error::Corrupt("an entry of a channel has no revision".into());
+        let rev = RevId::parse_stored(&row.rev).map_err(corrupt)?;
         let kind = match row.kind {
             Kind::Changed => RowKind::Changed,
             Kind::Removed => RowKind::Lost,
