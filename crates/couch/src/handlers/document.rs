@@ -11,9 +11,8 @@ use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
-use crate::handlers::open_revs;
 use crate::handlers::partition::{refuse_in_partitioned, without_partition};
-use crate::handlers::{post_form, put_related};
+use crate::handlers::{local, open_revs, post_form, put_related};
 use crate::json_out;
 use crate::multipart::{self, accepts, is_kind};
 use crate::query::{Query, encode};
@@ -194,7 +193,35 @@ pub(crate) fn edit_from<'b>(
     new_edits: bool,
     clock: &Clock,
 ) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
-    let mut parts = EditParts::from_json(value, clock)?;
+    edit_of_parts(EditParts::from_json(value, clock)?, id, new_edits)
+}
+
+/// The edit that a request puts: of its text, and of the revision that its line and headers name. With `new_edits=false` that
+/// is the revision itself, where the text names none.
+pub(crate) fn edit_put<'b>(bytes: &'b [u8], id: &str, request: &Request) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+    let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    let mut parts = EditParts::from_json(value, request.context.clock())?;
+    let named = named_rev(request)?;
+    if parts.rev.is_none() && parts.revisions.is_none() {
+        parts.rev = named.clone();
+    }
+    let (edit, written) = edit_of_parts(parts, Some(id), request.query.get("new_edits") != Some("false"))?;
+    let own = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
+    if named.is_some_and(|named| own.is_some_and(|own| *own != named)) {
+        return Err(differing_revs());
+    }
+    Ok((edit, written))
+}
+
+fn differing_revs() -> Failure {
+    Failure::bad_request("Document rev from request body and query string have different values")
+}
+
+fn edit_of_parts<'b>(
+    mut parts: EditParts<'b>,
+    id: Option<&str>,
+    new_edits: bool,
+) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     let written = attached::written(parts.attachments.take())?;
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
@@ -206,10 +233,7 @@ pub(crate) fn edit_from<'b>(
     let id = match (id, parts.id) {
         (Some(id), _) => id.to_owned().into(),
         (None, Some(id)) => {
-            match DocumentId::of(&id).local_name().filter(|local| !local.is_empty()) {
-                Some(local) => flatbed_layer::check_local_id(local)?,
-                None => flatbed_layer::check_document_id(&id)?,
-            }
+            check_any_id(&id)?;
             id
         }
         (None, None) => "".into(),
@@ -219,6 +243,15 @@ pub(crate) fn edit_from<'b>(
         Edit { expiry: parts.expiry, id, parent, history, deleted: parts.deleted, attachments, body: parts.body },
         written,
     ))
+}
+
+/// Checks the id of a document or of a local one.
+fn check_any_id(id: &str) -> Result<()> {
+    match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
+        Some(local) => flatbed_layer::check_local_id(local)?,
+        None => flatbed_layer::check_document_id(id)?,
+    }
+    Ok(())
 }
 
 /// The revision of a document from another replica, and its ancestors, newest first.
@@ -274,8 +307,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
         return Box::pin(put_related::put(request, name, id)).await;
     }
     let body = request.read_body().await?;
-    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query, request.context.clock())?;
-    name_parent(&request, &mut edit)?;
+    let (mut edit, written) = edit_put(&body.bytes, id, &request)?;
     let mut uploads = Uploads::new(&request.context.database(name, Write).await?);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
@@ -287,13 +319,10 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Brings the revision that the request's line and headers name into an edit.
+/// Brings the revision that the request's line and headers name into an edit of a client.
 pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> {
     match (named_rev(request)?, &edit.parent) {
-        _ if edit.history.is_some() => {}
-        (Some(named), Some(parent)) if named != *parent => {
-            return Err(Failure::bad_request("Document rev from request body and query string have different values"));
-        }
+        (Some(named), Some(parent)) if named != *parent => return Err(differing_revs()),
         (Some(named), _) => edit.parent = Some(named),
         (None, _) => {}
     }
@@ -323,38 +352,77 @@ pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -
         });
         return Ok(Reply::json(StatusCode::ACCEPTED, out));
     }
+    Ok(written(&edit.id, &updated.rev))
+}
+
+/// 201 for a revision that was written, with its tag.
+fn written(id: &str, rev: &RevId) -> Reply {
     let mut out = Vec::with_capacity(100);
-    json_out::written(&edit.id, &updated.rev, &mut out);
+    json_out::written(id, rev, &mut out);
     let mut reply = Reply::json(StatusCode::CREATED, out);
-    reply.header(header::ETAG, &etag(&updated.rev));
-    Ok(reply)
+    reply.header(header::ETAG, &etag(rev));
+    reply
+}
+
+/// Where a `COPY` goes.
+pub(crate) struct Destination {
+    /// A document's id, or that of a local document with `_local/` in front.
+    id: String,
+    /// The revision that the copy replaces.
+    onto: Option<RevId>,
+}
+
+impl Destination {
+    /// Reads the header `Destination`.
+    pub(crate) fn of(request: &Request) -> Result<Destination> {
+        let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
+        let destination =
+            destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
+        // A whole address or a path is taken as well as an id.
+        let target = match destination.split_once("://") {
+            Some((_, rest)) => rest.splitn(3, '/').nth(2).unwrap_or_default(),
+            None => destination,
+        };
+        let (target, query) = target.split_once('?').unwrap_or((target, ""));
+        let id = crate::query::decode(target)?;
+        check_any_id(&id)?;
+        let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
+        Ok(Destination { id, onto })
+    }
+
+    /// Writes a copy there, of a body given as JSON text without braces. A local document has no attachments.
+    pub(crate) async fn write(
+        self,
+        request: &Request,
+        name: &str,
+        members: &[u8],
+        attachments: Vec<(String, AttachmentEdit)>,
+    ) -> Result<Reply> {
+        let text = [b"{", members, b"}"].concat();
+        let body = json::parse(&text, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+        let Destination { id, onto } = self;
+        let edit = Edit { expiry: None, id: id.into(), parent: onto, history: None, deleted: false, attachments, body };
+        let database = request.context.database(name, Write).await?;
+        let mut reply = if DocumentId::of(&edit.id).is_local() {
+            written(&edit.id, &local::edit_one(&database, &edit).await?.rev)
+        } else {
+            write_one(&database, &edit, false).await?
+        };
+        let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
+        reply.header(header::LOCATION, &location);
+        Ok(reply)
+    }
 }
 
 /// Copies a revision to another id, or onto another document's revision: its body and its attachments.
 async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
-    let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
-    let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
-    // A whole address or a path is taken as well as an id.
-    let target = match destination.split_once("://") {
-        Some((_, rest)) => rest.splitn(3, '/').nth(2).unwrap_or_default(),
-        None => destination,
-    };
-    let (target, query) = target.split_once('?').unwrap_or((target, ""));
-    let target = crate::query::decode(target)?;
-    flatbed_layer::check_document_id(&target)?;
-    let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
+    let destination = Destination::of(request)?;
     let database = request.context.database(name, Read).await?;
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
-    let text = [b"{", source.body.as_slice(), b"}"].concat();
-    let body = json::parse(&text, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let copied = source.attachments.into_iter();
     let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
-    let edit = Edit { expiry: None, id: target.into(), parent: onto, history: None, deleted: false, attachments, body };
-    let mut reply = write_one(&request.context.database(name, Write).await?, &edit, false).await?;
-    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
-    reply.header(header::LOCATION, &location);
-    Ok(reply)
+    destination.write(request, name, &source.body, attachments).await
 }
 
 async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {

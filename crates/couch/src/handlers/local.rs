@@ -10,6 +10,7 @@ use flatbed_service::{Read, Write, Writer};
 use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result, parse_rev};
+use crate::handlers::document::Destination;
 use crate::query::encode;
 use crate::reply::Interrupted;
 use crate::request::Request;
@@ -46,9 +47,10 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
         }
         "COPY" => {
             request.skip_body().await;
-            let database = request.context.database(name, Write).await?;
-            let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
-            copy(database, &request, name, document).await
+            let destination = Destination::of(&request)?;
+            let document = request.context.database(name, Read).await?.get_local(id).await?;
+            let document = document.ok_or_else(|| Failure::not_found("missing"))?;
+            Box::pin(destination.write(&request, name, &document.body, Vec::new())).await
         }
         _ => {
             request.skip_body().await;
@@ -143,24 +145,6 @@ fn members(body: &Value<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     json::write(body, &mut text);
     text.get(1..text.len().saturating_sub(1)).unwrap_or_default().to_vec()
-}
-
-async fn copy(database: Writer, request: &Request, name: &str, document: LocalDocument) -> Result<Reply> {
-    let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
-    let destination = destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
-    let (target, rev) = match destination.split_once("?rev=") {
-        Some((target, rev)) => (target, Some(parse_rev(rev)?)),
-        None => (destination, None),
-    };
-    let Some(target) = DocumentId::of(target).local_name().filter(|target| check_local_id(target).is_ok()) else {
-        return Err(Failure::bad_request("A local document can be copied to a local document only."));
-    };
-    let copied = LocalDocument { id: target.to_owned(), revision: next(rev.as_ref())?, ..document };
-    database.put_local(&copied).await?;
-    let mut reply = written(StatusCode::CREATED, target, copied.revision);
-    let location = format!("{}/{}/{}", request.base(), encode(name), encode(&local_id(target)));
-    reply.header(header::LOCATION, &location);
-    Ok(reply)
 }
 
 fn written(status: StatusCode, id: &str, revision: u64) -> Reply {

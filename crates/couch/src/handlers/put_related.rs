@@ -9,7 +9,7 @@ use flatbed_service::{Uploads, Write};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
-use crate::handlers::document::{edit_of, name_parent, write_put};
+use crate::handlers::document::{edit_put, write_put};
 use crate::multipart::is_kind;
 use crate::request::Request;
 use crate::uploading::upload_part;
@@ -32,9 +32,7 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason));
     }
     let body = parts.text().await?;
-    let request = parts.request();
-    let (mut edit, written) = edit_of(&body.bytes, Some(id), &request.query, request.context.clock())?;
-    name_parent(parts.request(), &mut edit)?;
+    let (mut edit, written) = edit_put(&body.bytes, id, parts.request())?;
     let mut uploads = Uploads::new(&parts.request().context.database(name, Write).await?);
     let mut followed = Followed::new(&written);
     while let Some(headers) = parts.part().await? {

@@ -237,6 +237,92 @@ async fn of_members_that_stand_twice_the_last_counts() {
     server.stop().await;
 }
 
+/// The line and the headers may name a revision of another replica, as they name the parent of an edit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_of_another_replica_in_the_line() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let mut client = server.connect().await;
+    let related = [("content-type", "multipart/related; boundary=\"abc\"")];
+    let parts = b"--abc\r\nContent-Type: application/json\r\n\r\n{\"_attachments\":{\"a\":{\"follows\":true}}}\r\n\
+        --abc\r\n\r\none\r\n--abc--";
+    let tagged = [("if-match", "\"2-b\"")];
+    let history = br#"{"_revisions":{"start":2,"ids":["b","a"]}}"#;
+    for (path, headers, body, rev) in [
+        ("/db/line?new_edits=false&rev=3-c", &[][..], &br#"{"v":1}"#[..], "3-c"),
+        ("/db/header?new_edits=false", &tagged, br#"{"v":1}"#, "2-b"),
+        ("/db/parts?new_edits=false&rev=3-c", &related, parts, "3-c"),
+        ("/db/both?new_edits=false&rev=2-b", &[], br#"{"_rev":"2-b"}"#, "2-b"),
+        ("/db/history?new_edits=false&rev=2-b", &[], history, "2-b"),
+    ] {
+        let made = client.call("PUT", path, headers, body).await;
+        assert_eq!((made.status, made.json()["rev"].as_str()), (201, Some(rev)), "{path}: {made:?}");
+        let path = path.split('?').next().expect("a path");
+        let found = client.call("GET", &format!("{path}?revs=true"), &[], b"").await;
+        assert_eq!(found.text("_rev"), rev, "{found:?}");
+        assert_eq!(found.json()["_revisions"]["start"], rev[..1].parse::<u64>().unwrap());
+    }
+    let data = client.call("GET", "/db/parts/a", &[], b"").await;
+    assert_eq!((data.status, data.body.as_str()), (200, "one"));
+    let differ = "Document rev from request body and query string have different values";
+    let none = "When `new_edits: false`, the document needs `_rev` or `_revisions` specified";
+    for (path, headers, body, reason) in [
+        ("/db/none?new_edits=false&rev=3-c", &[][..], &br#"{"_rev":"3-d"}"#[..], differ),
+        ("/db/none?new_edits=false&rev=3-c", &[], history, differ),
+        ("/db/none?new_edits=false", &[], b"{}", none),
+        ("/db/none?new_edits=false", &related, parts, none),
+        ("/db/none?new_edits=false&rev=c", &related, parts, "Invalid rev format"),
+    ] {
+        let refused = server.connect().await.call("PUT", path, headers, body).await;
+        assert_eq!((refused.status, refused.text("reason").as_str()), (400, reason), "{path}");
+    }
+    assert_eq!(server.call("GET", "/db/none", "").await.status, 404);
+    server.stop().await;
+}
+
+/// As in CouchDB a local document is copied as any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_from_and_to_local_documents() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    server.ok("PUT", "/db/_local/a", json!({"v": 1})).await;
+    server.ok("PUT", "/db/attached", json!({"v": 2, "_attachments": {"a": {"data": ""}}})).await;
+    let mut client = server.connect().await;
+    let rev = "1-7a7e4b29f3af401e69b6f86e4c26b727";
+    let onto = format!("made?rev={rev}");
+    for (from, to, id, rev) in [
+        ("_local/a", "made", "made", rev),
+        ("made", "_local/b", "_local/b", "0-1"),
+        ("made", "_local/b?rev=0-1", "_local/b", "0-2"),
+        ("_local/a", "_local%2Fc", "_local/c", "0-1"),
+        ("attached", "_local/d", "_local/d", "0-1"),
+    ] {
+        let copied = client.call("COPY", &format!("/db/{from}"), &[("destination", to)], b"").await;
+        assert_eq!((copied.status, copied.text("id"), copied.text("rev")), (201, id.into(), rev.into()), "{to}");
+        assert_eq!(copied.header("etag"), Some(format!("\"{rev}\"").as_str()));
+        let place = copied.header("location").expect("a place");
+        assert_eq!(place, format!("http://localhost/db/{}", id.replace('/', "%2F")));
+        let found = client.call("GET", &format!("/db/{id}"), &[], b"").await.json();
+        let value = if from == "attached" { 2 } else { 1 };
+        assert_eq!(found, json!({"_id": id, "_rev": rev, "v": value}));
+    }
+    for (from, to, status) in [
+        ("_local/a", "made", 409),
+        ("_local/a", onto.as_str(), 201),
+        ("_local/none", "other", 404),
+        ("made", "_local/", 400),
+        ("made", "_local/b?rev=0-x", 400),
+        ("_local/a", "_other", 400),
+    ] {
+        let copied = client.call("COPY", &format!("/db/{from}"), &[("destination", to)], b"").await;
+        assert_eq!(copied.status, status, "{from} to {to}: {copied:?}");
+    }
+    assert_eq!(client.call("COPY", "/db/_local/a", &[], b"").await.status, 400);
+    server.stop().await;
+}
+
 /// CouchDB looks for the revision that a first edit names where it validates. Elsewhere that becomes a missing ancestor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_no_document() {
