@@ -66,6 +66,8 @@ pub(crate) fn stubs_of(attachments: &[u8]) -> Option<Stubs> {
         return Some(Stubs::Empty);
     }
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
+    // An attachment without a name has no path of its own: its revision comes in one piece, however long it is.
+    let bytes_max = if attachments.iter().any(|(name, _)| name.is_empty()) { LARGE_BYTES } else { u64::MAX };
     attachments
         .iter()
         .try_fold(0, |sum: u64, (_, stub)| {
@@ -73,7 +75,7 @@ pub(crate) fn stubs_of(attachments: &[u8]) -> Option<Stubs> {
             let length = members.iter().find(|(name, _)| name == "length").and_then(|(_, text)| number(text));
             Some(sum.saturating_add(length.unwrap_or(0)))
         })
-        .map(Stubs::Bytes)
+        .map(|bytes| Stubs::Bytes(bytes.min(bytes_max)))
 }
 
 /// A revision as it is sent: text, then an attachment's data, then text again.
@@ -337,6 +339,8 @@ mod tests {
         assert_eq!((stubs_of(b"{}"), stubs_of(b"{\"a\":{")), (Some(Stubs::Empty), None));
         let huge = format!("{{\"a\":{{\"length\":{0}}},\"b\":{{\"length\":{0}}}}}", u64::MAX);
         assert_eq!(stubs_of(huge.as_bytes()), Some(Stubs::Bytes(u64::MAX)));
+        let unnamed = br#"{"":{"length":9000000},"a":{"length":9000000}}"#;
+        assert_eq!(stubs_of(unnamed), Some(Stubs::Bytes(LARGE_BYTES)));
         for twice in [r#"{"a":{},"\u0061":{}}"#, r#"{"a":{"length":1,"length":9000000}}"#, r#"{"a":1}"#] {
             assert_eq!(stubs_of(twice.as_bytes()), None, "{twice}");
         }
