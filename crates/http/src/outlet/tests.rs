@@ -1,0 +1,93 @@
+use flatbed_testkit::pass;
+
+use super::*;
+use crate::budget::PATIENCE;
+use crate::reply::ROOM_MAX;
+
+/// One with room for a few megabytes.
+pub(crate) fn any() -> Arc<Outlet> {
+    Outlets::new(300_000_000, 8_000_000, ROOM_MAX, Arc::default()).connect(true).begin().expect("it is the first")
+}
+
+fn answer(outlets: &Arc<Outlets>, n: u8) -> Arc<Outlet> {
+    let answer = outlets.connect(true).begin().expect("it is the first");
+    answer.shares(outlets.share(Some(std::net::IpAddr::from([192, 0, 2, n]).into()), 50));
+    answer
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_leaves_room_for_others() {
+    const MB: usize = 1_000_000;
+    let outlets = Outlets::new(300 * MB, 8 * MB, ROOM_MAX, Arc::default());
+    let (of_one, of_other): (Vec<_>, _) = ((0..8).map(|_| answer(&outlets, 1)).collect(), answer(&outlets, 2));
+    // 100 MB in all, and half of them for each.
+    let mut held: Vec<_> = of_one.iter().filter_map(|answer| answer.try_room(9 * MB)).collect();
+    assert_eq!(held.len(), 5);
+    assert!(of_other.try_room(9 * MB).is_some());
+    let one = of_one[7].clone();
+    let waiting = tokio::spawn(async move { one.room(9 * MB).await });
+    pass(2 * PATIENCE).await;
+    // It waits for those of its own address, of which slow ones are looked for, and not for others'.
+    assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
+    assert!(Wanted::default().or_of(of_one[0].share.get()).pieces);
+    assert_eq!(Wanted::default().or_of(of_other.share.get()), Wanted::default());
+    held.pop();
+    held.push(waiting.await.expect("it has room"));
+    assert!(!outlets.shares.are_waited_for());
+    // The same of pages, of which there are two of the largest at least.
+    for kind in [PageKind::Documents, PageKind::Rows] {
+        let mut taken = Vec::new();
+        for answer in &of_one {
+            let page = tokio::time::timeout(Duration::from_secs(9), answer.page_room(kind)).await;
+            taken.extend(page.ok());
+        }
+        assert!((2..8).contains(&taken.len()), "{}", taken.len());
+        assert!(tokio::time::timeout(Duration::from_secs(9), of_other.page_room(kind)).await.is_ok());
+    }
+    drop((held, of_one, of_other));
+    assert!(outlets.shares.is_empty() && outlets.piece_usage().used == 0 && outlets.page_usage().used == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_more_is_read_where_there_is_room_at_once() {
+    const MB: usize = 1_000_000;
+    let outlets = Outlets::new(90 * MB, 3 * MB, ROOM_MAX, Arc::default());
+    // 45 MB for pages with documents, which take 13 MB while they are read; half of them for each address.
+    let (one, other) = (answer(&outlets, 1), answer(&outlets, 2));
+    let mut held = one.page_room(PageKind::Documents).await;
+    assert!(one.try_page_room(PageKind::Documents).is_some());
+    let others = [other.page_room(PageKind::Documents).await, other.page_room(PageKind::Documents).await];
+    assert!(one.try_page_room(PageKind::Documents).is_none());
+    // What is little waits for none of them.
+    assert!(one.try_page_room(PageKind::Little).is_some());
+    held.shrink(MB);
+    assert!(one.try_page_room(PageKind::Documents).is_none_or(|_| outlets.page_usage().used < 45 * MB));
+    drop((others, held));
+    assert!(one.try_page_room(PageKind::Documents).is_some() && outlets.page_usage().used == 0);
+}
+
+/// Nothing has been sent of any of the answers, and so for as long as the server is there.
+#[test]
+fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
+    const STALL_MAX_MS: u64 = 50_000;
+    let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024, ROOM_MAX, Arc::default());
+    Arc::get_mut(&mut outlets).expect("nobody else has it").began = Instant::now() - Duration::from_secs(100);
+    let connection = outlets.connect(true);
+    let answers: Vec<_> = (0..900).filter_map(|_| connection.begin()).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut stalled = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                stalled += answers.iter().filter(|answer| answer.is_stalled(answer.now(), STALL_MAX_MS)).count();
+            }
+            stalled
+        });
+        for answer in answers.iter().cycle().take(300_000) {
+            answer.moved.store(0, Ordering::Relaxed);
+            drop(Outgoing::new(Bytes::new(), Some(answer.clone()), None));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(looking.join().expect("looked"), 0);
+    });
+}
