@@ -326,6 +326,8 @@ impl InDatabase {
             ["_compact", design, ..] => InDatabase::CompactViews { design: design.to_owned() },
             ["_shards", ..] => InDatabase::Later("_shards", Route::DatabaseOther),
             ["_sync_shards", ..] => InDatabase::Later("_sync_shards", Route::DatabaseOther),
+            ["_search_cleanup", ..] => InDatabase::Later("_search_cleanup", Route::DatabaseOther),
+            ["_nouveau_cleanup", ..] => InDatabase::Later("_nouveau_cleanup", Route::DatabaseOther),
             ["_partition"] => InDatabase::Partition { partition: None, of: None },
             ["_partition", partition] => InDatabase::Partition { partition: Some(partition.to_owned()), of: None },
             // Partitions have none, and paths end.
@@ -346,6 +348,11 @@ impl InDatabase {
             [DESIGN, design, "_info", ref rest @ ..] => {
                 InDatabase::DesignInfo { design: design.to_owned(), is_longer: !rest.is_empty() }
             }
+            [DESIGN, _, "_search", ..] => InDatabase::Later("_search", Route::DesignFunction),
+            [DESIGN, _, "_search_info", ..] => InDatabase::Later("_search_info", Route::DesignFunction),
+            [DESIGN, _, "_search_disk_size", ..] => InDatabase::Later("_search_disk_size", Route::DesignFunction),
+            [DESIGN, _, "_nouveau", ..] => InDatabase::Later("_nouveau", Route::DesignFunction),
+            [DESIGN, _, "_nouveau_info", ..] => InDatabase::Later("_nouveau_info", Route::DesignFunction),
             [DESIGN, id, ref file @ ..] => {
                 InDatabase::Attachment { id: design_id(id), kind: IdKind::Design, name: file.join("/") }
             }

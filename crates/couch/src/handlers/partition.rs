@@ -62,6 +62,11 @@ pub(crate) async fn partition(
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await
         }
+        // CouchDB searches the full-text indexes of a partition too.
+        InDatabase::Later(what @ ("_search" | "_nouveau"), _) => {
+            request.skip_body().await;
+            Err(Failure::not_implemented(what))
+        }
         _ => {
             request.skip_body().await;
             Err(Failure::not_found("missing"))

@@ -196,8 +196,27 @@ async fn what_is_not_there_yet_says_so() {
     let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
-    let answer = server.call("POST", "/db/_shards", "").await;
-    assert_eq!((answer.status, answer.text("error").as_str()), (501, "not_implemented"));
+    server.call("PUT", "/parts?partitioned=true", "").await;
+    // Design documents of applications that search are stored all the same.
+    let design = r#"{"indexes":{"x":{"analyzer":"standard","index":"function (doc) {}"}},
+        "nouveau":{"x":{"default_analyzer":"keyword","index":"function (doc) {}"}}}"#;
+    for name in ["db", "parts"] {
+        assert_eq!(server.call("PUT", &format!("/{name}/_design/d"), design).await.status, 201, "{name}");
+        let stored = server.call("GET", &format!("/{name}/_design/d"), "").await.json();
+        assert_eq!(stored["indexes"]["x"]["analyzer"], "standard", "{stored}");
+    }
+    let missing = "/_design/d/_search/x /_design/d/_search/x?q=*:* /_design/d/_search /_design/d/_search_info/x \
+        /_design/d/_search_disk_size/x /_design/d/_nouveau/x /_design/d/_nouveau_info/x /_design/none/_nouveau/x \
+        /_search_cleanup /_nouveau_cleanup /_shards";
+    let missing = missing.split_whitespace().flat_map(|path| [format!("/db{path}"), format!("/parts{path}")]);
+    let of_server = ["/_search_analyze", "/_nouveau_analyze"].map(str::to_owned);
+    let of_partition = ["_search", "_nouveau"].map(|kind| format!("/parts/_partition/p/_design/d/{kind}/x?q=*:*"));
+    for path in missing.chain(of_server).chain(of_partition) {
+        for (method, body) in [("GET", ""), ("POST", "{}")] {
+            let answer = server.call(method, &path, body).await;
+            assert_eq!((answer.status, answer.text("error").as_str()), (501, "not_implemented"), "{method} {path}");
+        }
+    }
     assert_eq!(server.call("PUT", "/db/d", r#"{"_attachments":{}}"#).await.status, 201);
     server.stop().await;
 }
