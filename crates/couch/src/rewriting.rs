@@ -11,7 +11,7 @@ use crate::query::encode;
 /// Parameters of views whose values are JSON.
 const JSON_PARAMETERS: [&str; 6] = ["key", "startkey", "start_key", "endkey", "end_key", "keys"];
 
-/// How many steps up a rule may go: from its design document to its database.
+/// How many steps up a secure rule may go: from its design document to its database.
 const UP_MAX: usize = 2;
 
 /// What stands for what is left of a path, and for any method.
@@ -38,7 +38,7 @@ struct Rule<'r> {
 }
 
 /// Where a request goes instead: a path, relative to its design document, with its query. `parts`: the path behind
-/// `_rewrite`, decoded.
+/// `_rewrite`, decoded. `is_secure`: no rule may leave its database.
 ///
 /// # Errors
 /// 404 where no rule is for it; 400 for a parameter that should be JSON; 500 for rules that are none.
@@ -47,11 +47,12 @@ pub(crate) fn rewritten<'q>(
     method: &str,
     parts: &[String],
     query: impl Iterator<Item = (&'q str, &'q str)>,
+    is_secure: bool,
 ) -> Result<String> {
     let given: Vec<Binding> =
         query.map(|(name, text)| Ok((name.to_owned(), decoded(name, text)?))).collect::<Result<_>>()?;
     // All are looked at, as in CouchDB: one that is wrong is found whichever is followed.
-    let rules: Vec<Rule<'_>> = rules.iter().filter_map(Rule::of).collect::<Result<_>>()?;
+    let rules: Vec<Rule<'_>> = rules.iter().filter_map(|rule| Rule::of(rule, is_secure)).collect::<Result<_>>()?;
     for rule in rules {
         if rule.method != ALL && rule.method != method {
             continue;
@@ -69,7 +70,7 @@ pub(crate) fn rewritten<'q>(
 
 impl<'r> Rule<'r> {
     /// `None` for what is no object.
-    fn of(rule: &'r Value<'static>) -> Option<Result<Rule<'r>>> {
+    fn of(rule: &'r Value<'static>, is_secure: bool) -> Option<Result<Rule<'r>>> {
         let Value::Object(_) = rule else { return None };
         let text = |name: &str| rule.get(name).and_then(Value::as_str);
         let query = match rule.get("query") {
@@ -81,7 +82,7 @@ impl<'r> Rule<'r> {
             return Some(Err(failure));
         };
         let to = path(to);
-        if to.iter().filter(|part| **part == Part::Text("..".to_owned())).count() > UP_MAX {
+        if is_secure && to.iter().filter(|part| **part == Part::Text("..".to_owned())).count() > UP_MAX {
             return Some(Err(insecure()));
         }
         let from = text("from").map_or_else(|| vec![Part::Bind(ALL.to_owned())], path);
@@ -220,7 +221,7 @@ mod tests {
             panic!()
         };
         let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        rewritten(&rules, method, &parts, query.iter().copied())
+        rewritten(&rules, method, &parts, query.iter().copied(), true)
     }
 
     const RULES: &str = r#"[5,{"from":"/doc/:id","to":"../../:id"},{"from":"/all","to":"_view/n"},
@@ -269,6 +270,11 @@ mod tests {
     fn rules_stay_in_their_database() {
         let rules = r#"[{"from":"a","to":"../../../other/doc"}]"#;
         assert_eq!(go(rules, "GET", "b", &[]).unwrap_err().error, "insecure_rewrite_rule");
+        let Value::Array(read) = json::parse(rules.as_bytes(), &Limits::default()).unwrap().into_owned() else {
+            panic!()
+        };
+        let insecure = rewritten(&read, "GET", &["a".to_owned()], std::iter::empty(), false);
+        assert_eq!(insecure.unwrap(), "../../../other/doc");
         assert_eq!(go(r#"[{"from":"a"}]"#, "GET", "a", &[]).unwrap_err().reason, "invalid_rewrite_target");
     }
 

@@ -29,6 +29,7 @@ use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target}
 use crate::query::Query;
 use crate::reply::failed;
 use crate::request::Request;
+use crate::rewriting::insecure;
 use crate::route::Route;
 use crate::state::State;
 
@@ -230,6 +231,11 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             Rewritten::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
+        // A form of another page could sign its reader in as somebody else: requests to `_session` itself are checked.
+        if matches!(target, Target::Session) && !request.method.is_safe() {
+            request.skip_body().await;
+            return Err(insecure());
+        }
         // A link of another page leads here, too.
         if request.is_foreign && (!request.method.is_safe() || target.is_update()) {
             return Err(Refused::foreign().into());

@@ -2,7 +2,8 @@
 //! it.
 //!
 //! A function is a stranger's, and whoever follows a link may have more rights than it: so it sets no headers that say who
-//! asks and from where, and out of its database it leads to nothing but reading.
+//! asks and from where, and out of its database it leads to nothing but reading. Rules do not leave their database, unless
+//! the server's administrator sets `secure_rewrites = false`: then they lead anywhere, with the client's method.
 
 use bytes::Bytes;
 use flatbed_http::{Reply, ReplyBody};
@@ -53,8 +54,10 @@ pub(crate) async fn rewrite(
         Rewrites::None => Err(invalid_path(&mut request, "rewrite_error").await),
         Rewrites::Rules(rules) => {
             let method = if request.method == Method::HEAD { Method::GET } else { request.method.clone() };
-            let path = rewritten(&rules, method.as_str(), rest, request.query.pairs())?;
-            go(request, &place, &path, false)
+            let is_secure = !state.service.configuration().now().insecure_rewrites;
+            let path = rewritten(&rules, method.as_str(), rest, request.query.pairs(), is_secure)?;
+            let may_leave = !is_secure || is_read(&request.method);
+            go(request, &place, &path, may_leave)
         }
         Rewrites::Function => function(state, request, &functions, &database, &place).await,
     }
@@ -106,7 +109,8 @@ async fn function(
         (None, Some(body)) => request.replace_body(body),
         (None, None) => {}
     }
-    go(request, place, &path, is_other)
+    let may_leave = !is_other && is_read(&request.method);
+    go(request, place, &path, may_leave)
 }
 
 fn says_who(name: &HeaderName) -> bool {
@@ -121,12 +125,16 @@ fn says_who(name: &HeaderName) -> bool {
     NAMES.contains(name) || name.as_str().starts_with("x-forwarded-") || name.as_str().starts_with("x-auth-couchdb-")
 }
 
-/// Sends a request on to a path from its design document; `is_other`: with another method.
-fn go(mut request: Request, place: &[String; 3], path: &str, is_other: bool) -> Result<Rewritten> {
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Sends a request on to a path from its design document; `may_leave`: out of its database too.
+fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) -> Result<Rewritten> {
     let path = joined(place, path);
     let database = format!("/{}", encode(&place[0]));
     let is_within = path.strip_prefix(&database).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
-    if !is_within && (is_other || !matches!(request.method, Method::GET | Method::HEAD)) {
+    if !is_within && !may_leave {
         return Err(insecure());
     }
     if request.requested_path.is_none() {

@@ -193,6 +193,31 @@ async fn rewrites_are_bounded() {
     assert_eq!(form.1["reason"], "Referer header required.");
 }
 
+/// `secure_rewrites = false`: rules lead anywhere, with the client's method and rights. Functions do not.
+#[tokio::test]
+async fn insecure_rewrites_leave_their_database() {
+    let to = "../../../other/doc";
+    let design = json!({"rewrites": [{"from": "doc", "to": to}, {"from": "in", "to": "../../../_session"}]});
+    let Some(server) = serve(design).await else { return };
+    server.ok("PUT", "/other", NULL).await;
+    let function = json!({"rewrites": format!("function (req) {{ return {{path: '{to}'}}; }}")});
+    server.ok("PUT", "/db/_design/f", function).await;
+    let rule = "/db/_design/d/_rewrite/doc";
+    assert_eq!(server.json("GET", rule, NULL).await.1["error"], "insecure_rewrite_rule");
+    // CouchDB had it in [httpd] once, and still reads it there.
+    let (status, old) = server.json("PUT", "/_node/_local/_config/httpd/secure_rewrites", json!("false")).await;
+    assert_eq!((status, old), (200, json!("true")));
+    assert_eq!(server.json("PUT", rule, json!({"n": 1})).await.0, 201);
+    assert_eq!(server.ok("GET", rule, NULL).await["n"], 1);
+    assert_eq!(server.ok("GET", "/db/_design/d/_rewrite/in", NULL).await["ok"], true);
+    for (method, path) in [("PUT", "/db/_design/f/_rewrite/x"), ("POST", "/db/_design/d/_rewrite/in")] {
+        let refused = server.json(method, path, json!({"name": "x", "password": "y"})).await;
+        assert_eq!(refused.1["error"], "insecure_rewrite_rule", "{method} {path}");
+    }
+    assert_eq!(server.json("PUT", "/_node/_local/_config/chttpd/secure_rewrites", json!("true")).await.0, 200);
+    assert_eq!(server.json("GET", rule, NULL).await.1["error"], "insecure_rewrite_rule");
+}
+
 /// As in CouchDB one key stays one of several, and what says why there is no value comes as a row.
 #[tokio::test]
 async fn lists_of_keys() {

@@ -71,6 +71,12 @@ pub(crate) const KEYS: &[Key] = &[
         apply: |settings, text| set(&mut settings.auth.require_valid_user_except_for_up, flag(text)),
     },
     Key {
+        section: "chttpd",
+        key: "secure_rewrites",
+        default: "true",
+        apply: |settings, text| set(&mut settings.insecure_rewrites, flag(text).map(|is_secure| !is_secure)),
+    },
+    Key {
         section: "chttpd_auth",
         key: "allow_persistent_cookies",
         default: "true",
@@ -407,7 +413,7 @@ pub(crate) fn check_admin_name(name: &str) -> Applied {
 /// Names that CouchDB has had, and others that mean the same.
 pub(crate) fn canonical<'n>(section: &'n str, key: &'n str) -> (&'n str, &'n str) {
     match (section, key) {
-        ("httpd", "enable_cors") => ("chttpd", key),
+        ("httpd", "enable_cors" | "secure_rewrites") => ("chttpd", key),
         ("couch_httpd_auth" | "chttpd_auth", "require_valid_user" | "require_valid_user_except_for_up") => {
             ("chttpd", key)
         }
@@ -585,6 +591,7 @@ mod tests {
     fn texts_that_do_not_fit() {
         for (section, key, text) in [
             ("chttpd", "require_valid_user", "yes"),
+            ("chttpd", "secure_rewrites", "off"),
             ("chttpd_auth", "timeout", "0"),
             ("chttpd_auth", "cookie_domain", "a; Secure"),
             ("chttpd_auth", "same_site", "lax, Domain=x"),

@@ -28,6 +28,8 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// What is logged.
     pub log: LogSettings,
+    /// Whether rules of `rewrites` may lead out of their database, with any method: `[chttpd] secure_rewrites = false`.
+    pub insecure_rewrites: bool,
     values: Values,
 }
 
