@@ -62,6 +62,7 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     if begun.form == Form::Continuous {
         reply.header(header::CONTENT_TYPE, "application/octet-stream");
     }
+    let sender = if begun.form == Form::Continuous { sender.in_whole_pieces() } else { sender };
     spawn(async move { begun.write(sender, following).await });
     Ok(reply)
 }

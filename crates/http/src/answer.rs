@@ -213,7 +213,7 @@ async fn answer_within<S: Surface>(
     if !is_inside {
         shell.requests.answered(label, verb, reply.status.as_u16(), tracking.elapsed());
     }
-    tracking.respond(reply, user)
+    tracking.respond(reply, user, version)
 }
 
 #[cfg(test)]

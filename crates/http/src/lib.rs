@@ -12,6 +12,7 @@ mod arriving;
 mod awaited;
 mod body_memory;
 mod budget;
+mod chunk_sizes;
 mod connection;
 mod cors;
 mod doorway;

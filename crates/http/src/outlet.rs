@@ -553,9 +553,11 @@ impl Room {
 /// Text on its way to a connection.
 #[derive(Debug)]
 pub struct Outgoing {
-    bytes: Bytes,
-    outlet: Option<Arc<Outlet>>,
-    _room: Option<Arc<Room>>,
+    pub(crate) bytes: Bytes,
+    pub(crate) outlet: Option<Arc<Outlet>>,
+    pub(crate) room: Option<Arc<Room>>,
+    /// It must be one chunk.
+    pub(crate) is_whole: bool,
 }
 
 impl Outgoing {
@@ -570,7 +572,7 @@ impl Outgoing {
             }
             outlet.unsent.fetch_add(1, Ordering::Release);
         }
-        Outgoing { bytes, outlet, _room: room }
+        Outgoing { bytes, outlet, room, is_whole: false }
     }
 
     /// The text.

@@ -288,6 +288,8 @@ pub struct Sender {
     outlet: Option<Arc<Outlet>>,
     /// See [`Sender::judged`].
     judged: Option<Mark>,
+    /// See [`Sender::in_whole_pieces`].
+    sends_whole: bool,
 }
 
 /// The client is gone or does not read: the task ends.
@@ -402,6 +404,12 @@ impl Sender {
         self
     }
 
+    /// Sends each piece as one chunk: clients of feeds take a chunk for whole lines.
+    #[must_use]
+    pub fn in_whole_pieces(self) -> Sender {
+        Sender { sends_whole: true, ..self }
+    }
+
     /// A row of a feed is in the buffer.
     pub fn count_row(&self) {
         if let Some(follower) = &self.follower {
@@ -444,7 +452,9 @@ impl Sender {
             },
             None => None,
         };
-        place.send(Piece::Data(Outgoing::new(data, self.outlet.clone(), room), self.judged.clone()));
+        let mut piece = Outgoing::new(data, self.outlet.clone(), room);
+        piece.is_whole = self.sends_whole;
+        place.send(Piece::Data(piece, self.judged.clone()));
         Ok(())
     }
 
@@ -534,7 +544,8 @@ impl Reply {
         let mut reply =
             Reply { status: StatusCode::OK, headers: HeaderMap::new(), body: ReplyBody::Stream(pieces), held: None };
         reply.json_headers();
-        (reply, Sender { pieces: sender, buffer: Vec::new(), follower: None, outlet: tracked::outlet(), judged: None })
+        let (buffer, outlet) = (Vec::new(), tracked::outlet());
+        (reply, Sender { pieces: sender, buffer, follower: None, outlet, judged: None, sends_whole: false })
     }
 
     /// Finds room for a whole body.

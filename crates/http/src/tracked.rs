@@ -8,10 +8,11 @@ use std::time::Instant;
 use bytes::Buf;
 use flatbed_metrics::{Held, Label};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::{HeaderMap, Method, Response, Uri, header};
+use hyper::{HeaderMap, Method, Response, Uri, Version, header};
 use tokio::task::JoinHandle;
 use tracing::{Instrument, Span, field};
 
+use crate::chunk_sizes;
 use crate::metrics::{Traffic, Verb};
 use crate::outlet::{Outgoing, Outlet};
 use crate::peer::Peer;
@@ -142,8 +143,8 @@ impl Tracking {
         self.started.elapsed()
     }
 
-    /// The answer's head is there: the answer as hyper takes it.
-    pub(crate) fn respond(mut self, reply: Reply, user: Option<String>) -> Response<Tracked> {
+    /// The answer's head is there: the answer as hyper takes it, for a client of this version of HTTP.
+    pub(crate) fn respond(mut self, reply: Reply, user: Option<String>, version: Version) -> Response<Tracked> {
         let status = reply.status;
         if let Some(access) = &mut self.access {
             access.user = user;
@@ -155,7 +156,10 @@ impl Tracking {
         }
         let length = reply.headers.get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        let body = Tracked { body: reply.body, sent: 0, length, status: status.as_u16(), of: self };
+        // Others do not go in chunks.
+        let in_chunks = version == Version::HTTP_11 && length.is_none() && reply.body.size_hint().exact().is_none();
+        let body =
+            Tracked { body: reply.body, rest: None, in_chunks, sent: 0, length, status: status.as_u16(), of: self };
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = reply.headers;
@@ -172,6 +176,9 @@ fn milliseconds(since: Instant) -> f64 {
 #[derive(Debug)]
 pub(crate) struct Tracked {
     body: ReplyBody,
+    /// What was cut off the last piece.
+    rest: Option<Outgoing>,
+    in_chunks: bool,
     sent: u64,
     /// What the answer's head says; hyper does not ask for more.
     length: Option<u64>,
@@ -181,7 +188,7 @@ pub(crate) struct Tracked {
 
 impl Tracked {
     fn is_complete(&self) -> bool {
-        self.body.is_end_stream() || self.length.is_some_and(|length| self.sent >= length)
+        self.is_end_stream() || self.length.is_some_and(|length| self.sent >= length)
     }
 }
 
@@ -193,15 +200,21 @@ impl Body for Tracked {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if let Some(Ok(frame)) = &frame {
-            self.sent += frame.data_ref().map_or(0, Outgoing::remaining) as u64;
+        let mut frame = match self.rest.take() {
+            Some(rest) => Some(Ok(Frame::data(rest))),
+            None => ready!(Pin::new(&mut self.body).poll_frame(context)),
+        };
+        if let Some(Ok(frame)) = &mut frame
+            && let Some(piece) = frame.data_mut()
+        {
+            self.rest = if self.in_chunks { chunk_sizes::cut(piece) } else { None };
+            self.sent += piece.remaining() as u64;
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

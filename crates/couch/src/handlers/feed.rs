@@ -58,7 +58,7 @@ impl Feed {
             reply.header(header::CONTENT_TYPE, "text/event-stream");
             reply.header(header::CACHE_CONTROL, "no-cache");
         }
-        (reply, sender)
+        (reply, if self.is_list() { sender } else { sender.in_whole_pieces() })
     }
 
     /// Whether its rows come as one JSON object; else as a line each.

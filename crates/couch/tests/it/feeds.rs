@@ -44,7 +44,7 @@ async fn longpoll_waits_for_the_first_change() {
     let mut feed = server.connect().await;
     feed.send("GET", "/db/_changes?feed=longpoll&since=now", &[], b"").await;
     soon(feed.head()).await;
-    let mut text = soon(feed.chunk()).await;
+    let mut text = feed.chunks_until("\n").await;
     assert_eq!(text, "{\"results\":[\n", "the head comes before anything has changed");
     server.call("PUT", "/db/b", "{}").await;
     loop {
@@ -103,6 +103,38 @@ async fn lines_are_couchdbs() {
     assert!(feed.feed_line(&mut rest).await.unwrap().starts_with("id: "));
     assert_eq!(feed.feed_line(&mut rest).await.unwrap(), "event: heartbeat");
     drop(feed);
+    server.stop().await;
+}
+
+/// A client in PHP reads sizes of chunks in lower case alone: none has a letter. A feed's lines are not cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn sizes_of_chunks_have_no_letters() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    for length in 1..20 {
+        server.call("PUT", &format!("/db/{}", "x".repeat(length)), "{}").await;
+    }
+    let mut client = server.connect().await;
+    for limit in 0..20 {
+        client.send("GET", &format!("/db/_all_docs?limit={limit}"), &[], b"").await;
+        assert_eq!(soon(client.head()).await.header("transfer-encoding"), Some("chunked"));
+        let body = soon(client.rest()).await;
+        let (mut rest, mut is_over) = (body.as_str(), false);
+        while !is_over {
+            let (size, behind) = rest.split_once("\r\n").unwrap();
+            assert!(size.bytes().all(|byte| byte.is_ascii_digit()), "{size} of {body}");
+            let length = usize::from_str_radix(size, 16).unwrap();
+            (rest, is_over) = (&behind[length + 2..], length == 0);
+        }
+    }
+    client.send("GET", "/db/_changes?feed=continuous&timeout=1", &[], b"").await;
+    soon(client.head()).await;
+    let mut text = soon(client.chunk()).await;
+    while !text.is_empty() {
+        assert!(text.ends_with('\n'), "{text}");
+        text = soon(client.chunk()).await;
+    }
     server.stop().await;
 }
 

@@ -486,6 +486,17 @@ impl Client {
         String::from_utf8(chunk).expect("UTF-8")
     }
 
+    /// The text of chunks up to the one that ends so.
+    pub async fn chunks_until(&mut self, end: &str) -> String {
+        let mut text = String::new();
+        while !text.ends_with(end) {
+            let chunk = soon(self.chunk()).await;
+            assert!(!chunk.is_empty(), "the body ended: {text}");
+            text.push_str(&chunk);
+        }
+        text
+    }
+
     pub async fn answer(&mut self, is_head: bool) -> Answer {
         let mut answer = self.head().await;
         if is_head || answer.status == 304 || answer.status == 204 {
