@@ -152,7 +152,7 @@ def staying(server, rng):
         "a letter": b"P",
         "half a head": b"GET / HTTP/1.1\r\nHo",
         "half a preface": PREFACE[:10],
-        "idle behind an answer": request("GET", "/_up"),
+        "half a head behind an answer": request("GET", "/_up") + b"GET / HTTP/1.1\r\nHo",
         "half a body": request("POST", "/db", b"", [("Transfer-Encoding", "chunked"), JSON]) + b"7\r\n{",
         "half an attachment": request("PUT", "/db/x/y", b"", [("Content-Length", "9")]) + b"{",
         "half a multipart": request("PUT", "/db/x", b"", [("Content-Length", "99"), kind]) + b"--b\r\n",

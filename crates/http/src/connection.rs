@@ -183,7 +183,8 @@ fn http1(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_max)
+        // Until a head is whole, from the end of the answer before it. The doorway bounds the head itself.
+        .header_read_timeout(limits.idle_max.max(limits.head_max))
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
     builder
@@ -203,4 +204,34 @@ fn http2() -> http2::Builder<TokioExecutor> {
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::Response;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::reply::ReplyBody;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_kept_for_two_minutes() {
+        let (mut client, server) = tokio::io::duplex(4_096);
+        let answer = |_: hyper::Request<Incoming>| async { Ok::<_, Infallible>(Response::new(ReplyBody::Full(None))) };
+        let served = tokio::spawn(http1(&Limits::default()).serve_connection(TokioIo::new(server), service_fn(answer)));
+        for _ in 0..3 {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                assert!(client.read_buf(&mut head).await.unwrap() > 0, "it was closed");
+            }
+            assert!(head.starts_with(b"HTTP/1.1 200"));
+            tokio::time::advance(Duration::from_secs(115)).await;
+        }
+        assert!(!served.is_finished());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(served.await.unwrap().is_err());
+    }
 }

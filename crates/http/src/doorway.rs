@@ -421,8 +421,7 @@ impl Entered {
         if !self.is_unfinished.swap(true, Ordering::Relaxed) {
             let mut state = self.of.state();
             self.of.keep_unfinished(&mut state, limits);
-            // Hyper closes it after that time itself.
-            state.begin_unfinished(self.number, Instant::now() + limits.head_max + LOOK);
+            state.begin_unfinished(self.number, Instant::now() + limits.head_max);
         }
     }
 }
@@ -655,6 +654,19 @@ mod tests {
         assert!(!is_cut(&one.1).await && is_cut(&two.1).await);
         let _ = tokio::time::timeout(Duration::from_secs(60), world.doorway.watch()).await;
         assert!(is_cut(&one.1).await && !is_cut(&three.1).await);
+    }
+
+    /// Though it may be idle for longer before.
+    #[tokio::test(start_paused = true)]
+    async fn a_further_head_has_as_long_as_the_first() {
+        let world = world(Limits { head_max: Duration::from_secs(3), ..Limits::default() });
+        let (entered, connection) = world.enter(1).unwrap();
+        entered.asks();
+        let _ = tokio::time::timeout(Duration::from_secs(60), world.doorway.watch()).await;
+        assert!(!is_cut(&connection).await);
+        entered.begins_to_ask(&world.limits);
+        let _ = tokio::time::timeout(Duration::from_secs(5), world.doorway.watch()).await;
+        assert!(is_cut(&connection).await);
     }
 
     #[tokio::test]

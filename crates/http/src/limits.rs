@@ -48,6 +48,8 @@ pub struct Limits {
     pub handshake_max: Duration,
     /// For a request's head.
     pub head_max: Duration,
+    /// Until a further request begins on a connection of HTTP/1; never less than for a head.
+    pub idle_max: Duration,
     /// Between two pieces of a body.
     pub body_pause_max: Duration,
     /// For a whole body; more where it is long.
@@ -69,6 +71,7 @@ impl Default for Limits {
             anonymous_feeds_percent: 50,
             handshake_max: Duration::from_secs(10),
             head_max: Duration::from_secs(30),
+            idle_max: Duration::from_secs(120),
             body_pause_max: Duration::from_secs(30),
             body_max: Duration::from_secs(600),
         }
@@ -94,6 +97,7 @@ const NAMES: &[Named] = &[
     ("anonymous_feeds_percent", 1..=100, |limits, n| limits.anonymous_feeds_percent = n as usize),
     ("handshake_seconds", 1..=600, |limits, n| limits.handshake_max = Duration::from_secs(n.into())),
     ("head_seconds", 1..=600, |limits, n| limits.head_max = Duration::from_secs(n.into())),
+    ("idle_seconds", 1..=3_600, |limits, n| limits.idle_max = Duration::from_secs(n.into())),
     ("body_pause_seconds", 1..=3_600, |limits, n| limits.body_pause_max = Duration::from_secs(n.into())),
     ("body_seconds", 1..=86_400, |limits, n| limits.body_max = Duration::from_secs(n.into())),
 ];

@@ -171,6 +171,10 @@ impl StallGuard {
 
     /// Reads some of a head.
     fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // It may have come while something else was answered.
+        if self.lines.is_within_head() {
+            self.begins_to_ask();
+        }
         if !self.before.is_empty() {
             let used = self.lines.copy_head(&self.before, into);
             self.before.advance(used);

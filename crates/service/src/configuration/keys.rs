@@ -295,6 +295,7 @@ pub(crate) const LIMIT_NAMES: &[(&str, RangeInclusive<u32>)] = &[
     ("anonymous_feeds_percent", 1..=100),
     ("handshake_seconds", 1..=600),
     ("head_seconds", 1..=600),
+    ("idle_seconds", 1..=3_600),
     ("body_pause_seconds", 1..=3_600),
     ("body_seconds", 1..=86_400),
 ];
