@@ -344,12 +344,18 @@ impl Writer {
     async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         let events = self.shown.feed == Feed::EventSource;
         let mut page = first;
+        let mut begins = self.shown.feed.begins_with_newline();
         'pages: loop {
             // Nothing of a page is kept while nothing happens.
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
                 self.sender.flush().await?;
                 drop(room.take());
+                if std::mem::take(&mut begins) && self.rows == 0 && self.changes.goes_on() {
+                    self.sender.says_nothing();
+                    self.sender.buffer.push(b'\n');
+                    self.sender.flush().await?;
+                }
                 loop {
                     if !self.changes.goes_on() {
                         break 'pages;

@@ -126,6 +126,7 @@ impl Writer {
     async fn lines(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
         let events = self.feed == Feed::EventSource;
         let mut page = first;
+        let mut begins = self.feed.begins_with_newline();
         loop {
             for row in &page.rows {
                 self.rows += 1;
@@ -142,8 +143,16 @@ impl Writer {
                 self.sender.count_row();
                 self.sender.send_if_full().await?;
             }
-            if page.at_end && (self.is_done() || !self.wait(&mut room).await?) {
-                break;
+            if page.at_end {
+                if self.is_done() {
+                    break;
+                }
+                if std::mem::take(&mut begins) && self.rows == 0 {
+                    self.sender.buffer.push(b'\n');
+                }
+                if !self.wait(&mut room).await? {
+                    break;
+                }
             }
             page = self.next_page(&mut room).await?;
         }

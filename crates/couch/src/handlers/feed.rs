@@ -66,6 +66,11 @@ impl Feed {
         matches!(self, Feed::Normal | Feed::Longpoll)
     }
 
+    /// Whether an empty line comes at once where there is no row yet, as in CouchDB: the client learns that it is connected.
+    pub(crate) fn begins_with_newline(self) -> bool {
+        matches!(self, Feed::Continuous | Feed::EventSource)
+    }
+
     pub(crate) fn kind(self) -> FeedKind {
         match self {
             Feed::Normal => FeedKind::Normal,

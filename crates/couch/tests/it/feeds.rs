@@ -106,6 +106,27 @@ async fn lines_are_couchdbs() {
     server.stop().await;
 }
 
+/// A client learns at once that it is connected, though nothing has happened: by an empty line where rows are lines.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_begins_at_once() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    server.call("PUT", "/db/a", "{}").await;
+    for path in ["/db/_changes?since=now", "/_db_updates?since=now", "/db/_changes?filter=_design&since=0"] {
+        for feed in ["continuous", "eventsource"] {
+            let mut client = server.connect().await;
+            client.send("GET", &format!("{path}&feed={feed}&heartbeat=60000"), &[], b"").await;
+            soon(client.head()).await;
+            assert_eq!(soon(client.chunk()).await, "\n", "{path} {feed}");
+        }
+    }
+    // Not before a row.
+    let body = server.call("GET", "/db/_changes?feed=continuous&timeout=1", "").await.body;
+    assert!(body.starts_with('{'), "{body}");
+    server.stop().await;
+}
+
 /// A client in PHP reads sizes of chunks in lower case alone: none has a letter. A feed's lines are not cut.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_of_chunks_have_no_letters() {
