@@ -240,8 +240,9 @@ impl Reader {
         Changes::new(self.clone(), query)
     }
 
-    /// Which of these revisions the documents do not have, ascending; and their leaves that might be ancestors of them,
-    /// being of a lower generation than one of the missing, descending.
+    /// Which of these revisions the documents do not have, ascending, or in the order that they are named in where there is no
+    /// such document, as in CouchDB; and their leaves that might be ancestors of them, being of a lower generation than one of
+    /// the missing, descending.
     #[boxed]
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
         let mut missing = Vec::with_capacity(wanted.len());

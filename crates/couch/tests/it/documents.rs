@@ -221,6 +221,22 @@ async fn what_is_not_there_yet_says_so() {
     server.stop().await;
 }
 
+/// Documents in the order of the request; revisions too where there is no such document, else ascending, as CouchDB has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_revisions_keep_their_order() {
+    let Some(store) = store() else { return };
+    let server = store.serve(ServerOptions::default()).await;
+    server.call("PUT", "/db", "").await;
+    let rev = server.call("PUT", "/db/there", "{}").await.text("rev");
+    let asked = r#"{"z":["3-b","1-a","2-c"],"there":["3-b","1-a"],"a":["2-d","2-a"]}"#;
+    let there = format!(r#""there":{{"missing":["1-a","3-b"],"possible_ancestors":["{rev}"]}}"#);
+    let expected = format!(r#"{{"z":{{"missing":["3-b","1-a","2-c"]}},{there},"a":{{"missing":["2-d","2-a"]}}}}"#);
+    assert_eq!(server.call("POST", "/db/_revs_diff", asked).await.body.trim_end(), expected);
+    let expected = r#"{"missing_revs":{"z":["3-b","1-a","2-c"],"there":["1-a","3-b"],"a":["2-d","2-a"]}}"#;
+    assert_eq!(server.call("POST", "/db/_missing_revs", asked).await.body.trim_end(), expected);
+    server.stop().await;
+}
+
 /// Of two members of a name all take the last one, in whatever spelling, as CouchDB does: what is checked is what is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_members_that_stand_twice_the_last_counts() {

@@ -120,7 +120,7 @@ const ASKED: &[Asked] = &[
     ("POST", "/db/_all_docs/queries", &[], r#"{"queries":[{"keys":["ID"]},{"start_key":"ID"}]}"#),
     ("POST", "/db/_bulk_get", &[], r#"{"docs":[{"id":"ID"},{"id":"seen"},{"id":"ID","rev":"REV"}]}"#),
     ("POST", "/db/_bulk_get?revs=true&latest=true&attachments=true", &[], r#"{"docs":[{"id":"ID","rev":"REV"}]}"#),
-    ("POST", "/db/_revs_diff", &[], r#"{"ID":["REV","9-abc"],"seen":["9-abc"]}"#),
+    ("POST", "/db/_revs_diff", &[], r#"{"ID":["9-abc","REV"],"seen":["9-abc"]}"#),
     ("POST", "/db/_missing_revs", &[], r#"{"ID":["REV"]}"#),
     ("DELETE", "/db/ID", &[], ""),
     ("DELETE", "/db/ID?rev=REV", &[], ""),

@@ -62,7 +62,7 @@ impl Operation for MissingRevs<'_> {
                 };
                 looks += revs.len() + leaves.0.len();
                 let missing = missing(trx, &keys, &leaves, revs).await?;
-                let greatest = missing.last().map_or(0, RevId::generation);
+                let greatest = missing.iter().map(RevId::generation).max().unwrap_or_default();
                 let ancestors = leaves.0.into_iter().map(|leaf| leaf.rev);
                 let mut ancestors: Vec<_> = ancestors.filter(|leaf| leaf.generation() < greatest).collect();
                 ancestors.sort_unstable_by(|a, b| b.cmp(a));
@@ -73,8 +73,12 @@ impl Operation for MissingRevs<'_> {
     }
 }
 
-/// Those of `revs` that are in none of the leaves' lines, ascending, each once.
+/// Those of `revs` that are in none of the leaves' lines, ascending, each once. A document that is not there misses all, in the
+/// order that they are named in.
 async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: &[RevId]) -> Result<Vec<RevId>> {
+    if leaves.0.is_empty() {
+        return Ok(revs.to_vec());
+    }
     let mut sought = Sought::new(revs);
     sought.strike(leaves.0.iter().map(|leaf| &leaf.rev));
     for part in leaves.0.chunks(LEAVES_IN_TURN) {

@@ -486,25 +486,30 @@ pub(super) async fn missing_revs(
                 Some(info) => info_of(trx, info).await?,
                 None => None,
             };
-            let missing: BTreeSet<&RevId> = revs.iter().filter(|rev| !known.contains(rev)).collect();
-            let missing: Vec<RevId> = missing.into_iter().cloned().collect();
-            found.push((keys, is_read, info, missing));
+            let missing: Vec<RevId> = revs.iter().filter(|rev| !known.contains(rev)).cloned().collect();
+            found.push((keys, is_read, info, missing, !known.is_empty()));
         }
-        let winners = found.iter().map(|(keys, _, info, _)| Some((keys, info.as_ref()?)));
+        let winners = found.iter().map(|(keys, _, info, ..)| Some((keys, info.as_ref()?)));
         let winners = viewer.see_winners(trx, winners).await?;
-        let ancestors =
-            found.into_iter().zip(winners).map(|((keys, is_read, info, missing), sees_winner)| async move {
-                let Some(greatest) = missing.last().map(RevId::generation).filter(|_| is_read) else {
+        let ancestors = found.into_iter().zip(winners).map(
+            |((keys, is_read, info, mut missing, has_known), sees_winner)| async move {
+                let Some(greatest) = missing.iter().map(RevId::generation).max().filter(|_| is_read) else {
                     return Ok((missing, Vec::new()));
                 };
                 let mut leaves = match info {
                     Some(info) if sees_winner && info.leaf_count == 1 => vec![info.winner],
                     _ => seen_leaves(trx, &keys, viewer).await?,
                 };
+                // Their order tells nothing of a document that is hidden.
+                if has_known || sees_winner || !leaves.is_empty() {
+                    missing.sort_unstable();
+                    missing.dedup();
+                }
                 leaves.retain(|leaf| leaf.generation() < greatest);
                 leaves.sort_unstable_by(|a, b| b.cmp(a));
                 Ok::<_, Error>((missing, leaves))
-            });
+            },
+        );
         answers.extend(try_join_all(ancestors).await?);
     }
     Ok(answers)
