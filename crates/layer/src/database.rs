@@ -66,6 +66,8 @@ pub struct DatabaseInfo {
     pub run_bytes: u32,
     /// In how many places writers keep by-seq, `last_seq` and counters: 1 to [`SHARDS_MAX`].
     pub shards: u32,
+    /// See [`CreateOptions::hinted_shards`].
+    pub hinted_shards: Option<u32>,
     /// See [`CreateOptions::partitioned`].
     pub is_partitioned: bool,
     /// Whether its users see what is in their channels alone: [`CreateOptions::channels`].
@@ -353,6 +355,7 @@ impl Database {
             field_ids_max,
             leaves_only,
             shards,
+            hinted_shards: options.hinted_shards.filter(|_| options.shards.is_none()).unwrap_or_default().into(),
             partitioned: options.partitioned,
             channels: options.channels.as_ref(),
             created_at_ms,
@@ -605,6 +608,7 @@ impl Operation for ReadInfo<'_> {
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,
             shards: instance.record.shards.max(1),
+            hinted_shards: Some(instance.record.hinted_shards).filter(|shards| *shards > 0),
             is_partitioned: instance.record.partitioned,
             has_channels: instance.channels() > 0,
         })
@@ -629,6 +633,7 @@ impl ReadInfo<'_> {
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,
             shards: instance.record.shards.max(1),
+            hinted_shards: Some(instance.record.hinted_shards).filter(|shards| *shards > 0),
             has_channels: true,
             is_partitioned: instance.record.partitioned,
         })

@@ -145,6 +145,9 @@ pub struct CreateOptions {
     /// [`SHARDS_MAX`](crate::SHARDS_MAX). For databases that many processes write to faster than one storage server takes: each page of a feed
     /// reads all places.
     pub shards: Option<u32>,
+    /// How many shards a client of CouchDB asked for (`q`): shown in [`DatabaseInfo`](crate::DatabaseInfo) and of no effect. Not kept
+    /// where [`shards`](Self::shards) says how many there are.
+    pub hinted_shards: Option<u16>,
     /// Whether ids of documents begin with a partition's name and a colon, `partition:id`, and partitions are counted.
     pub partitioned: bool,
     /// Whether its users see what is in their channels alone, and what says which documents those are.
@@ -513,6 +516,8 @@ pub(crate) struct Create<'a> {
     pub leaves_only: bool,
     /// 0: none.
     pub shards: u32,
+    /// 0: none.
+    pub hinted_shards: u32,
     pub partitioned: bool,
     pub channels: Option<&'a ChannelsOptions>,
     pub created_at_ms: u64,
@@ -600,6 +605,7 @@ impl Operation for Create<'_> {
             leaves_only: self.leaves_only,
             epoch,
             shards: self.shards,
+            hinted_shards: self.hinted_shards,
             partitioned: self.partitioned,
             ..proto::DatabaseRecord::default()
         };

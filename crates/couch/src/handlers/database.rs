@@ -50,11 +50,13 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some("true") => true,
         Some(_) => return Err(Failure::bad_request("Invalid `partitioned` parameter")),
     };
-    for name in ["q", "n"] {
-        if query.get(name).is_some_and(|text| text.parse::<u16>().is_err_or_zero()) {
-            return Err(Failure::bad_request(format!("The `{name}` value should be a positive integer.")));
-        }
-    }
+    // How CouchDB is to place the documents: kept to be shown.
+    let hint = |name: &str| match query.get(name).map(str::parse::<u16>) {
+        None => Ok(None),
+        Some(Ok(hint @ 1..)) => Ok(Some(hint)),
+        Some(_) => Err(Failure::bad_request(format!("The `{name}` value should be a positive integer."))),
+    };
+    let (hinted_shards, _) = (hint("q")?, hint("n")?);
     let setting = |name: &str| -> Result<Option<u32>> {
         let Some(value) = query.number(name)? else { return Ok(None) };
         u32::try_from(value).map(Some).map_err(|_| Failure::bad_request(format!("`{name}` is too large")))
@@ -70,7 +72,7 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
     };
     let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
     let channels = channels_of(&body.bytes)?;
-    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, partitioned, channels };
+    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, hinted_shards, partitioned, channels };
     request.context.database(name, Own).await?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
@@ -97,16 +99,6 @@ fn channels_of(body: &[u8]) -> Result<Option<ChannelsOptions>> {
     }
 }
 
-trait Positive {
-    fn is_err_or_zero(&self) -> bool;
-}
-
-impl<E> Positive for std::result::Result<u16, E> {
-    fn is_err_or_zero(&self) -> bool {
-        !matches!(self, Ok(1..))
-    }
-}
-
 pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
     Object::text(|object| {
         object.string("instance_start_time", &(info.created_at_ms / 1000).to_string()).string("db_name", name);
@@ -123,7 +115,8 @@ pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
         props.end();
         object.number("doc_del_count", info.doc_del_count).number("doc_count", info.doc_count);
         object.number("disk_format_version", 8).bool("compact_running", info.is_compacting);
-        object.object("cluster").number("q", info.shards.into()).number("n", 1).number("w", 1).number("r", 1);
+        let shards = info.hinted_shards.unwrap_or(info.shards);
+        object.object("cluster").number("q", shards.into()).number("n", 1).number("w", 1).number("r", 1);
     })
 }
 

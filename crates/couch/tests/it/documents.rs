@@ -397,18 +397,21 @@ async fn a_revision_of_no_document() {
     server.stop().await;
 }
 
-/// `shards` is ours, and `q` is CouchDB's hint, which clients give by habit: it says nothing here.
+/// `shards` is ours, and `q` is CouchDB's hint, which clients give by habit: it is shown, and has no effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_chosen_when_a_database_is_created() {
     let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     for (name, query, shards) in
-        [("plain", "", 1), ("hinted", "?q=8&n=3", 1), ("one", "?shards=1", 1), ("four", "?shards=4", 4)]
+        [("plain", "", 1), ("hinted", "?q=16&n=3", 16), ("one", "?shards=1&q=8", 1), ("four", "?shards=4&q=2", 4)]
     {
         assert_eq!(server.call("PUT", &format!("/{name}{query}"), "").await.status, 201);
         let info = server.call("GET", &format!("/{name}"), "").await.json();
         assert_eq!(info["cluster"], json!({"q": shards, "n": 1, "w": 1, "r": 1}), "{name}");
         assert_eq!(info["props"], json!({"run_bytes": 8000}));
+    }
+    for hint in ["q=0", "q=x", "q=65536", "n=0"] {
+        assert_eq!(server.call("PUT", &format!("/other?{hint}"), "").await.status, 400, "{hint}");
     }
     for (shards, error) in [("0", "bad_request"), ("65", "bad_request"), ("-1", "query_parse_error")] {
         let refused = server.call("PUT", &format!("/other?shards={shards}"), "").await;

@@ -104,6 +104,9 @@ pub struct DatabaseRecord {
     /// to its users, while 1: a resync goes on that wants to be alone; 2: it is offline; 3: both
     #[prost(uint32, tag = "19")]
     pub closed: u32,
+    /// CouchDB's q as its creator gave it, which is shown and has no effect; 0: none
+    #[prost(uint32, tag = "20")]
+    pub hinted_shards: u32,
 }
 /// In a DatabaseRecord.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
