@@ -8,6 +8,7 @@ use hyper::Method;
 use crate::error::Result;
 use crate::query::decode;
 use crate::route::Route;
+use node::NODE_WITHOUT_NAME;
 pub(crate) use node::{Node, Reshard};
 #[cfg(feature = "worker")]
 pub(crate) use worker::Queued;
@@ -239,7 +240,8 @@ impl Target {
                 _ => Scheduler::Unknown,
             }),
             [WORKER, "_api", ref rest @ ..] => Target::Worker(WorkerApi::of(rest)),
-            [METRICS] | ["_node", NODE_HERE | NODE, "_prometheus"] => Target::Metrics,
+            [METRICS] | ["_node", NODE_HERE | NODE | NODE_WITHOUT_NAME, "_prometheus"] => Target::Metrics,
+            ["_node", NODE_HERE | NODE | NODE_WITHOUT_NAME, "_active_tasks"] => Target::ActiveTasks,
             ["_node", ref rest @ ..] => Target::Node(Node::of(rest)),
             ["_dbs_info", ref rest @ ..] => Target::DbsInfo { is_longer: !rest.is_empty() },
             ["_cluster_setup"] => Target::ClusterSetup,

@@ -5,7 +5,7 @@ use flatbed_replicator::NODE;
 use super::NODE_HERE;
 
 /// What a CouchDB calls itself that was given no name: programs rely on it.
-const NODE_WITHOUT_NAME: &str = "nonode@nohost";
+pub(super) const NODE_WITHOUT_NAME: &str = "nonode@nohost";
 
 /// Beneath `/_node/_local`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -174,7 +174,20 @@ async fn tools_find_their_feet() {
     let stats = server.ok("GET", "/_node/_local/_stats/couchdb/httpd/requests", json!(null)).await;
     assert!(stats["value"].as_u64().unwrap() > 10 && stats["type"] == "counter", "{stats}");
     assert_eq!(server.call("GET", "/_node/_local/_stats/couchdb/none", "").await.status, 404);
-    assert!(server.ok("GET", "/_node/_local/_system", json!(null)).await["uptime"].is_u64());
+    let system = server.ok("GET", "/_node/_local/_system", json!(null)).await;
+    assert!(system["uptime"].is_u64() && system["process_limit"].is_u64(), "{system}");
+    for member in ["other", "atom", "atom_used", "processes", "processes_used", "binary", "code", "ets"] {
+        assert!(system["memory"][member].is_u64(), "{member}: {system}");
+    }
+    // The exporter that is most in use reads these of every node.
+    let name = server.ok("GET", "/_membership", json!(null)).await["cluster_nodes"][0].as_str().unwrap().to_owned();
+    let stats = server.ok("GET", &format!("/_node/{name}/_stats"), json!(null)).await;
+    let time = &stats["couchdb"]["request_time"];
+    assert!(time["type"] == "histogram" && time["value"]["n"].as_u64().unwrap() > 10, "{time}");
+    let percentiles = time["value"]["percentile"].as_array().unwrap();
+    assert!(percentiles.iter().all(|pair| pair[0].is_u64() && pair[1].is_number()), "{time}");
+    assert_eq!(stats["mango"]["unindexed_queries"]["type"], "counter");
+    assert!(server.ok("GET", "/_node/_local/_active_tasks", json!(null)).await.is_array());
     assert_eq!(server.ok("GET", "/_reshard/jobs", json!(null)).await["total_rows"], 0);
     let utils = server.call("GET", "/_utils/", "").await;
     assert_eq!((utils.status, utils.header("content-type")), (200, Some("text/html; charset=utf-8")));
