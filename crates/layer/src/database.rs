@@ -46,7 +46,7 @@ pub struct DatabaseInfo {
     pub doc_del_count: u64,
     /// The newest sequence.
     pub update_seq: Seq,
-    /// JSON text of the winners' bodies, in bytes.
+    /// JSON text of the winners' bodies, and their attachments without an encoding, in bytes.
     pub external_size_bytes: u64,
     /// What all bodies take in keys and values, in bytes.
     pub active_size_bytes: u64,
@@ -56,7 +56,7 @@ pub struct DatabaseInfo {
     pub purge_seq: u64,
     /// Whether a compaction of it is due or under way, in any process.
     pub is_compacting: bool,
-    /// FoundationDB's own estimate for the whole database, in bytes.
+    /// FoundationDB's own estimate for the whole database, in bytes, and no less than the active size.
     pub file_size_bytes: u64,
     /// Tells this database from others that had its name.
     pub incarnation: u64,
@@ -81,7 +81,7 @@ pub struct PartitionInfo {
     pub doc_count: u64,
     /// Documents whose winner is a tombstone.
     pub doc_del_count: u64,
-    /// JSON text of the winners' bodies, in bytes.
+    /// JSON text of the winners' bodies, and their attachments without an encoding, in bytes.
     pub external_size_bytes: u64,
     /// FoundationDB's own estimate for its documents in bytes, but for attachments and bodies that lie apart.
     pub active_size_bytes: u64,
@@ -603,7 +603,8 @@ impl Operation for ReadInfo<'_> {
             superseded_size_bytes,
             purge_seq,
             is_compacting: compaction.await?.is_some() || self.inner.compactions.is_running(instance.record.namespace),
-            file_size_bytes,
+            // An estimate, which may know nothing of the last writes.
+            file_size_bytes: file_size_bytes.max(active_size_bytes),
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,
             run_bytes: instance.record.run_bytes,

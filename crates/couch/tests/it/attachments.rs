@@ -79,6 +79,24 @@ async fn ranges() {
     server.stop().await;
 }
 
+/// Sizes of a database and of a partition have attachments in them, and its file is no smaller than what is in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn sizes() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    assert_eq!(server.call("PUT", "/parts?partitioned=true", "").await.status, 201);
+    let bytes = vec![b'x'; 100_000];
+    for (database, id, of) in [("db", "d", "/db"), ("parts", "p:d", "/parts/_partition/p")] {
+        let path = format!("/{database}/{id}/a");
+        assert_eq!(soon(client.call("PUT", &path, &[KIND], &bytes)).await.status, 201, "{path}");
+        let external = server.call("GET", of, "").await.json()["sizes"]["external"].as_u64().unwrap();
+        assert!((100_000..101_000).contains(&external), "{of}: {external}");
+        let sizes = server.call("GET", &format!("/{database}"), "").await.json()["sizes"].clone();
+        assert!(sizes["file"].as_u64() >= sizes["active"].as_u64() && sizes["external"] == external, "{sizes}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_and_tags() {
     let store = Store::new();

@@ -7,7 +7,7 @@ use flatbed_revtree::{DocumentId, RevId, Tree};
 use tokio::sync::Semaphore;
 
 use crate::check::hex;
-use crate::document::attachments::{Attachment, decode_list};
+use crate::document::attachments::{Attachment, decode_list, length_of};
 use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::document::edit::partition_of;
 use crate::document::tree::{Leaf, Segments};
@@ -292,6 +292,10 @@ impl DocumentCheck<'_> {
         for (rev, record) in &parts.records {
             if parts.attachments.contains_key(rev) != (record.has_attachments && !record.body_dropped) {
                 wrong.push(format!("the attachments of {rev} are not what its record says"));
+            }
+            let bytes = parts.attachments.get(rev).map(|list| length_of(list));
+            if record.attachment_bytes > 0 && bytes.is_some_and(|bytes| bytes != record.attachment_bytes) {
+                wrong.push(format!("the attachments of {rev} are not as long as its record says"));
             }
             if *rev == info.winner && record.has_attachments != info.has_attachments {
                 wrong.push(format!("record and info of {rev} differ"));

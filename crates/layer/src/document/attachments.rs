@@ -229,7 +229,17 @@ impl From<Vec<Attachment>> for Attached {
     }
 }
 
+/// How many bytes the attachments of a list are, without an encoding.
+pub(crate) fn length_of(list: &[Attachment]) -> u64 {
+    list.iter().map(|attachment| attachment.length).fold(0, u64::saturating_add)
+}
+
 impl Attached {
+    /// How many bytes they are, without an encoding.
+    pub(crate) fn bytes(&self) -> u64 {
+        length_of(&self.list)
+    }
+
     /// Whether the list can be written: nothing is, yet. All that is to be known is read at once.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ where
         let found = self.finish_one_page(trx, SMALL_ONLY_BYTES_MAX).await?;
         match found {
             // What is small as it is stored may be compressed.
-            Some((info, _)) if info.external_bytes > SMALL_ONLY_BYTES_MAX as u64 => Err(Refusal::LargeDocument.into()),
+            Some((info, _)) if info.text_bytes() > SMALL_ONLY_BYTES_MAX as u64 => Err(Refusal::LargeDocument.into()),
             found => Ok(found),
         }
     }

@@ -186,15 +186,15 @@ pub struct DocumentInfo {
     /// 16 bytes if the winner's body lies in a blob; else it lies in BODY
     #[prost(bytes = "vec", tag = "5")]
     pub blob_id: ::prost::alloc::vec::Vec<u8>,
-    /// JSON text of the winner's body
+    /// JSON text of the winner's body, and its attachments as far as that field has their bytes
     #[prost(uint64, tag = "6")]
     pub external_bytes: u64,
     /// keys and values of the winner's body
     #[prost(uint64, tag = "7")]
     pub stored_bytes: u64,
-    /// of the winner
-    #[prost(bool, tag = "8")]
-    pub has_attachments: bool,
+    /// of the winner; 0: none, 1: of unknown length (by programs of before), else their bytes and 1
+    #[prost(uint64, tag = "8")]
+    pub attachments: u64,
     /// which one its by-seq entry lies in
     #[prost(uint32, tag = "9")]
     pub bucket: u32,
@@ -253,6 +253,7 @@ pub struct RevisionInfo {
     pub token: ::prost::alloc::vec::Vec<u8>,
     #[prost(bool, tag = "2")]
     pub deleted: bool,
+    /// JSON text of the body
     #[prost(uint64, tag = "3")]
     pub external_bytes: u64,
     #[prost(uint64, tag = "4")]
@@ -262,8 +263,9 @@ pub struct RevisionInfo {
     /// by compaction
     #[prost(bool, tag = "6")]
     pub body_dropped: bool,
-    #[prost(bool, tag = "7")]
-    pub has_attachments: bool,
+    /// as in DocumentInfo
+    #[prost(uint64, tag = "7")]
+    pub attachments: u64,
     /// absent where those who judge say nothing. With the first the feature "verdicts" is named
     #[prost(message, optional, tag = "8")]
     pub verdict: ::core::option::Option<Verdict>,

@@ -47,9 +47,12 @@ pub(crate) struct Info {
     pub deleted: bool,
     pub leaf_count: u32,
     pub place: BodyPlace,
+    /// JSON text of the winner's body, and its attachments.
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub has_attachments: bool,
+    /// Of the external bytes those of attachments, without an encoding; 0 also where a program of before wrote them.
+    pub attachment_bytes: u64,
     /// Which bucket its by-seq entry lies in.
     pub bucket: u32,
     pub routed: Routed,
@@ -109,11 +112,17 @@ impl Info {
         Info {
             deleted: true,
             has_attachments: false,
+            attachment_bytes: 0,
             place: BodyPlace::Rows,
             external_bytes: 0,
             stored_bytes: 0,
             ..self
         }
+    }
+
+    /// How long the JSON text of the winner's body is.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        self.external_bytes.saturating_sub(self.attachment_bytes)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -126,7 +135,8 @@ impl Info {
             place: place(message.blob_id),
             external_bytes: message.external_bytes,
             stored_bytes: message.stored_bytes,
-            has_attachments: message.has_attachments,
+            has_attachments: message.attachments > 0,
+            attachment_bytes: message.attachments.saturating_sub(1),
             bucket: message.bucket,
             routed: Routed {
                 channels: message.channels,
@@ -149,7 +159,7 @@ impl Info {
             blob_id: blob_id(&self.place),
             external_bytes: self.external_bytes,
             stored_bytes: self.stored_bytes,
-            has_attachments: self.has_attachments,
+            attachments: attachments(self.has_attachments, self.attachment_bytes),
             bucket: self.bucket,
             channels: self.routed.channels.clone(),
             expires_at_ms: self.routed.expires_at_ms.unwrap_or(0),
@@ -204,16 +214,24 @@ impl ById {
     }
 }
 
+/// Whether there are attachments, and how many bytes, as records have it.
+fn attachments(has_attachments: bool, bytes: u64) -> u64 {
+    if has_attachments { bytes.saturating_add(1) } else { 0 }
+}
+
 /// A revision's own record.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RevisionRecord {
     pub token: Vec<u8>,
     pub deleted: bool,
+    /// JSON text of the body.
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub place: BodyPlace,
     pub body_dropped: bool,
     pub has_attachments: bool,
+    /// As in [`Info`].
+    pub attachment_bytes: u64,
     /// What was said of it when it was written.
     pub verdict: Option<proto::Verdict>,
 }
@@ -234,7 +252,8 @@ impl RevisionRecord {
             stored_bytes: message.stored_bytes,
             place: place(message.blob_id),
             body_dropped: message.body_dropped,
-            has_attachments: message.has_attachments,
+            has_attachments: message.attachments > 0,
+            attachment_bytes: message.attachments.saturating_sub(1),
             verdict: message.verdict,
         })
     }
@@ -247,7 +266,7 @@ impl RevisionRecord {
             stored_bytes: self.stored_bytes,
             blob_id: blob_id(&self.place),
             body_dropped: self.body_dropped,
-            has_attachments: self.has_attachments,
+            attachments: attachments(self.has_attachments, self.attachment_bytes),
             verdict: self.verdict.clone(),
         }
         .encode_to_vec()
@@ -371,6 +390,7 @@ mod tests {
             external_bytes: 7,
             stored_bytes: 8,
             has_attachments: true,
+            attachment_bytes: 5,
             bucket: 63,
             routed: Routed {
                 channels: Some(proto::ChannelNames { names: vec!["A".into(), "B".into()], are_elsewhere: false }),
@@ -390,6 +410,20 @@ mod tests {
         assert_eq!(Info::decode(&anew).unwrap(), Info { stamp, ..info.clone() });
         assert_eq!(stamped_anew(&operand, &stamp, 0), None);
         assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
+    }
+
+    /// Programs of before wrote whether there are any, and read nothing else.
+    #[test]
+    fn attachments_are_those_of_before() {
+        let of = |attachments| proto::RevisionInfo { attachments, ..proto::RevisionInfo::default() }.encode_to_vec();
+        let read = |attachments| {
+            let record = RevisionRecord::decode(&of(attachments)).unwrap();
+            assert_eq!(record.encode(), of(attachments));
+            (record.has_attachments, record.attachment_bytes)
+        };
+        assert_eq!([0, 1, 6].map(read), [(false, 0), (true, 0), (true, 5)]);
+        // Field 7 as it was, a bool.
+        assert_eq!(of(1), [7 << 3, 1]);
     }
 
     proptest! {

@@ -124,7 +124,7 @@ impl DocumentWrite<'_, '_> {
             }
             _ => None,
         };
-        let mut new = self.place_bodies(&grown, info.as_ref(), old_rows.as_ref()).await?;
+        let mut new = self.place_bodies(&grown, attached, info.as_ref(), old_rows.as_ref()).await?;
         let judged = (grown.brings != Brings::Nothing).then_some((&grown.rev, self.verdict));
         let of_winner = judged.filter(|(rev, _)| **rev == new.winner).map(|(_, verdict)| verdict);
         let rerouted = match before {
@@ -223,8 +223,15 @@ impl DocumentWrite<'_, '_> {
     }
 
     /// Writes the new revision's body and record, and puts the winner's body into the latest range. Returns the info.
-    async fn place_bodies(&self, grown: &Grown, old: Option<&Info>, old_rows: Option<&Rows>) -> Result<Info> {
+    async fn place_bodies(
+        &self,
+        grown: &Grown,
+        attached: &Attached,
+        old: Option<&Info>,
+        old_rows: Option<&Rows>,
+    ) -> Result<Info> {
         let has_attachments = !self.edit.attachments.is_empty();
+        let attachment_bytes = attached.bytes();
         let bodies = self.bodies();
         let (_, best) = winner::best(&grown.leaves)?;
         let is_new_winner = grown.brings == Brings::Leaf && *best == grown.rev;
@@ -244,12 +251,13 @@ impl DocumentWrite<'_, '_> {
                 place: self.body.place.clone(),
                 body_dropped: false,
                 has_attachments,
+                attachment_bytes,
                 verdict: self.verdict.encode(),
             };
             Quiet(self.trx).set(&self.keys.revision(&grown.rev), &record.encode())?;
         }
         let described = match old {
-            _ if is_new_winner => Described::of(self.body, has_attachments),
+            _ if is_new_winner => Described::of(self.body, has_attachments, attachment_bytes),
             Some(old) if old.winner == *best => Described::kept(old),
             _ => bodies.promote(best).await?,
         };

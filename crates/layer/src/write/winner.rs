@@ -18,18 +18,21 @@ pub(crate) struct Described {
     external_bytes: u64,
     stored_bytes: u64,
     has_attachments: bool,
+    attachment_bytes: u64,
 }
 
 impl Described {
-    pub(crate) fn of(body: &Prepared, has_attachments: bool) -> Described {
-        let (external_bytes, stored_bytes) = (body.external_bytes, body.stored_bytes);
-        Described { place: body.place.clone(), external_bytes, stored_bytes, has_attachments }
+    pub(crate) fn of(body: &Prepared, has_attachments: bool, attachment_bytes: u64) -> Described {
+        let external_bytes = body.external_bytes.saturating_add(attachment_bytes);
+        let (place, stored_bytes) = (body.place.clone(), body.stored_bytes);
+        Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes }
     }
 
     /// Of a winner that stays.
     pub(crate) fn kept(info: &Info) -> Described {
         let (external_bytes, stored_bytes) = (info.external_bytes, info.stored_bytes);
-        Described { place: info.place.clone(), external_bytes, stored_bytes, has_attachments: info.has_attachments }
+        let (has_attachments, attachment_bytes) = (info.has_attachments, info.attachment_bytes);
+        Described { place: info.place.clone(), external_bytes, stored_bytes, has_attachments, attachment_bytes }
     }
 }
 
@@ -45,7 +48,7 @@ pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16,
     let mut stamp = [0xff; STAMP_BYTES];
     stamp[10..].copy_from_slice(&user_version.to_be_bytes());
     let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
-    let Described { place, external_bytes, stored_bytes, has_attachments } = body;
+    let Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes } = body;
     let (winner, deleted) = (winner.clone(), *deleted);
     let routed = Routed::default();
     Ok(Info {
@@ -57,6 +60,7 @@ pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16,
         external_bytes,
         stored_bytes,
         has_attachments,
+        attachment_bytes,
         bucket,
         routed,
     })
@@ -108,8 +112,9 @@ impl Bodies<'_> {
             self.put_rows(self.keys.body(), rows.iter())?;
             Quiet(self.trx).clear_range(&range)?;
         }
-        let RevisionRecord { place, external_bytes, stored_bytes, has_attachments, .. } = record;
-        Ok(Described { place, external_bytes, stored_bytes, has_attachments })
+        let RevisionRecord { place, external_bytes, stored_bytes, has_attachments, attachment_bytes, .. } = record;
+        let external_bytes = external_bytes.saturating_add(attachment_bytes);
+        Ok(Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes })
     }
 }
 

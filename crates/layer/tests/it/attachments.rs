@@ -79,6 +79,43 @@ async fn equal_data_lies_once_and_goes_with_its_last_document() {
 }
 
 #[tokio::test]
+async fn external_bytes_are_those_of_attachments_too() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let external = async || db.info().await.unwrap().external_size_bytes;
+    let first = put_with(&db, "one", None, vec![]).await.unwrap();
+    let text = external().await;
+    let large = vec![7; 500_000];
+    let one = vec![("a", data(&db, "x/y", &large).await)];
+    let second = put_with(&db, "one", Some(&first), one).await.unwrap();
+    assert_eq!(external().await, text + 500_000);
+    // As long as it is without its encoding, and beside one that stays.
+    let two = vec![("a", stub()), ("b", data(&db, "text/plain", &[b'x'; 10_000]).await)];
+    let third = put_with(&db, "one", Some(&second), two).await.unwrap();
+    assert_eq!(external().await, text + 510_000);
+    // What is read of it is as small as before.
+    let small = GetOptions { small_only: true, ..GetOptions::default() };
+    assert!(db.get("one", &small).await.is_ok());
+    // Of a leaf that becomes the winner.
+    let other = vec![("c", data(&db, "x/y", &large[..1_000]).await)];
+    let attachments = other.into_iter().map(|(name, edit)| (name.to_owned(), edit)).collect();
+    let history: Vec<RevId> = vec!["2-0".parse().unwrap(), first.clone()];
+    let body = parse(b"{}", &Limits::default()).unwrap();
+    let id = "one".into();
+    let history = Some(history);
+    let edit = Edit { expiry: None, id, parent: None, history, deleted: false, attachments, body };
+    db.update(&edit).await.unwrap();
+    assert_eq!(external().await, text + 510_000);
+    assert_clean(&layer, &db).await;
+    delete(&db, "one", &third).await.unwrap();
+    let info = db.info().await.unwrap();
+    assert_eq!(info.external_size_bytes, text + 1_000);
+    assert!(info.file_size_bytes >= info.active_size_bytes, "{info:?}");
+    assert_clean(&layer, &db).await;
+}
+
+#[tokio::test]
 async fn text_is_compressed_as_couchdb_does() {
     let store = Store::new();
     let layer = store.layer().await;
