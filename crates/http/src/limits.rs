@@ -390,6 +390,7 @@ mod tests {
             anonymous_feeds_percent: 77,
             handshake_max: second,
             head_max: second,
+            idle_max: second,
             body_pause_max: second,
             body_max: second,
         };

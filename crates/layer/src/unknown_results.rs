@@ -292,6 +292,7 @@ async fn a_database_is_created_and_deleted_once() {
         field_ids_max: 10,
         leaves_only: false,
         shards: 0,
+        hinted_shards: 0,
         partitioned: false,
         channels: None,
         created_at_ms: 1,

@@ -59,7 +59,7 @@ impl Listing {
 
 /// A whole number; one of more digits is the largest or least that there is.
 fn whole(text: &str) -> Option<i64> {
-    match text.parse::<i64>().map_err(|error| error.kind().clone()) {
+    match text.parse::<i64>().map_err(|error| *error.kind()) {
         Ok(number) => Some(number),
         Err(IntErrorKind::PosOverflow) => Some(i64::MAX),
         Err(IntErrorKind::NegOverflow) => Some(i64::MIN),

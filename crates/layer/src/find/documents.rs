@@ -158,7 +158,7 @@ impl<'a> Documents<'a> {
         let Within { trx, instance, .. } = *self.within;
         let found = match self.known.get_mut(at).map(std::mem::take).unwrap_or_default() {
             Known::Absent => None,
-            Known::Found(info, rows) => Some(Box::pin(whole_body(trx, instance, info, rows)).await?),
+            Known::Found(info, rows) => Some(Box::pin(whole_body(trx, instance, *info, rows)).await?),
             Known::Unread => {
                 if self.ahead <= at {
                     self.reads.clear();

@@ -433,7 +433,8 @@ pub(crate) async fn read_ranges(
         }
         let LatestRange { found, share } = read_range(trx, instance, &ids).await?;
         let documents = found.len();
-        let found = found.into_iter().map(|found| found.map_or(Known::Absent, |(info, rows)| Known::Found(info, rows)));
+        let known = |(info, rows)| Known::Found(Box::new(info), rows);
+        let found = found.into_iter().map(|found| found.map_or(Known::Absent, known));
         let mut known: Vec<Known> = found.collect();
         known.resize_with(part.len(), Known::default);
         if descending {

@@ -167,7 +167,7 @@ pub(crate) enum Known {
     /// It is not there.
     Absent,
     /// It was read.
-    Found(Info, Rows),
+    Found(Box<Info>, Rows),
 }
 
 /// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes, but for those that are known; drops the rows behind and says
@@ -199,7 +199,7 @@ pub(crate) async fn show_documents_to<R: ShowsDocument>(
         let document = match known.get_mut(at).map(std::mem::take).unwrap_or_default() {
             Known::Absent => None,
             Known::Found(info, rows_of) => {
-                let found = whole_body(trx, instance, info, rows_of).await?;
+                let found = whole_body(trx, instance, *info, rows_of).await?;
                 Some(shown_to(viewer, &found, trx, inner, instance, rows[at].id(), conflicts).await?)
             }
             Known::Unread => {

@@ -181,10 +181,11 @@ mod tests {
             let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
             bodies.put_rows(keys.revision_body(&info.winner), Rows::new(rows, keys.body().len()).iter())?;
             bodies.clear_latest()?;
-            let Described { place, external_bytes, stored_bytes, has_attachments } =
+            let Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes } =
                 bodies.promote(&self.winner).await?;
             let winner = self.winner.clone();
-            let chosen = Info { winner, place, external_bytes, stored_bytes, has_attachments, ..info.clone() };
+            let chosen =
+                Info { winner, place, external_bytes, stored_bytes, has_attachments, attachment_bytes, ..info.clone() };
             let mut bytes = chosen.encode_stamped();
             // Without the stamp's place: it keeps its stamp.
             bytes.truncate(bytes.len() - 4);
