@@ -146,9 +146,10 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 49] = [
+    let table: [(&str, &[&str]); 50] = [
         ("at_once", &[]),
         ("compactions", &[]),
+        ("line_pacer", &[]),
         ("resyncs", &[]),
         ("turns", &[]),
         ("view_bounds", &[]),
@@ -160,7 +161,16 @@ fn folders_know_only_those_below_them() {
         ("store", &["error", "metrics"]),
         (
             "view_updates",
-            &["at_once", "error", "store", "field_maps", "view_bounds", "view_functions", "view_definition"],
+            &[
+                "at_once",
+                "error",
+                "line_pacer",
+                "store",
+                "field_maps",
+                "view_bounds",
+                "view_functions",
+                "view_definition",
+            ],
         ),
         ("index_builds", &["store"]),
         ("index_waits", &["error", "index_builds", "store"]),

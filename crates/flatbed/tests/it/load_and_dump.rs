@@ -139,7 +139,7 @@ async fn all_leaves_come_back_with_their_attachments() {
     assert_eq!(both["_attachments"]["b"]["data"], "AAEC", "{both}");
 
     // A stub without data, as older dumps have them, is that document's failure alone.
-    let stub = b"{\"_id\":\"s\",\"_attachments\":{\"a\":{\"stub\":true,\"revpos\":1}}}\n{\"_id\":\"t\"}\n";
+    let stub = b"{\"_id\":\"s\",\"_attachments\":{\"a\":{\"stub\":true,\"revpos\":1}}}\n{\"_id\":\"fresh\"}\n";
     let loaded = load("anew", stub);
     assert_eq!(loaded.status.code(), Some(1), "{}", text(&loaded));
     assert!(text(&loaded).contains("leaves.jsonl:1: 412 "), "{}", text(&loaded));

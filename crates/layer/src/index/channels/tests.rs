@@ -235,7 +235,7 @@ async fn what_the_server_writes_is_in_no_channel_and_what_was_there_before_is_no
     assert!(keys_of(&db).await.is_empty());
     assert_clean(&db).await;
     // A leaf that loses changes nothing of a document that was not entered.
-    replicate(&db, "old", &["1-0"], r#"{"channels":"B"}"#).await;
+    replicate(&db, "old", &["1-00000000000000000000000000000000"], r#"{"channels":"B"}"#).await;
     put(&server, "servers", None, r#"{"channels":"A"}"#).await;
     assert!(keys_of(&db).await.is_empty());
     assert_clean(&db).await;
@@ -563,7 +563,7 @@ async fn a_new_function_comes_to_all_documents() {
     let gone = put(&db, "b", None, r#"{"x":"X1","y":"Y1"}"#).await;
     put(&db, "b", Some(&gone), r#"{"_deleted":true,"x":"X2","channels":["B"]}"#).await;
     put(&db, "c", None, r#"{"y":"Y1"}"#).await;
-    replicate(&db, "c", &["1-0"], r#"{"x":"X1","y":"Y0"}"#).await;
+    replicate(&db, "c", &["1-00000000000000000000000000000000"], r#"{"x":"X1","y":"Y0"}"#).await;
     put(&server, "_design/d", None, r#"{"x":"X","channels":"A"}"#).await;
     for n in 0..120 {
         put(&server, &format!("n{n:03}"), None, r#"{"x":"N","y":"N"}"#).await;

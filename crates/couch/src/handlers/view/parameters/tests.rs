@@ -113,7 +113,9 @@ fn posted_parameters_are_refused_as_recorded() {
     assert_eq!(body(r#"{"descending":""}"#).unwrap_err().reason, "Invalid boolean parameter: []");
     assert_eq!(body(r#"{"startkey_docid":[]}"#).unwrap_err().reason, "`start_key_docid` must be a string.");
     assert_eq!(body(r#"{"update":true,"stable":false}"#).unwrap().update, ViewUpdate::True);
-    assert_eq!(body(r#"{"limit":123456789012345678901234567890}"#).unwrap().limit, Some(u64::MAX));
+    assert_eq!(body(r#"{"skip":123456789012345678901234567890}"#).unwrap().skip, u64::MAX);
+    let too_large = "Limit is too large, must not exceed 576460752303423487";
+    assert_eq!(body(r#"{"limit":123456789012345678901234567890}"#).unwrap_err().reason, too_large);
 }
 
 #[test]
