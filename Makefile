@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 target := $(or $(CARGO_TARGET_DIR),target)
 # nextest runs each test in a process of its own and stops one that hangs; without it cargo's own runner does. Either
-# goes on behind a test that fails, so that a run tells of all of them.
-runner := $(shell cargo nextest --version >/dev/null 2>&1 && echo 'nextest run' || echo test) --no-fail-fast
+# goes on behind a test that fails, so that a run tells of all of them. Tests wait half of their time: nextest runs two
+# for each processor.
+runner := $(shell cargo nextest --version >/dev/null 2>&1 \
+  && echo "nextest run --test-threads $${NEXTEST_TEST_THREADS:-$$((2 * $$(getconf _NPROCESSORS_ONLN)))}" || echo test) --no-fail-fast
 # The selection of packages and features that the tests, the lints and the documentation are built of. Another one turns
 # on other features of dependencies, and cargo builds all that depends on them again.
 tested := --workspace --features flatbed/test-build
