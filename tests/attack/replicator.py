@@ -79,7 +79,8 @@ def requests(server, rng):
                 yield f"cancel of {option} = {value!r}", wrong(cancelled, {200})
     for what in (
         "jobs", "docs", "jobs/x", "docs/_replicator", "docs/_replicator/x", "docs/x/y", "docs/copy/o", "jobs/x/y", "",
-        "x", "docs/_replicator/_design%2Fx", "docs/_replicator/%00", "docs/_replicator%2Fx", "jobs/%ff", "docs?limit=x",
+        "x", "docs/_replicator/_design%2Fx", "docs/_replicator/%00", "docs/_replicator%2Fx",
+        "docs/x%2F_replicator", "docs/x/_replicator/y", "docs/%00%2F_replicator", "docs//_replicator/_replicator", "jobs/%ff", "docs?limit=x",
         "docs?skip=-1", "docs?limit=0&skip=99999999999999999999", "jobs?limit=-1", "docs?states=x", "jobs?skip=1e9"
     ):
         for method in ("GET", "HEAD", "POST", "DELETE", "PUT"):

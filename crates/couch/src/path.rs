@@ -1,7 +1,9 @@
 //! What a path names. It is parsed once: the label in metrics and traces, the right that it needs and the handler follow
 //! from its [`Target`].
 
-use flatbed_layer::{DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, WORKER, design_id};
+use flatbed_layer::{
+    DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, WORKER, design_id, is_replicator_name,
+};
 use flatbed_replicator::NODE;
 use hyper::Method;
 
@@ -60,8 +62,14 @@ pub(crate) enum Target {
 pub(crate) enum Scheduler {
     Jobs,
     Job(String),
+    /// Of `_replicator`.
     Docs,
+    /// The same of one document of it.
     Doc(String),
+    /// Of another database whose documents ask for replications.
+    DocsOf(String),
+    /// The same of one document of it.
+    DocOf(String, String),
     Unknown,
 }
 
@@ -232,13 +240,7 @@ impl Target {
             ["_active_tasks"] => Target::ActiveTasks,
             ["_db_updates"] => Target::DbUpdates,
             ["_replicate"] => Target::Replicate,
-            ["_scheduler", ref rest @ ..] => Target::Scheduler(match *rest {
-                ["jobs"] => Scheduler::Jobs,
-                ["jobs", id] => Scheduler::Job(id.to_owned()),
-                ["docs"] | ["docs", REPLICATOR] => Scheduler::Docs,
-                ["docs", REPLICATOR, id] => Scheduler::Doc(id.to_owned()),
-                _ => Scheduler::Unknown,
-            }),
+            ["_scheduler", ref rest @ ..] => Target::Scheduler(Scheduler::of(rest)),
             [WORKER, "_api", ref rest @ ..] => Target::Worker(WorkerApi::of(rest)),
             [METRICS] | ["_node", NODE_HERE | NODE | NODE_WITHOUT_NAME, "_prometheus"] => Target::Metrics,
             ["_node", NODE_HERE | NODE | NODE_WITHOUT_NAME, "_active_tasks"] => Target::ActiveTasks,
@@ -300,6 +302,25 @@ impl Target {
             Target::Database(_, what) => what.is_update(),
             Target::EncodedDesign(target) => target.is_update(),
             _ => false,
+        }
+    }
+}
+
+impl Scheduler {
+    fn of(segments: &[&str]) -> Scheduler {
+        match *segments {
+            ["jobs"] => Scheduler::Jobs,
+            ["jobs", id] => Scheduler::Job(id.to_owned()),
+            ["docs"] | ["docs", REPLICATOR] => Scheduler::Docs,
+            ["docs", REPLICATOR, id] => Scheduler::Doc(id.to_owned()),
+            ["docs", name] if is_replicator_name(name) => Scheduler::DocsOf(name.to_owned()),
+            ["docs", name, id] if is_replicator_name(name) => Scheduler::DocOf(name.to_owned(), id.to_owned()),
+            // The slashes of the name need not be encoded: no document can have the id `_replicator`.
+            ["docs", ref name @ .., REPLICATOR] => Scheduler::DocsOf(format!("{}/{REPLICATOR}", name.join("/"))),
+            ["docs", ref name @ .., REPLICATOR, id] => {
+                Scheduler::DocOf(format!("{}/{REPLICATOR}", name.join("/")), id.to_owned())
+            }
+            _ => Scheduler::Unknown,
         }
     }
 }

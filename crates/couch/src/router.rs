@@ -211,7 +211,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
         return Err(failure);
     }
     loop {
-        if let Err(failure) = authorize(target.needs(&request.method), &request.context).await {
+        if let Err(failure) = may(&request, &target).await {
             request.skip_body().await;
             return Err(failure);
         }
@@ -340,6 +340,15 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
 
 /// Refuses who has not the right that a path needs, before its request is looked at. Handlers are given nothing without the
 /// right to it, either.
+async fn may(request: &Request, target: &Target) -> Result<()> {
+    let is_replicator = match target.may_be_replicator() {
+        Some(name) => request.context.asks_for_replications(name).await?,
+        None => false,
+    };
+    authorize(target.needs(&request.method, is_replicator), &request.context).await
+}
+
+/// The same of a right.
 async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
     match needed {
         Needed::Nothing => {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flatbed_channels::Kind;
 use flatbed_http::{Answer, Client, Origin, Recheck, Refused, Reply, Surface, spawn};
-use flatbed_layer::DatabaseKind;
+use flatbed_layer::{DatabaseKind, is_replicator_name};
 use flatbed_service::{PartsWatch, RightsWatch, Standing};
 use hyper::{Method, StatusCode, header};
 use tokio::time::Instant;
@@ -196,8 +196,10 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
         Target::Moved(_) | Target::Unknown => return Err(Failure::unknown()),
     };
     let name = name.as_str();
-    // Its path begins with a letter, so it is not one of the server's own.
-    if DatabaseKind::of(name) != DatabaseKind::Ordinary {
+    // Its path begins with a letter, so it is not one of the server's own; but it may be one whose documents ask for replications.
+    let is_systems = DatabaseKind::of(name) != DatabaseKind::Ordinary
+        || is_replicator_name(name) && request.context.asks_for_replications(name).await?;
+    if is_systems {
         request.skip_body().await;
         return Err(Failure::no_database(name));
     }

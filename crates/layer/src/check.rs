@@ -7,6 +7,7 @@ mod attachments;
 mod document;
 mod fields;
 mod groups;
+mod replicators;
 mod settings;
 mod updates;
 mod work;
@@ -199,6 +200,7 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     updates::check(inner, &mut report).await?;
     work::check(inner, &names, &mut report).await?;
     settings::check(inner, &mut report).await?;
+    replicators::check(layer, &names, &mut report).await?;
     Ok(report)
 }
 

@@ -166,6 +166,7 @@ pub struct SecurityOf {
     bytes: Option<Vec<u8>>,
     incarnation: u64,
     has_channels: bool,
+    is_replicator: bool,
     closed: Closed,
     parsed: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -180,7 +181,14 @@ impl SecurityOf {
     /// Of a database's record, where empty bytes mean that none was set.
     pub fn new(bytes: &[u8], incarnation: u64) -> SecurityOf {
         let bytes = Some(bytes.to_vec()).filter(|bytes| !bytes.is_empty());
-        SecurityOf { bytes, incarnation, has_channels: false, closed: Closed::default(), parsed: OnceLock::new() }
+        let (has_channels, is_replicator, closed) = Default::default();
+        SecurityOf { bytes, incarnation, has_channels, is_replicator, closed, parsed: OnceLock::new() }
+    }
+
+    /// Of a database that was made as one whose documents ask for replications, or was not.
+    #[must_use]
+    pub fn of_replicator(self, is_replicator: bool) -> SecurityOf {
+        SecurityOf { is_replicator, ..self }
     }
 
     /// Of a database that has channels, or has none, and is closed to its users for this.
@@ -196,6 +204,12 @@ impl SecurityOf {
     /// Whether the database has channels: there members see a part of its documents, and others may be its users.
     pub fn has_channels(&self) -> bool {
         self.has_channels
+    }
+
+    /// Whether the database was made as one whose documents ask for replications, beside [`REPLICATOR`](crate::REPLICATOR), of which
+    /// this does not tell: its documents have owners, and others see no credentials in them.
+    pub fn is_replicator(&self) -> bool {
+        self.is_replicator
     }
 
     /// JSON text of at most [`SECURITY_BYTES_MAX`](crate::SECURITY_BYTES_MAX) bytes; `None`: it was never set.

@@ -28,7 +28,7 @@ use crate::read::seen_info::{SeenInfo, seen_info, seen_seq};
 use crate::read::viewer::{Coming, is_judged};
 use crate::record_change::ChangeRecord;
 use crate::store::buckets::SHARDS_MAX;
-use crate::store::database_name::{DatabaseKind, check_name};
+use crate::store::database_name::{DatabaseKind, check_name, is_replicator_name};
 use crate::store::due::{self, Kind};
 use crate::store::keys::Counter;
 use crate::store::seq::Seq;
@@ -339,11 +339,12 @@ impl Database {
             Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
         };
         let created_at_ms = self.inner.clock.unix_ms();
-        if options.partitioned && DatabaseKind::of(&self.name) != DatabaseKind::Ordinary {
+        let is_systems = DatabaseKind::of(&self.name) != DatabaseKind::Ordinary || is_replicator_name(&self.name);
+        if options.partitioned && is_systems {
             return Err(Refusal::InvalidSetting("Cannot partition a system database".into()).into());
         }
         if let Some(ChannelsOptions { sync }) = &options.channels {
-            check_has_channels(&self.name)?;
+            check_has_channels(&self.name, is_replicator_name(&self.name))?;
             check_source(&self.inner, &self.name, sync.as_deref()).await?;
         }
         let (leaves_only, once) = (options.leaves_only, self.inner.once()?);

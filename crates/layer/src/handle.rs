@@ -22,6 +22,8 @@ pub struct Reader {
     pub(crate) name: Arc<str>,
     seen: Option<Arc<dyn Seen>>,
     asker: Asker,
+    /// It was given as one whose documents ask for no replications.
+    is_ordinary: bool,
 }
 
 /// What somebody sees of a database whose documents they may not all see. Whoever reads through one is shown documents one by
@@ -64,7 +66,8 @@ impl Layer {
     /// A database by its name, to read from. Nothing is read here: its operations answer
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound).
     pub fn reader(&self, name: &str) -> Reader {
-        Reader { inner: self.inner.clone(), name: name.into(), seen: None, asker: Asker::All }
+        let (inner, name) = (self.inner.clone(), name.into());
+        Reader { inner, name, seen: None, asker: Asker::All, is_ordinary: false }
     }
 
     /// A database by its name, to write to on somebody's behalf. Nothing is read here, either.
@@ -103,6 +106,12 @@ impl Reader {
         &self.asker
     }
 
+    /// The same database, as long as it is none whose documents ask for replications: one that is made so under this name meanwhile is
+    /// not read.
+    pub fn as_ordinary(&self) -> Reader {
+        Reader { is_ordinary: true, ..self.clone() }
+    }
+
     pub(crate) fn seen(&self) -> Option<&dyn Seen> {
         self.seen.as_deref()
     }
@@ -138,7 +147,12 @@ impl Reader {
 
     /// Reads what everyone may know who reads in the database at all, or by an operation that judges: nobody is refused here.
     pub(crate) async fn read_about<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        transaction::read(&self.inner.db, &self.inner.metrics, operation).await
+        let inner = &*self.inner;
+        if self.is_ordinary {
+            let mut operation = Ordinary { inner, name: &self.name, operation };
+            return transaction::read(&inner.db, &inner.metrics, &mut operation).await;
+        }
+        transaction::read(&inner.db, &inner.metrics, operation).await
     }
 }
 
@@ -159,6 +173,24 @@ impl<O: Operation> Operation for Whole<'_, O> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {
         if self.inner.resolve(trx, self.name).await?.channels() > 0 {
+            return Err(only_for_administrators().into());
+        }
+        self.operation.attempt(trx, attempt).await
+    }
+}
+
+/// An operation that is not carried out where the database's documents ask for replications, as of its own transaction.
+struct Ordinary<'a, O> {
+    inner: &'a Inner,
+    name: &'a str,
+    operation: &'a mut O,
+}
+
+impl<O: Operation> Operation for Ordinary<'_, O> {
+    type Output = O::Output;
+
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {
+        if self.inner.resolve(trx, self.name).await?.security.is_replicator() {
             return Err(only_for_administrators().into());
         }
         self.operation.attempt(trx, attempt).await

@@ -28,8 +28,9 @@ use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
 use crate::resyncs::{ResyncTask, Resyncs};
 use crate::store::buckets::{Buckets, Writer};
+use crate::store::database_name::is_replicator_name;
 use crate::store::due::{Kind, Noted};
-use crate::store::features::{check_record, is_outdated, name_features, own_collation};
+use crate::store::features::{check_record, is_outdated, is_replicator, name_features, name_replicator, own_collation};
 use crate::store::instruments::Instruments;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::namespaces::{Block, Namespaces};
@@ -39,7 +40,7 @@ use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::root_upgrade::move_updates;
 use crate::store::sync_function::{ChannelsOptions, set_function};
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Transaction};
-use crate::store::updated::{UpdatedKeys, note_event, touch_last_seq};
+use crate::store::updated::{UpdatedKeys, note_event, note_replicator, touch_last_seq};
 use crate::store::upgrade::Older;
 use crate::turns::Turns;
 use crate::view_bounds::ViewBounds;
@@ -374,6 +375,7 @@ impl Inner {
                 let security = same.map(|known| known.security.clone());
                 let of_record = || {
                     let security = SecurityOf::new(&record.security, record.incarnation);
+                    let security = security.of_replicator(is_replicator(&record));
                     security.with_channels(has_channels, Closed::of(record.closed))
                 };
                 let security = security.unwrap_or_else(|| Arc::new(of_record()));
@@ -613,6 +615,10 @@ impl Operation for Create<'_> {
             let keys = self.inner.keys.namespace(namespace);
             set_function(trx, &keys, &mut record, sync.as_deref(), self.created_at_ms);
         }
+        if is_replicator_name(self.name) {
+            name_replicator(&mut record);
+            note_replicator(trx, &self.inner.keys, self.name, true)?;
+        }
         name_features(&mut record);
         trx.set(&key, &record.encode_to_vec());
         // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
@@ -652,6 +658,9 @@ impl Operation for Delete<'_> {
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);
         note_event(trx, &self.inner.keys, self.name, Some(record.shards))?;
+        if is_replicator(&record) {
+            note_replicator(trx, &self.inner.keys, self.name, false)?;
+        }
         trx.update_metadata_version();
         self.once.mark(trx);
         Ok(())

@@ -21,7 +21,7 @@ use crate::layer::Inner;
 use crate::record_change::{ChangeRecord, check_room};
 use crate::store::database_name::DatabaseKind;
 use crate::store::due::{self, Kind};
-use crate::store::features::{check_record, name_features};
+use crate::store::features::{check_record, is_replicator, name_features};
 use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::root::epoch_for_write;
@@ -108,7 +108,7 @@ impl Database {
     /// [`Refusal::NotJudged`]: whether it is a function is not known.
     #[boxed]
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
-        check_has_channels(&self.name)?;
+        check_has_channels(&self.name, false)?;
         check_source(&self.inner, &self.name, source).await?;
         let mut set = SetFunction {
             inner: &self.inner,
@@ -146,10 +146,11 @@ impl Database {
     }
 }
 
-/// Whether a database of such a name may have channels: what the server keeps in its own is read otherwise.
-pub(crate) fn check_has_channels(name: &str) -> std::result::Result<(), Refusal> {
+/// Whether a database of such a name may have channels, which asks for replications or does not: what the server keeps in its own is read
+/// otherwise.
+pub(crate) fn check_has_channels(name: &str, is_replicator: bool) -> std::result::Result<(), Refusal> {
     match DatabaseKind::of(name) {
-        DatabaseKind::Ordinary => Ok(()),
+        DatabaseKind::Ordinary if !is_replicator => Ok(()),
         _ => Err(Refusal::InvalidSetting("A system database has no channels".to_owned())),
     }
 }
@@ -194,6 +195,7 @@ impl Operation for SetFunction<'_> {
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&before, self.inner.collation)?;
+        check_has_channels(self.name, is_replicator(&before))?;
         writer.admitted_by(trx, &SecurityOf::new(&before.security, before.incarnation)).await?;
         let keys = self.inner.keys.namespace(before.namespace);
         if before.channels > 0 {

@@ -1,4 +1,4 @@
-//! One document of `_replicator` in one server: it waits for the lease, and runs the replication while it has it.
+//! One document that asks for a replication, in one server: it waits for the lease, and runs the replication while it has it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,8 +13,17 @@ use crate::description::Description;
 use crate::replication::{Extent, Replication};
 use crate::{GRACE, NODE, Replicator};
 
+/// A database whose documents ask for replications, as one server follows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Origins {
+    pub(crate) name: Arc<str>,
+    /// Which of those that have had its name: one that was made to ask for replications. `None`: whichever, as all of its name do.
+    pub(crate) incarnation: Option<u64>,
+}
+
 /// A document that asks for a replication, and its job.
 pub struct Followed {
+    pub(crate) origins: Origins,
     /// The document's id and revision. The document itself is read again when it is its turn: it may be long.
     pub id: String,
     /// Of the document as the job was made of it.
@@ -28,13 +37,19 @@ pub struct Followed {
 impl Followed {
     pub(crate) fn new(
         replicator: &Replicator,
+        origins: Origins,
         id: String,
         rev: RevId,
         filter_bytes: usize,
         job: Arc<Replication>,
     ) -> Arc<Followed> {
         let claim = Claim::new(replicator.owner, replicator.options.lease, replicator.clock());
-        Arc::new(Followed { id, rev, filter_bytes, job, claim })
+        Arc::new(Followed { origins, id, rev, filter_bytes, job, claim })
+    }
+
+    /// The document's database.
+    pub fn database(&self) -> &str {
+        &self.origins.name
     }
 
     /// Whether this server has the lease.
@@ -49,7 +64,7 @@ impl Followed {
         if let Some(before) = before {
             before.job.status.ended().await;
         }
-        let (database, backoff) = (replicator.database(), replicator.backoff());
+        let (database, backoff) = (replicator.database(&self.origins.name), replicator.backoff());
         let held = Arc::default();
         let work = Arc::new(Work { followed: self, replicator, database: database.clone(), held });
         lead(&work, &work.followed.claim, &Arc::new(database), &backoff).await;
@@ -181,11 +196,15 @@ impl Work {
 
     /// The document as it is now. `None`: it is gone or another one, which the supervisor acts on.
     async fn read(&self) -> Result<Option<Description>, LayerError> {
-        match self.database.get(&self.followed.id, &GetOptions::default()).await {
-            Ok(document) => Ok(Description::read(&document).filter(|description| description.rev == self.followed.rev)),
-            Err(LayerError::DatabaseNotFound | LayerError::Refused(Refusal::DocumentNotFound(_))) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let found = match self.database.get(&self.followed.id, &GetOptions::default()).await {
+            Ok(document) => Description::read(&document).filter(|description| description.rev == self.followed.rev),
+            Err(LayerError::DatabaseNotFound | LayerError::Refused(Refusal::DocumentNotFound(_))) => None,
+            Err(error) => return Err(error),
+        };
+        // Behind it: none comes again, so it was in the database that is there now. In another one of this name whoever likes may have
+        // written such a revision.
+        let is_there = self.replicator.is_still(&self.followed.origins).await?;
+        Ok(found.filter(|_| is_there))
     }
 
     async fn spec(&self) -> Result<Option<Arc<Spec>>, LayerError> {
@@ -263,7 +282,7 @@ mod tests {
                 "i".repeat(60),
                 &spec,
                 crate::Owner::Server,
-                Some(Origin { database: REPLICATOR, doc_id: id.to_owned() }),
+                Some(Origin { database: REPLICATOR.into(), doc_id: id.to_owned() }),
                 &flatbed_clock::Clock::system(),
             );
             for _ in 0..30 {

@@ -1,5 +1,5 @@
-//! The replications that a server runs: those that documents of `_replicator` ask for, shared with the other servers of the
-//! same storage by leases, and those of `POST /_replicate`, which are this server's alone.
+//! The replications that a server runs: those that documents of `_replicator` and of databases like it ask for, shared with the other
+//! servers of the same storage by leases, and those of `POST /_replicate`, which are this server's alone.
 //!
 //! It knows the layer and the protocol, and no server: how a connection to the server itself is made is passed in.
 #![forbid(unsafe_code)]
@@ -18,13 +18,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flatbed_clock::Clock;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Owner as Process, Run, Status, supervise};
-use flatbed_layer::{Database, Layer, REPLICATOR, Reader, ServerActor};
+use flatbed_layer::{Database, Layer, REPLICATOR, Reader, Result as LayerResult, ServerActor};
 use flatbed_replicate::{Memory, MemoryUsage, Ways};
 use flatbed_service::{Accounts, Standing};
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::follow::Origins;
 use crate::room::{Room, Rooms};
 
 pub use crate::description::Description;
@@ -109,6 +110,9 @@ pub enum NotDone {
     Missing,
 }
 
+/// By databases and ids, documents that ask for replications.
+type FollowedMap = HashMap<Arc<str>, HashMap<String, Arc<Followed>>>;
+
 /// All replications of one server.
 pub struct Replicator {
     pub(crate) layer: Layer,
@@ -121,8 +125,8 @@ pub struct Replicator {
     pub(crate) accounts: Arc<Accounts>,
     /// By their ids, those asked for by `POST /_replicate`.
     jobs: Mutex<HashMap<String, Arc<Replication>>>,
-    /// By their documents' ids, those that `_replicator` asks for, whichever server runs them.
-    followed: Mutex<HashMap<String, Arc<Followed>>>,
+    /// Those that documents ask for, whichever server runs them.
+    followed: Mutex<FollowedMap>,
     /// This process, for leases.
     pub(crate) owner: Process,
     rooms: Rooms,
@@ -183,67 +187,101 @@ impl Replicator {
         Ways { local, network, tls, memory, clock }
     }
 
-    /// Begins to work off the `_replicator` database. The task is for [`Replicator::stop`].
+    /// Begins to work off `_replicator`, and the databases like it. The task is for [`Replicator::stop`].
     pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
         tokio::spawn(supervisor::run(self.clone()))
     }
 
-    /// The database whose documents ask for replications.
-    pub(crate) fn reader(&self) -> Reader {
-        self.layer.reader(REPLICATOR)
+    /// A database whose documents ask for replications.
+    pub(crate) fn reader(&self, name: &str) -> Reader {
+        self.layer.reader(name)
     }
 
     /// The same, to write to.
-    fn database(&self) -> Database {
-        self.layer.database(REPLICATOR, self.actor.clone())
+    fn database(&self, name: &str) -> Database {
+        self.layer.database(name, self.actor.clone())
+    }
+
+    /// A database of this name, if there is one now whose documents ask for replications.
+    pub(crate) async fn origins(&self, name: &Arc<str>) -> LayerResult<Option<Origins>> {
+        if **name == *REPLICATOR {
+            return Ok(Some(Origins { name: name.clone(), incarnation: None }));
+        }
+        // As of a transaction that begins now.
+        let (_, found) = self.layer.securities(std::slice::from_ref(name)).await?;
+        let found = found.into_iter().flatten().find(|security| security.is_replicator());
+        Ok(found.map(|security| Origins { name: name.clone(), incarnation: Some(security.incarnation()) }))
+    }
+
+    /// Whether the database is there still, and not another one of its name.
+    pub(crate) async fn is_still(&self, origins: &Origins) -> LayerResult<bool> {
+        if origins.incarnation.is_none() {
+            return Ok(true);
+        }
+        let now = self.origins(&origins.name).await?;
+        Ok(now.is_some_and(|now| now.incarnation == origins.incarnation))
     }
 
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff { first: self.options.first_pause, max: PAUSE_MAX }
     }
 
-    fn followed_map(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
+    fn followed_map(&self) -> MutexGuard<'_, FollowedMap> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn followed(&self) -> Vec<Arc<Followed>> {
-        self.followed_map().values().cloned().collect()
+        self.followed_map().values().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// What is made of a document that asks for a replication, whichever server runs it.
-    pub fn followed_by(&self, id: &str) -> Option<Arc<Followed>> {
-        self.followed_map().get(id).cloned()
+    /// Those of a database.
+    pub(crate) fn followed_in(&self, database: &str) -> Vec<Arc<Followed>> {
+        self.followed_map().get(database).into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// How many documents a user has that are not done yet, another than this one.
-    fn documents_of(&self, user: &str, id: &str) -> usize {
+    /// What is made of a document of a database that asks for a replication, whichever server runs it.
+    pub fn followed_by(&self, database: &str, id: &str) -> Option<Arc<Followed>> {
+        self.followed_map().get(database)?.get(id).cloned()
+    }
+
+    /// How many documents a user has that are not done yet, in all databases, another than this one.
+    fn documents_of(&self, user: &str, database: &str, id: &str) -> usize {
         let all = self.followed_map();
-        let others = all.values().filter(|followed| followed.id != id && followed.job.user.as_deref() == Some(user));
+        let others = all.values().flat_map(HashMap::values).filter(|followed| {
+            (followed.database(), followed.id.as_str()) != (database, id) && followed.job.user.as_deref() == Some(user)
+        });
         others.filter(|followed| !followed.job.status.has_ended()).count()
     }
 
     /// Begins to work on a document.
     fn follow(self: &Arc<Self>, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
-        self.followed_map().insert(followed.id.clone(), followed.clone());
+        let name = followed.origins.name.clone();
+        self.followed_map().entry(name).or_default().insert(followed.id.clone(), followed.clone());
         let replicator = self.clone();
         tokio::spawn(followed.run(replicator, before));
     }
 
-    fn unfollow(&self, id: &str) {
-        if let Some(followed) = self.followed_map().remove(id) {
+    fn unfollow(&self, database: &str, id: &str) {
+        let followed = self.followed_map().get_mut(database).and_then(|of| of.remove(id));
+        if let Some(followed) = followed {
             followed.job.status.stop();
         }
     }
 
-    /// From now on follows these documents alone.
-    fn keep(&self, ids: &HashSet<String>) {
-        self.followed_map().retain(|id, followed| {
+    /// From now on follows of a database these documents alone.
+    fn keep(&self, database: &str, ids: &HashSet<String>) {
+        let mut all = self.followed_map();
+        let Some(of) = all.get_mut(database) else { return };
+        of.retain(|id, followed| {
             let is_kept = ids.contains(id);
             if !is_kept {
                 followed.job.status.stop();
             }
             is_kept
         });
+        if of.is_empty() {
+            all.remove(database);
+        }
     }
 
     /// All jobs that run here or are tried again here.

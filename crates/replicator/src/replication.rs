@@ -40,7 +40,7 @@ impl Extent {
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// Its database.
-    pub database: &'static str,
+    pub database: Arc<str>,
     /// Its id.
     pub doc_id: String,
 }
@@ -155,7 +155,7 @@ impl Replication {
     /// The job as `_scheduler/jobs` shows it.
     pub fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let mut job = Object::new(out);
-        job.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
+        job.string_or_null("database", self.origin.as_ref().map(|origin| &*origin.database));
         job.string("id", &self.id).null("pid");
         job.string("source", &extent.address(&self.source)).string("target", &extent.address(&self.target));
         job.string_or_null("user", self.owner.name());
@@ -178,7 +178,7 @@ impl Replication {
         let mut task = Object::new(out);
         task.string("type", "replication").string("node", node).null("pid");
         task.string("replication_id", &self.id).string("source", &self.source).string("target", &self.target);
-        task.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
+        task.string_or_null("database", self.origin.as_ref().map(|origin| &*origin.database));
         task.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
         task.string_or_null("user", self.owner.name()).bool("continuous", self.continuous);
         task.number("checkpoint_interval", u64::try_from(self.checkpoint_interval.as_millis()).unwrap_or(u64::MAX));
@@ -191,7 +191,7 @@ impl Replication {
     pub fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
         let mut doc = Object::new(out);
-        doc.string_or_null("database", self.origin.as_ref().map(|origin| origin.database));
+        doc.string_or_null("database", self.origin.as_ref().map(|origin| &*origin.database));
         doc.string_or_null("doc_id", self.origin.as_ref().map(|origin| origin.doc_id.as_str()));
         doc.string("id", &self.id).string("node", node);
         doc.string("source", &extent.address(&self.source)).string("target", &extent.address(&self.target));

@@ -1,4 +1,4 @@
-//! Follows `_replicator`: every server works off the same documents, and the leases say which one.
+//! Follows `_replicator`, and the databases like it: every server works off the same documents, and the leases say which one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,23 +11,97 @@ use flatbed_replicate::{Error, Progress, Spec};
 
 use crate::Replicator;
 use crate::description::Description;
-use crate::follow::Followed;
+use crate::follow::{Followed, Origins};
 use crate::owner::Owner;
 use crate::replication::{Origin, Replication};
 
 /// After an error, and before a database is read that was deleted and made again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+const BACKOFF: Backoff = Backoff { first: PAUSE, max: PAUSE };
+
 /// Runs until the server stops.
 pub(crate) async fn run(replicator: Arc<Replicator>) {
-    supervise(&Supervisor(replicator.clone()), &Backoff { first: PAUSE, max: PAUSE }, None).await;
+    let supervisor = Supervisor { replicator: replicator.clone(), database: REPLICATOR.into(), status: None };
+    tokio::join!(supervise(&supervisor, &BACKOFF, None), follow_others(&replicator));
     for followed in replicator.followed() {
         followed.job.status.stop();
         followed.job.status.ended().await;
     }
 }
 
-struct Supervisor(Arc<Replicator>);
+/// Follows the databases beside `_replicator`, those that come and go too.
+async fn follow_others(replicator: &Arc<Replicator>) {
+    let mut supervisors = HashMap::new();
+    tokio::select! {
+        () = find_others(replicator, &mut supervisors) => {}
+        () = replicator.supervisor.stopped() => {}
+    }
+    for supervisor in supervisors.values() {
+        supervisor.status().stop();
+    }
+    for supervisor in supervisors.into_values() {
+        supervisor.status().ended().await;
+    }
+}
+
+/// What follows which database.
+type Supervisors = HashMap<Arc<str>, Arc<Supervisor>>;
+
+async fn find_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors) {
+    let mut databases = replicator.layer.replicator_databases();
+    loop {
+        let found = match databases.names().await {
+            Ok(names) => {
+                change_others(replicator, supervisors, names).await;
+                databases.wait().await
+            }
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(Wait::MayHaveChanged) => {}
+            Ok(Wait::Shutdown) => return,
+            Err(error) => {
+                tracing::warn!(%error, "which databases ask for replications could not be read");
+                replicator.clock().sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// From now on follows these databases alone.
+async fn change_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors, names: Vec<Arc<str>>) {
+    let names: HashSet<Arc<str>> = names.into_iter().collect();
+    let gone: Vec<Arc<str>> = supervisors.keys().filter(|name| !names.contains(*name)).cloned().collect();
+    for name in gone {
+        if let Some(supervisor) = supervisors.remove(&name) {
+            supervisor.status().stop();
+            // One at a time follows a database, be it made again.
+            supervisor.status().ended().await;
+        }
+        replicator.keep(&name, &HashSet::new());
+    }
+    for name in names {
+        if supervisors.contains_key(&name) {
+            continue;
+        }
+        let status = Some(Status::new(replicator.clock()));
+        let supervisor = Arc::new(Supervisor { replicator: replicator.clone(), database: name.clone(), status });
+        supervisors.insert(name, supervisor.clone());
+        tokio::spawn(async move {
+            supervise(&*supervisor, &BACKOFF, None).await;
+            supervisor.status().end();
+        });
+    }
+}
+
+/// What follows one database.
+struct Supervisor {
+    replicator: Arc<Replicator>,
+    database: Arc<str>,
+    /// `None`: that of all.
+    status: Option<Status>,
+}
 
 #[async_trait]
 impl Job for Supervisor {
@@ -36,43 +110,44 @@ impl Job for Supervisor {
     }
 
     fn id(&self) -> &str {
-        REPLICATOR
+        &self.database
     }
 
     fn status(&self) -> &Status {
-        &self.0.supervisor
+        self.status.as_ref().unwrap_or(&self.replicator.supervisor)
     }
 
     async fn run(&self, _: Run) -> Result<Next, Failure> {
         tokio::select! {
-            () = follow(&self.0) => Ok(Next::Again(PAUSE)),
-            () = watch_leases(&self.0) => Ok(Next::Again(PAUSE)),
-            () = self.0.supervisor.stopped() => Ok(Next::Done),
+            () = follow(&self.replicator, &self.database) => Ok(Next::Again(PAUSE)),
+            () = watch_leases(&self.replicator, &self.database) => Ok(Next::Again(PAUSE)),
+            () = self.status().stopped() => Ok(Next::Done),
         }
     }
 }
 
-/// Looks at the leases of all jobs that other servers run, in few reads, for as long as there are any: what a server
+/// Looks at the leases of all jobs of a database that other servers run, in few reads, for as long as there are any: what a server
 /// that waits costs does not grow with how often it looks at each.
-async fn watch_leases(replicator: &Arc<Replicator>) {
+async fn watch_leases(replicator: &Arc<Replicator>, database: &str) {
     loop {
         replicator.clock().sleep(replicator.options.lease / 4).await;
-        if let Err(error) = look_at_leases(replicator).await {
-            tracing::debug!(%error, "the leases of replications could not be read");
+        if let Err(error) = look_at_leases(replicator, database).await {
+            tracing::debug!(%error, database, "the leases of replications could not be read");
         }
     }
 }
 
-async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<()> {
-    let waiting = replicator.followed().into_iter();
+async fn look_at_leases(replicator: &Arc<Replicator>, database: &str) -> flatbed_layer::Result<()> {
+    let waiting = replicator.followed_in(database).into_iter();
     let waiting = waiting.filter(|followed| !followed.is_ours() && !followed.job.status.has_ended());
     let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|followed| (followed.id.clone(), followed)).collect();
     if waiting.is_empty() {
         return Ok(());
     }
+    let reader = replicator.reader(database);
     let mut after: Option<String> = None;
     loop {
-        let page = replicator.reader().leases(after.as_deref()).await?;
+        let page = reader.leases(after.as_deref()).await?;
         let now = replicator.clock().now();
         let Some((last, _)) = page.last() else { break };
         after = Some(last.clone());
@@ -88,33 +163,46 @@ async fn look_at_leases(replicator: &Arc<Replicator>) -> flatbed_layer::Result<(
     Ok(())
 }
 
-/// Follows the database until it is gone or cannot be read.
-async fn follow(replicator: &Arc<Replicator>) {
-    if let Err(error) = replicator.reader().wait_until_there().await {
+/// Follows a database until it is gone, is another one, or cannot be read.
+async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>) {
+    let reader = replicator.reader(name);
+    if **name == *REPLICATOR
+        && let Err(error) = reader.wait_until_there().await
+    {
         tracing::debug!(%error, "whether there is a _replicator could not be read");
         return;
     }
+    let origins = match replicator.origins(name).await {
+        Ok(Some(origins)) => origins,
+        Ok(None) => return replicator.keep(name, &HashSet::new()),
+        Err(error) => {
+            tracing::debug!(%error, database = &**name, "whether it asks for replications could not be read");
+            return;
+        }
+    };
     let query = ChangesQuery { extras: Extras::DOCUMENTS, ..ChangesQuery::default() };
-    let mut changes = replicator.reader().changes(query);
+    let mut changes = reader.changes(query);
     let mut seen = Some(HashSet::new());
     loop {
         let page = match changes.next_page().await {
             Ok(page) => page,
-            Err(LayerError::DatabaseNotFound) => {
-                replicator.keep(&HashSet::new());
-                return;
-            }
+            Err(LayerError::DatabaseNotFound) => return replicator.keep(name, &HashSet::new()),
             Err(error) => {
-                tracing::warn!(%error, "_replicator cannot be followed; it is read again");
+                tracing::warn!(%error, database = &**name, "documents cannot be followed; they are read again");
                 return;
             }
         };
+        // Of another database of this name, in which whoever likes may have written them.
+        let is_other = |at: u64| origins.incarnation.is_some_and(|incarnation| at != incarnation);
+        if is_other(page.last_seq.incarnation()) || page.rows.iter().any(|row| is_other(row.seq.incarnation())) {
+            return replicator.keep(name, &HashSet::new());
+        }
         for row in &page.rows {
             if let Some(seen) = &mut seen {
                 seen.insert(row.id.clone());
             }
-            if let Err(error) = take(replicator, row).await {
-                tracing::warn!(%error, "whose replication it is cannot be read; _replicator is read again");
+            if let Err(error) = take(replicator, &origins, row).await {
+                tracing::warn!(%error, database = &**name, "whose replication it is cannot be read; all are read again");
                 return;
             }
         }
@@ -123,7 +211,7 @@ async fn follow(replicator: &Arc<Replicator>) {
         }
         // All is read once: what was followed from before and is gone was in another database.
         if let Some(seen) = seen.take() {
-            replicator.keep(&seen);
+            replicator.keep(name, &seen);
         }
         match changes.wait().await {
             Wait::MayHaveChanged => {}
@@ -133,32 +221,34 @@ async fn follow(replicator: &Arc<Replicator>) {
 }
 
 /// Acts on a document's change.
-async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) -> flatbed_layer::Result<()> {
+async fn take(replicator: &Arc<Replicator>, origins: &Origins, row: &ChangeRow) -> flatbed_layer::Result<()> {
     let description = row.doc.as_ref().filter(|_| !row.deleted).and_then(Description::read);
-    let before = replicator.followed_by(&row.id);
+    let before = replicator.followed_by(&origins.name, &row.id);
     if let (Some(before), Some(description)) = (&before, &description)
         && before.rev == description.rev
+        && before.origins.incarnation == origins.incarnation
     {
         return Ok(());
     }
     if before.is_some() {
-        replicator.unfollow(&row.id);
+        replicator.unfollow(&origins.name, &row.id);
     }
-    let database = replicator.database();
+    let database = replicator.database(&origins.name);
     let ended = description.as_ref().is_none_or(|description| description.end().is_some());
     if let Some(mut description) = description.filter(|_| !ended) {
-        match asked(replicator, &mut description, &row.id).await? {
+        match asked(replicator, &mut description, &origins.name).await? {
             Ok((spec, owner)) => {
-                let origin = Origin { database: REPLICATOR, doc_id: row.id.clone() };
+                let origin = Origin { database: origins.name.clone(), doc_id: row.id.clone() };
                 let id = spec.job_id(replicator.layer.uuid());
                 let job = Replication::new(id, &spec, owner, Some(origin), replicator.clock());
                 let Description { id, rev, .. } = description;
-                replicator.follow(Followed::new(replicator, id, rev, spec.filter_bytes(), job), before);
+                let followed = Followed::new(replicator, origins.clone(), id, rev, spec.filter_bytes(), job);
+                replicator.follow(followed, before);
             }
             Err(error) => {
                 let noted = description.note(&database, None, 0, &Progress::default(), &Err(error)).await;
                 if let Err(error) = noted {
-                    tracing::warn!(%error, "a document of _replicator could not be refused");
+                    tracing::warn!(%error, database = &*origins.name, "a document could not be refused");
                 }
             }
         }
@@ -176,7 +266,7 @@ async fn take(replicator: &Arc<Replicator>, row: &ChangeRow) -> flatbed_layer::R
 async fn asked(
     replicator: &Replicator,
     description: &mut Description,
-    id: &str,
+    database: &str,
 ) -> flatbed_layer::Result<Result<(Spec, Owner), Error>> {
     let asked = description.spec().and_then(|spec| Ok((spec, description.owner()?)));
     let (mut spec, owner) = match asked {
@@ -186,7 +276,7 @@ async fn asked(
     let is_admin = owner.now(&replicator.accounts).await?.is_some_and(|standing| standing.principal().is_admin);
     spec.owner = owner.name().filter(|_| !is_admin).map(str::to_owned);
     if let Some(user) = &spec.owner
-        && replicator.documents_of(user, id) >= replicator.options.user_documents_max
+        && replicator.documents_of(user, database, &description.id) >= replicator.options.user_documents_max
     {
         let reason = format!("{} replications of this owner are not done yet", replicator.options.user_documents_max);
         return Ok(Err(Error::InvalidSpec(reason)));

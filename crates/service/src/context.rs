@@ -21,7 +21,7 @@ use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
-use crate::rights::{Administer, Denied, Needs, Right, Rights};
+use crate::rights::{Administer, Denied, Needs, Right, Rights, asks_for_replications};
 use crate::selecting::{Projection, Selecting, SelectorError, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
@@ -293,12 +293,22 @@ impl Context {
         let accounts = self.watching.accounts();
         let now = self.now().await?;
         let granted = now.grant(R::NEEDS, &self.layer, accounts, name).await?;
-        self.judged.note(Some(name), R::NEEDS, granted.access());
+        self.judged.note(Some(name), R::NEEDS, (granted.access(), granted.is_replicator()));
         let reader = self.layer.reader(name).asked_by(granted.asker());
         if !reader.sees_all() {
             self.judged.note_part(reader);
         }
         Ok(R::given(granted))
+    }
+
+    /// Whether documents of a database ask for replications, as of less than a second ago: in `_replicator`, and in those that were made so
+    /// under a [name](flatbed_layer::is_replicator_name) like its. Of one that is not there, whether it would be made so.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    #[boxed]
+    pub async fn asks_for_replications(&self, name: &str) -> Result<bool> {
+        asks_for_replications(&self.layer, name).await
     }
 
     /// The rights of who asks as of less than a second ago.
@@ -428,7 +438,7 @@ impl Context {
     pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
         let rights = self.now().await?;
         Needs::Server.in_server(rights.principal())?;
-        self.judged.note(None, Needs::Server, Access::Admin);
+        self.judged.note(None, Needs::Server, (Access::Admin, false));
         let (layer, configuration) = (&self.layer, &self.configuration);
         Ok(ServerAdministration { layer, configuration, accounts: self.watching.accounts(), rights })
     }

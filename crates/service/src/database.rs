@@ -6,8 +6,8 @@ use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind as PrincipalKind;
 use flatbed_layer::channels::{Asker, PrincipalWrite, PrincipalWritten};
 use flatbed_layer::{
-    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, REPLICATOR, Reader,
-    Refusal, Result, ResyncAction, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
+    CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Refusal,
+    Result, ResyncAction, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
 };
 
 use crate::given::{AGAIN_MAX, Given};
@@ -204,7 +204,7 @@ impl Once {
     pub(crate) fn of(granted: &Granted<'_>) -> Once {
         let (database, staging) = (granted.database(Needs::Member), granted.staging());
         let by = || By { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
-        let owner = (database.name() == REPLICATOR).then(by);
+        let owner = granted.is_replicator().then(by);
         let (reader, entering) = (granted.reader(), granted.entering());
         Once { database, staging, reader, entering, designs: granted.designs(), owner }
     }

@@ -11,7 +11,7 @@ use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
 use flatbed_layer::channels::Asker;
 use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
-    USERS, User,
+    USERS, User, is_replicator_name,
 };
 use tokio::time::Instant;
 
@@ -77,15 +77,19 @@ impl Needs {
     }
 
     /// Whether somebody who was this to a database has what is asked still, with this `_security`, be they a user of this one database. In
-    /// one with channels it says what they see: who was more has lost something, though they may read still.
+    /// one with channels it says what they see: who was more has lost something, though they may read still. So has who read one that
+    /// did not ask for replications, where this one does.
     pub(crate) fn in_database_as(
         self,
-        before: Access,
+        (before, was_replicator): (Access, bool),
         standing: &Standing,
         principal: &Principal,
         name: &str,
         security: &SecurityOf,
     ) -> Result<(), Refused> {
+        if !principal.is_admin && was_replicator != is_replicator(name, security) {
+            return Err(security::not_a_member(principal));
+        }
         match standing.is_user_of(name, security.incarnation()) {
             None => {
                 let now = access(principal, name, &security.parsed(parsed));
@@ -149,6 +153,23 @@ pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> 
     }
 }
 
+/// Whether a database's documents ask for replications: then they have owners, and others see no credentials in them.
+fn is_replicator(name: &str, security: &SecurityOf) -> bool {
+    name == REPLICATOR || security.is_replicator()
+}
+
+/// The same of a database by its name; of one that is not there, whether it would be made so. Mostly nothing is read.
+pub(crate) async fn asks_for_replications(layer: &Layer, name: &str) -> Result<bool, LayerError> {
+    if !is_replicator_name(name) || name.len() > NAME_BYTES_MAX {
+        return Ok(name == REPLICATOR);
+    }
+    match layer.security(name).await {
+        Ok(security) => Ok(security.is_replicator()),
+        Err(LayerError::DatabaseNotFound) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Who asks, with what they may do. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Rights {
@@ -193,15 +214,15 @@ impl Rights {
         accounts: &'g Arc<Accounts>,
         name: &'g str,
     ) -> Result<Granted<'g>, Denied> {
-        let access = self.judge(needs, layer, name).await?;
-        Ok(Granted { rights: self, layer, accounts, name, access })
+        let (access, is_replicator) = self.judge(needs, layer, name).await?;
+        Ok(Granted { rights: self, layer, accounts, name, access, is_replicator })
     }
 
-    /// What they are to a database, where that is enough.
-    async fn judge(&self, needs: Needs, layer: &Layer, name: &str) -> Result<Access, Denied> {
+    /// What they are to a database, where that is enough, and whether its documents ask for replications.
+    async fn judge(&self, needs: Needs, layer: &Layer, name: &str) -> Result<(Access, bool), Denied> {
         let principal = self.principal();
         if principal.is_admin {
-            return Ok(Access::Admin);
+            return Ok((Access::Admin, asks_for_replications(layer, name).await?));
         }
         if needs == Needs::Server {
             return Err(security::not_a_server_admin().into());
@@ -221,11 +242,11 @@ impl Rights {
                 return Err(security::not_a_member(principal).into());
             }
             needs.are_met(principal, Access::Member, &found)?;
-            return Ok(Access::Member);
+            return Ok((Access::Member, is_replicator(name, &found)));
         }
         let access = access(principal, name, &found.parsed(parsed));
         needs.are_met(principal, access, &found)?;
-        Ok(access)
+        Ok((access, is_replicator(name, &found)))
     }
 
     pub(crate) fn user(&self) -> User {
@@ -287,6 +308,7 @@ pub struct Granted<'g> {
     pub(crate) accounts: &'g Arc<Accounts>,
     pub(crate) name: &'g str,
     access: Access,
+    is_replicator: bool,
 }
 
 impl Granted<'_> {
@@ -295,16 +317,24 @@ impl Granted<'_> {
         self.access
     }
 
+    /// Whether its documents ask for replications; of one that is not there, whether it would be made so.
+    pub(crate) fn is_replicator(&self) -> bool {
+        self.is_replicator
+    }
+
     /// What they see of it.
     pub(crate) fn reader(&self) -> Reader {
         let reader = self.layer.reader(self.name).asked_by(self.asker());
         if self.name == USERS && self.access != Access::Admin {
             return reader.seen_by(self.rights.users.seen_by(self.rights.principal()));
         }
-        if self.name == REPLICATOR && self.access != Access::Admin {
-            return reader.seen_by(replications::seen_by(&self.rights.standing));
+        match (self.access, self.is_replicator) {
+            (Access::Admin, _) => reader,
+            (_, true) => reader.seen_by(replications::seen_by(&self.rights.standing)),
+            // It may be gone, and made again as one whose documents ask for replications.
+            (_, false) if is_replicator_name(self.name) => reader.as_ordinary(),
+            (_, false) => reader,
         }
-        reader
     }
 
     pub(crate) fn database(&self, needs: Needs) -> Database {
@@ -346,7 +376,9 @@ impl Granted<'_> {
 
     fn held(&self, needs: Needs) -> Held {
         let standing = self.rights.standing.clone();
-        Held { standing, needs, name: self.name.to_owned(), access: self.access }
+        let writes_documents = needs == Needs::Member && is_replicator_name(self.name);
+        let as_replicator = writes_documents.then_some(self.is_replicator);
+        Held { standing, needs, name: self.name.to_owned(), access: self.access, as_replicator }
     }
 
     fn actor(&self, needs: Needs) -> Actor {
@@ -362,11 +394,17 @@ struct Held {
     needs: Needs,
     name: String,
     access: Access,
+    /// Where documents are written that may have owners or not: whether they were given these.
+    as_replicator: Option<bool>,
 }
 
 impl Gate for Held {
     fn judge(&self, security: &SecurityOf) -> Result<(), Refusal> {
         let principal = self.standing.principal();
+        // Be it an administrator's: a document without an owner would be worked off with the server's rights.
+        if self.as_replicator.is_some_and(|as_replicator| as_replicator != security.is_replicator()) {
+            return Err(Refusal::UserChanged);
+        }
         if principal.is_admin {
             return Ok(());
         }

@@ -150,6 +150,15 @@ impl<'c> ServerAdministration<'c> {
         self.layer.database_updates(query)
     }
 
+    /// See [`Layer::replicator_databases`]: those that there are now.
+    ///
+    /// # Errors
+    /// Those of the storage.
+    #[boxed]
+    pub async fn replicator_databases(&self) -> Result<Vec<Arc<str>>> {
+        self.layer.replicator_databases().names().await
+    }
+
     /// See [`Layer::newest_database_update`].
     ///
     /// # Errors

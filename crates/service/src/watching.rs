@@ -247,8 +247,8 @@ struct Found {
     /// In the server, if it has none.
     database: Option<Arc<str>>,
     needs: Needs,
-    /// What they were to the database: in one with channels that says what they see.
-    access: Access,
+    /// What they were to the database: in one with channels that says what they see; and whether its documents asked for replications.
+    access: (Access, bool),
 }
 
 /// What a request was found to have a right to.
@@ -261,7 +261,7 @@ pub(crate) struct Judged {
 
 impl Judged {
     /// Notes a right to a database; to the server, if it has no name.
-    pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: Access) {
+    pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: (Access, bool)) {
         let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known =
             |known: &Found| known.database.as_deref() == name && known.needs == needs && known.access == access;
@@ -376,7 +376,7 @@ struct Following {
     /// When the session ends that they brought, in milliseconds of Unix time, as far as is known.
     session_ends_at_ms: Option<u64>,
     /// Each in a database, or in the server, with what they were there.
-    rights: Vec<(Option<FollowedDatabase>, Needs, Access)>,
+    rights: Vec<(Option<FollowedDatabase>, Needs, (Access, bool))>,
     /// Nothing has changed since it was judged.
     is_judged: bool,
 }
@@ -542,7 +542,7 @@ impl Following {
                 Err(_) => clock.sleep(FAILED_PAUSE).await,
             }
         };
-        for (database, needs, access) in &mut self.rights {
+        for (database, needs, (access, was_replicator)) in &mut self.rights {
             let Some(FollowedDatabase { name, known }) = database else {
                 if let Err(refused) = needs.in_server(&principal) {
                     return Some(refused);
@@ -564,7 +564,10 @@ impl Following {
                 };
                 // By that of the next database of this name, too: a feed ends by itself with the one that it began with. What is
                 // known of it here may be of before.
-                let judged = |before| needs.in_database_as(before, standing, &principal, name, &security);
+                let judged = |before| {
+                    let before = (before, *was_replicator);
+                    needs.in_database_as(before, standing, &principal, name, &security)
+                };
                 match judged(*access) {
                     Ok(()) => break,
                     Err(refused) if is_looked_at || !is_known => return Some(refused),

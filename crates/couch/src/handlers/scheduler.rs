@@ -22,8 +22,10 @@ pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler
     match what {
         Scheduler::Jobs => jobs(state, request, None).await,
         Scheduler::Job(id) => jobs(state, request, Some(id)).await,
-        Scheduler::Docs => docs(state, request, None).await,
-        Scheduler::Doc(id) => docs(state, request, Some(id)).await,
+        Scheduler::Docs => docs(state, request, REPLICATOR, None).await,
+        Scheduler::Doc(id) => docs(state, request, REPLICATOR, Some(id)).await,
+        Scheduler::DocsOf(name) => docs(state, request, name, None).await,
+        Scheduler::DocOf(name, id) => docs(state, request, name, Some(id)).await,
         Scheduler::Unknown => Err(Failure::not_found("missing")),
     }
 }
@@ -38,18 +40,22 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
         job.write(NODE, Extent::WHOLE, &mut text);
         rows.push((job.id.clone(), text));
     }
-    for (doc_id, told) in &told_by_others(&request.context.database(REPLICATOR, Read).await?).await? {
-        let rev = state.replicator.followed_by(doc_id).map(|followed| followed.rev.to_string());
-        // What is said of another revision, or of a document that has ended, is of the past.
-        if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
-            continue;
+    let mut databases = request.context.server().await?.replicator_databases().await?;
+    databases.push(REPLICATOR.into());
+    for name in databases {
+        for (doc_id, told) in &told_by_others(&request.context.database(&name, Read).await?).await? {
+            let rev = state.replicator.followed_by(&name, doc_id).map(|followed| followed.rev.to_string());
+            // What is said of another revision, or of a document that has ended, is of the past.
+            if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
+                continue;
+            }
+            let Some(job) = told.get("job") else { continue };
+            let Some(id) = job.get("id").and_then(Value::as_str) else { continue };
+            if here.iter().any(|job| job.id == id) {
+                continue;
+            }
+            rows.push((id.to_owned(), text_of(job)));
         }
-        let Some(job) = told.get("job") else { continue };
-        let Some(id) = job.get("id").and_then(Value::as_str) else { continue };
-        if here.iter().any(|job| job.id == id) {
-            continue;
-        }
-        rows.push((id.to_owned(), text_of(job)));
     }
     rows.sort();
     if let Some(id) = id {
@@ -63,15 +69,22 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// `_scheduler/docs`, and of one document.
-async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
+/// `_scheduler/docs`, of a database, and of one document.
+async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
-    let database = request.context.database(REPLICATOR, Read).await?;
+    let database = request.context.database(name, Read).await?;
+    if name != REPLICATOR {
+        database.exists().await?;
+        // An ordinary one, whatever it is called, asks for none.
+        if !request.context.asks_for_replications(name).await? {
+            return Err(Failure::not_found("missing"));
+        }
+    }
     let told = told_by_others(&database).await?;
     if let Some(id) = id {
         let document = database.get(id, &Default::default()).await?;
         let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
-        return Ok(Reply::json(StatusCode::OK, doc(state, &mut description, &told)));
+        return Ok(Reply::json(StatusCode::OK, doc(state, name, &mut description, &told)));
     }
     let (skip, limit) = window(request)?;
     let mut rows = Vec::new();
@@ -86,7 +99,7 @@ async fn docs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
         for row in &page {
             let Some(mut description) = row.doc.as_ref().and_then(Description::read) else { continue };
             if total >= skip && rows.len() < limit {
-                rows.push(doc(state, &mut description, &told));
+                rows.push(doc(state, name, &mut description, &told));
             }
             total += 1;
         }
@@ -128,10 +141,10 @@ async fn told_by_others(database: &Reader) -> Result<Told> {
 }
 
 /// One document's row.
-fn doc(state: &State, description: &mut Description, told: &Told) -> Vec<u8> {
+fn doc(state: &State, database: &str, description: &mut Description, told: &Told) -> Vec<u8> {
     let mut out = Vec::new();
     if description.end().is_none() {
-        let followed = state.replicator.followed_by(&description.id);
+        let followed = state.replicator.followed_by(database, &description.id);
         if let Some(followed) = &followed
             && followed.is_ours()
         {
@@ -150,16 +163,16 @@ fn doc(state: &State, description: &mut Description, told: &Told) -> Vec<u8> {
             return out;
         }
     }
-    ended(description, &mut out);
+    ended(database, description, &mut out);
     out
 }
 
 /// A document that came to its end, or that nobody has looked at yet.
-fn ended(description: &mut Description, out: &mut Vec<u8>) {
+fn ended(database: &str, description: &mut Description, out: &mut Vec<u8>) {
     let spec = description.spec();
     let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
     let mut object = Object::new(out);
-    object.string("database", REPLICATOR).string("doc_id", &description.id);
+    object.string("database", database).string("doc_id", &description.id);
     object.raw("id", &noted("id")).string("node", NODE);
     let shown = |endpoint: fn(&Spec) -> String| spec.as_ref().ok().map(endpoint);
     for (name, shown) in

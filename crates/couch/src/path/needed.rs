@@ -4,7 +4,7 @@
 //! it, either, and ask for it by the same names. What a request is refused with follows from the right: see
 //! [`authorize`](crate::router).
 
-use flatbed_layer::{DatabaseKind, REPLICATOR, USERS};
+use flatbed_layer::{DatabaseKind, REPLICATOR, USERS, is_replicator_name};
 use hyper::Method;
 
 use super::{Endpoint, IdKind, InDatabase, Listed, Mango, Node, Scheduler, Target};
@@ -35,8 +35,17 @@ pub(crate) enum Needed<'t> {
 }
 
 impl Target {
-    /// The right that a request with this method needs.
-    pub(crate) fn needs(&self, method: &Method) -> Needed<'_> {
+    /// The database of which it has to be asked whether its documents ask for replications, before [`Target::needs`].
+    pub(crate) fn may_be_replicator(&self) -> Option<&str> {
+        match self {
+            Target::Database(name, _) => Some(name.text.as_str()).filter(|name| is_replicator_name(name)),
+            Target::EncodedDesign(target) => target.may_be_replicator(),
+            _ => None,
+        }
+    }
+
+    /// The right that a request with this method needs. `is_replicator`: what was found of [`Target::may_be_replicator`].
+    pub(crate) fn needs(&self, method: &Method, is_replicator: bool) -> Needed<'_> {
         match self {
             Target::Welcome | Target::Up | Target::Session | Target::Uuids | Target::Utils | Target::Favicon => {
                 Needed::Nothing
@@ -48,7 +57,13 @@ impl Target {
             Target::ActiveTasks
             | Target::DbUpdates
             | Target::Scheduler(
-                Scheduler::Jobs | Scheduler::Job(_) | Scheduler::Docs | Scheduler::Doc(_) | Scheduler::Unknown,
+                Scheduler::Jobs
+                | Scheduler::Job(_)
+                | Scheduler::Docs
+                | Scheduler::Doc(_)
+                | Scheduler::DocsOf(_)
+                | Scheduler::DocOf(..)
+                | Scheduler::Unknown,
             )
             | Target::Worker(_)
             | Target::Node(_)
@@ -58,18 +73,19 @@ impl Target {
             | Target::Later(..) => Needed::ServerAdmin,
             Target::Database(name, what) => match (name.kind, name.text.as_str()) {
                 (DatabaseKind::Ordinary, name) | (DatabaseKind::System, name @ (USERS | REPLICATOR)) => {
-                    in_database(name, what, method)
+                    in_database(name, is_replicator || name == REPLICATOR, what, method)
                 }
                 (DatabaseKind::System | DatabaseKind::Reserved, _) => Needed::ServerAdmin,
             },
-            Target::EncodedDesign(target) => target.needs(method),
+            Target::EncodedDesign(target) => target.needs(method, is_replicator),
         }
     }
 }
 
 /// What is needed in a database that there can be.
-fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<'t> {
+fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method: &Method) -> Needed<'t> {
     let is_put = *method == Method::PUT;
+    let shows_one_by_one = is_replicator || name == USERS;
     match what {
         InDatabase::Root if is_put || *method == Method::DELETE => Needed::ServerAdmin,
         InDatabase::Endpoint(Endpoint::Purge | Endpoint::PurgedInfosLimit | Endpoint::RawKeys) => Needed::ServerAdmin,
@@ -79,15 +95,15 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
         InDatabase::Endpoint(Endpoint::Security | Endpoint::RevsLimit) if is_put => Needed::Admin(name),
         InDatabase::Later("_sync_shards", _) => Needed::ServerAdmin,
         InDatabase::Local { .. } if name == USERS => Needed::Hidden(name),
-        // Who may write a document of these two need not see which there are.
+        // Who may write a document of these need not see which there are.
         InDatabase::Endpoint(Endpoint::AllDocs | Endpoint::Changes) | InDatabase::Queries(Listed::All)
-            if matches!(name, USERS | REPLICATOR) =>
+            if shows_one_by_one =>
         {
             Needed::ServerAdmin
         }
         // Who does not administer users, or replications, sees their documents one by one, as each shows itself; what has
         // something of them otherwise, and whatever comes to be here, is for who does.
-        _ if matches!(name, USERS | REPLICATOR) && !is_of_single_documents(what, method) => Needed::Admin(name),
+        _ if shows_one_by_one && !is_of_single_documents(what, method) => Needed::Admin(name),
         // What has something of several documents in it, or of how the database is set up; and whatever comes to be here.
         InDatabase::Endpoint(
             Endpoint::DesignDocs | Endpoint::PurgedInfos | Endpoint::RevsLimit | Endpoint::Security,
@@ -134,7 +150,8 @@ fn in_database<'t>(name: &'t str, what: &InDatabase, method: &Method) -> Needed<
     }
 }
 
-/// What members of `_users` and `_replicator` may ask for: what reads through [`flatbed_layer::Seen`], or has nothing of documents in its answer.
+/// What members of `_users`, `_replicator` and databases like that may ask for: what reads through [`flatbed_layer::Seen`], or has nothing of
+/// documents in its answer.
 fn is_of_single_documents(what: &InDatabase, method: &Method) -> bool {
     match what {
         InDatabase::Root => matches!(*method, Method::GET | Method::HEAD | Method::POST),

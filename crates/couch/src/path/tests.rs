@@ -11,7 +11,7 @@ proptest::proptest! {
     #[test]
     fn any_path_is_taken_or_refused(path in "(/|[a-z_]{1,8}|%[0-9a-fA-F]{0,2}|\\.\\.|\\PC){0,12}") {
         if let Ok(target) = Target::parse(&path) {
-            let _ = (target.route(), target.needs(&Method::GET), target.needs(&Method::PUT), target.only_reads(&Method::POST));
+            let _ = (target.route(), target.needs(&Method::GET, true), target.needs(&Method::PUT, false), target.only_reads(&Method::POST));
         }
     }
 }
@@ -21,7 +21,7 @@ proptest::proptest! {
 const TABLE: &str = include_str!("paths.txt");
 
 fn lacks(target: &Target, method: &Method) -> &'static str {
-    match target.needs(method) {
+    match target.needs(method, false) {
         Needed::Nothing => "-",
         Needed::User => "a name",
         Needed::Metrics => "metrics",
@@ -49,6 +49,8 @@ fn handler(target: &Target) -> String {
         Target::Scheduler(Scheduler::Job(id)) => format!("scheduler jobs {id}"),
         Target::Scheduler(Scheduler::Docs) => "scheduler docs".into(),
         Target::Scheduler(Scheduler::Doc(id)) => format!("scheduler docs {id}"),
+        Target::Scheduler(Scheduler::DocsOf(name)) => format!("scheduler docs of {name}"),
+        Target::Scheduler(Scheduler::DocOf(name, id)) => format!("scheduler docs of {name} {id}"),
         Target::Scheduler(Scheduler::Unknown) => "missing".into(),
         Target::Worker(what) => format!("worker {what:?}"),
         Target::Metrics => "metrics".into(),
@@ -132,6 +134,38 @@ fn queries_change_nothing() {
     assert!(reads("/db/_index", &Method::GET) && !reads("/db/doc", &Method::DELETE));
 }
 
+/// What somebody needs in a database whose documents ask for replications is what they need in `_replicator`.
+#[test]
+fn databases_that_ask_for_replications_have_one_table() {
+    let lacks = |name: &str, rest: &str, method: &Method, is_replicator: bool| {
+        let rest = rest.split_whitespace().map(|segment| segment.replace('%', "/"));
+        let target = Target::of(std::iter::once(name.to_owned()).chain(rest).collect());
+        match target.needs(method, is_replicator) {
+            Needed::Member(_) => "member",
+            Needed::Whole(_) => "whole",
+            Needed::Admin(_) => "admin",
+            Needed::Maintainer(_) => "maintainer",
+            Needed::ServerAdmin => "server",
+            other => panic!("{other:?}"),
+        }
+    };
+    for line in TABLE.lines() {
+        let Some(rest) = line.split(" | ").next().and_then(|path| path.strip_prefix("db ")) else { continue };
+        for method in [Method::GET, Method::PUT, Method::POST, Method::DELETE] {
+            let of = |name: &str, is_replicator: bool| lacks(name, rest, &method, is_replicator);
+            assert_eq!(of("a/_replicator", true), of("_replicator", false), "{method} {rest}");
+            assert_eq!(of("a/_replicator", false), of("db", false), "{method} {rest}");
+        }
+    }
+    let asked = |path: &str| Target::parse(path).unwrap().may_be_replicator().map(str::to_owned);
+    assert_eq!(asked("/a%2F_replicator/_changes").as_deref(), Some("a/_replicator"));
+    assert_eq!(asked("/a%2F_replicator/_design%2Fd").as_deref(), Some("a/_replicator"));
+    assert_eq!([asked("/_replicator/d"), asked("/db/d"), asked("/_up")], [None, None, None]);
+    for (path, of_replicator) in [("_all_docs", "server"), ("_find", "admin"), ("d", "member")] {
+        assert_eq!(lacks("a/_replicator", path, &Method::GET, true), of_replicator);
+    }
+}
+
 #[test]
 fn routes_are_numbered() {
     assert!(Route::ALL.iter().enumerate().all(|(at, route)| route.index() == at));
@@ -168,6 +202,8 @@ forms! {
     "job": Target::Scheduler(Scheduler::Job(_)),
     "docs": Target::Scheduler(Scheduler::Docs),
     "doc": Target::Scheduler(Scheduler::Doc(_)),
+    "docs of": Target::Scheduler(Scheduler::DocsOf(_)),
+    "doc of": Target::Scheduler(Scheduler::DocOf(..)),
     "scheduler": Target::Scheduler(Scheduler::Unknown),
     "worker jobs": Target::Worker(WorkerApi::Jobs),
     "worker job": Target::Worker(WorkerApi::Job(_)),
@@ -268,7 +304,7 @@ fn the_table_of_rights_has_every_path_and_method() {
         missed.retain(|missed| *missed != form(&target));
         assert_eq!(columns[1].len(), METHODS.len(), "{line}");
         for (letter, method) in columns[1].chars().zip(METHODS) {
-            let needed = match target.needs(&Method::from_bytes(method.as_bytes()).unwrap()) {
+            let needed = match target.needs(&Method::from_bytes(method.as_bytes()).unwrap(), false) {
                 Needed::Nothing => "-",
                 Needed::User => "n",
                 Needed::Metrics => "x",

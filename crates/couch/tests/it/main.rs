@@ -19,6 +19,7 @@ mod fair_places;
 mod feed_parameters;
 mod feeds;
 mod functions;
+mod further_replicators;
 mod hidden_documents;
 mod hostile_connections;
 mod hostile_revisions;

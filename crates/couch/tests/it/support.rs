@@ -53,6 +53,12 @@ impl Store {
         &self.0.fdb
     }
 
+    /// What all keys of the store begin with, as an element of a tuple.
+    #[allow(dead_code, reason = "for the program `it`")]
+    pub fn root(&self) -> &[u8] {
+        &self.0.root
+    }
+
     pub async fn layer(&self) -> Layer {
         self.layer_with(LayerOptions::default()).await
     }

@@ -5,6 +5,9 @@ use crate::error::{Refusal, Result};
 /// The database whose documents ask for replications.
 pub const REPLICATOR: &str = "_replicator";
 
+/// What the names of further databases end in whose documents ask for replications.
+const REPLICATOR_ENDING: &str = "/_replicator";
+
 /// The database of the changes worker: its jobs, what they name, and what their targets refused.
 pub const WORKER: &str = "_worker";
 
@@ -44,6 +47,13 @@ impl DatabaseKind {
     }
 }
 
+/// Whether a database of this name is made as one whose documents ask for replications, beside [`REPLICATOR`] itself. One of before there
+/// were such is an ordinary one: whether it is, its record says ([`SecurityOf::is_replicator`](crate::SecurityOf::is_replicator)).
+#[must_use]
+pub fn is_replicator_name(name: &str) -> bool {
+    name.ends_with(REPLICATOR_ENDING)
+}
+
 /// Whether CouchDB would take the name: `^[a-z][a-z0-9_$()+/-]*$`, or one of the system's.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_$()+-/".contains(&b);
@@ -73,5 +83,8 @@ mod tests {
         let kinds = ["users", "_users", "_global_changes", "_user", "_usersx"].map(DatabaseKind::of);
         let (ordinary, system, reserved) = (DatabaseKind::Ordinary, DatabaseKind::System, DatabaseKind::Reserved);
         assert_eq!(kinds, [ordinary, system, system, reserved, reserved]);
+        let replicators = ["a/_replicator", "a/b/_replicator", "_replicator", "a_replicator", "a/_replicator/b", "a"];
+        assert_eq!(replicators.map(is_replicator_name), [true, true, false, false, false, false]);
+        assert!(check_name("a/_replicator").is_ok());
     }
 }

@@ -19,6 +19,7 @@ const KNOWN: &[&str] = &[
     CHANNELS,
     CLOSED,
     PARTITIONED,
+    REPLICATOR_MARK,
     SHARDS,
     VERDICTS,
     "index:json",
@@ -40,6 +41,10 @@ const SHARDS: &str = "shards";
 
 /// Ids begin with partitions, which are counted.
 const PARTITIONED: &str = "partitioned";
+
+/// It was made as a database whose documents ask for replications: a program that does not know that would let its members write whomever they
+/// like as the owner.
+const REPLICATOR_MARK: &str = "replicator";
 
 /// Records of revisions have verdicts: a program that does not know them would write the records back without.
 const VERDICTS: &str = "verdicts";
@@ -92,6 +97,18 @@ pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
         record.features.push(VERDICTS.to_owned());
     }
     is_new
+}
+
+/// Names that a database is made as one whose documents ask for replications. It stays one.
+pub(crate) fn name_replicator(record: &mut proto::DatabaseRecord) {
+    if !is_replicator(record) {
+        record.features.push(REPLICATOR_MARK.to_owned());
+    }
+}
+
+/// Whether a database was made so.
+pub(crate) fn is_replicator(record: &proto::DatabaseRecord) -> bool {
+    record.features.iter().any(|feature| feature == REPLICATOR_MARK)
 }
 
 /// Names the orders that a record's indexes have, in the place of others.
@@ -152,6 +169,21 @@ mod tests {
                 check_record(&proto::DatabaseRecord { format_version, ..Default::default() }, own_collation()).is_err()
             );
         }
+    }
+
+    #[test]
+    fn what_makes_a_database_of_replications_stays() {
+        let mut record = proto::DatabaseRecord { format_version: FORMAT_VERSION, ..Default::default() };
+        assert!(!is_replicator(&record));
+        name_replicator(&mut record);
+        name_replicator(&mut record);
+        name_features(&mut record);
+        // Programs that know no features, or not this one, refuse it.
+        assert_eq!((record.format_version, record.features.as_slice()), (3, &["replicator".to_owned()][..]));
+        name_verdicts(&mut record);
+        name_collations(&mut record, Vec::new());
+        name_features(&mut record);
+        assert!(is_replicator(&record) && check_record(&record, own_collation()).is_ok());
     }
 
     #[test]

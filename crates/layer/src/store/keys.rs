@@ -387,6 +387,12 @@ mod tests {
         let root = Bytes::from(b"r".to_vec());
         let document = keys().document("a\0é");
         assert_eq!(document.info(), pack(&(root.clone(), 3, 300, 2, "a\0é", 0)));
+        let keys_of_root = RootKeys::new(b"r");
+        assert_eq!(keys_of_root.replicators_changed(), pack(&(root.clone(), 22)));
+        assert_eq!(keys_of_root.replicator("a/b"), pack(&(root.clone(), 22, "a/b")));
+        let range = keys_of_root.replicators();
+        assert!(keys_of_root.replicators_changed() < range.begin && range.begin < keys_of_root.replicator(""));
+        assert!(keys_of_root.replicator("z") < range.end);
         assert_eq!(document.body(), pack(&(root.clone(), 3, 300, 2, "a\0é", 1)));
         let rev = RevId::new(70_000, [0; 16]);
         let hash = Bytes::from([0_u8; 16].to_vec());
@@ -430,7 +436,9 @@ mod tests {
             let (not_deleted, rest) = take_int(rest).unwrap();
             prop_assert_eq!(not_deleted, 0);
             prop_assert_eq!(take_rev(rest).unwrap(), (rev, &b""[..]));
-            prop_assert_eq!(keys.all_docs_id(&keys.all_docs_entry(&id)).unwrap(), id);
+            prop_assert_eq!(keys.all_docs_id(&keys.all_docs_entry(&id)).unwrap(), id.clone());
+            let root = RootKeys::new(b"r");
+            prop_assert_eq!(root.replicator_name(&root.replicator(&id)).unwrap(), id);
         }
 
         #[test]
@@ -457,6 +465,7 @@ mod tests {
             let _ = (keys.split_document(&key), by_seq, keys.split_bucket(&key), keys.all_docs_id(&key));
             Subspace::all().for_each(|subspace| drop(keys.check(subspace, &key)));
             let _ = keys.split_index(&[&keys.index_place(1, b"")[..], &key].concat());
+            let _ = RootKeys::new(b"r").replicator_name(&key);
             let _ = (keys.split_blob(&key), keys.staged_id(&key), keys.field_name_id(&key), take_rev(&key));
         }
     }

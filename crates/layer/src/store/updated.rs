@@ -90,6 +90,18 @@ pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted
     touch_newest(trx, keys, bucket_of(name, 0))
 }
 
+/// In the transaction that creates or deletes a database whose documents ask for replications: who follows all of these is woken.
+pub(crate) fn note_replicator(trx: &Transaction, keys: &RootKeys, name: &str, is_there: bool) -> Result<()> {
+    let quiet = Quiet(trx);
+    let key = keys.replicator(name);
+    if is_there {
+        quiet.set(&key, &[])?
+    } else {
+        quiet.clear(&key)?
+    }
+    quiet.atomic(&keys.replicators_changed(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+}
+
 /// An empty value: before all stamps.
 pub(crate) fn stamp_of(value: &[u8]) -> Result<Stamp> {
     if value.is_empty() { Ok([0; STAMP_BYTES]) } else { Ok(*Seq::from_slice(0, value)?.stamp()) }

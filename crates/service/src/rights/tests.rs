@@ -85,6 +85,7 @@ fn what_was_granted_is_judged_again() {
         needs,
         name: "db".to_owned(),
         access,
+        as_replicator: None,
     };
     let judged = |held: &Held, security: &[u8]| held.judge(&SecurityOf::new(security, 1));
     let member = held(user(&[]), Needs::Member, Access::Member);
@@ -104,6 +105,69 @@ fn what_was_granted_is_judged_again() {
     assert_eq!(judged(&server, closed), Ok(()));
     let was_server = held(user(&[]), Needs::Server, Access::Admin);
     assert!(judged(&was_server, b"{}").is_err());
+}
+
+/// A database that was deleted and made again is another kind of one.
+#[test]
+fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
+    for principal in [user(&[]), user(&["_admin"]), Principal::nameless_admin()] {
+        for (as_replicator, is_replicator, is_let) in [
+            (None, true, true),
+            (None, false, true),
+            (Some(true), true, true),
+            (Some(false), false, true),
+            (Some(true), false, false),
+            (Some(false), true, false),
+        ] {
+            let standing = Standing::new(principal.clone(), RestsOn::Nothing);
+            let (needs, name, access) = (Needs::Member, "a/_replicator".to_owned(), Access::Member);
+            let held = Held { standing, needs, name, access, as_replicator };
+            let judged = held.judge(&SecurityOf::new(b"{}", 1).of_replicator(is_replicator));
+            let expected = if is_let { Ok(()) } else { Err(Refusal::UserChanged) };
+            assert_eq!(judged, expected, "{as_replicator:?} {is_replicator}");
+        }
+    }
+    // Nor does who reads one go on to read the other.
+    let standing = Standing::new(user(&[]), RestsOn::Nothing);
+    let security = |is_replicator| SecurityOf::new(b"{}", 1).of_replicator(is_replicator);
+    for (was, is) in [(false, false), (true, true), (false, true), (true, false)] {
+        let (before, principal) = ((Access::Member, was), user(&[]));
+        let still = Needs::Member.in_database_as(before, &standing, &principal, "a/_replicator", &security(is));
+        assert_eq!(still.is_ok(), was == is);
+    }
+}
+
+#[tokio::test]
+async fn documents_of_further_databases_have_owners_where_they_were_made_so() {
+    let store = Store::new().await;
+    let own = store.context.database("a/_replicator", Own).await.unwrap();
+    let owner = async || {
+        let writer = store.context.database("a/_replicator", Write).await.unwrap();
+        let body = json::parse(br#"{"source":"x","owner":"anna"}"#, &Limits::default()).unwrap();
+        let (id, attachments) = ("d".into(), Vec::new());
+        let edit = Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments, body };
+        writer.update(&edit).await.map(|_| ())?;
+        let document = writer.get("d", &Default::default()).await?;
+        Ok::<_, LayerError>(String::from_utf8(document.body).unwrap())
+    };
+    // Where it is not there, it is not written to.
+    assert!(matches!(owner().await, Err(LayerError::DatabaseNotFound)));
+    own.create(&Default::default()).await.unwrap();
+    let written = owner().await.unwrap();
+    assert!(written.contains("owner"), "{written}");
+    let administer = store.context.database("a/_replicator", Administer).await.unwrap();
+    administer.set_security(br#"{"members":{"names":["anna"]}}"#).await.unwrap();
+    let anna = store.service.context(Standing::new(user(&[]), RestsOn::Nothing));
+    // A request of this process that finds the change.
+    store.context.database("a/_replicator", Read).await.unwrap().exists().await.unwrap();
+    let reader = anna.database("a/_replicator", Read).await.unwrap();
+    // One by one, and no list of them.
+    assert!(reader.get("d", &Default::default()).await.is_ok());
+    let listed = reader.all_docs(Default::default()).next_page().await;
+    assert!(matches!(listed, Err(LayerError::Refused(Refusal::Forbidden(_)))));
+    // A name that nobody's document has: it is no account here.
+    let refused = anna.database("a/_replicator", Write).await.unwrap().update(&edit("e")).await;
+    assert!(matches!(refused, Err(LayerError::Refused(Refusal::Forbidden(_)))), "{refused:?}");
 }
 
 #[tokio::test]

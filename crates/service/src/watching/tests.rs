@@ -10,7 +10,7 @@ use crate::test_store::Store;
 fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
     let judged = Arc::new(Judged::default());
-    judged.note(Some("db"), Needs::Member, flatbed_auth::security::Access::Member);
+    judged.note(Some("db"), Needs::Member, (flatbed_auth::security::Access::Member, false));
     RightsWatch::new(Arc::clone(watching), Standing::new(principal, RestsOn::Nothing), judged).at_once()
 }
 

@@ -12,6 +12,7 @@ const DBS: u64 = 1;
 const NEXT_NAMESPACE: u64 = 2;
 const DATA: u64 = 3;
 // 4 to 6, 10 and 11: `updates`; 16 to 18: `work`; 20: `stored`; 21: the crate `syncstorage`.
+const REPLICATORS: u64 = 22;
 const MARKS: u64 = 8;
 const SECRETS: u64 = 19;
 
@@ -70,6 +71,28 @@ impl RootKeys {
     /// The name in a key of [`RootKeys::databases`].
     pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &with_int(&self.prefix, DBS)))
+    }
+
+    /// Changes with each database of [`RootKeys::replicators`] that is created or deleted.
+    pub(crate) fn replicators_changed(&self) -> Vec<u8> {
+        with_int(&self.prefix, REPLICATORS)
+    }
+
+    /// Says that the documents of a database ask for replications.
+    pub(crate) fn replicator(&self, name: &str) -> Vec<u8> {
+        let mut key = self.replicators_changed();
+        put_text(&mut key, TUPLE_STRING, name.as_bytes());
+        key
+    }
+
+    pub(crate) fn replicators(&self) -> KeyRange {
+        let begin = [&self.replicators_changed()[..], &[0]].concat();
+        KeyRange { begin, end: with_int(&self.prefix, REPLICATORS + 1) }
+    }
+
+    /// The name in a key of [`RootKeys::replicators`].
+    pub(crate) fn replicator_name(&self, key: &[u8]) -> Result<String> {
+        take_text(behind(key, &self.replicators_changed()))
     }
 
     /// The mark of an operation that began at a time: see [`crate::store::once`].

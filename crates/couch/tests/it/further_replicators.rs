@@ -1,0 +1,255 @@
+//! Databases beside `_replicator` whose documents ask for replications: those that were made so, by their names.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flatbed_auth::PasswordHash;
+use flatbed_replicator::ReplicatorOptions;
+use flatbed_testkit::until_wanted;
+use foundationdb::tuple::{Bytes, pack};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Options, Running, ServerOptions, Store};
+
+const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+
+fn replicator() -> ReplicatorOptions {
+    ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
+}
+
+fn options() -> Options {
+    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
+    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    Options { server, ..replicator().into() }
+}
+
+/// In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+fn asked<'a>(
+    server: &'a Running,
+    who: &'a [(&'a str, &'a str)],
+    method: &'a str,
+    path: &'a str,
+    body: Value,
+) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+    Box::pin(async move {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut client = server.connect().await;
+        client.call(method, path, who, body.as_bytes()).await
+    })
+}
+
+/// As the administrator, what must succeed.
+async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
+    let answer = asked(server, &[ADMIN], method, path, body).await;
+    assert!(answer.status < 300, "{method} {path}: {answer:?}");
+    answer.json()
+}
+
+async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
+    until_wanted(path, look, wanted).await
+}
+
+/// A user document; its password is its name.
+fn user(name: &str) -> Value {
+    let members = PasswordHash::salted(name, name, 600_000).put_into(Vec::new());
+    let mut text = Vec::new();
+    flatbed_layer::json::write(&flatbed_layer::json::Value::Object(members), &mut text);
+    let mut document: Value = serde_json::from_slice(&text).unwrap();
+    document["name"] = json!(name);
+    document["type"] = json!("user");
+    document["roles"] = json!([]);
+    document
+}
+
+fn basic(name: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{name}:{name}")))
+}
+
+/// Gives a database that no server has open another name, without a word to anybody.
+async fn rename(store: &Store, from: &str, to: &str) {
+    let key = |name: &str| pack(&(Bytes::from(store.root().to_vec()), 1, name));
+    let trx = store.database().create_trx().unwrap();
+    let record = trx.get(&key(from), false).await.unwrap().unwrap().to_vec();
+    trx.set(&key(to), &record);
+    trx.clear(&key(from));
+    trx.commit().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_further_databases_are_worked_off() {
+    let store = Store::new();
+    let (one, two) = (store.serve(replicator()).await, store.serve(replicator()).await);
+    for path in ["/a", "/x%2F_replicator", "/x%2Fy%2F_replicator", "/x%2F_replicators"] {
+        one.ok("PUT", path, Value::Null).await;
+    }
+    one.ok("PUT", "/a/doc", json!({})).await;
+    let once = |target: &str| json!({"source": "a", "target": target, "create_target": true});
+    one.ok("PUT", "/x%2F_replicator/once", once("b")).await;
+    two.ok("PUT", "/x%2Fy%2F_replicator/once", once("c")).await;
+    // An ordinary database, and one of the other.
+    one.ok("PUT", "/x%2F_replicators/once", once("d")).await;
+    one.until("/x%2F_replicator/once", |doc| doc["_replication_state"] == "completed").await;
+    two.until("/x%2Fy%2F_replicator/once", |doc| doc["_replication_state"] == "completed").await;
+    assert_eq!(one.ok("GET", "/b/doc", Value::Null).await["_id"], "doc");
+    assert_eq!(one.ok("GET", "/c/doc", Value::Null).await["_id"], "doc");
+
+    // Each is shown as one of its database, whichever way its slashes are written.
+    for path in ["/_scheduler/docs/x%2F_replicator/once", "/_scheduler/docs/x/_replicator/once"] {
+        let shown = two.ok("GET", path, Value::Null).await;
+        let members = (&shown["database"], &shown["doc_id"], &shown["state"]);
+        assert_eq!(members, (&json!("x/_replicator"), &json!("once"), &json!("completed")), "{shown}");
+    }
+    let all = one.ok("GET", "/_scheduler/docs/x%2Fy%2F_replicator", Value::Null).await;
+    assert_eq!((&all["total_rows"], &all["docs"][0]["database"]), (&json!(1), &json!("x/y/_replicator")));
+    assert_eq!(one.ok("GET", "/_scheduler/docs", Value::Null).await["total_rows"], 0);
+    for path in ["/_scheduler/docs/x%2F_replicators", "/_scheduler/docs/none%2F_replicator", "/_scheduler/docs/a"] {
+        assert_eq!(one.json("GET", path, Value::Null).await.0, 404, "{path}");
+    }
+    assert_eq!(one.ok("GET", "/x%2F_replicators/once", Value::Null).await["_replication_state"], Value::Null);
+
+    // One of the same id in another database is another one.
+    let forever = |target: &str| json!({"source": "a", "target": target, "create_target": true, "continuous": true});
+    one.ok("PUT", "/x%2F_replicator/job", forever("e")).await;
+    one.ok("PUT", "/x%2Fy%2F_replicator/job", forever("f")).await;
+    for server in [&one, &two] {
+        let jobs = server.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 2).await;
+        let mut databases: Vec<&str> = (0..2).map(|at| jobs["jobs"][at]["database"].as_str().unwrap()).collect();
+        databases.sort_unstable();
+        assert_eq!(databases, ["x/_replicator", "x/y/_replicator"], "{jobs}");
+    }
+    for path in ["/e/doc", "/f/doc"] {
+        one.until(path, |doc| doc["_id"] == "doc").await;
+    }
+    // A job ends with its document, and with its database.
+    let rev = one.ok("GET", "/x%2F_replicator/job", Value::Null).await["_rev"].as_str().unwrap().to_owned();
+    two.ok("DELETE", &format!("/x%2F_replicator/job?rev={rev}"), Value::Null).await;
+    for server in [&one, &two] {
+        let jobs = server.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 1).await;
+        assert_eq!(jobs["jobs"][0]["database"], "x/y/_replicator");
+    }
+    two.ok("DELETE", "/x%2Fy%2F_replicator", Value::Null).await;
+    for server in [&one, &two] {
+        server.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 0).await;
+        server.until("/_active_tasks", |tasks| tasks.as_array().is_some_and(Vec::is_empty)).await;
+    }
+    // Made again it is one again.
+    one.ok("PUT", "/x%2Fy%2F_replicator", Value::Null).await;
+    one.ok("PUT", "/x%2Fy%2F_replicator/again", once("g")).await;
+    two.until("/x%2Fy%2F_replicator/again", |doc| doc["_replication_state"] == "completed").await;
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_forge_no_owners_there_and_see_no_credentials() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    for path in ["/_users", "/x%2F_replicator", "/a", "/secret"] {
+        ok(&server, "PUT", path, Value::Null).await;
+    }
+    let born = ok(&server, "PUT", "/_users/org.couchdb.user:anna", user("anna")).await;
+    ok(&server, "PUT", "/_users/org.couchdb.user:bob", user("bob")).await;
+    let members = json!({"members": {"names": ["anna", "bob"]}});
+    ok(&server, "PUT", "/x%2F_replicator/_security", members.clone()).await;
+    ok(&server, "PUT", "/a/_security", members).await;
+    ok(&server, "PUT", "/secret/doc", json!({})).await;
+    let (anna, bob) = (basic("anna"), basic("bob"));
+    let (anna, bob) = ([("authorization", &*anna)], [("authorization", &*bob)]);
+    // What the server knows of `_security` may be a second old.
+    let look = async || json!(asked(&server, &anna, "GET", "/x%2F_replicator/none", Value::Null).await.status);
+    until_wanted("she is a member", look, |status| *status == json!(404)).await;
+    // It is hers, whatever she says, and reaches no more than she does.
+    let own = json!({"source": "secret", "target": "a", "owner": "anna", "owner_account": "admin",
+                     "source_proxy": "http://anna:s3cret@h"});
+    assert_eq!(asked(&server, &anna, "PUT", "/x%2F_replicator/hers", own.clone()).await.status, 201);
+    let hers = ok(&server, "GET", "/x%2F_replicator/hers", Value::Null).await;
+    assert_eq!((&hers["owner"], &hers["owner_account"]), (&json!("anna"), &born["rev"]), "{hers}");
+    let path = "/_scheduler/docs/x%2F_replicator/hers";
+    let is_refused = |doc: &Value| doc["state"] == "failed" || doc["error_count"].as_u64().is_some_and(|n| n > 0);
+    let shown = until(&server, path, is_refused).await;
+    assert!(!shown.to_string().contains("s3cret"), "{shown}");
+    assert_eq!(asked(&server, &[ADMIN], "GET", "/a/doc", Value::Null).await.status, 404);
+
+    for owner in [json!("admin"), json!("bob"), Value::Null, json!(["anna"])] {
+        let mut forged = own.clone();
+        forged["owner"] = owner;
+        let refused = asked(&server, &anna, "PUT", "/x%2F_replicator/forged", forged.clone()).await;
+        assert_eq!(refused.status, 403, "{refused:?}");
+        let mut replicated = forged;
+        replicated["_id"] = json!("forged");
+        replicated["_rev"] = json!("1-cccccccccccccccccccccccccccccccc");
+        let bulk = json!({"new_edits": false, "docs": [replicated]});
+        asked(&server, &anna, "POST", "/x%2F_replicator/_bulk_docs", bulk).await;
+        assert_eq!(asked(&server, &[ADMIN], "GET", "/x%2F_replicator/forged", Value::Null).await.status, 404);
+    }
+    // Another's is seen without credentials, and is not to be written.
+    let seen = asked(&server, &bob, "GET", "/x%2F_replicator/hers", Value::Null).await.json();
+    assert_eq!((&seen["source"], &seen["source_proxy"]), (&json!("secret"), &Value::Null), "{seen}");
+    let seen = asked(&server, &anna, "GET", "/x%2F_replicator/hers", Value::Null).await.json();
+    assert_eq!(seen["source_proxy"], "http://anna:s3cret@h");
+    let rev = seen["_rev"].as_str().unwrap();
+    let gone = asked(&server, &bob, "DELETE", &format!("/x%2F_replicator/hers?rev={rev}"), Value::Null).await;
+    assert_eq!(gone.status, 403, "{gone:?}");
+    // Nor is there another way to them.
+    for (path, status) in [
+        ("_all_docs?include_docs=true", 401),
+        ("_changes?include_docs=true", 401),
+        ("_design_docs", 403),
+        ("_find", 403),
+        ("_bulk_get", 403),
+    ] {
+        let method = if path.starts_with("_find") || path.starts_with("_bulk") { "POST" } else { "GET" };
+        let body = if method == "POST" { json!({"selector": {}, "docs": [{"id": "hers"}]}) } else { Value::Null };
+        let refused = asked(&server, &bob, method, &format!("/x%2F_replicator/{path}"), body).await;
+        assert_eq!(refused.status, status, "{path}: {refused:?}");
+        assert!(!refused.body.contains("s3cret"), "{path}");
+    }
+    server.stop().await;
+}
+
+/// One that a program from before made is an ordinary one: its members may have written any owner into it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_from_before_asks_for_nothing() {
+    let store = Store::new();
+    let before = store.serve(options()).await;
+    for path in ["/_users", "/before", "/x%2F_replicator", "/secret"] {
+        ok(&before, "PUT", path, Value::Null).await;
+    }
+    ok(&before, "PUT", "/_users/org.couchdb.user:anna", user("anna")).await;
+    ok(&before, "PUT", "/before/_security", json!({"members": {"names": ["anna"]}})).await;
+    ok(&before, "PUT", "/secret/doc", json!({})).await;
+    let anna = basic("anna");
+    let anna = [("authorization", &*anna)];
+    let forged = json!({"source": "secret", "target": "stolen", "create_target": true, "owner": "admin",
+                        "owner_account": "admin"});
+    assert_eq!(asked(&before, &anna, "PUT", "/before/forged", forged).await.status, 201);
+    before.stop().await;
+    rename(&store, "before", "old/_replicator").await;
+
+    let server = store.serve(options()).await;
+    // Its neighbour is followed, of which it is known that all there were have been looked at.
+    let spec = json!({"source": "secret", "target": "copied", "create_target": true});
+    ok(&server, "PUT", "/x%2F_replicator/own", spec).await;
+    until(&server, "/x%2F_replicator/own", |doc| doc["_replication_state"] == "completed").await;
+    let path = "/old%2F_replicator/forged";
+    let shown = ok(&server, "GET", path, Value::Null).await;
+    assert_eq!((&shown["_replication_state"], &shown["owner"]), (&Value::Null, &json!("admin")), "{shown}");
+    assert_eq!(asked(&server, &[ADMIN], "GET", "/stolen", Value::Null).await.status, 404);
+    assert_eq!(asked(&server, &[ADMIN], "GET", "/_scheduler/docs/old%2F_replicator", Value::Null).await.status, 404);
+    assert_eq!(ok(&server, "GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
+    // It is written and listed as before, until it is deleted and made again.
+    let written = asked(&server, &anna, "PUT", "/old%2F_replicator/more", json!({"owner": "bob"})).await;
+    assert_eq!(written.status, 201, "{written:?}");
+    assert_eq!(ok(&server, "GET", "/old%2F_replicator/more", Value::Null).await["owner"], "bob");
+    assert_eq!(asked(&server, &anna, "GET", "/old%2F_replicator/_all_docs", Value::Null).await.status, 200);
+    ok(&server, "DELETE", "/old%2F_replicator", Value::Null).await;
+    ok(&server, "PUT", "/old%2F_replicator", Value::Null).await;
+    ok(&server, "PUT", "/old%2F_replicator/_security", json!({"members": {"names": ["anna"]}})).await;
+    let refused = asked(&server, &anna, "PUT", path, json!({"owner": "admin"})).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert_eq!(asked(&server, &anna, "GET", "/old%2F_replicator/_all_docs", Value::Null).await.status, 401);
+    server.stop().await;
+}

@@ -1,0 +1,213 @@
+//! Which databases ask for replications, beside `_replicator` itself: a list that those who create and delete them keep, and one key that
+//! tells of its changes. What following it costs grows with these databases alone.
+
+use std::sync::Arc;
+
+use async_recursion::async_recursion as boxed;
+
+use crate::error::Result;
+use crate::feed::changes::Wait;
+use crate::feed::hub::SAFETY_REREAD;
+use crate::feed::watches::arm;
+use crate::layer::{Inner, Layer};
+use crate::store::keys::KeyRange;
+use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
+
+/// Names of a page.
+const PAGE_NAMES_MAX: usize = 1_000;
+
+/// The databases whose documents ask for replications, beside [`REPLICATOR`](crate::REPLICATOR): those that were made so
+/// ([`is_replicator_name`](crate::is_replicator_name)).
+pub struct ReplicatorDatabases {
+    inner: Arc<Inner>,
+    /// What the key of changes held before the list was read last.
+    known: Vec<u8>,
+}
+
+impl Layer {
+    /// See [`ReplicatorDatabases`]. Nothing is read yet.
+    pub fn replicator_databases(&self) -> ReplicatorDatabases {
+        ReplicatorDatabases { inner: self.inner.clone(), known: Vec::new() }
+    }
+}
+
+impl ReplicatorDatabases {
+    /// Their names as of now, sorted. One may be gone by the time that it is looked at, and there anew as an ordinary one.
+    ///
+    /// # Errors
+    /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
+    #[boxed]
+    pub async fn names(&mut self) -> Result<Vec<Arc<str>>> {
+        let inner = &*self.inner;
+        // Before the list: what changes while it is read has changed it since.
+        let state = transaction::read(&inner.db, &inner.metrics, &mut State { inner }).await?;
+        let mut names = Vec::new();
+        let mut rest = Some(inner.keys.replicators());
+        while let Some(range) = rest {
+            let (page, next) = transaction::read(&inner.db, &inner.metrics, &mut Page { inner, range }).await?;
+            names.extend(page);
+            rest = next;
+        }
+        self.known = state;
+        Ok(names)
+    }
+
+    /// Waits until there may be others than [`ReplicatorDatabases::names`] has answered last, or until the server stops.
+    ///
+    /// # Errors
+    /// [`Error::Storage`](crate::Error::Storage).
+    #[boxed]
+    pub async fn wait(&self) -> Result<Wait> {
+        let inner = &*self.inner;
+        let key = inner.keys.replicators_changed();
+        let mut closing = inner.closing.subscribe();
+        loop {
+            let (value, fired) = bounded(arm(inner, &key)).await?;
+            if inner.is_closing() {
+                return Ok(Wait::Shutdown);
+            }
+            if value != self.known {
+                return Ok(Wait::MayHaveChanged);
+            }
+            tokio::select! {
+                fired = fired => fired?,
+                () = inner.clock.sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
+                _ = closing.wait_for(|closing| *closing) => return Ok(Wait::Shutdown),
+            }
+        }
+    }
+}
+
+struct State<'a> {
+    inner: &'a Inner,
+}
+
+impl Operation for State<'_> {
+    type Output = Vec<u8>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {
+        let found = trx.get(&self.inner.keys.replicators_changed(), true).await?;
+        Ok(found.as_deref().map(<[u8]>::to_vec).unwrap_or_default())
+    }
+}
+
+struct Page<'a> {
+    inner: &'a Inner,
+    range: KeyRange,
+}
+
+impl Operation for Page<'_> {
+    /// Names, and what is left.
+    type Output = (Vec<Arc<str>>, Option<KeyRange>);
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        let page = trx.range(&self.range, true).page(PAGE_NAMES_MAX).await?;
+        let mut names = Vec::new();
+        for row in &page {
+            names.push(self.inner.keys.replicator_name(row.key())?.into());
+        }
+        Ok((names, page.rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_clock::ManualClock;
+    use flatbed_testkit::soon;
+
+    use super::*;
+    use crate::fenced::{layer_at, open_at};
+    use crate::store::proto;
+    use crate::{ChannelsOptions, CreateOptions, Error, Refusal, SecurityOf};
+    use prost::Message;
+
+    async fn names(databases: &mut ReplicatorDatabases) -> Vec<String> {
+        databases.names().await.unwrap().iter().map(|name| name.to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn those_that_are_made_so_are_listed_as_long_as_they_are_there() {
+        let manual = ManualClock::new();
+        let (layer, authority, storage) = layer_at(&manual).await;
+        let (elsewhere, _its) = open_at(&storage, &manual).await;
+        let mut databases = elsewhere.replicator_databases();
+        assert_eq!(names(&mut databases).await, [""; 0]);
+        let of = |name: &str| layer.database(name, authority.for_job("test"));
+        for name in ["_replicator", "a", "a/b"] {
+            of(name).create(&CreateOptions::default()).await.unwrap();
+        }
+        for name in ["z/_replicator", "a/b/_replicator"] {
+            of(name).create(&CreateOptions::default()).await.unwrap();
+            assert_eq!(soon(databases.wait()).await.unwrap(), Wait::MayHaveChanged);
+            assert!(layer.security(name).await.unwrap().is_replicator());
+            assert!(names(&mut databases).await.contains(&name.to_owned()));
+        }
+        assert_eq!(names(&mut databases).await, ["a/b/_replicator", "z/_replicator"]);
+        assert!(!layer.security("a/b").await.unwrap().is_replicator());
+        of("z/_replicator").delete().await.unwrap();
+        assert_eq!(soon(databases.wait()).await.unwrap(), Wait::MayHaveChanged);
+        assert_eq!(names(&mut databases).await, ["a/b/_replicator"]);
+        // Settings leave it what it is.
+        of("a/b/_replicator").set_revs_limit(7).await.unwrap();
+        of("a/b/_replicator").set_security(b"{}").await.unwrap();
+        let security: Arc<SecurityOf> = elsewhere.security("a/b/_replicator").await.unwrap();
+        assert!(security.is_replicator());
+        elsewhere.shutdown();
+        assert_eq!(soon(databases.wait()).await.unwrap(), Wait::Shutdown);
+    }
+
+    #[tokio::test]
+    async fn they_have_neither_partitions_nor_channels() {
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = layer_at(&manual).await;
+        let database = layer.database("a/_replicator", authority.for_job("test"));
+        let channels = Some(ChannelsOptions { sync: None });
+        for options in [
+            CreateOptions { partitioned: true, ..CreateOptions::default() },
+            CreateOptions { channels, ..CreateOptions::default() },
+        ] {
+            let refused = database.create(&options).await;
+            assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
+        }
+        database.create(&CreateOptions::default()).await.unwrap();
+        let refused = database.set_sync_function(None).await;
+        assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn one_is_not_read_as_an_ordinary_one() {
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = layer_at(&manual).await;
+        layer.reader("db").as_ordinary().exists().await.unwrap();
+        let reader = layer.reader("a/_replicator");
+        assert!(matches!(reader.as_ordinary().exists().await, Err(Error::DatabaseNotFound)));
+        layer.database("a/_replicator", authority.for_job("test")).create(&CreateOptions::default()).await.unwrap();
+        reader.exists().await.unwrap();
+        let refused = reader.as_ordinary().get("d", &Default::default()).await;
+        assert!(matches!(refused, Err(Error::Refused(Refusal::Forbidden(_)))));
+    }
+
+    /// One of a program from before has no mark, whatever it is called, and is not listed.
+    #[tokio::test]
+    async fn one_from_before_is_an_ordinary_one() {
+        let manual = ManualClock::new();
+        let (layer, authority, _storage) = layer_at(&manual).await;
+        let database = layer.database("a/_replicator", authority.for_job("test"));
+        layer.database("b", authority.for_job("test")).create(&CreateOptions::default()).await.unwrap();
+        let inner = &layer.inner;
+        let (from, to) = (inner.keys.database("b"), inner.keys.database("a/_replicator"));
+        let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
+        let record = trx.get(&from, false).await.unwrap().unwrap().to_vec();
+        assert!(proto::DatabaseRecord::decode(record.as_slice()).unwrap().features.is_empty());
+        trx.set(&to, &record);
+        trx.clear(&from);
+        trx.update_metadata_version();
+        trx.commit().await.unwrap();
+        database.exists().await.unwrap();
+        assert!(!layer.security("a/_replicator").await.unwrap().is_replicator());
+        assert_eq!(names(&mut layer.replicator_databases()).await, [""; 0]);
+        database.delete().await.unwrap();
+        database.create(&CreateOptions::default()).await.unwrap();
+        assert!(layer.security("a/_replicator").await.unwrap().is_replicator());
+    }
+}
