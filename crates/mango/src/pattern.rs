@@ -13,6 +13,10 @@ use crate::steps::{Exhausted, Steps};
 /// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
 const BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 
+/// The longest pattern. The engine parses all of one before it counts what that takes, and a class of few letters may be
+/// kilobytes. PCRE refuses what takes more than this compiled, too.
+const TEXT_BYTES_MAX: usize = 1 << 16;
+
 /// What all of a selector may take together; equal ones are compiled once.
 const ALL_BYTES_MAX: usize = 4 << 20;
 
@@ -56,10 +60,11 @@ fn build(text: &str, unicode: bool, line_end: LineEnd, bytes: usize) -> Result<R
     let config = Config::new().nfa_size_limit(Some(bytes)).utf8_empty(false).auto_prefilter(false);
     let config = config.hybrid(false).dfa(false).onepass(false).backtrack(false);
     let syntax = syntax::Config::new().unicode(unicode).utf8(false);
-    let syntax = match line_end {
-        LineEnd::Lf => syntax,
-        LineEnd::Cr => syntax.line_terminator(b'\r'),
-        LineEnd::Both => syntax.crlf(true),
+    let (config, syntax) = match line_end {
+        LineEnd::Lf => (config, syntax),
+        // Of `^` and `$` in a pattern of several lines, and of `.`.
+        LineEnd::Cr => (config.line_terminator(b'\r'), syntax.line_terminator(b'\r')),
+        LineEnd::Both => (config, syntax.crlf(true)),
     };
     Builder::new().configure(config).syntax(syntax).build(text).map_err(Box::new)
 }
@@ -81,6 +86,9 @@ impl<'s> Patterns<'s> {
     pub(crate) fn compile(&mut self, text: &str) -> Result<Option<Pattern>, InvalidSelector> {
         if let Some(known) = self.known.get(text) {
             return Ok(Some(known.clone()));
+        }
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(InvalidSelector::RegexesTooLarge);
         }
         let Some(Translated { characters, line_end, parts }) = translate(text) else { return Ok(None) };
         let (mut regexes, mut bytes) = (Vec::with_capacity(parts.len()), 0);

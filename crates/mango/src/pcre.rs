@@ -4,6 +4,10 @@
 //! patterns, which match or do not. What can only be found by going back (backreferences, other lookaheads and lookbehinds) is refused: an
 //! engine that counts how often it goes back still takes any time in between.
 
+/// The most patterns that one is taken apart into. A selector has room for no more compiled ones; a pattern with more
+/// lookaheads stays as it is, and the engine refuses it.
+const PARTS_MAX: usize = 256;
+
 /// How a pattern reads characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Characters {
@@ -30,7 +34,8 @@ pub(crate) struct Translated {
     pub(crate) parts: Vec<(String, bool)>,
 }
 
-/// `None`: it begins with a verb that is unknown, or that changes how matches are looked for.
+/// `None`: it begins with a verb that is unknown, or that changes how matches are looked for, or a class of it cannot be
+/// rewritten.
 pub(crate) fn translate(pattern: &str) -> Option<Translated> {
     let (mut utf, mut ucp, mut line_end, mut rest) = (false, false, LineEnd::Lf, pattern);
     while let Some(verb) = rest.strip_prefix("(*") {
@@ -49,7 +54,7 @@ pub(crate) fn translate(pattern: &str) -> Option<Translated> {
     }
     let characters = if utf || ucp { Characters::Whole } else { Characters::Bytes };
     let text = match utf && !ucp {
-        true => with_ascii_classes(rest),
+        true => with_ascii_classes(rest)?,
         false => rest.to_owned(),
     };
     let parts = apart(&text).unwrap_or_else(|| vec![(text, true)]);
@@ -63,24 +68,52 @@ fn limit(verb: &str) -> Option<()> {
     (matches!(name, "LIMIT_MATCH" | "LIMIT_RECURSION") && is_number).then_some(())
 }
 
-/// Without `(*UCP)`, `\d`, `\s`, `\w` and `\b` mean ASCII, whatever a character is.
-fn with_ascii_classes(pattern: &str) -> String {
+/// What stands before a place in a class, as far as a hyphen's meaning depends on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Nothing, a range, or a class: a hyphen is a character.
+    Complete,
+    /// A character: a hyphen makes it a range's first.
+    Character,
+    /// A range's first character and its hyphen.
+    Hyphen,
+}
+
+/// Without `(*UCP)`, `\d`, `\s`, `\w` and `\b` mean ASCII, whatever a character is. `None`: in a class a range ends with one of
+/// these. PCRE takes its hyphen for a character, or refuses it; the engine would take `[+-[0-9]]` for the range from `+` to `[`.
+fn with_ascii_classes(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len());
     let (mut is_in_class, mut characters) = (false, pattern.chars().peekable());
+    let mut before = Before::Complete;
     while let Some(character) = characters.next() {
         match character {
-            '\\' => match characters.next() {
-                Some(escaped) => push_escaped(&mut out, escaped, is_in_class),
-                None => out.push('\\'),
-            },
+            '\\' => {
+                let Some(escaped) = characters.next() else {
+                    out.push('\\');
+                    break;
+                };
+                let is_class = matches!(escaped, 'd' | 'D' | 's' | 'S' | 'w' | 'W');
+                if is_in_class && is_class && before == Before::Hyphen {
+                    return None;
+                }
+                before = if is_class { Before::Complete } else { behind_character(before) };
+                push_escaped(&mut out, escaped, is_in_class);
+            }
             '[' if !is_in_class => {
-                is_in_class = true;
+                (is_in_class, before) = (true, Before::Complete);
                 out.push('[');
                 out.extend(characters.next_if_eq(&'^'));
-                out.extend(characters.next_if_eq(&']'));
+                if let Some(bracket) = characters.next_if_eq(&']') {
+                    before = Before::Character;
+                    out.push(bracket);
+                }
             }
             // `[:alpha:]`
             '[' if characters.peek() == Some(&':') => {
+                if before == Before::Hyphen {
+                    return None;
+                }
+                before = Before::Complete;
                 out.push('[');
                 for inner in characters.by_ref() {
                     out.push(inner);
@@ -89,13 +122,22 @@ fn with_ascii_classes(pattern: &str) -> String {
                     }
                 }
             }
+            '-' if is_in_class && before == Before::Character => {
+                before = Before::Hyphen;
+                out.push('-');
+            }
             other => {
                 is_in_class &= other != ']';
+                before = behind_character(before);
                 out.push(other);
             }
         }
     }
-    out
+    Some(out)
+}
+
+fn behind_character(before: Before) -> Before {
+    if before == Before::Hyphen { Before::Complete } else { Before::Character }
 }
 
 fn push_escaped(out: &mut String, escaped: char, is_in_class: bool) {
@@ -126,19 +168,27 @@ fn push_escaped(out: &mut String, escaped: char, is_in_class: bool) {
 
 /// A pattern with lookaheads behind `^`, as several without; `None`: it is to be taken as it stands.
 fn apart(pattern: &str) -> Option<Vec<(String, bool)>> {
-    let (mut flags, mut rest, mut is_anchored) = (String::new(), pattern, false);
+    let (mut ignores_case, mut dot_is_all, mut rest, mut is_anchored) = (false, false, pattern, false);
     loop {
         if let Some(behind) = rest.strip_prefix('^').or_else(|| rest.strip_prefix("\\A")) {
             (rest, is_anchored) = (behind, true);
             continue;
         }
         let Some((some, behind)) = leading_flags(rest) else { break };
-        flags.push_str(some);
+        ignores_case |= some.contains('i');
+        dot_is_all |= some.contains('s');
         rest = behind;
     }
     if !is_anchored {
         return None;
     }
+    // Each part has them: they are short, however often the pattern gives them.
+    let flags = match (ignores_case, dot_is_all) {
+        (false, false) => "",
+        (true, false) => "(?i)",
+        (false, true) => "(?s)",
+        (true, true) => "(?is)",
+    };
     if let Some(words) = never(rest) {
         return Some(vec![(format!("{flags}(?:{words})"), false), (format!("{flags}^.*$"), true)]);
     }
@@ -149,6 +199,9 @@ fn apart(pattern: &str) -> Option<Vec<(String, bool)>> {
             (_, Some(inner)) => (false, inner),
             _ => break,
         };
+        if parts.len() == PARTS_MAX {
+            return None;
+        }
         let end = end_of(inner, ')')?;
         let (ahead, behind) = (inner.get(..end)?, inner.get(end + 1..)?);
         // How often it is asked makes no difference to PCRE but for whether it is.
@@ -236,6 +289,17 @@ mod tests {
                 "(*UTF8)\\d[^]\\W[:alpha:]]\\b",
                 Some((Characters::Whole, LineEnd::Lf, one("(?-i:[0-9])[^][^0-9A-Za-z_][:alpha:]](?-u:\\b)"))),
             ),
+            // A hyphen that is a character in both engines.
+            (
+                "(*UTF8)[\\w-.][-\\d][a-z-\\s]",
+                Some((Characters::Whole, LineEnd::Lf, one("[[0-9A-Za-z_]-.][-[0-9]][a-z-[\\t\\n\\x0B\\f\\r ]]"))),
+            ),
+            // And one that would make a range of what replaces the class.
+            ("(*UTF8)^[+-\\d]$", None),
+            ("(*UTF8)[^a-\\W]", None),
+            ("(*UTF8)[]-\\s]", None),
+            ("(*UTF8)[\\+-\\d]", None),
+            ("(*UTF8)[+-[:digit:]]", None),
             ("(*LIMIT_MATCH=)x", None),
             ("(*utf8)x", None),
             ("(*FAIL)", None),
@@ -256,6 +320,7 @@ mod tests {
             ("^(?=.*a)(?!b|c)d$", &["^(?:.*a)", "not ^(?:b|c)", "^d$"]),
             ("(?i)\\A(?!x)", &["not (?i)^(?:x)", "(?i)^"]),
             ("^(?is)(?=[)\\]]\\))y", &["(?is)^(?:[)\\]]\\))", "(?is)^y"]),
+            ("(?i)(?s)^(?i)(?=a)b", &["(?is)^(?:a)", "(?is)^b"]),
             ("^((?!no|never).)*$", &["not (?:no|never)", "^.*$"]),
             ("(?i)^(?:(?!no).)*$", &["not (?i)(?:no)", "(?i)^.*$"]),
             // These stay, and the engine refuses them.
@@ -271,6 +336,18 @@ mod tests {
         ];
         for (pattern, expected) in cases {
             assert_eq!(parts(pattern), *expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn parts_take_no_more_than_the_pattern() {
+        let hostile = |lookaheads: usize| format!("^{}{}x", "(?i)(?s)".repeat(1_000), "(?=a)".repeat(lookaheads));
+        for lookaheads in [PARTS_MAX, PARTS_MAX + 1, 2_000] {
+            let pattern = hostile(lookaheads);
+            let parts = translate(&pattern).unwrap().parts;
+            let bytes: usize = parts.iter().map(|(text, _)| text.len()).sum();
+            assert!(bytes < 3 * pattern.len(), "{lookaheads}: {bytes}");
+            assert!(parts.len() <= PARTS_MAX + 1, "{lookaheads}: {}", parts.len());
         }
     }
 }

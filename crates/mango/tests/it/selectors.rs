@@ -115,6 +115,9 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         ("^.+$", &["a\\rb"], &["a\\nb"]),
         ("(*ANYCRLF)^.+$", &["ab"], &["a\\rb", "a\\nb"]),
         ("(*CR)^.+$", &["a\\nb"], &["a\\rb"]),
+        ("(*CR)(?m)^b$", &["b", "a\\rb\\rc"], &["a\\nb", "b\\nc"]),
+        ("(*ANYCRLF)(?m)^b$", &["a\\rb\\rc", "a\\nb\\r\\nc"], &["ab"]),
+        ("(?m)^b$", &["a\\nb\\nc"], &["a\\rb"]),
         // Behind the beginning of the text.
         ("^(?=.*\\d)(?=.*[a-z])(?!.*\\s).{4,}$", &["abc1", "1234x"], &["abcd", "1234", "ab 1", "a1"]),
         ("(?i)^(?!admin|root)[a-z]+$", &["user", "badmin"], &["ADMINS", "root"]),
@@ -132,10 +135,20 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         assert_eq!(compiled.to_json(), json(&regex(pattern)));
     }
     // What needs going back, and verbs that there are not.
-    for pattern in ["(a)\\1", "x(?=y)", "(?<=x)y", "(?=a)b", "^(?=a)b|c", "(*UTF9)x", "x(*UTF8)", "(*ACCEPT)x"] {
+    for pattern in
+        ["(a)\\1", "x(?=y)", "(?<=x)y", "(?=a)b", "^(?=a)b|c", "(*UTF9)x", "x(*UTF8)", "(*ACCEPT)x", "(*UTF8)^[+-\\d]$"]
+    {
         let refused = Selector::new(&json(&regex(pattern))).err();
         assert!(matches!(refused, Some(InvalidSelector::Argument { .. })), "{pattern} {refused:?}");
     }
+}
+
+#[test]
+fn long_patterns_are_refused_before_they_are_parsed() {
+    let refused = |pattern: &str| Selector::new(&json(&format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#))).err();
+    // It takes little compiled.
+    assert_eq!(refused(&"(?:)".repeat(1_000)), None);
+    assert_eq!(refused(&"(?:)".repeat(20_000)), Some(InvalidSelector::RegexesTooLarge));
 }
 
 fn regexes(patterns: impl Iterator<Item = String>) -> Value<'static> {
