@@ -55,6 +55,11 @@ impl Field {
         self.parts.iter().map(|part| &**part)
     }
 
+    /// Whether an answer shows it under its own name wherever it leads: a place in an array is shown in its shortest form.
+    pub(crate) fn is_shown_as_written(&self) -> bool {
+        self.parts().all(|part| place(part).is_none_or(|place| place.to_string() == part))
+    }
+
     /// The value of this field. Each member passed on the way is a step.
     pub(crate) fn find<'v, 't>(&self, value: &'v Value<'t>, steps: &mut Steps<'_>) -> Result<Found<'v, 't>, Exhausted> {
         self.find_from(0, value, steps)

@@ -145,7 +145,8 @@ pub(crate) fn covers(index: &Index, find: &Find) -> bool {
     let Some(fields) = &find.fields else { return false };
     let has = |name: &str| name == "_id" || index.has(name);
     !index.is_all_docs()
-        && fields.iter().all(|field| has(field.name()))
+        // A row does not say whether a place has led into an array.
+        && fields.iter().all(|field| has(field.name()) && field.is_shown_as_written())
         && fields_of(find.selector.normal()).iter().all(|name| has(name))
 }
 

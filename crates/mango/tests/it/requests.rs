@@ -225,6 +225,17 @@ fn explained_without_an_index() {
     assert_eq!(refused.reason, "You must specify an index with the `use_index` parameter.");
 }
 
+#[test]
+fn an_index_covers_no_field_that_is_shown_under_another_name() {
+    let mut indexes = view("_design/d", r#"{"i":{"map":{"fields":{"a.0":"asc","a.00":"asc"}},"options":{}}}"#);
+    indexes.push(Index::all_docs());
+    let catalog = Catalog { database: "db", partitioned: false, indexes: &indexes };
+    for (field, is_covered) in [("a.0", true), ("a.00", false)] {
+        let find = find(&format!(r#"{{"selector":{{"a.0":1,"a.00":1}},"fields":["{field}"]}}"#)).unwrap();
+        assert_eq!(plan(&find, &catalog).unwrap().covering, is_covered, "{field}");
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value<'static>> {
     let names = prop_oneof![
         Just("index"),
