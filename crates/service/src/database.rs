@@ -34,6 +34,9 @@ pub(crate) struct Once {
     entering: Option<Entering>,
     /// Whether design documents may be written, too.
     designs: std::result::Result<(), Refusal>,
+    /// Whether local documents may be written. In `_replicator` they are administrators', as at their own path; of `_users` see
+    /// `entering`.
+    locals: std::result::Result<(), Refusal>,
     /// Where documents have owners: who writes.
     owner: Option<By>,
 }
@@ -94,13 +97,21 @@ impl Writer {
         Writer(Given::fixed(Once { owner: by, ..self.0.first.clone() }))
     }
 
-    /// Whether a request may write these documents: in `_users` the first that somebody may not write refuses all of them.
+    /// Whether a request may write these documents: in `_users` the first that somebody may not write refuses all of them, and
+    /// so does a local one in `_replicator`.
     ///
     /// # Errors
     /// Why not.
     pub fn enter(&self, ids: impl IntoIterator<Item = impl AsRef<str>>) -> std::result::Result<(), Refusal> {
-        let Some(entering) = &self.0.first.entering else { return Ok(()) };
-        ids.into_iter().try_for_each(|id| entering.enters(id.as_ref()))
+        let Once { entering, locals, .. } = &self.0.first;
+        if entering.is_none() && locals.is_ok() {
+            return Ok(());
+        }
+        ids.into_iter().try_for_each(|id| match entering {
+            Some(entering) => entering.enters(id.as_ref()),
+            None if DocumentId::of(id.as_ref()).is_local() => locals.clone(),
+            None => Ok(()),
+        })
     }
 
     /// See [`Database::update`].
@@ -206,7 +217,9 @@ impl Once {
         let by = || By { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
         let owner = granted.is_replicator().then(by);
         let (reader, entering) = (granted.reader(), granted.entering());
-        Once { database, staging, reader, entering, designs: granted.designs(), owner }
+        let designs = granted.designs();
+        let locals = if owner.is_some() { designs.clone() } else { Ok(()) };
+        Once { database, staging, reader, entering, designs, locals, owner }
     }
 
     /// Makes those edits that were refused because who makes them had changed.
@@ -232,6 +245,7 @@ impl Once {
     /// The database, where local documents may be written.
     fn locals(&self) -> std::result::Result<&Database, Refusal> {
         self.entering.as_ref().map_or(Ok(()), Entering::local)?;
+        self.locals.clone()?;
         Ok(&self.database)
     }
 

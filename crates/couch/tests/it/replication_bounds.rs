@@ -314,6 +314,23 @@ async fn documents_are_their_owners() {
     assert_eq!(asked(&server, BOB, "DELETE", &format!("/_replicator/n?rev={rev}"), Value::Null).await.status, 403);
     let bulk = json!({"new_edits": false, "docs": [{"_id": "n", "_rev": "9-abc", "owner": "bob"}]});
     assert!(asked(&server, BOB, "POST", "/_replicator/_bulk_docs", bulk).await.body.contains("forbidden"));
+    // Local documents are administrators', whichever way they are written.
+    let bulk = json!({"docs": [{"_id": "beside", "source": "a", "target": "d"}, {"_id": "_local/x"}]});
+    for (method, path, body) in [
+        ("PUT", "/_replicator/_local/x", json!({})),
+        ("POST", "/_replicator", json!({"_id": "_local/x"})),
+        ("POST", "/_replicator/_bulk_docs", bulk),
+    ] {
+        let answer = asked(&server, ANNA, method, path, body).await;
+        assert!(answer.body.contains("You are not a db or server admin."), "{method} {path}: {answer:?}");
+    }
+    let to_local = [("authorization", ANNA), ("destination", "_local/x")];
+    let copied = server.connect().await.call("COPY", "/_replicator/n", &to_local, b"").await;
+    assert_eq!(copied.status, 403, "{copied:?}");
+    for unwritten in ["_local/x", "beside"] {
+        let path = format!("/_replicator/{unwritten}");
+        assert_eq!(asked(&server, ADMIN, "GET", &path, Value::Null).await.status, 404, "{path}");
+    }
     let selector = json!({"selector": {}});
     let docs = json!({"docs": [{"id": "n"}]});
     for (method, path, body) in [
