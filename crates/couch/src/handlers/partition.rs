@@ -74,9 +74,10 @@ pub(crate) async fn partition(
     }
 }
 
-/// The first of some ids of documents that names no partition. Those of design documents and local documents need not.
+/// The first of some ids of documents that names no partition. Those that begin with an underscore need not: CouchDB finds
+/// their shards by the whole id.
 pub(crate) fn without_partition<'i>(mut ids: impl Iterator<Item = &'i str>) -> Option<&'i str> {
-    ids.find(|id| !id.contains(':') && !id.starts_with("_design/") && !id.starts_with("_local/"))
+    ids.find(|id| !id.contains(':') && !id.starts_with('_'))
 }
 
 /// Refuses a whole request for an id of [`without_partition`] in a partitioned database, as CouchDB does where it looks for

@@ -163,6 +163,9 @@ async fn ids_without_a_partition_are_refused() {
     }
     for (path, body) in [
         ("_revs_diff", json!({"a:b": [rev], "_design/d": [rev]})),
+        // With an underscore in front it need not, whatever follows.
+        ("_revs_diff", json!({"_x": [rev], "_local/x": [rev]})),
+        ("_bulk_get", json!({"docs": [{"id": "_x"}]})),
         ("_purge", json!({"_design/d": [rev]})),
         ("_bulk_get", json!({"docs": [{"id": "_design/d"}, {"id": "a:b"}]})),
     ] {
