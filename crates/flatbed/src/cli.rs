@@ -511,8 +511,9 @@ const DUMP_HELP: &str = "\
 flatbed dump DB [OPTIONS]
 
 Writes each leaf of each document on one line to stdout, deleted and conflicting ones too, with its attachments and the
-revisions before it, for flatbed load. It has no _local documents and no _security. A revision that takes more than 64 MB
-is left out and reported. Exit status: 0 complete, 1 revisions left out, 2 not complete.
+revisions before it, for flatbed load. It has no _local documents and no _security. A revision that takes more than 64 MB,
+or that the server names and refuses to read, is left out and reported. Exit status: 0 complete, 1 revisions left out,
+2 not complete.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
   --no-rev         write documents as new ones, ordered by _id: the winners alone, without _rev, with their attachments

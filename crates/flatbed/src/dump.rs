@@ -20,6 +20,8 @@ use crate::{
 const LINE_BYTES_MAX: usize = (64 << 20) - 1024;
 /// What a row of `_bulk_get` or `_all_docs` has beside its document: the id with escapes, twice at most.
 const ROW_BYTES_MAX: usize = LINE_BYTES_MAX + (128 << 10);
+/// Why a revision is left out that is longer than any line.
+const TOO_LARGE: &str = "is with its attachments larger than the 64 MB that load can send";
 /// `{"total_rows":N,"offset":N,"rows":[` is far shorter.
 const HEAD_BYTES_MAX: usize = 4096;
 /// Changed documents of one page.
@@ -72,7 +74,7 @@ pub(crate) enum DumpError {
 }
 
 /// Writes the database with a summary on stderr: every leaf of every document with its attachments and its history, in the
-/// order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns whether no revision was too large.
+/// order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns whether no revision was left out.
 ///
 /// # Errors
 /// [`DumpError`]; what was written before it is not the whole database.
@@ -107,7 +109,7 @@ struct Dumping<'u, W: Write> {
     output: W,
     progress: Progress,
     written: u64,
-    /// Revisions that are too large for a line.
+    /// Revisions that are too large for a line, or that the server names and does not give.
     left_out: u64,
 }
 
@@ -178,7 +180,7 @@ impl<W: Write> Dumping<'_, W> {
         Changes::read(&answer.body).ok_or(DumpError::Answer)
     }
 
-    /// Writes these revisions, up to the first that is too large and with it. Returns how many are done with.
+    /// Writes these revisions, up to the first that is too large for the connection's reader and with it. Returns how many are done with.
     async fn revisions(&mut self, wanted: &[(String, String)]) -> Result<usize, DumpError> {
         let docs: Vec<Value> = wanted.iter().map(|(id, rev)| json!({"id": id, "rev": rev})).collect();
         let body = json!({ "docs": docs }).to_string();
@@ -191,19 +193,20 @@ impl<W: Write> Dumping<'_, W> {
                 Err(DumpError::Row(SplitError::TooLarge { .. })) => {
                     // The rest of this answer is not read.
                     self.connection = Connection::open(self.url).await?;
-                    self.leave_out(id, rev);
+                    self.leave_out(id, rev, TOO_LARGE);
                     return Ok(at + 1);
                 }
                 Err(error) => return Err(error),
             };
             match revision(&row).ok_or(DumpError::Answer)? {
-                Revision::Text(text) if text.len() > LINE_BYTES_MAX => self.leave_out(id, rev),
+                Revision::Text(text) if text.len() > LINE_BYTES_MAX => self.leave_out(id, rev, TOO_LARGE),
                 Revision::Text(text) => {
                     write_line(&mut self.output, text, false)?;
                     self.written += 1;
                 }
                 // Edited, or purged, since the feed named it.
                 Revision::Missing => {}
+                Revision::Unreadable(text) => self.leave_out(id, rev, &format!("is refused: {}", text_of(text))),
                 Revision::Refused(text) => {
                     return Err(DumpError::Revision { id: id.clone(), rev: rev.clone(), text: text_of(text) });
                 }
@@ -216,12 +219,10 @@ impl<W: Write> Dumping<'_, W> {
         }
     }
 
-    fn leave_out(&mut self, id: &str, rev: &str) {
+    fn leave_out(&mut self, id: &str, rev: &str, why: &str) {
         self.left_out += 1;
         self.progress.clear();
-        eprintln!(
-            "left out: revision {rev} of {id:?} is with its attachments larger than the 64 MB that load can send"
-        );
+        eprintln!("left out: revision {rev} of {id:?} {why}");
     }
 }
 
@@ -326,7 +327,10 @@ enum Revision<'r> {
     Text(&'r [u8]),
     /// There is no such revision any more.
     Missing,
-    /// The server's error.
+    /// The server's error about this revision alone: its id has a form that only earlier programs accepted, or it is not for
+    /// this user to read.
+    Unreadable(&'r [u8]),
+    /// Any other error of the server's.
     Refused(&'r [u8]),
 }
 
@@ -340,6 +344,7 @@ fn revision(row: &[u8]) -> Option<Revision<'_>> {
     let error = entry.get(member(entry, "error")?.value)?;
     match error.get(member(error, "error")?.value)? {
         b"\"not_found\"" => Some(Revision::Missing),
+        b"\"bad_request\"" | b"\"forbidden\"" => Some(Revision::Unreadable(error)),
         _ => Some(Revision::Refused(error)),
     }
 }
@@ -414,6 +419,11 @@ mod tests {
         assert_eq!(revision(gone), Some(Revision::Missing));
         let refused = br#"{"id":"a","docs":[{"error":{"error":"timeout"}}]}"#;
         assert_eq!(revision(refused), Some(Revision::Refused(br#"{"error":"timeout"}"#)));
+        // The rest of the database is dumped all the same.
+        for error in [r#"{"error":"bad_request","reason":"Invalid rev format"}"#, r#"{"error":"forbidden"}"#] {
+            let row = format!(r#"{{"id":"a","docs":[{{"error":{error}}}]}}"#);
+            assert_eq!(revision(row.as_bytes()), Some(Revision::Unreadable(error.as_bytes())));
+        }
         assert_eq!((revision(br#"{"id":"a","docs":[]}"#), revision(b"{}")), (None, None));
     }
 
