@@ -28,8 +28,9 @@ pub(crate) const KINDS: &[&dyn Kind] = &[
 /// The longest definition of a kind that says nothing else, in bytes: all of them stand in the database's record.
 const DEFINITION_BYTES_MAX: usize = 500;
 
-/// What a document's entries may take, in bytes: they are written in one transaction, with the clearing of as many old ones.
-const RESERVED_BYTES_MAX: u64 = 2_000_000;
+/// What a document's entries may take, in bytes: they are written in one transaction, which is to stay below 1 MB, and the old
+/// ones are cleared in it.
+const RESERVED_BYTES_MAX: u64 = 900_000;
 
 /// Code that keeps indexes.
 pub(crate) trait Kind: Send + Sync {

@@ -91,6 +91,20 @@ async fn many_long_keys_that_go_are_taken_in_several_transactions() {
     assert_clean(&db).await;
 }
 
+/// The entries of a document are written in one transaction, which is to stay below 1 MB.
+#[tokio::test]
+async fn a_document_with_large_entries_in_many_indexes_is_refused() {
+    let (db, _storage) = database().await;
+    let maps: Vec<String> = (0..40).map(|n| format!(r#"{{"fields":{{"k":"asc","n{n}":"asc"}}}}"#)).collect();
+    let maps: Vec<&str> = maps.iter().map(String::as_str).collect();
+    put(&db, "_design/a", None, &design(&maps)).await.unwrap();
+    let members: Vec<String> = (0..40).map(|n| format!(r#""n{n}":1"#)).collect();
+    let text = |length: usize| format!(r#"{{"k":"{}",{}}}"#, "x".repeat(length), members.join(","));
+    let refused = put(&db, "large", None, &text(10_000)).await.unwrap_err();
+    assert!(refused.to_string().contains("900000 bytes"), "{refused}");
+    put(&db, "small", None, &text(10)).await.unwrap();
+}
+
 /// Keys that come each between the last two: their labels' room says nothing of how many there are.
 #[tokio::test]
 async fn long_keys_in_the_worst_order_cost_few_reads() {
