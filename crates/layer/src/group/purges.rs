@@ -24,7 +24,12 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::prepare::PreparedDocument;
 
 /// Records that are read at once, and documents of them.
-const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
+pub(super) const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
+
+/// Pages of records, and bytes of ids, up to which a transaction reads which documents a run must not have. Beyond either the run is
+/// dropped, and the log is entered first.
+const LACKING_PAGES_MAX: usize = 25;
+const LACKING_BYTES_MAX: usize = 1_000_000;
 
 /// Of a stamp, what all records of one purge have in common.
 const COMMIT_BYTES: usize = 10;
@@ -91,16 +96,30 @@ pub(super) async fn enter_documents(
     }
 }
 
-/// The documents of all purges that a group at this place lacks. `None`: they are more than are read at once, or the log lacks some.
+/// The documents of all purges that a group at this place lacks. `None`: they are more than a transaction reads, or the log lacks some.
+/// Only ids are needed, so that this reads further than [`enter`] does at once: else a run would never be entered while purges go on.
 pub(super) async fn lacking(
     trx: &Transaction,
     instance: &Instance,
     progress: &ViewProgress,
     purges: i64,
 ) -> Result<Option<BTreeSet<String>>> {
-    let page = LogPage::read(trx, instance, &progress.purge_stamp).await?;
-    let is_complete = page.is_all && purges_of(progress).saturating_add(page.commits()) == purges;
-    Ok(is_complete.then(|| page.ids()))
+    let (mut after, mut entered) = (progress.purge_stamp.clone(), purges_of(progress));
+    let (mut ids, mut bytes) = (BTreeSet::new(), 0);
+    for _ in 0..LACKING_PAGES_MAX {
+        let page = LogPage::read(trx, instance, &after).await?;
+        entered = entered.saturating_add(page.commits());
+        let (is_all, last) = (page.is_all, page.records.last().map(|(stamp, _)| stamp.clone()));
+        bytes += page.records.iter().map(|(_, id)| id.len()).sum::<usize>();
+        ids.extend(page.ids());
+        match last {
+            _ if is_all => return Ok((entered == purges).then_some(ids)),
+            Some(last) if bytes <= LACKING_BYTES_MAX => after = last,
+            // A purge has more records than a page.
+            _ => return Ok(None),
+        }
+    }
+    Ok(None)
 }
 
 /// Records of the log of purges behind a stamp.
