@@ -28,8 +28,14 @@ const BEATS: Duration = Duration::from_secs(1);
 pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let (database, group, clock) = (&*job.reader.name, job.number(), job.clock());
     tracing::info!(database, group, "the log of purges lacks some: a group of views is compared with the documents");
+    // Takes the group over before the log's end is read: documents that another process has read before that are refused from here on.
+    // If another process enters any after it, the next step here finds another holder, and the group is compared once more.
+    let as_before = EnteredPurges { purges: purges_of(&progress), stamp: progress.purge_stamp.clone(), drained: None };
+    let (mut stood, mut said_at) = match enter_documents(job, progress, &[], &as_before).await? {
+        Finished::Stands(progress) => (*progress, clock.now()),
+        other => return Ok(other),
+    };
     let (purges, stamp) = job.reader.read(&mut LogEnd { job }).await?;
-    let (mut stood, mut said_at) = (progress, clock.now());
     let mut begin: Option<Vec<u8>> = None;
     loop {
         if job.is_closing() {
@@ -40,8 +46,6 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
             let gone = gone.into_iter().map(|id| ToMap { id, document: None }).collect();
             let documents = map(job, gone).await?;
             // The purges are in when all has been looked at.
-            let as_before =
-                EnteredPurges { purges: purges_of(&stood), stamp: stood.purge_stamp.clone(), drained: None };
             match enter_documents(job, stood, &documents, &as_before).await? {
                 Finished::Stands(progress) => stood = *progress,
                 other => return Ok(other),

@@ -355,7 +355,9 @@ pub(super) struct EnteredPurges {
     pub drained: Option<i64>,
 }
 
-/// Enters documents that were purged, as they are now, and says which purges are in.
+/// Enters documents that were purged, as they are now, and says which purges are in. The place is the same before and after steps of a
+/// document that is under way or of a comparison, so that the holder is compared, too: what was read before another process took the
+/// group over may be gone since, and the log no longer say so.
 pub(super) struct EnterPurged<'a, 'p> {
     /// How the group stood as they were read.
     pub stood: &'a ViewProgress,
@@ -376,7 +378,9 @@ impl Work for EnterPurged<'_, '_> {
             let place =
                 |progress: &ViewProgress| (progress.stamp.clone(), progress.purges, progress.purge_stamp.clone());
             let is_there = progress.phase == FOLLOWED && place(progress) == place(self.stood);
-            is_there && may_enter(progress, self.documents)
+            // An attempt before this one may have been committed.
+            let is_ours = progress.holder == self.stood.holder || progress.holder == within.owner();
+            is_there && is_ours && may_enter(progress, self.documents)
         };
         let Some(mut progress) = progress.filter(stands) else { return Ok(None) };
         let mut count = 0;

@@ -8,6 +8,7 @@ mod overflow;
 mod purges;
 mod recompute;
 mod signatures;
+mod taken_over;
 mod together;
 mod torture;
 mod unnamed;

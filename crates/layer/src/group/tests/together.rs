@@ -151,7 +151,7 @@ async fn and_with_faults() {
 }
 
 /// What works at the group by hand: nothing else does, as the process runs no functions.
-async fn job(db: &Database) -> Job {
+pub(super) async fn job(db: &Database) -> Job {
     let reader = db.reader().clone();
     let found = find(&reader, "_design/v").await.unwrap().unwrap();
     let id = (found.instance.record.namespace, found.number);
@@ -163,7 +163,7 @@ async fn job(db: &Database) -> Job {
 }
 
 /// A row of a document.
-fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
+pub(super) fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
     let mut rows = crate::view_functions::EmittedRows::default();
     rows.push("1", "2");
     vec![prepare(&job.storage, Emitted { id: id.to_owned(), trees: vec![rows], ..Emitted::default() })]

@@ -1,0 +1,67 @@
+//! Two processes at one group, of which one has been slow to enter what it has read.
+#![cfg(test)]
+
+use std::sync::Arc;
+
+use flatbed_testkit::{Storage, until};
+use tokio::sync::Semaphore;
+
+use super::functions::Texts;
+use super::purges::{forget_log, purge};
+use super::together::{job, prepared};
+use super::{compare, define, put, standing, violations};
+use crate::fenced::{layer, open};
+use crate::group::large::Finished;
+use crate::group::purges::enter_documents;
+use crate::group::reconcile::reconcile;
+use crate::group::steps::{EnteredPurges, purges_of};
+use crate::handle::Database;
+
+/// The database at a process that runs no functions.
+async fn database(storage: &Storage) -> Database {
+    let (layer, authority) = open(storage, None).await;
+    layer.database("db", authority.for_job("test"))
+}
+
+/// The group's place is the same while it is compared with the documents, so that the holder alone tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_before_another_process_took_over_is_not_entered() {
+    let (layer, authority, storage) = layer().await;
+    layer.run_views_by(Arc::new(Texts::default()));
+    let db = layer.database("db", authority.for_job("test"));
+    define(&db, "_design/v", &[("n", "n")]).await;
+    for n in 0..10 {
+        put(&db, &format!("d{n}"), Some(r#"{"n":1}"#)).await;
+    }
+    compare(&db, "_design/v", "n", "n").await;
+    layer.shutdown();
+    until("its tasks have ended", async || layer.inner.metrics.view_updates_running.get() == 0).await;
+    let (ones, twos) = (database(&storage).await, database(&storage).await);
+    put(&twos, "x", Some(r#"{"n":1}"#)).await;
+    let (one, two) = (Arc::new(job(&ones).await), job(&twos).await);
+    let before = standing(&ones).await.progress.unwrap();
+    // The second one has read and mapped a document that is purged then, and the log does not say so.
+    let documents = prepared(&two, "x");
+    purge(&twos, "x").await;
+    forget_log(&twos).await;
+    // The first one makes one step.
+    let steps = &ones.inner.views.steps;
+    steps.forget_permits(Semaphore::MAX_PERMITS);
+    steps.add_permits(1);
+    let comparing = tokio::spawn({
+        let (one, before) = (Arc::clone(&one), before.clone());
+        async move { reconcile(&one, before).await }
+    });
+    let owner = ones.inner.views.owner;
+    let holds = async || standing(&ones).await.progress.unwrap().holder == owner;
+    until("the first one holds the group", holds).await;
+    let taken = standing(&ones).await.progress.unwrap();
+    assert_eq!(taken.purges, before.purges, "it holds the group before it compares");
+    let as_before = EnteredPurges { purges: purges_of(&before), stamp: before.purge_stamp.clone(), drained: None };
+    let late = enter_documents(&two, before.clone(), &documents, &as_before).await.unwrap();
+    assert!(matches!(late, Finished::Elsewhere));
+    steps.add_permits(1_000);
+    assert!(matches!(comparing.await.unwrap().unwrap(), Finished::Stands(_)));
+    assert_eq!(standing(&ones).await.progress.unwrap().purges, before.purges + 1);
+    assert_eq!(violations(&ones).await, Vec::<String>::new());
+}
