@@ -458,11 +458,11 @@ impl Inner {
     pub(crate) async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let instance = self.resolve(trx, name).await?;
         if instance.record.format_version < FORMAT_VERSION {
-            self.upgrade(&instance).await?;
+            self.upgrade(&instance).await.map_err(transaction::of_nested)?;
         }
         if is_outdated(&instance.record, self.collation) {
             let _alone = instance.upgrading.lock().await;
-            reorder(self, name).await?;
+            reorder(self, name).await.map_err(transaction::of_nested)?;
             // This transaction reads what was before: let it begin anew.
             return Err(Error::Storage(FdbError::from_code(NOT_COMMITTED)));
         }

@@ -133,6 +133,15 @@ async fn write_untraced<O: Operation>(
     }
 }
 
+/// The error with which an attempt fails where a transaction that it has run beside its own has failed. An unknown result of that one is
+/// none of the attempt's own: nothing of this was committed, so that it begins anew.
+pub(crate) fn of_nested(error: Error) -> Error {
+    match error {
+        Error::Storage(code) if code.is_maybe_committed() => Error::Storage(FdbError::from_code(NOT_COMMITTED)),
+        other => other,
+    }
+}
+
 /// The future's result, or after [`ATTEMPT_MAX`] FoundationDB's error for that.
 pub(crate) async fn bounded<T>(attempt: impl Future<Output = Result<T>> + Send) -> Result<T> {
     match tokio::time::timeout(ATTEMPT_MAX, attempt).await {
@@ -270,6 +279,31 @@ mod tests {
         let failed = write(&inner.db, &inner.metrics, &mut unknown).await;
         assert!(matches!(failed, Err(Error::Storage(error)) if error.is_maybe_committed()));
         assert_eq!(unknown.0, 1);
+    }
+
+    /// Its first attempt runs another transaction, whose result is unknown.
+    struct Nesting(u32);
+
+    impl Operation for Nesting {
+        type Output = u32;
+
+        async fn attempt(&mut self, _: &Transaction, _: Attempt) -> Result<u32> {
+            self.0 += 1;
+            match self.0 {
+                1 => Err(of_nested(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT)))),
+                attempts => Ok(attempts),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unknown_result_of_another_transaction_is_not_the_operation_s() {
+        let (database, _storage) = crate::fenced::database().await;
+        let inner = &database.inner;
+        assert_eq!(write(&inner.db, &inner.metrics, &mut Nesting(0)).await.unwrap(), 2);
+        let locked = of_nested(Error::Storage(FdbError::from_code(DATABASE_LOCKED)));
+        assert!(matches!(locked, Error::Storage(error) if error.code() == DATABASE_LOCKED));
+        assert!(matches!(of_nested(Error::Renewing), Error::Renewing));
     }
 
     /// Finds a locked database, 8 s later each time.
