@@ -46,22 +46,25 @@ impl Layer {
     }
 }
 
-/// Removes marks that are older than any operation is tried for, and stores up to which time. Returns whether there were any.
+/// Removes marks that are older than any operation is tried for, and stores up to which time marks are gone. Returns whether there were any.
 pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
     impl Operation for Sweep<'_> {
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
-            let range = self.0.keys.marks_until(self.1);
-            if !trx.range(&range, true).any().await? {
-                return Ok(false);
-            }
-            epoch_for_write(trx, &self.0.keys).await?;
-            // Operations of processes whose clocks are behind by as much find no mark, and must not take that for none made.
-            let key = self.0.keys.marks_removed();
-            let before_ms = removed_before(trx.get(&key, false).await?.as_deref())?.max(self.1);
-            trx.set(&key, &before_ms.to_le_bytes());
-            trx.clear_range(&range.begin, &range.end);
+            let keys = &self.0.keys;
+            let range = keys.marks_until(self.1);
+            let newest = trx.range(&range, true).reverse(true).first(1).await?;
+            let Some(newest) = newest.first().map(|row| row.key().to_vec()) else { return Ok(false) };
+            epoch_for_write(trx, keys).await?;
+            // Operations of processes whose clocks are behind find no mark, and must not take that for none made. The time is that of
+            // the newest mark which goes, and none above it goes, also of those that come meanwhile: this process's clock may be
+            // years ahead, and what is stored never goes down.
+            let removed = keys.marks_removed();
+            let after_ms = keys.mark_time(&newest)?.saturating_add(1);
+            let before_ms = removed_before(trx.get(&removed, false).await?.as_deref())?.max(after_ms);
+            trx.set(&removed, &before_ms.to_le_bytes());
+            trx.clear_range(&range.begin, &[&newest[..], &[0]].concat());
             Ok(true)
         }
     }

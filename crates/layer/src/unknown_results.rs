@@ -183,6 +183,35 @@ async fn an_operation_whose_mark_was_removed_too_early_is_not_made_again() {
     assert!(!crate::sweeper::sweep_marks(&elsewhere.inner, 3 * crate::sweeper::KEPT_FOR).await.unwrap());
 }
 
+/// A clock that was years ahead for a while.
+#[tokio::test]
+async fn marks_that_a_wrong_clock_has_removed_leave_no_doubt_about_later_ones() {
+    let manual = ManualClock::new();
+    let (layer, authority, storage) = crate::fenced::layer_at(&manual).await;
+    let store = Store { layer, authority, _storage: storage };
+    let db = store.db();
+    let years = 10 * 365 * 24 * 3_600_000;
+    let options = crate::LayerOptions {
+        root: db.inner.options.root.clone(),
+        clock: manual.clock().skewed(years),
+        ..crate::LayerOptions::default()
+    };
+    let (elsewhere, _) = Layer::open(db.inner.db.clone(), options, None).await.unwrap();
+    let document = |body: &[u8]| LocalDocument { id: "l".into(), revision: 1, body: body.into() };
+    let ours = [LocalEdit::Put(document(b"\"a\":1"))];
+    let mut before = EditLocals::new(&db, &ours).unwrap();
+    store.attempt(&mut before, FIRST, true).await.unwrap();
+    assert!(crate::sweeper::sweep_marks(&elsewhere.inner, crate::sweeper::KEPT_FOR).await.unwrap());
+    assert!(!crate::sweeper::are_marks_left(&elsewhere.inner).await.unwrap());
+    manual.advance(std::time::Duration::from_secs(1));
+    let mut later = EditLocals::new(&db, &ours).unwrap();
+    store.attempt(&mut later, FIRST, false).await.unwrap();
+    store.attempt(&mut later, AFTER_UNKNOWN, true).await.unwrap();
+    // That of which the mark is gone is still in doubt.
+    let again = store.attempt(&mut before, AFTER_UNKNOWN, false).await;
+    assert!(matches!(again, Err(Error::Storage(error)) if error.is_maybe_committed()));
+}
+
 #[tokio::test]
 async fn a_lease_that_another_took_stays() {
     let store = Store::new().await;

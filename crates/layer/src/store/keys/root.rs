@@ -103,6 +103,11 @@ impl RootKeys {
         key
     }
 
+    /// The time in a key of [`RootKeys::marks_until`].
+    pub(crate) fn mark_time(&self, key: &[u8]) -> Result<u64> {
+        take_int(behind(key, &with_int(&self.prefix, MARKS))).map(|(at_ms, _)| at_ms)
+    }
+
     /// The time before which marks have been removed, in milliseconds of Unix time: see [`crate::store::once`].
     pub(crate) fn marks_removed(&self) -> Vec<u8> {
         with_int(&self.prefix, MARKS)
