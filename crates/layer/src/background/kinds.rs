@@ -125,7 +125,7 @@ async fn survey(layer: &Layer) -> Result<()> {
     list::write(&layer.inner, &[Kind::Marks, Kind::Events].map(|kind| due::key_of(kind, "", 0))).await?;
     loop {
         let names = layer.all_databases(&range).await?;
-        let kinds = [Kind::Superseded, Kind::Uploads];
+        let kinds = [Kind::Superseded, Kind::Uploads, Kind::Expiry];
         let due: Vec<DueKey> = names.iter().flat_map(|name| kinds.map(|kind| due::key_of(kind, name, 0))).collect();
         list::write(&layer.inner, &due).await?;
         let Some(last) = names.last() else { return Ok(()) };

@@ -46,6 +46,14 @@ pub(crate) struct Opened {
     pub is_unmoved: bool,
 }
 
+/// The value of [`RootKeys::due_from`] where documents that had ended have been looked for, or will be. Programs from before write an
+/// empty value; they could clear the note of such a document though it had no tombstone.
+const ENDS_NOTED: &[u8] = &[1];
+
+/// The store is surveyed once more after this time. While processes are replaced one by one an older one may do the first survey, which
+/// does not look for documents that have ended, or clear a note of one still.
+const SURVEYED_AGAIN_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
+
 /// Makes the root's record the first time, and upgrades one that an older program made.
 pub(crate) struct OpenRoot<'a> {
     pub keys: &'a RootKeys,
@@ -60,9 +68,9 @@ impl Operation for OpenRoot<'_> {
         let old = trx.range(&old, true).reverse(true).first(1);
         let (found, due) = (trx.get(&key, false), trx.get(&due_key, false));
         let (found, newest) = try_join(async { Ok(found.await?) }, newest_stamps(trx, self.keys)).await?;
-        let is_noted = due.await?.is_some();
+        let is_noted = due.await?.as_deref() == Some(ENDS_NOTED);
         if !is_noted {
-            trx.set(&due_key, &[]);
+            trx.set(&due_key, ENDS_NOTED);
         }
         let Some(found) = found else {
             let record = new_store(self.uuid.to_vec());
@@ -75,8 +83,10 @@ impl Operation for OpenRoot<'_> {
             return Err(Error::Renewing);
         }
         if !is_noted {
-            // Programs from before wrote here, and noted nothing of what became due.
-            due::mark(trx, self.keys, Kind::Survey, "", 0)?;
+            // Programs from before wrote here, and noted nothing of what became due, or not all.
+            for at_ms in [0, due::after_ms(trx.clock(), SURVEYED_AGAIN_AFTER_MS)] {
+                due::mark(trx, self.keys, Kind::Survey, "", at_ms)?;
+            }
         }
         // Every commit that stamps anything stamps one of these keys too, so nothing is stamped later. What a cluster has
         // committed is never above a read version that it gives afterwards.
