@@ -36,12 +36,19 @@ pub(super) enum Outcome {
     Due(DueKey),
     /// Its time is over before it is done.
     Unfinished,
-    /// This process is at it already, and says what becomes of it.
+    /// This process is at it already, and says what becomes of it; or it is not due by now.
     Elsewhere,
 }
 
 /// Does what is due, for about `turn` where it takes long.
-pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn: Duration) -> Result<Outcome> {
+/// `ahead`: what is due only after this time is done now.
+pub(super) async fn work(
+    layer: &Layer,
+    actor: &ServerActor,
+    entry: &Entry,
+    turn: Duration,
+    ahead: Duration,
+) -> Result<Outcome> {
     let (inner, clock, name) = (&layer.inner, layer.clock(), entry.key.name.as_str());
     Ok(match Kind::of(entry.key.kind) {
         Some(Kind::Superseded) => match compact::is_due(inner, name).await? {
@@ -85,7 +92,10 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
             true => Outcome::Done,
             false => Outcome::Unfinished,
         },
-        Some(Kind::Expiry) => of_part(Some(expire(&layer.database(name, actor.clone()), turn, entry.key.at_ms).await?)),
+        Some(Kind::Expiry) => {
+            let database = layer.database(name, actor.clone());
+            of_part(expire(&database, turn, entry.key.at_ms, ahead).await?)
+        }
         Some(Kind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,
             Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(clock, KEPT_FOR_MS))),
@@ -99,7 +109,7 @@ pub(super) async fn work(layer: &Layer, actor: &ServerActor, entry: &Entry, turn
     })
 }
 
-/// Of work that takes long: whether it is through; `None`: this process is at it already.
+/// Of work that takes long: whether it is through; `None`: this process is at it already, or it is not due by now.
 fn of_part(is_through: Option<bool>) -> Outcome {
     match is_through {
         Some(true) => Outcome::Done,

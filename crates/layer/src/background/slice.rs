@@ -169,10 +169,11 @@ impl Job for Slice {
                 && !is_over
                 && let Some(entry) = { self.queue().waiting.pop_front() }
             {
-                let (layer, actor, turn) = (self.layer.clone(), self.actor.clone(), self.options.turn);
+                let (layer, actor) = (self.layer.clone(), self.actor.clone());
+                let BackgroundOptions { turn, ahead, .. } = self.options;
                 let work = waits::carry(operation.clone(), {
                     let entry = entry.clone();
-                    async move { work(&layer, &actor, entry, turn).await }
+                    async move { work(&layer, &actor, entry, turn, ahead).await }
                 });
                 under_way.insert(tasks.spawn(work).id(), entry);
             }
@@ -220,13 +221,13 @@ struct Worked {
 }
 
 /// Does a piece of work for some time.
-async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration) -> Worked {
+async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration, ahead: Duration) -> Worked {
     let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
     // Who had the lease before this process may have done it since it was seen.
     if !list::is_due(inner, &entry).await.unwrap_or(false) {
         return nothing;
     }
-    let done = kinds::work(layer, actor, &entry, turn).await;
+    let done = kinds::work(layer, actor, &entry, turn, ahead).await;
     after(layer, entry, done).await
 }
 

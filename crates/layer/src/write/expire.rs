@@ -92,10 +92,15 @@ impl Operation for ReadEnded<'_> {
 }
 
 /// Writes tombstones for what has ended by now, and by the time for which that was due, for about so long; whether it is through.
-pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64) -> Result<bool> {
+/// `None`: that time is more than `ahead` from now, because the clock was set back since the entry was seen as due. The entry stays: no
+/// document goes before its time, and none is forgotten.
+pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahead: Duration) -> Result<Option<bool>> {
     let inner = &*database.inner;
-    // A clock that was set back since the entry was seen as due must not leave what the entry is for.
-    let until_s = inner.clock.unix_seconds().max(due_ms / 1_000);
+    let now_ms = inner.clock.unix_ms();
+    if due_ms > now_ms.saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX)) {
+        return Ok(None);
+    }
+    let until_s = now_ms.max(due_ms) / 1_000;
     let until = inner.clock.now() + turn;
     let mut begin: Option<(InstanceId, Vec<u8>)> = None;
     loop {
@@ -107,10 +112,10 @@ pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64) -> 
         // Where the rules have changed since, the same page is read again: what is left of it is found anew.
         let is_left = buried.contains(&Buried::Changed);
         if !is_left && behind.is_none() {
-            return Ok(true);
+            return Ok(Some(true));
         }
         if inner.clock.now() >= until {
-            return Ok(false);
+            return Ok(Some(false));
         }
         if let (false, Some(key)) = (is_left, behind) {
             begin = Some((instance.id(), key));
@@ -193,4 +198,71 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
         }
     }
     Ok(Buried::All)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channels::Asker;
+    use crate::fenced::{layer_at, user};
+    use crate::{ChannelsOptions, CreateOptions};
+    use flatbed_channels::Expiry;
+    use flatbed_clock::ManualClock;
+    use flatbed_testkit::Storage;
+
+    const TURN: Duration = Duration::from_secs(60);
+
+    /// A database with channels.
+    struct Ends {
+        /// As a user writes to it, and as the server does.
+        db: Database,
+        server: Database,
+        /// The seconds of the process's clock, which stands still.
+        now: u64,
+        /// Removed with this.
+        _storage: Storage,
+    }
+
+    async fn ends() -> Ends {
+        let manual = ManualClock::new();
+        let (layer, authority, storage) = layer_at(&manual).await;
+        let server = layer.database("ends", authority.for_job("test"));
+        let options = CreateOptions { channels: Some(ChannelsOptions::default()), ..CreateOptions::default() };
+        server.create(&options).await.unwrap();
+        let db = layer.database("ends", user("root")).asked_by(Asker::All);
+        Ends { db, server, now: manual.clock().unix_seconds(), _storage: storage }
+    }
+
+    async fn write(db: &Database, id: &str, history: Option<&str>, second: u64) {
+        let edit = Edit {
+            id: id.to_owned().into(),
+            parent: None,
+            history: history.map(|rev| vec![rev.parse().unwrap()]),
+            deleted: false,
+            expiry: Some(Expiry::At(second)),
+            attachments: Vec::new(),
+            body: Value::Object(Vec::new()),
+        };
+        db.update(&edit).await.unwrap();
+    }
+
+    async fn ended(db: &Database, until_s: u64) -> Vec<String> {
+        let inner = &*db.inner;
+        let mut read = ReadEnded { inner, name: &db.name, begin: None, until_s };
+        let page = transaction::read(&inner.db, &inner.metrics, &mut read).await.unwrap();
+        page.ended.into_iter().map(|ended| ended.id).collect()
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_set_back_takes_no_document_before_its_time() {
+        let Ends { db, server, now, _storage } = ends().await;
+        write(&db, "soon", None, now + 30).await;
+        let due_ms = (now + 60) * 1_000;
+        // As seen before that.
+        assert_eq!(expire(&server, TURN, due_ms, Duration::ZERO).await.unwrap(), None);
+        assert_eq!(db.info().await.unwrap().doc_count, 1);
+        assert_eq!(ended(&db, now + 60).await, ["soon"]);
+        assert_eq!(expire(&server, TURN, due_ms, Duration::from_secs(60)).await.unwrap(), Some(true));
+        assert_eq!(db.info().await.unwrap().doc_count, 0);
+    }
 }
