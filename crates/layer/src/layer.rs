@@ -26,6 +26,7 @@ use crate::index_waits::{IndexWait, IndexWaits};
 use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
+use crate::line_pacer::LinePacer;
 use crate::resyncs::{ResyncTask, Resyncs};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::database_name::is_replicator_name;
@@ -200,6 +201,8 @@ pub(crate) struct Inner {
     pub confirmed: Confirmed,
     /// What is to be noted as due.
     pub due: Noted,
+    /// Log lines about documents that have ended and cannot be given tombstones.
+    pub expiry_lines: LinePacer<()>,
     /// In which `databases` was filled.
     epoch: Mutex<u64>,
 }
@@ -261,6 +264,7 @@ impl Layer {
             held: HeldCache::of(&clock),
             confirmed: Confirmed::new(&clock),
             due: Noted::default(),
+            expiry_lines: LinePacer::new(&clock),
             epoch: Mutex::new(epoch),
             clock,
         });

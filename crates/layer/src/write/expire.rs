@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_flatten::json::Value;
-use flatbed_revtree::RevId;
+use flatbed_revtree::{GENERATION_MAX, RevId};
 use futures_util::future::try_join_all;
 
 use crate::document::edit::Edit;
@@ -77,7 +77,8 @@ impl Operation for ReadEnded<'_> {
             let Some(info) = trx.get(&keys.info(), true).await? else { return Ok(None) };
             let info = Info::decode(&info)?;
             let ends = info.routed.expires_at_ms.is_some_and(|at| at.div_ceil(1_000) == second);
-            if info.deleted || !ends {
+            // No tombstone stands behind the last generation. Such a document is hidden, and stays.
+            if info.deleted || !ends || info.winner.generation() >= GENERATION_MAX {
                 return Ok::<_, Error>(None);
             }
             let record = trx.get(&keys.revision(&info.winner), true).await?;
@@ -149,8 +150,9 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
     let Cut { batches, refused } = prepare(database, instance, &edits, &wanted).await?;
     // A refusal holds whenever it is tried: it must not hold up the documents behind it.
     let log = |at: usize, refusal: &Refusal| {
+        let Some(left_out) = inner.expiry_lines.line(()) else { return };
         let (database, document) = (&*instance.name, ended.get(at).map_or("", |ended| ended.id.as_str()));
-        tracing::warn!(database, document, %refusal, "a document that has ended cannot be given a tombstone");
+        tracing::warn!(database, document, %refusal, left_out, "a document that has ended cannot be given a tombstone");
     };
     refused.iter().for_each(|(at, refusal)| log(*at, refusal));
     let work = Work::new(inner);
@@ -264,5 +266,20 @@ mod tests {
         assert_eq!(ended(&db, now + 60).await, ["soon"]);
         assert_eq!(expire(&server, TURN, due_ms, Duration::from_secs(60)).await.unwrap(), Some(true));
         assert_eq!(db.info().await.unwrap().doc_count, 0);
+    }
+
+    #[tokio::test]
+    async fn a_document_on_its_last_generation_is_not_tried_again_and_again() {
+        let Ends { db, server, now, _storage } = ends().await;
+        let last = format!("{GENERATION_MAX}-x");
+        for n in 0..5 {
+            write(&db, &format!("last{n}"), Some(&last), now - 5).await;
+        }
+        write(&db, "over", Some("7-x"), now - 5).await;
+        assert_eq!(ended(&db, now).await, ["over"]);
+        assert_eq!(expire(&server, TURN, 0, Duration::ZERO).await.unwrap(), Some(true));
+        assert_eq!(db.info().await.unwrap().doc_count, 5);
+        let shown = db.get("last0", &crate::GetOptions::default()).await;
+        assert!(matches!(shown, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     }
 }
