@@ -124,6 +124,8 @@ pub(super) fn rest(kind: u64) -> Backoff {
         // Somebody waits for it.
         Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
         Some(Kind::Resync) => Backoff { first: Duration::from_secs(5), max: Duration::from_secs(5 * 60) },
+        // One document on which the storage fails keeps those of its page, whose channels and grants stay.
+        Some(Kind::Expiry) => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(10 * 60) },
         Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
     }
@@ -144,5 +146,17 @@ async fn survey(layer: &Layer) -> Result<()> {
             return Ok(());
         }
         (range.start, range.skip) = (Some(last.clone()), 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tombstones_do_not_rest_for_hours() {
+        let [expiry, compaction] = [Kind::Expiry, Kind::Compaction].map(|kind| rest(kind as u64).max);
+        assert_eq!(expiry, Duration::from_secs(600));
+        assert!(compaction > expiry);
     }
 }
