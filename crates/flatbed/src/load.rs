@@ -160,6 +160,8 @@ struct Batch {
     bytes: usize,
     /// They are revisions of a replica, stored under the revisions that they name (`new_edits=false`).
     is_replica: bool,
+    /// It is one document with a stub of an attachment.
+    has_stub: bool,
 }
 
 impl Batch {
@@ -202,11 +204,12 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
                 let is_replica = member(text, "_revisions").is_some();
                 let text = if options.keep_rev || is_replica { text.into() } else { without(text, "_rev") };
                 let full = batch.documents.len() >= BATCH_DOCUMENTS_MAX || batch.bytes + text.len() > BATCH_BYTES_MAX;
-                let ends = full || batch.is_replica != is_replica;
+                let has_stub = !is_replica && has_stub(&text);
+                let ends = full || batch.is_replica != is_replica || batch.has_stub || has_stub;
                 if ends && !batch.documents.is_empty() && batches.blocking_send(mem::take(&mut batch)).is_err() {
                     return Ok(());
                 }
-                batch.is_replica = is_replica;
+                (batch.is_replica, batch.has_stub) = (is_replica, has_stub);
                 batch.bytes += text.len();
                 batch.documents.push((Place { path: shared.clone(), line }, text.into_owned()));
             }
@@ -218,6 +221,13 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
         let _ = batches.blocking_send(batch);
     }
     Ok(())
+}
+
+/// Whether a document has attachments without data: if the server has not got them, it refuses the request, and has perhaps
+/// written others of it.
+fn has_stub(document: &[u8]) -> bool {
+    let attachments = member(document, "_attachments").and_then(|member| document.get(member.value));
+    attachments.is_some_and(|text| text.split(|byte| *byte == b'"').any(|part| part == b"stub"))
 }
 
 /// What became of a batch.
@@ -258,7 +268,7 @@ impl Sender {
                 let is_replica = batch.is_replica;
                 for (place, text) in batch.documents {
                     let bytes = text.len();
-                    let alone = Batch { documents: vec![(place, text)], bytes, is_replica };
+                    let alone = Batch { documents: vec![(place, text)], bytes, is_replica, has_stub: false };
                     let answer = self.connection.call(Method::POST, &self.path, alone.body()).await?;
                     outcome.add_alone(&alone, answer)?;
                 }
@@ -374,7 +384,7 @@ mod tests {
             line(2, r#"{"_id":"\u0061","_rev":"1-c"}"#),
             line(3, r#"{"_id":"b","_rev":"1-c"}"#),
         ];
-        let batch = Batch { documents, bytes: 0, is_replica: true };
+        let batch = Batch { documents, bytes: 0, is_replica: true, has_stub: false };
         assert!(batch.body().ends_with(b"],\"new_edits\":false}"));
         let outcome = |answer: &[u8]| {
             let mut outcome = Outcome::default();

@@ -148,7 +148,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 50] = [
+    let table: [(&str, &[&str]); 51] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("line_pacer", &[]),
@@ -193,6 +193,7 @@ fn folders_know_only_those_below_them() {
                 "resyncs",
                 "index_builds",
                 "index_waits",
+                "line_pacer",
                 "metrics",
                 "store",
                 "turns",
@@ -259,6 +260,7 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("gauges", &["feed", "layer"]),
+        ("replicators", &["error", "store", "layer", "feed"]),
         (
             "write",
             &[

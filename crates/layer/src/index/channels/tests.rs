@@ -229,7 +229,7 @@ async fn what_the_server_writes_is_in_no_channel_and_what_was_there_before_is_no
     let ([server, db], _storage) = database(false).await;
     let old = put(&db, "old", None, r#"{"channels":"A"}"#).await;
     let other = put(&db, "other", None, r#"{"channels":"A"}"#).await;
-    replicate(&db, "other", &["1-0"], r#"{"channels":"C"}"#).await;
+    replicate(&db, "other", &["1-00000000000000000000000000000000"], r#"{"channels":"C"}"#).await;
     assert_clean(&db).await;
     give_channels(&server).await;
     assert!(keys_of(&db).await.is_empty());

@@ -100,7 +100,8 @@ async fn a_document_with_large_entries_in_many_indexes_is_refused() {
     put(&db, "_design/a", None, &design(&maps)).await.unwrap();
     let members: Vec<String> = (0..40).map(|n| format!(r#""n{n}":1"#)).collect();
     let text = |length: usize| format!(r#"{{"k":"{}",{}}}"#, "x".repeat(length), members.join(","));
-    let refused = put(&db, "large", None, &text(10_000)).await.unwrap_err();
+    assert_eq!(indexes(&db).await.len(), 40);
+    let refused = put(&db, "large", None, &text(9_900)).await.unwrap_err();
     assert!(refused.to_string().contains("900000 bytes"), "{refused}");
     put(&db, "small", None, &text(10)).await.unwrap();
 }
