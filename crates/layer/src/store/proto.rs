@@ -104,7 +104,7 @@ pub struct DatabaseRecord {
     /// to its users, while 1: a resync goes on that wants to be alone; 2: it is offline; 3: both
     #[prost(uint32, tag = "19")]
     pub closed: u32,
-    /// CouchDB's q as its creator gave it, which is shown and has no effect; 0: none
+    /// CouchDB's q of the creating request, shown without effect; 0: none
     #[prost(uint32, tag = "20")]
     pub hinted_shards: u32,
 }
@@ -186,13 +186,13 @@ pub struct DocumentInfo {
     /// 16 bytes if the winner's body lies in a blob; else it lies in BODY
     #[prost(bytes = "vec", tag = "5")]
     pub blob_id: ::prost::alloc::vec::Vec<u8>,
-    /// JSON text of the winner's body, and its attachments as far as that field has their bytes
+    /// JSON text of the winner's body, and its attachments if their length is known
     #[prost(uint64, tag = "6")]
     pub external_bytes: u64,
     /// keys and values of the winner's body
     #[prost(uint64, tag = "7")]
     pub stored_bytes: u64,
-    /// of the winner; 0: none, 1: of unknown length (by programs of before), else their bytes and 1
+    /// of the winner; 0: none, 1: of unknown length (earlier versions), else their bytes plus 1
     #[prost(uint64, tag = "8")]
     pub attachments: u64,
     /// which one its by-seq entry lies in
