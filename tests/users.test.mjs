@@ -105,7 +105,7 @@ test('nano with a cookie', { skip }, async () => {
 
 test('a session goes on while it is used, and ends', { skip }, async (t) => {
   const name = await server.database(['anna']);
-  // So long that no machine stands still for it between two requests.
+  // Long enough that no machine pauses for it between two requests.
   await server.set('chttpd_auth/timeout', 12);
   t.after(() => server.set('chttpd_auth/timeout', 600));
   const [couch, jar] = [nano(server.url), withJar()];

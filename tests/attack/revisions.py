@@ -110,7 +110,7 @@ def leaves_of(server, doc):
 
 
 def bytes_of(digest):
-    """What CouchDB compares of a revision's hash: the bytes that 32 digits stand for, or the text's own."""
+    """The bytes of a revision's hash that CouchDB compares: those of 32 digits, or the text's own."""
     return bytes.fromhex(digest) if len(digest) == 32 else digest.encode()
 
 

@@ -62,13 +62,13 @@ pub(crate) enum Target {
 pub(crate) enum Scheduler {
     Jobs,
     Job(String),
-    /// Of `_replicator`.
+    /// The documents of `_replicator`.
     Docs,
-    /// The same of one document of it.
+    /// One document of `_replicator`, by id.
     Doc(String),
-    /// Of another database whose documents ask for replications.
+    /// The documents of another replicator database, by its name.
     DocsOf(String),
-    /// The same of one document of it.
+    /// One document of another replicator database: database name, document id.
     DocOf(String, String),
     Unknown,
 }

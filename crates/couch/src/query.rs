@@ -56,7 +56,7 @@ impl Query {
     pub(crate) fn parse(text: Option<&str>) -> Result<Query> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Query::default()) };
         let mut parameters = Vec::new();
-        // A semicolon separates as an ampersand does, as in CouchDB.
+        // As in CouchDB, a semicolon separates parameters as an ampersand does.
         for pair in text.split(['&', ';']).filter(|pair| !pair.is_empty()) {
             if parameters.len() == PARAMETERS_MAX {
                 return Err(Failure::bad_request("Too many query parameters"));
@@ -88,7 +88,7 @@ impl Query {
         last.map(|(_, (name, value))| (name.as_str(), value.as_str()))
     }
 
-    /// The same parameters with their names in lower case, as CouchDB reads those of `_changes`.
+    /// Returns the parameters with lower-case names, as CouchDB reads those of `_changes`.
     pub(crate) fn lowered(&self) -> Query {
         Query(self.0.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect())
     }
@@ -99,13 +99,13 @@ impl Query {
         self.all().any(|(found, value)| found == name && value == "true")
     }
 
-    /// `true` or `false` in any case of the letters; any other value is refused, as CouchDB refuses it for views and lists
-    /// of databases.
+    /// Reads `true` or `false`, case-insensitive; any other value is 400 `query_parse_error`, as in CouchDB for views and lists of
+    /// databases.
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
         self.get(name).map(boolean).transpose()
     }
 
-    /// `true` or `false`; absent is false. For parameters that CouchDB has not.
+    /// `true` or `false`; absent is false. For parameters that CouchDB does not have.
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         match self.get(name) {
             None | Some("false" | "") => Ok(false),

@@ -11,7 +11,7 @@ use crate::query::encode;
 /// Parameters of views whose values are JSON.
 const JSON_PARAMETERS: [&str; 6] = ["key", "startkey", "start_key", "endkey", "end_key", "keys"];
 
-/// How many steps up a secure rule may go: from its design document to its database.
+/// The most steps up in a secure rule: from its design document to its database.
 const UP_MAX: usize = 2;
 
 /// What stands for what is left of a path, and for any method.
@@ -37,7 +37,7 @@ struct Rule<'r> {
     formats: Option<&'r Value<'static>>,
 }
 
-/// Where a request goes instead: a path, relative to its design document, with its query. `parts`: the path behind
+/// Returns the path, relative to the design document, and the query that a request is rewritten to. `parts`: the path behind
 /// `_rewrite`, decoded. `is_secure`: no rule may leave its database.
 ///
 /// # Errors

@@ -231,7 +231,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             Rewritten::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
-        // A form of another page could sign its reader in as somebody else: requests to `_session` itself are checked.
+        // A form on another site could sign its user in under another name: only requests sent to `_session` itself are checked.
         if matches!(target, Target::Session) && !request.method.is_safe() {
             request.skip_body().await;
             return Err(insecure());

@@ -64,7 +64,7 @@ async fn some_documents_only() {
             spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
             let answer = server.ok("POST", "/_replicate", spec.clone()).await;
             assert_eq!(answer["history"][0]["docs_written"], wanted.len(), "{spec} {answer}");
-            // As CouchDB did before it had a history, for documents by their ids.
+            // CouchDB shows these counts beside the history if `doc_ids` picks the documents.
             for member in ["docs_read", "docs_written", "doc_write_failures", "start_time", "end_time"] {
                 let of_history = Some(&answer["history"][0][member]).filter(|_| spec["doc_ids"].is_array());
                 assert_eq!(answer.get(member), of_history, "{member} {spec} {answer}");
@@ -117,11 +117,11 @@ async fn another_function_begins_anew() {
             assert_eq!(answer["history"][0]["docs_written"], written, "{kind} {spec} {answer}");
             assert_eq!(ids(&server, &format!("b{number}")).await.len(), there, "{kind} {spec}");
         }
-        // The old function's checkpoint is there still.
+        // The old function's checkpoint still exists.
         let answer = server.ok("POST", "/_replicate", spec.clone()).await;
         assert_eq!(answer["no_changes"], true, "{answer}");
 
-        // One that goes on for ever begins anew by itself.
+        // A continuous replication restarts by itself.
         let target = format!("c{number}");
         spec.as_object_mut().unwrap().extend(
             json!({"target": target, "continuous": true, "checkpoint_interval": 20}).as_object().unwrap().clone(),
@@ -130,7 +130,7 @@ async fn another_function_begins_anew() {
         server.until(&format!("/{target}/x2"), |doc| doc["kind"] == "x").await;
         server.until(&format!("/{target}/_local_docs"), |logs| logs["rows"][0].is_object()).await;
         design("y").await;
-        // A feed that began before is filtered by the old function, or by the new one: one of these comes through it.
+        // A feed that began before uses the old or the new function: either lets one of these documents through.
         let more = [("x", format!("x{target}")), ("y", format!("y{target}"))];
         for (kind, id) in &more {
             server.ok("PUT", &format!("/a/{id}"), json!({"kind": kind})).await;

@@ -1,7 +1,7 @@
-//! The tortures of the HTTP API, one program: linking takes longer than compiling them.
+//! The torture tests of the HTTP API, in one program: linking takes longer than compiling them.
 //!
-//! They take turns: both ends of their connections are in this process, several tortures at once would need more than the
-//! 1,024 descriptors that a process often may have, and each is to have the processors for itself.
+//! They run one at a time: both ends of their connections are in this process, and several at once would exceed the common
+//! limit of 1,024 file descriptors and compete for the processors.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 #![allow(
     clippy::duplicate_mod,
@@ -16,5 +16,5 @@ mod rights_torture;
 #[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod support;
 
-/// Whose turn it is.
+/// Held by the torture test that runs.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

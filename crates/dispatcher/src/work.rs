@@ -57,7 +57,7 @@ pub struct Told {
     pub seq: Option<String>,
     /// Rows of the feed that are not.
     pub lag_rows: u64,
-    /// Whether that is how it is now. Older processes do not say.
+    /// Whether the lag is current. Older processes omit this field, which then reads as true.
     #[serde(default = "yes")]
     pub is_lag_known: bool,
     /// For how long there have been such.
@@ -154,7 +154,7 @@ impl Followed {
             return "halted";
         }
         let standing = self.status.standing();
-        // A run goes on while it waits for its source or target.
+        // A run continues while it waits for its source or target.
         if standing.is_running && !self.progress.is_failing() {
             "running"
         } else if standing.is_running || standing.error.is_some() {

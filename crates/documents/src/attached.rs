@@ -53,7 +53,7 @@ pub enum Source<'v> {
     Follows,
 }
 
-/// Checks the name of an attachment that is put by itself, which is never empty.
+/// Checks the name of an attachment that is written at its own path, where it is never empty.
 ///
 /// # Errors
 /// [`DocumentError::Malformed`].
@@ -214,7 +214,7 @@ impl Show {
     }
 }
 
-/// Whether an attachment may be one that a client lacks which has those up to a generation. A `revpos` of 0 names no
+/// Whether a client that has the attachments up to generation `known_to` may lack this one. A `revpos` of 0 names no
 /// generation: CouchDB stores it for attachments that came without one.
 pub(crate) fn is_new(attachment: &Attachment, known_to: u64) -> bool {
     attachment.revpos == 0 || attachment.revpos > known_to

@@ -95,7 +95,7 @@ pub(crate) struct Dump {
     pub database: String,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
-    /// Write winners alone, without `_rev`.
+    /// Write only winners, without `_rev`.
     pub no_rev: bool,
 }
 

@@ -18,15 +18,15 @@ use crate::{
 
 /// The longest line in bytes. `flatbed load` sends it in a request of its own, and a server takes bodies of 64 MB.
 const LINE_BYTES_MAX: usize = (64 << 20) - 1024;
-/// What a row of `_bulk_get` or `_all_docs` has beside its document: the id with escapes, twice at most.
+/// The longest row of `_bulk_get` or `_all_docs` in bytes: the document, and its id at most twice, with escapes.
 const ROW_BYTES_MAX: usize = LINE_BYTES_MAX + (128 << 10);
-/// Why a revision is left out that is longer than any line.
+/// The reason reported for a revision longer than [`LINE_BYTES_MAX`].
 const TOO_LARGE: &str = "is with its attachments larger than the 64 MB that load can send";
 /// `{"total_rows":N,"offset":N,"rows":[` is far shorter.
 const HEAD_BYTES_MAX: usize = 4096;
-/// Changed documents of one page.
+/// The most changed documents of one page.
 const CHANGES: usize = 1_000;
-/// Revisions of one `_bulk_get`.
+/// The most revisions of one `_bulk_get`.
 const REVISIONS: usize = 500;
 
 /// Why a dump is not complete.
@@ -46,14 +46,14 @@ pub(crate) enum DumpError {
         /// The answer's text.
         text: String,
     },
-    /// The server does not give a revision that its feed names.
+    /// The server refuses a revision that its feed names.
     #[error("the server refuses revision {rev} of {id:?}: {text}")]
     Revision {
         /// The document's id.
         id: String,
         /// The revision.
         rev: String,
-        /// What the server says.
+        /// The server's error.
         text: String,
     },
     /// A document is longer than any line.
@@ -100,7 +100,7 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     Ok(left_out == 0)
 }
 
-/// A dump under way.
+/// The state of a running dump.
 struct Dumping<'u, W: Write> {
     url: &'u Url,
     /// The database's name as a path has it.
@@ -109,7 +109,7 @@ struct Dumping<'u, W: Write> {
     output: W,
     progress: Progress,
     written: u64,
-    /// Revisions that are too large for a line, or that the server names and does not give.
+    /// How many revisions were left out: too large for a line, or named by the feed and refused by the server.
     left_out: u64,
 }
 
@@ -180,7 +180,7 @@ impl<W: Write> Dumping<'_, W> {
         Changes::read(&answer.body).ok_or(DumpError::Answer)
     }
 
-    /// Writes these revisions, up to the first that is too large for the connection's reader and with it. Returns how many are done with.
+    /// Writes these revisions up to and including the first that is too large to be read. Returns how many of them are finished.
     async fn revisions(&mut self, wanted: &[(String, String)]) -> Result<usize, DumpError> {
         let docs: Vec<Value> = wanted.iter().map(|(id, rev)| json!({"id": id, "rev": rev})).collect();
         let body = json!({ "docs": docs }).to_string();
@@ -212,7 +212,7 @@ impl<W: Write> Dumping<'_, W> {
                 }
             }
         }
-        // To its end, so that the connection can be used again.
+        // Reads the answer to its end, so that the connection can be reused.
         match rows.next().await? {
             None => Ok(wanted.len()),
             Some(_) => Err(DumpError::Answer),
@@ -233,7 +233,7 @@ struct Changes {
     /// Their leaves, each with its document's id.
     revisions: Vec<(String, String)>,
     last_seq: String,
-    /// The changes behind the page.
+    /// How many changes follow the page.
     pending: u64,
 }
 
@@ -248,7 +248,7 @@ impl Changes {
                 revisions.push((id.to_owned(), leaf["rev"].as_str()?.to_owned()));
             }
         }
-        // CouchDB 1 counts.
+        // CouchDB 1 has numbers for sequences.
         let last_seq = match answer.get("last_seq")? {
             Value::String(seq) => seq.clone(),
             seq => seq.to_string(),
@@ -257,12 +257,12 @@ impl Changes {
     }
 }
 
-/// The objects of the array in an answer that is read piece by piece.
+/// The objects of an array in an answer, read one at a time.
 struct Rows {
     body: Incoming,
-    /// What stands right before the first object.
+    /// The text right before the first object.
     mark: &'static [u8],
-    /// The answer before the mark has come.
+    /// The beginning of the answer, until the mark has arrived.
     head: Vec<u8>,
     splitter: Option<Splitter>,
     /// `total_rows` of the head, once that is here.
@@ -320,21 +320,21 @@ impl Rows {
     }
 }
 
-/// What `_bulk_get` says of a revision.
+/// The result of `_bulk_get` for a revision.
 #[derive(Debug, PartialEq, Eq)]
 enum Revision<'r> {
     /// The revision.
     Text(&'r [u8]),
-    /// There is no such revision any more.
+    /// The revision no longer exists.
     Missing,
-    /// The server's error about this revision alone: its id has a form that only earlier programs accepted, or it is not for
-    /// this user to read.
+    /// The server's error for this revision alone: its id has a form that only earlier versions accepted, or the user may not
+    /// read it.
     Unreadable(&'r [u8]),
-    /// Any other error of the server's.
+    /// Any other error of the server.
     Refused(&'r [u8]),
 }
 
-/// The one revision of a row of `_bulk_get`; `None` for what is no such row.
+/// Parses the one revision of a row of `_bulk_get`; `None` if the row has another form.
 fn revision(row: &[u8]) -> Option<Revision<'_>> {
     let docs = row.get(member(row, "docs")?.value)?;
     let entry = docs.strip_prefix(b"[")?.strip_suffix(b"]")?;
@@ -354,7 +354,7 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().take(500).collect()
 }
 
-/// The place behind the mark.
+/// The offset behind the mark.
 fn rows_start(head: &[u8], mark: &[u8]) -> Option<usize> {
     head.windows(mark.len()).take(HEAD_BYTES_MAX).position(|window| window == mark).map(|at| at + mark.len())
 }
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(revision(gone), Some(Revision::Missing));
         let refused = br#"{"id":"a","docs":[{"error":{"error":"timeout"}}]}"#;
         assert_eq!(revision(refused), Some(Revision::Refused(br#"{"error":"timeout"}"#)));
-        // The rest of the database is dumped all the same.
+        // The rest of the database is dumped nevertheless.
         for error in [r#"{"error":"bad_request","reason":"Invalid rev format"}"#, r#"{"error":"forbidden"}"#] {
             let row = format!(r#"{{"id":"a","docs":[{{"error":{error}}}]}}"#);
             assert_eq!(revision(row.as_bytes()), Some(Revision::Unreadable(error.as_bytes())));

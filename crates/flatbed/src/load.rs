@@ -158,9 +158,9 @@ impl fmt::Display for Place {
 struct Batch {
     documents: Vec<(Place, Vec<u8>)>,
     bytes: usize,
-    /// They are revisions of a replica, stored under the revisions that they name (`new_edits=false`).
+    /// The documents are a replica's revisions, stored under the revisions that they name (`new_edits=false`).
     is_replica: bool,
-    /// It is one document with a stub of an attachment.
+    /// The batch is one document with a stub of an attachment.
     has_stub: bool,
 }
 
@@ -223,8 +223,8 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
     Ok(())
 }
 
-/// Whether a document has attachments without data: if the server has not got them, it refuses the request, and has perhaps
-/// written others of it.
+/// Whether a document has attachments without data. A server that lacks them refuses the whole request, and may have
+/// written other documents of it.
 fn has_stub(document: &[u8]) -> bool {
     let attachments = member(document, "_attachments").and_then(|member| document.get(member.value));
     attachments.is_some_and(|text| text.split(|byte| *byte == b'"').any(|part| part == b"stub"))
@@ -262,8 +262,8 @@ impl Sender {
         let answer = self.connection.call(Method::POST, &self.path, batch.body()).await?;
         match answer.status {
             201 | 202 => outcome.add(&batch, &answer.body),
-            // One bad document spoils the request for all: find it by sending each alone. 412 is for a stub of an
-            // attachment that the server has not.
+            // One bad document fails the request for all: send each alone to find it. 412 is for a stub of an attachment
+            // that the server lacks.
             400 | 412 | 413 if batch.documents.len() > 1 => {
                 let is_replica = batch.is_replica;
                 for (place, text) in batch.documents {
@@ -297,14 +297,14 @@ impl Outcome {
         }
     }
 
-    /// Finds what the answer tells of: of a replica's revisions it names those alone that were not taken.
+    /// Counts a replica's revisions from the answer, which lists only the refused ones.
     fn add_replica(&mut self, batch: &Batch, answer: &[u8]) {
         let mut splitter = Splitter::new(answer.len());
         splitter.push(answer);
         let mut failed = 0;
         let ended = loop {
             match splitter.next_object() {
-                // A server may mention those that it took as well.
+                // A server may also list accepted revisions.
                 Ok(Some(result)) if member(result.text, "error").is_none() => {}
                 Ok(Some(result)) => {
                     let name = |text: &[u8], id, rev| (string(text, id), string(text, rev));
@@ -340,7 +340,7 @@ impl Outcome {
     }
 }
 
-/// What the server says of a document that it did not take.
+/// Formats the server's error for a refused document.
 fn failure(place: &Place, result: &[u8]) -> String {
     let text = |name| {
         let value = member(result, name).map_or(&b"?"[..], |member| &result[member.value]);
@@ -349,7 +349,7 @@ fn failure(place: &Place, result: &[u8]) -> String {
     format!("{place}: {} {}: {}", text("id"), text("error"), text("reason"))
 }
 
-/// An object's member that is a string; the same text may be written with other escapes.
+/// Returns an object's string member, unescaped: equal texts may be escaped differently.
 fn string(object: &[u8], name: &str) -> Option<String> {
     match serde_json::from_slice(object.get(member(object, name)?.value)?) {
         Ok(Value::String(text)) => Some(text),

@@ -429,8 +429,8 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one that ends the process. A SIGHUP is logged: certificates and keys are read again when their files
-    /// change, and settings over HTTP, so that there is nothing to load.
+    /// Waits for the next signal that ends the process. A SIGHUP is logged and ignored: certificates and keys are read again when
+    /// their files change, and settings change over HTTP, so nothing has to be reloaded.
     pub(crate) async fn next(&mut self) {
         loop {
             tokio::select! {

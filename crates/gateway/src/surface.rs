@@ -196,7 +196,7 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
         Target::Moved(_) | Target::Unknown => return Err(Failure::unknown()),
     };
     let name = name.as_str();
-    // Its path begins with a letter, so it is not one of the server's own; but it may be one whose documents ask for replications.
+    // The name begins with a letter, so it is none of the server's own databases; but it may be a replicator database.
     let is_systems = DatabaseKind::of(name) != DatabaseKind::Ordinary
         || is_replicator_name(name) && request.context.asks_for_replications(name).await?;
     if is_systems {

@@ -24,10 +24,10 @@ use crate::tracked::{Tracked, Tracking};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
-/// The longest id that a client may give its request, in characters.
+/// The longest `X-Couch-Request-ID` accepted from a client, in characters; a longer one is ignored.
 const REQUEST_ID_MAX: usize = 36;
 
-/// The method that is meant by a `POST` of a client that can send no other.
+/// The header with which a client that can only send `POST` names another method.
 const METHOD_OVERRIDE: HeaderName = HeaderName::from_static("x-http-method-override");
 
 /// Ids of requests: ten hexadecimal digits that tell them apart in a log.
@@ -35,7 +35,7 @@ const METHOD_OVERRIDE: HeaderName = HeaderName::from_static("x-http-method-overr
 pub(crate) struct RequestIds(AtomicU64);
 
 impl RequestIds {
-    /// The id that the client gives: letters, digits, `-` and `_`. A new one where it gives none, or another text.
+    /// Returns the client's request id if it consists of letters, digits, `-` and `_`, else a new one.
     fn of(&self, headers: &HeaderMap) -> String {
         let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
         let is_id = |id: &&str| {
@@ -51,8 +51,8 @@ impl RequestIds {
     }
 }
 
-/// The method that a request means. A `POST` with `X-HTTP-Method-Override` means another one; a `HEAD` among these is a
-/// `GET`, since the answer to a `POST` has a body.
+/// The method that a `POST` with `X-HTTP-Method-Override` names; `None` for other requests. `HEAD` becomes `GET`, since the
+/// answer to a `POST` has a body.
 fn meant(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if *method != Method::POST {
         return None;
@@ -89,7 +89,7 @@ pub(crate) async fn answer<S: Surface>(
     peer: Option<Peer>,
     outlet: Arc<Outlet>,
 ) -> Response<Tracked> {
-    // Before anything else: rights, rules for pages of other origins and metrics go by the method that is meant.
+    // Before anything else: rights, cross-origin rules and metrics use the overriding method.
     if S::TAKES_METHOD_OVERRIDE
         && let Some(method) = meant(request.method(), request.headers())
     {

@@ -1,23 +1,22 @@
 //! Chunks whose sizes are written with the digits 0 to 9.
 //!
-//! Hyper writes the size of a chunk in upper-case hexadecimal. CouchDB writes lower-case, and some clients read nothing else.
-//! Hyper has no setting for it, and to change its bytes on their way out would take a second parser of all that it sends. So
-//! an answer in chunks is cut where no size has a letter: every size is then written alike in both cases.
+//! Hyper writes the size of a chunk in upper-case hexadecimal. CouchDB writes lower case, and some clients read only that.
+//! Hyper has no setting for it, and rewriting its output would take a second parser. So a chunked answer is cut into chunks
+//! whose sizes have no letters: such a size is the same in both cases.
 //!
-//! The cost is a further chunk, 6 to 10 bytes and no copy, for most pieces, and up to four for few. A cut never lies within
-//! a character of UTF-8, as clients decode each chunk for itself. Pieces that are lines of a feed are not cut: clients read
-//! each chunk of it as lines. Empty lines behind a row, which clients take for heartbeats, could make its size fit; every feed
-//! would have up to 60 % more bytes for it, and heartbeats that mean nothing.
+//! The cost is a further chunk, 6 to 10 bytes without a copy, for most pieces, and up to four further chunks for a few. A cut
+//! never splits a UTF-8 character, since clients decode each chunk by itself. Lines of a feed are not cut: clients read each
+//! chunk as whole lines. Padding rows with empty lines, which clients take for heartbeats, would add up to 60 % to every feed.
 
 use bytes::Buf;
 
 use crate::outlet::Outgoing;
 
-/// Places that are looked at for the beginning of a character. Places that fit come in runs of ten with a gap between, and of
-/// four next to each other one is a beginning.
-const LOOKS: usize = 8;
+/// The most lengths tried until one ends on a character boundary. Lengths without letters come in runs of ten, and of four
+/// adjacent offsets at least one is a boundary.
+const PROBES_MAX: usize = 8;
 
-/// Cuts off what does not fit into a chunk whose size has no letter.
+/// Shortens the piece to a length without letters, and returns the rest; `None` if there is no rest.
 pub(crate) fn cut(piece: &mut Outgoing) -> Option<Outgoing> {
     if piece.is_whole {
         return None;
@@ -26,11 +25,11 @@ pub(crate) fn cut(piece: &mut Outgoing) -> Option<Outgoing> {
     (at < piece.remaining()).then(|| Outgoing::new(piece.bytes.split_off(at), piece.outlet.clone(), piece.room.clone()))
 }
 
-/// How long the first chunk of a text is.
+/// The length of the first chunk of a text, in bytes.
 fn first_chunk(text: &[u8]) -> usize {
     let longest = without_letters(text.len());
     let mut at = longest;
-    for _ in 0..LOOKS {
+    for _ in 0..PROBES_MAX {
         // A byte `10xxxxxx` continues a character.
         let is_within = text.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
         if !is_within {
@@ -38,7 +37,7 @@ fn first_chunk(text: &[u8]) -> usize {
         }
         at = without_letters(at.saturating_sub(1));
     }
-    // It is no text.
+    // The bytes are not UTF-8.
     longest
 }
 

@@ -183,7 +183,7 @@ fn http1(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // Until a head is whole, from the end of the answer before it. The doorway bounds the head itself.
+        // Hyper's timer runs from the end of the previous answer until the next head is complete. The doorway bounds the head itself.
         .header_read_timeout(limits.idle_max.max(limits.head_max))
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);

@@ -656,7 +656,7 @@ mod tests {
         assert!(is_cut(&one.1).await && !is_cut(&three.1).await);
     }
 
-    /// Though it may be idle for longer before.
+    /// The timeout of a further head begins with its first byte, although the connection may be idle for longer before it.
     #[tokio::test(start_paused = true)]
     async fn a_further_head_has_as_long_as_the_first() {
         let world = world(Limits { head_max: Duration::from_secs(3), ..Limits::default() });

@@ -48,7 +48,7 @@ pub struct Limits {
     pub handshake_max: Duration,
     /// For a request's head.
     pub head_max: Duration,
-    /// Until a further request begins on a connection of HTTP/1; never less than for a head.
+    /// How long an HTTP/1 connection may be idle between two requests; at least the timeout of a head.
     pub idle_max: Duration,
     /// Between two pieces of a body.
     pub body_pause_max: Duration,

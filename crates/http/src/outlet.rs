@@ -72,7 +72,7 @@ pub(crate) struct Outlets {
     rows: Budget,
     /// The most that a page with documents takes while it is read.
     page_bytes_max: usize,
-    /// An answer that finds no room for so long is refused.
+    /// How long an answer waits for room before it is refused.
     room_max: Duration,
     shares: Arc<Shares>,
     began: Instant,
@@ -94,7 +94,8 @@ pub(crate) enum PageKind {
 }
 
 impl Outlets {
-    /// `bytes`: for all answers; `document_bytes_max`: the largest document; `room_max`: how long an answer waits for room.
+    /// `bytes`: the memory for all answers; `document_bytes_max`: the largest document in bytes; `room_max`: how long an answer
+    /// waits for room.
     pub(crate) fn new(
         bytes: usize,
         document_bytes_max: usize,
@@ -362,7 +363,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// How long its answer waits for room.
+    /// How long the answer waits for room.
     pub(crate) fn room_max(&self) -> Duration {
         self.connection.of.room_max
     }
@@ -556,7 +557,7 @@ pub struct Outgoing {
     pub(crate) bytes: Bytes,
     pub(crate) outlet: Option<Arc<Outlet>>,
     pub(crate) room: Option<Arc<Room>>,
-    /// It must be one chunk.
+    /// The piece must be sent as one chunk.
     pub(crate) is_whole: bool,
 }
 

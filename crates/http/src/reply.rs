@@ -404,7 +404,7 @@ impl Sender {
         self
     }
 
-    /// Sends each piece as one chunk: clients of feeds take a chunk for whole lines.
+    /// Returns a sender that sends each piece as one chunk: clients of feeds expect a chunk to hold whole lines.
     #[must_use]
     pub fn in_whole_pieces(self) -> Sender {
         Sender { sends_whole: true, ..self }

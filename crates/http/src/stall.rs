@@ -171,7 +171,7 @@ impl StallGuard {
 
     /// Reads some of a head.
     fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // It may have come while something else was answered.
+        // The head's first bytes may have arrived while the previous request was answered.
         if self.lines.is_within_head() {
             self.begins_to_ask();
         }

@@ -26,7 +26,7 @@ pub trait Surface: Sized + Send + Sync + 'static {
     /// The label of a preflight request (CORS), which the shell answers.
     const PREFLIGHT: Self::Label;
 
-    /// Whether a `POST` with `X-HTTP-Method-Override` is a request of that method.
+    /// Whether a `POST` with `X-HTTP-Method-Override` is handled as a request of that method.
     const TAKES_METHOD_OVERRIDE: bool = false;
 
     /// Reads a path, without its query: once for each request, before anything else of it is looked at.

@@ -143,7 +143,7 @@ impl Tracking {
         self.started.elapsed()
     }
 
-    /// The answer's head is there: the answer as hyper takes it, for a client of this version of HTTP.
+    /// Converts a reply to hyper's response, for a client of this version of HTTP.
     pub(crate) fn respond(mut self, reply: Reply, user: Option<String>, version: Version) -> Response<Tracked> {
         let status = reply.status;
         if let Some(access) = &mut self.access {
@@ -156,7 +156,7 @@ impl Tracking {
         }
         let length = reply.headers.get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        // Others do not go in chunks.
+        // Other versions of HTTP have no chunks.
         let in_chunks = version == Version::HTTP_11 && length.is_none() && reply.body.size_hint().exact().is_none();
         let body =
             Tracked { body: reply.body, rest: None, in_chunks, sent: 0, length, status: status.as_u16(), of: self };
@@ -176,7 +176,7 @@ fn milliseconds(since: Instant) -> f64 {
 #[derive(Debug)]
 pub(crate) struct Tracked {
     body: ReplyBody,
-    /// What was cut off the last piece.
+    /// The rest of the last piece after a cut.
     rest: Option<Outgoing>,
     in_chunks: bool,
     sent: u64,

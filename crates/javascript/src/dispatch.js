@@ -53,7 +53,7 @@ export const { dispatch, inner } = (() => {
     return found;
   };
 
-  // What a module has as its parent: the object that it stands in, with the one that this stands in. The design document has no parent.
+  // The `parent` of a module: the object that contains it, with a `parent` of its own. The design document has none.
   const objectAt = (path) => {
     let at = { current: design };
     for (let i = 0; i < path.length; i++) {

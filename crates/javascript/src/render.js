@@ -177,7 +177,7 @@ const render = (() => {
     return new Failure(kind, `function raised error: ${source(error)} \nstacktrace: ${stack}`);
   };
 
-  // What a show gives to `start` are headers by their names; or, as lists give it, they are its `headers`, beside a `code`.
+  // A show passes headers by name to `start`, or, as a list does, an object with `headers` and `code`.
   const withStarted = (response) => {
     if (!isResponse(started)) return response;
     const isOfLists = isResponse(started.headers);

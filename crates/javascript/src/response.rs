@@ -105,7 +105,7 @@ fn string(text: &str) -> Option<String> {
     }
 }
 
-/// A number, or a text that begins with a status: CouchDB sends one as the rest of the status line.
+/// Reads `code`: a number, or a text that begins with a status, which CouchDB puts into the status line.
 fn code(text: &str) -> Option<u16> {
     if text.starts_with('"') {
         let text = string(text)?;

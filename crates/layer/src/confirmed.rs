@@ -185,7 +185,7 @@ impl SecurityOf {
         SecurityOf { bytes, incarnation, has_channels, is_replicator, closed, parsed: OnceLock::new() }
     }
 
-    /// Of a database that was made as one whose documents ask for replications, or was not.
+    /// Sets whether the database is a replicator database.
     #[must_use]
     pub fn of_replicator(self, is_replicator: bool) -> SecurityOf {
         SecurityOf { is_replicator, ..self }
@@ -206,8 +206,8 @@ impl SecurityOf {
         self.has_channels
     }
 
-    /// Whether the database was made as one whose documents ask for replications, beside [`REPLICATOR`](crate::REPLICATOR), of which
-    /// this does not tell: its documents have owners, and others see no credentials in them.
+    /// Whether the database was created as a replicator database: its documents have owners, and other users see no credentials
+    /// in them. False for [`REPLICATOR`](crate::REPLICATOR) itself.
     pub fn is_replicator(&self) -> bool {
         self.is_replicator
     }

@@ -56,7 +56,7 @@ pub struct DatabaseInfo {
     pub purge_seq: u64,
     /// Whether a compaction of it is due or under way, in any process.
     pub is_compacting: bool,
-    /// FoundationDB's own estimate for the whole database, in bytes, and no less than the active size.
+    /// FoundationDB's estimate for the whole database, in bytes; at least the active size.
     pub file_size_bytes: u64,
     /// Tells this database from others that had its name.
     pub incarnation: u64,
@@ -242,9 +242,9 @@ impl Reader {
         Changes::new(self.clone(), query)
     }
 
-    /// Which of these revisions the documents do not have, ascending, or in the order that they are named in where there is no
-    /// such document, as in CouchDB; and their leaves that might be ancestors of them, being of a lower generation than one of
-    /// the missing, descending.
+    /// Returns the revisions that the documents do not have, ascending, or, if the document does not exist, in the order of the
+    /// request, as in CouchDB; and the leaves that might be ancestors of them, those of a lower generation than a missing one,
+    /// descending.
     #[boxed]
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
         let mut missing = Vec::with_capacity(wanted.len());
@@ -604,7 +604,7 @@ impl Operation for ReadInfo<'_> {
             superseded_size_bytes,
             purge_seq,
             is_compacting: compaction.await?.is_some() || self.inner.compactions.is_running(instance.record.namespace),
-            // An estimate, which may know nothing of the last writes.
+            // FoundationDB's estimate may not include the latest writes.
             file_size_bytes: file_size_bytes.max(active_size_bytes),
             incarnation: instance.incarnation(),
             created_at_ms: instance.record.created_at_ms,

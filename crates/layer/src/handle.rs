@@ -22,7 +22,7 @@ pub struct Reader {
     pub(crate) name: Arc<str>,
     seen: Option<Arc<dyn Seen>>,
     asker: Asker,
-    /// It was given as one whose documents ask for no replications.
+    /// The handle is for an ordinary database, not a replicator database.
     is_ordinary: bool,
 }
 
@@ -106,8 +106,8 @@ impl Reader {
         &self.asker
     }
 
-    /// The same database, as long as it is none whose documents ask for replications: one that is made so under this name meanwhile is
-    /// not read.
+    /// Returns a reader that reads the database only while it is no replicator database: a replicator database that is created under
+    /// this name meanwhile is not read.
     pub fn as_ordinary(&self) -> Reader {
         Reader { is_ordinary: true, ..self.clone() }
     }
@@ -179,7 +179,7 @@ impl<O: Operation> Operation for Whole<'_, O> {
     }
 }
 
-/// An operation that is not carried out where the database's documents ask for replications, as of its own transaction.
+/// Runs an operation unless the database is a replicator database, as of the operation's own transaction.
 struct Ordinary<'a, O> {
     inner: &'a Inner,
     name: &'a str,

@@ -147,8 +147,8 @@ pub struct CreateOptions {
     /// [`SHARDS_MAX`](crate::SHARDS_MAX). For databases that many processes write to faster than one storage server takes: each page of a feed
     /// reads all places.
     pub shards: Option<u32>,
-    /// How many shards a client of CouchDB asked for (`q`): shown in [`DatabaseInfo`](crate::DatabaseInfo) and of no effect. Not kept
-    /// where [`shards`](Self::shards) says how many there are.
+    /// The number of shards that a client asked CouchDB for (`q`): shown in [`DatabaseInfo`](crate::DatabaseInfo), without effect. Not
+    /// stored if [`shards`](Self::shards) is given.
     pub hinted_shards: Option<u16>,
     /// Whether ids of documents begin with a partition's name and a colon, `partition:id`, and partitions are counted.
     pub partitioned: bool,
@@ -201,7 +201,7 @@ pub(crate) struct Inner {
     pub confirmed: Confirmed,
     /// What is to be noted as due.
     pub due: Noted,
-    /// Log lines about documents that have ended and cannot be given tombstones.
+    /// Limits log lines about expired documents that cannot be given tombstones.
     pub expiry_lines: LinePacer<()>,
     /// In which `databases` was filled.
     epoch: Mutex<u64>,

@@ -1,4 +1,4 @@
-//! Log lines that one cause may make for each of many documents: one a minute, which says how many were left out before it.
+//! Limits log lines that one cause may write for each of many documents to one a minute. The next line has the number left out.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// The time between two lines of one cause.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
-/// The causes of lines. The caller bounds how many there are.
+/// Limits log lines by cause. The caller bounds the number of causes.
 #[derive(Debug)]
 pub(crate) struct LinePacer<K> {
     clock: Clock,
@@ -21,9 +21,9 @@ pub(crate) struct LinePacer<K> {
 /// The lines of one cause.
 #[derive(Debug)]
 struct Lines {
-    /// When the last one was written.
+    /// When the last line was written.
     last: Instant,
-    /// Those left out since.
+    /// The number of lines left out since.
     left_out: u64,
 }
 
@@ -32,7 +32,7 @@ impl<K: Eq + Hash> LinePacer<K> {
         LinePacer { clock: clock.clone(), causes: Mutex::default() }
     }
 
-    /// Says whether a line is to be written now, and how many were left out since the last one of the cause.
+    /// Returns how many lines of the cause were left out since its last one, if a line is to be written now; `None`: write none.
     pub(crate) fn line(&self, cause: K) -> Option<u64> {
         let now = self.clock.now();
         let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);

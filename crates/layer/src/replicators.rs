@@ -1,5 +1,5 @@
-//! Which databases ask for replications, beside `_replicator` itself: a list that those who create and delete them keep, and one key that
-//! tells of its changes. What following it costs grows with these databases alone.
+//! The list of replicator databases beside `_replicator` itself. The transactions that create and delete these databases maintain it,
+//! and change one key that servers watch. The cost of following it depends only on the number of these databases.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use crate::layer::{Inner, Layer};
 use crate::store::keys::KeyRange;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-/// Names of a page.
+/// The most names read in one transaction.
 const PAGE_NAMES_MAX: usize = 1_000;
 
-/// The databases whose documents ask for replications, beside [`REPLICATOR`](crate::REPLICATOR): those that were made so
+/// Follows the replicator databases beside [`REPLICATOR`](crate::REPLICATOR): those that were created as such
 /// ([`is_replicator_name`](crate::is_replicator_name)).
 pub struct ReplicatorDatabases {
     inner: Arc<Inner>,
-    /// What the key of changes held before the list was read last.
+    /// The value of the watched key before the last read of the list.
     known: Vec<u8>,
 }
 
 impl Layer {
-    /// See [`ReplicatorDatabases`]. Nothing is read yet.
+    /// Returns a follower of the replicator databases, without reading anything yet.
     pub fn replicator_databases(&self) -> ReplicatorDatabases {
         ReplicatorDatabases { inner: self.inner.clone(), known: Vec::new() }
     }
 }
 
 impl ReplicatorDatabases {
-    /// Their names as of now, sorted. One may be gone by the time that it is looked at, and there anew as an ordinary one.
+    /// Reads the current names, sorted. A database may be deleted, and created again as an ordinary one, before the caller opens it.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
     #[boxed]
     pub async fn names(&mut self) -> Result<Vec<Arc<str>>> {
         let inner = &*self.inner;
-        // Before the list: what changes while it is read has changed it since.
+        // Before the list, so that a change during the read of the list wakes the next wait.
         let state = transaction::read(&inner.db, &inner.metrics, &mut State { inner }).await?;
         let mut names = Vec::new();
         let mut rest = Some(inner.keys.replicators());
@@ -52,7 +52,7 @@ impl ReplicatorDatabases {
         Ok(names)
     }
 
-    /// Waits until there may be others than [`ReplicatorDatabases::names`] has answered last, or until the server stops.
+    /// Waits until the names may differ from those last returned by [`ReplicatorDatabases::names`], or until the server stops.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage).
@@ -97,7 +97,7 @@ struct Page<'a> {
 }
 
 impl Operation for Page<'_> {
-    /// Names, and what is left.
+    /// The names, and the range that is left.
     type Output = (Vec<Arc<str>>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -147,7 +147,7 @@ mod tests {
         of("z/_replicator").delete().await.unwrap();
         assert_eq!(soon(databases.wait()).await.unwrap(), Wait::MayHaveChanged);
         assert_eq!(names(&mut databases).await, ["a/b/_replicator"]);
-        // Settings leave it what it is.
+        // Changed settings do not change the kind of database.
         of("a/b/_replicator").set_revs_limit(7).await.unwrap();
         of("a/b/_replicator").set_security(b"{}").await.unwrap();
         let security: Arc<SecurityOf> = elsewhere.security("a/b/_replicator").await.unwrap();
@@ -187,7 +187,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::Refused(Refusal::Forbidden(_)))));
     }
 
-    /// One of a program from before has no mark, whatever it is called, and is not listed.
+    /// A database of an earlier version has no mark, whatever its name, and is not listed.
     #[tokio::test]
     async fn one_from_before_is_an_ordinary_one() {
         let manual = ManualClock::new();

@@ -46,7 +46,7 @@ impl Layer {
     }
 }
 
-/// Removes marks that are older than any operation is tried for, and stores up to which time marks are gone. Returns whether there were any.
+/// Removes marks older than the longest retry of an operation, and stores the time before which marks are gone. Returns whether there were any.
 pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
     impl Operation for Sweep<'_> {
@@ -57,9 +57,9 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
             let newest = trx.range(&range, true).reverse(true).first(1).await?;
             let Some(newest) = newest.first().map(|row| row.key().to_vec()) else { return Ok(false) };
             epoch_for_write(trx, keys).await?;
-            // Operations of processes whose clocks are behind find no mark, and must not take that for none made. The time is that of
-            // the newest mark which goes, and none above it goes, also of those that come meanwhile: this process's clock may be
-            // years ahead, and what is stored never goes down.
+            // An operation of a process whose clock is behind must not take a removed mark for one never written. The stored time is that of
+            // the newest removed mark, and no later mark is removed, even one written meanwhile: this process's clock may be years
+            // ahead, and the stored time never decreases.
             let removed = keys.marks_removed();
             let after_ms = keys.mark_time(&newest)?.saturating_add(1);
             let before_ms = removed_before(trx.get(&removed, false).await?.as_deref())?.max(after_ms);

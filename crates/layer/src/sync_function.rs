@@ -146,8 +146,8 @@ impl Database {
     }
 }
 
-/// Whether a database of such a name may have channels, which asks for replications or does not: what the server keeps in its own is read
-/// otherwise.
+/// Checks that a database of this name may have channels: replicator databases and the server's own databases may not, since they
+/// have other rules for reading.
 pub(crate) fn check_has_channels(name: &str, is_replicator: bool) -> std::result::Result<(), Refusal> {
     match DatabaseKind::of(name) {
         DatabaseKind::Ordinary if !is_replicator => Ok(()),

@@ -156,7 +156,7 @@ async fn a_local_document_is_written_once() {
     assert!(swept > 0 && !sweep().await);
 }
 
-/// Of two processes with clocks two hours apart one removes the mark of an operation that the other still tries.
+/// Two processes have clocks two hours apart, and one removes the mark of an operation that the other still retries.
 #[tokio::test]
 async fn an_operation_whose_mark_was_removed_too_early_is_not_made_again() {
     let (manual, ahead) = (ManualClock::new(), ManualClock::new());
@@ -174,7 +174,7 @@ async fn an_operation_whose_mark_was_removed_too_early_is_not_made_again() {
     let again = store.attempt(&mut put, AFTER_UNKNOWN, false).await;
     assert!(matches!(again, Err(Error::Storage(error)) if error.is_maybe_committed()));
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
-    // One that began later by that clock has no such doubt.
+    // An operation with a later mark is not in doubt.
     manual.advance(2 * crate::sweeper::KEPT_FOR);
     let mut put = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut put, FIRST, false).await.unwrap();
@@ -183,7 +183,7 @@ async fn an_operation_whose_mark_was_removed_too_early_is_not_made_again() {
     assert!(!crate::sweeper::sweep_marks(&elsewhere.inner, 3 * crate::sweeper::KEPT_FOR).await.unwrap());
 }
 
-/// A clock that was years ahead for a while.
+/// A clock was years ahead for a while.
 #[tokio::test]
 async fn marks_that_a_wrong_clock_has_removed_leave_no_doubt_about_later_ones() {
     let manual = ManualClock::new();
@@ -207,7 +207,7 @@ async fn marks_that_a_wrong_clock_has_removed_leave_no_doubt_about_later_ones() 
     let mut later = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut later, FIRST, false).await.unwrap();
     store.attempt(&mut later, AFTER_UNKNOWN, true).await.unwrap();
-    // That of which the mark is gone is still in doubt.
+    // The operation whose mark was removed is still in doubt.
     let again = store.attempt(&mut before, AFTER_UNKNOWN, false).await;
     assert!(matches!(again, Err(Error::Storage(error)) if error.is_maybe_committed()));
 }

@@ -116,7 +116,7 @@ pub(crate) struct GroupState {
     failed_in: Mutex<Option<Arc<str>>>,
     nudged: Mutex<Option<Instant>>,
     shown: Mutex<Shown>,
-    /// What is logged of its failures.
+    /// Limits the log lines about its failures.
     pub lines: LinePacer<LoggedFailure>,
     /// Documents that a transaction enters.
     pub entered: AtOnce,
@@ -127,14 +127,14 @@ pub(crate) struct GroupState {
     pub most_shown: AtomicU64,
 }
 
-/// A failure of a group that is logged once a minute.
+/// A kind of failure of a group that is logged at most once a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LoggedFailure {
     /// The map of this tree failed on a document.
     Map(usize),
     /// A document has too many rows, or too large ones.
     Refused,
-    /// It cannot be built.
+    /// The group cannot be built.
     Unbuilt,
 }
 
@@ -266,7 +266,7 @@ impl ViewUpdates {
         }
     }
 
-    /// The storage was renewed: read versions from before may be of another cluster. Queries that wait look again.
+    /// Resets read versions after a renewal of the storage, which may have moved to another cluster, and wakes waiting queries.
     pub(crate) fn enter_epoch(&self) {
         for group in lock(&self.groups).values() {
             group.moved.send_modify(|known| *known = Moved { drained: 0, ended: known.ended + 1 });
@@ -590,12 +590,12 @@ mod tests {
     async fn a_renewal_takes_the_versions_of_before_with_it() {
         let (db, _storage) = crate::fenced::database().await;
         let state = db.inner.views.group((1, 1));
-        // A version of a cluster that is older than the one that its state was restored into.
+        // A version from before the renewal, whose state was restored into another cluster.
         state.moved_to(i64::MAX);
         let before = *state.moved.borrow();
         crate::renew::renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
         db.exists().await.unwrap();
-        // Who waits looks again, and is told of what comes then.
+        // Waiting queries are woken, and see the versions that follow.
         assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
         state.moved_to(7);
         assert_eq!(state.moved.borrow().drained, 7);

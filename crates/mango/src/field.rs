@@ -55,7 +55,8 @@ impl Field {
         self.parts.iter().map(|part| &**part)
     }
 
-    /// Whether an answer shows it under its own name wherever it leads: a place in an array is shown in its shortest form.
+    /// Whether an answer always shows the field under its own name. It does not if a part may be an array index in a longer form than its
+    /// shortest (`00`), since indexes are shown in their shortest form.
     pub(crate) fn is_shown_as_written(&self) -> bool {
         self.parts().all(|part| place(part).is_none_or(|place| place.to_string() == part))
     }

@@ -198,10 +198,10 @@ fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
     }
 }
 
-/// The fields of documents that an answer is to have; `None`: all.
+/// Reads `fields`, the fields of documents that an answer shows; `None`: all.
 ///
 /// # Errors
-/// What is no array of names of fields.
+/// [`Refused`] if the value is no array of field names.
 pub fn fields(value: &Value<'_>) -> Result<Option<Vec<Field>>, Refused> {
     let Value::Array(items) = value else {
         let reason = format!("Fields must be an array of strings, not: {}", written(value));

@@ -118,8 +118,8 @@ impl Index {
         self.fields.iter().any(is_there) || self.partial.as_ref().is_some_and(|partial| partial.asks_about(member))
     }
 
-    /// Whether a document's body, id and revision say whether it is in the index, and under which key. No plan uses another one:
-    /// it would lack documents.
+    /// Whether a document's body, id and revision determine whether it is in the index, and its key. No plan uses any other index,
+    /// since it would lack documents.
     pub fn is_of_bodies(&self) -> bool {
         !BESIDE.iter().any(|member| self.asks_about(member))
     }

@@ -80,7 +80,7 @@ pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
     spans.filter_map(|span| Some(IdRange { start: low(span.low), end: high(span.high)? })).collect()
 }
 
-/// Whether a selector leaves no value of a field.
+/// Whether no value of a field can match a selector.
 pub(crate) fn has_no_value(field: &str, selector: &Normal) -> bool {
     let order = if field == "_id" { Order::Raw } else { Order::Collated };
     Spans::of(&selector.conjuncts(), field, order).list.is_empty()

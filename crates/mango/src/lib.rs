@@ -58,9 +58,9 @@ pub use sort::Sort;
 pub use steps::Exhausted;
 use steps::Steps;
 
-/// Members of documents that come from neither their bodies nor their ids and revisions. A selector may ask about them, but whoever
-/// keeps an index sees no more than these, so no index answers for them ([`Index::is_of_bodies`]). What a `_find` never shows
-/// (`_deleted_conflicts`, `_local_seq`, `_revisions` and the like) is in no document that it asks, and in no index.
+/// Members of documents that come from neither their bodies nor their ids and revisions. A selector may test them, but indexes are
+/// maintained from bodies, ids and revisions alone, so no index covers them ([`Index::is_of_bodies`]). Members that `_find` never sees
+/// (`_deleted_conflicts`, `_local_seq`, `_revisions` and the like) are in no index, either.
 pub const BESIDE: [&str; 2] = ["_attachments", "_conflicts"];
 
 /// A compiled selector.
@@ -106,8 +106,8 @@ impl Selector {
         self.0.holds(document, &mut Steps::endless()).unwrap_or(false)
     }
 
-    /// Whether it asks about a member of documents, or something in it. What asks about the document as a whole
-    /// (`{"$and":[{"$keyMapMatch":...}]}`) asks about each.
+    /// Whether the selector tests a member of documents, or a field within it. A condition on the document as a whole
+    /// (`{"$and":[{"$keyMapMatch":...}]}`) tests every member.
     pub fn asks_about(&self, member: &str) -> bool {
         let is_about = |name: &str| Field::new(name).is_ok_and(|field| field.parts().next() == Some(member));
         plan::fields_of(self.normal()).into_iter().any(|name| name.is_empty() || is_about(name))

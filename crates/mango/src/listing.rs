@@ -57,7 +57,7 @@ impl Listing {
     }
 }
 
-/// A whole number; one of more digits is the largest or least that there is.
+/// Parses an integer; a number beyond the range of `i64` becomes its nearest bound.
 fn whole(text: &str) -> Option<i64> {
     match text.parse::<i64>().map_err(|error| *error.kind()) {
         Ok(number) => Some(number),

@@ -13,8 +13,8 @@ use crate::steps::{Exhausted, Steps};
 /// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
 const BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 
-/// The longest pattern. The engine parses all of one before it counts what that takes, and a class of few letters may be
-/// kilobytes. PCRE refuses what takes more than this compiled, too.
+/// The longest pattern, in bytes; a longer one is refused. The engine parses the whole pattern before it counts the memory, and a
+/// short class may take kilobytes. PCRE has the same limit for the compiled pattern.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 
 /// What all of a selector may take together; equal ones are compiled once.
@@ -31,7 +31,7 @@ const STEP_WORK: usize = 1 << 10;
 /// A compiled regular expression, and what it takes at most. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    /// Each with whether it must match, or must not.
+    /// The parts, each with whether it must match (true) or must not.
     regexes: Arc<[(Regex, bool)]>,
     text: Arc<str>,
     bytes: usize,
@@ -62,7 +62,7 @@ fn build(text: &str, unicode: bool, line_end: LineEnd, bytes: usize) -> Result<R
     let syntax = syntax::Config::new().unicode(unicode).utf8(false);
     let (config, syntax) = match line_end {
         LineEnd::Lf => (config, syntax),
-        // Of `^` and `$` in a pattern of several lines, and of `.`.
+        // The line end for `.`, and for `^` and `$` in multi-line mode.
         LineEnd::Cr => (config.line_terminator(b'\r'), syntax.line_terminator(b'\r')),
         LineEnd::Both => (config, syntax.crlf(true)),
     };
@@ -102,7 +102,7 @@ impl<'s> Patterns<'s> {
         Ok(Some(compiled))
     }
 
-    /// One pattern of the engine's, and what it takes.
+    /// Compiles one pattern, and returns it with its memory in bytes.
     fn part(
         &mut self,
         text: &str,

@@ -1,23 +1,23 @@
-//! What PCRE takes and the engine does not, in the engine's words: verbs before a pattern, and lookaheads at its beginning.
+//! Translates PCRE syntax that the engine lacks: verbs before a pattern, and lookaheads at its beginning.
 //!
-//! Both are exact. A lookahead behind `^` is asked at the beginning of the text and nowhere else, so that a pattern with some of them is several
-//! patterns, which match or do not. What can only be found by going back (backreferences, other lookaheads and lookbehinds) is refused: an
-//! engine that counts how often it goes back still takes any time in between.
+//! Both translations are exact. A lookahead behind `^` is tested only at the beginning of the text, so a pattern with such lookaheads
+//! is equivalent to several patterns that must, or must not, match. Syntax that needs backtracking (backreferences, other lookaheads
+//! and lookbehinds) is refused: an engine with a limit of backtracking steps has no limit of time between two of them.
 
-/// The most patterns that one is taken apart into. A selector has room for no more compiled ones; a pattern with more
-/// lookaheads stays as it is, and the engine refuses it.
+/// The most lookaheads that are split off a pattern. A selector has no room for more compiled patterns; a pattern with more
+/// lookaheads stays unchanged, and the engine refuses it.
 const PARTS_MAX: usize = 256;
 
-/// How a pattern reads characters.
+/// The unit that a pattern takes for a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Characters {
-    /// As bytes; a pattern that cannot be read so takes whole ones.
+    /// Bytes; a pattern that cannot be compiled for bytes uses code points.
     Bytes,
-    /// Whole ones.
+    /// Code points.
     Whole,
 }
 
-/// What ends a line: what a `.` is not.
+/// The line ends, which `.` does not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineEnd {
     Lf,
@@ -25,17 +25,17 @@ pub(crate) enum LineEnd {
     Both,
 }
 
-/// A pattern in the engine's words.
+/// A pattern in the engine's syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Translated {
     pub(crate) characters: Characters,
     pub(crate) line_end: LineEnd,
-    /// Each with whether it must match a text, or must not.
+    /// The patterns, each with whether it must match a text (true) or must not.
     pub(crate) parts: Vec<(String, bool)>,
 }
 
-/// `None`: it begins with a verb that is unknown, or that changes how matches are looked for, or a class of it cannot be
-/// rewritten.
+/// Translates a pattern. `None`: it begins with a verb that is unknown or that changes matching in an unsupported way, or it
+/// has a class that cannot be rewritten.
 pub(crate) fn translate(pattern: &str) -> Option<Translated> {
     let (mut utf, mut ucp, mut line_end, mut rest) = (false, false, LineEnd::Lf, pattern);
     while let Some(verb) = rest.strip_prefix("(*") {
@@ -46,7 +46,7 @@ pub(crate) fn translate(pattern: &str) -> Option<Translated> {
             "LF" => line_end = LineEnd::Lf,
             "CR" => line_end = LineEnd::Cr,
             "ANYCRLF" => line_end = LineEnd::Both,
-            // How PCRE gets there, and how much it may take: less than here.
+            // These verbs concern PCRE's optimisations, or `\R`, which the engine does not have.
             "NO_START_OPT" | "NO_AUTO_POSSESS" | "BSR_ANYCRLF" | "BSR_UNICODE" => {}
             _ => limit(name)?,
         }
@@ -57,34 +57,34 @@ pub(crate) fn translate(pattern: &str) -> Option<Translated> {
         true => with_ascii_classes(rest)?,
         false => rest.to_owned(),
     };
-    let parts = apart(&text).unwrap_or_else(|| vec![(text, true)]);
+    let parts = split_lookaheads(&text).unwrap_or_else(|| vec![(text, true)]);
     Some(Translated { characters, line_end, parts })
 }
 
-/// `LIMIT_MATCH=1000` and its like.
+/// Accepts `LIMIT_MATCH=n` and `LIMIT_RECURSION=n`.
 fn limit(verb: &str) -> Option<()> {
     let (name, number) = verb.split_once('=')?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     (matches!(name, "LIMIT_MATCH" | "LIMIT_RECURSION") && is_number).then_some(())
 }
 
-/// What stands before a place in a class, as far as a hyphen's meaning depends on it.
+/// The context within a class that decides the meaning of a hyphen.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum ClassContext {
     /// Nothing, a range, or a class: a hyphen is a character.
     Complete,
-    /// A character: a hyphen makes it a range's first.
+    /// A character: a hyphen makes it the first of a range.
     Character,
     /// A range's first character and its hyphen.
     Hyphen,
 }
 
-/// Without `(*UCP)`, `\d`, `\s`, `\w` and `\b` mean ASCII, whatever a character is. `None`: in a class a range ends with one of
-/// these. PCRE takes its hyphen for a character, or refuses it; the engine would take `[+-[0-9]]` for the range from `+` to `[`.
+/// Replaces `\d`, `\s`, `\w` and `\b` by their ASCII meaning, which they have without `(*UCP)`. `None`: a range in a class ends with
+/// one of them. PCRE takes that hyphen for a character, or refuses it; the engine would read `[+-[0-9]]` as the range `+` to `[`.
 fn with_ascii_classes(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len());
     let (mut is_in_class, mut characters) = (false, pattern.chars().peekable());
-    let mut before = Before::Complete;
+    let mut before = ClassContext::Complete;
     while let Some(character) = characters.next() {
         match character {
             '\\' => {
@@ -93,27 +93,27 @@ fn with_ascii_classes(pattern: &str) -> Option<String> {
                     break;
                 };
                 let is_class = matches!(escaped, 'd' | 'D' | 's' | 'S' | 'w' | 'W');
-                if is_in_class && is_class && before == Before::Hyphen {
+                if is_in_class && is_class && before == ClassContext::Hyphen {
                     return None;
                 }
-                before = if is_class { Before::Complete } else { behind_character(before) };
+                before = if is_class { ClassContext::Complete } else { behind_character(before) };
                 push_escaped(&mut out, escaped, is_in_class);
             }
             '[' if !is_in_class => {
-                (is_in_class, before) = (true, Before::Complete);
+                (is_in_class, before) = (true, ClassContext::Complete);
                 out.push('[');
                 out.extend(characters.next_if_eq(&'^'));
                 if let Some(bracket) = characters.next_if_eq(&']') {
-                    before = Before::Character;
+                    before = ClassContext::Character;
                     out.push(bracket);
                 }
             }
             // `[:alpha:]`
             '[' if characters.peek() == Some(&':') => {
-                if before == Before::Hyphen {
+                if before == ClassContext::Hyphen {
                     return None;
                 }
-                before = Before::Complete;
+                before = ClassContext::Complete;
                 out.push('[');
                 for inner in characters.by_ref() {
                     out.push(inner);
@@ -122,8 +122,8 @@ fn with_ascii_classes(pattern: &str) -> Option<String> {
                     }
                 }
             }
-            '-' if is_in_class && before == Before::Character => {
-                before = Before::Hyphen;
+            '-' if is_in_class && before == ClassContext::Character => {
+                before = ClassContext::Hyphen;
                 out.push('-');
             }
             other => {
@@ -136,8 +136,8 @@ fn with_ascii_classes(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-fn behind_character(before: Before) -> Before {
-    if before == Before::Hyphen { Before::Complete } else { Before::Character }
+fn behind_character(before: ClassContext) -> ClassContext {
+    if before == ClassContext::Hyphen { ClassContext::Complete } else { ClassContext::Character }
 }
 
 fn push_escaped(out: &mut String, escaped: char, is_in_class: bool) {
@@ -156,7 +156,7 @@ fn push_escaped(out: &mut String, escaped: char, is_in_class: bool) {
             return;
         }
     };
-    // Letters of other alphabets that are ASCII in another case are not of these.
+    // Non-ASCII letters whose other case is ASCII must not match.
     if is_in_class || matches!(escaped, 'b' | 'B') {
         out.push_str(class);
     } else {
@@ -166,8 +166,8 @@ fn push_escaped(out: &mut String, escaped: char, is_in_class: bool) {
     }
 }
 
-/// A pattern with lookaheads behind `^`, as several without; `None`: it is to be taken as it stands.
-fn apart(pattern: &str) -> Option<Vec<(String, bool)>> {
+/// Splits a pattern with lookaheads behind `^` into several without. `None`: it cannot be split, and is used unchanged.
+fn split_lookaheads(pattern: &str) -> Option<Vec<(String, bool)>> {
     let (mut ignores_case, mut dot_is_all, mut rest, mut is_anchored) = (false, false, pattern, false);
     loop {
         if let Some(behind) = rest.strip_prefix('^').or_else(|| rest.strip_prefix("\\A")) {
@@ -182,14 +182,14 @@ fn apart(pattern: &str) -> Option<Vec<(String, bool)>> {
     if !is_anchored {
         return None;
     }
-    // Each part has them: they are short, however often the pattern gives them.
+    // Each part gets the flags, so they are kept short, however often the pattern repeats them.
     let flags = match (ignores_case, dot_is_all) {
         (false, false) => "",
         (true, false) => "(?i)",
         (false, true) => "(?s)",
         (true, true) => "(?is)",
     };
-    if let Some(words) = never(rest) {
+    if let Some(words) = excluded_words(rest) {
         return Some(vec![(format!("{flags}(?:{words})"), false), (format!("{flags}^.*$"), true)]);
     }
     let mut parts = Vec::new();
@@ -202,33 +202,33 @@ fn apart(pattern: &str) -> Option<Vec<(String, bool)>> {
         if parts.len() == PARTS_MAX {
             return None;
         }
-        let end = end_of(inner, ')')?;
+        let end = find_unenclosed(inner, ')')?;
         let (ahead, behind) = (inner.get(..end)?, inner.get(end + 1..)?);
-        // How often it is asked makes no difference to PCRE but for whether it is.
+        // A quantifier may make the lookahead optional.
         if behind.starts_with(['*', '+', '?', '{']) {
             return None;
         }
         parts.push((format!("{flags}^(?:{ahead})"), is_wanted));
         rest = behind;
     }
-    // An alternative beside it would be one without them; and all of it must be read alike.
-    let is_read = end_of(&format!("{rest})"), ')') == Some(rest.len());
-    if parts.is_empty() || !is_read || end_of(rest, '|').is_some() {
+    // A top-level alternative would not be bound by the lookaheads; and both engines must parse the rest alike.
+    let is_read = find_unenclosed(&format!("{rest})"), ')') == Some(rest.len());
+    if parts.is_empty() || !is_read || find_unenclosed(rest, '|').is_some() {
         return None;
     }
     parts.push((format!("{flags}^{rest}"), true));
     Some(parts)
 }
 
-/// `(?i)`, `(?s)` and both: under these `^` is the beginning of the text.
+/// Splits off leading flags `(?i)`, `(?s)` or both, which do not change the meaning of `^`.
 fn leading_flags(pattern: &str) -> Option<(&str, &str)> {
     let end = pattern.strip_prefix("(?")?.find(')')? + 2;
     let is_known = pattern.get(2..end)?.bytes().all(|flag| matches!(flag, b'i' | b's')) && end > 2;
     is_known.then(|| pattern.split_at_checked(end + 1))?
 }
 
-/// What `((?!words).)*$` keeps out of the whole text: words alone, so that none of them is found at its very end.
-fn never(pattern: &str) -> Option<&str> {
+/// The words that `((?!words).)*$` excludes from the text. Only non-empty plain words: other patterns could match at its very end.
+fn excluded_words(pattern: &str) -> Option<&str> {
     let inner = pattern.strip_prefix("(?:(?!").or_else(|| pattern.strip_prefix("((?!"))?;
     let words = inner.strip_suffix(").)*$")?;
     let is_plain =
@@ -236,9 +236,9 @@ fn never(pattern: &str) -> Option<&str> {
     words.split('|').all(|word| !word.is_empty() && word.chars().all(is_plain)).then_some(words)
 }
 
-/// Where a character stands that is in no group, no class, and not escaped; `None`: nowhere, or what stands before it is not read by both
-/// engines alike.
-fn end_of(pattern: &str, wanted: char) -> Option<usize> {
+/// The offset of the first `wanted` character outside groups and classes that is not escaped. `None`: there is none, or the two
+/// engines parse the text before it differently.
+fn find_unenclosed(pattern: &str, wanted: char) -> Option<usize> {
     let (mut depth, mut characters) = (0_usize, pattern.char_indices().peekable());
     while let Some((at, character)) = characters.next() {
         match character {
@@ -289,12 +289,12 @@ mod tests {
                 "(*UTF8)\\d[^]\\W[:alpha:]]\\b",
                 Some((Characters::Whole, LineEnd::Lf, one("(?-i:[0-9])[^][^0-9A-Za-z_][:alpha:]](?-u:\\b)"))),
             ),
-            // A hyphen that is a character in both engines.
+            // The hyphen is a character in both engines.
             (
                 "(*UTF8)[\\w-.][-\\d][a-z-\\s]",
                 Some((Characters::Whole, LineEnd::Lf, one("[[0-9A-Za-z_]-.][-[0-9]][a-z-[\\t\\n\\x0B\\f\\r ]]"))),
             ),
-            // And one that would make a range of what replaces the class.
+            // The hyphen would form a range with the replacement of the class.
             ("(*UTF8)^[+-\\d]$", None),
             ("(*UTF8)[^a-\\W]", None),
             ("(*UTF8)[]-\\s]", None),
@@ -323,7 +323,7 @@ mod tests {
             ("(?i)(?s)^(?i)(?=a)b", &["(?is)^(?:a)", "(?is)^b"]),
             ("^((?!no|never).)*$", &["not (?:no|never)", "^.*$"]),
             ("(?i)^(?:(?!no).)*$", &["not (?i)(?:no)", "(?i)^.*$"]),
-            // These stay, and the engine refuses them.
+            // These patterns stay unchanged, and the engine refuses them.
             ("(?=a)b", &["(?=a)b"]),
             ("(?m)^(?=a)b", &["(?m)^(?=a)b"]),
             ("^(?=a)b|c", &["^(?=a)b|c"]),

@@ -129,7 +129,7 @@ impl Plan<'_> {
 }
 
 /// Whether CouchDB does not even look: a range of the index's first fields is empty, or an operator that joins has nothing to join.
-/// CouchDB's range of a `$beginsWith` may lack strings, so that the spans that are read must be empty, too.
+/// CouchDB's range of a `$beginsWith` may lack matching strings, so the spans that are read must be empty as well.
 pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
     let joins_nothing = match selector {
         Normal::All(conditions) | Normal::Any(conditions) => conditions.is_empty(),
@@ -145,7 +145,7 @@ pub(crate) fn covers(index: &Index, find: &Find) -> bool {
     let Some(fields) = &find.fields else { return false };
     let has = |name: &str| name == "_id" || index.has(name);
     !index.is_all_docs()
-        // A row does not say whether a place has led into an array.
+        // A row does not show whether a part of the field was an array index.
         && fields.iter().all(|field| has(field.name()) && field.is_shown_as_written())
         && fields_of(find.selector.normal()).iter().all(|name| has(name))
 }

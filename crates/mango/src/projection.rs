@@ -7,11 +7,11 @@ use flatbed_flatten::json::Value;
 
 use crate::field::{Field, place};
 
-/// The fields of a document, each where its name says. Items of an array become members named by their places. Each value
-/// has one path, so that the answer is about as large as the document at most, however many fields name it.
+/// Returns the fields of a document, each at the path of its name. Items of an array become members named by their indexes. Each
+/// value has one path, so the answer is at most about as large as the document, however many fields name a value.
 pub fn project(document: &Value<'_>, fields: &[Field]) -> Value<'static> {
     let mut answer = Value::Object(Vec::new());
-    // A value that is there already is not copied again: it may be large, and have many spellings.
+    // A value already present is not copied again: it may be large, and have many spellings.
     let mut shown = HashSet::new();
     for field in fields {
         if let Some((path, value)) = find(document, field)
@@ -24,7 +24,7 @@ pub fn project(document: &Value<'_>, fields: &[Field]) -> Value<'static> {
     answer
 }
 
-/// A field's value, and where it belongs: the field's parts, those that are places in arrays in their shortest form.
+/// Finds a field's value and its path: the field's parts, with array indexes in their shortest form.
 fn find<'v, 't>(document: &'v Value<'t>, field: &'v Field) -> Option<(Vec<Cow<'v, str>>, &'v Value<'t>)> {
     let (mut at, mut path) = (document, Vec::with_capacity(field.parts().len()));
     for part in field.parts() {
@@ -36,7 +36,7 @@ fn find<'v, 't>(document: &'v Value<'t>, field: &'v Field) -> Option<(Vec<Cow<'v
             Value::Array(items) => {
                 let place = place(part)?;
                 at = items.get(place)?;
-                // `+0` and `00` are `0`, too.
+                // `+0` and `00` also mean the index `0`.
                 Cow::Owned(place.to_string())
             }
             _ => return None,

@@ -324,7 +324,7 @@ impl<'s> Fields<'s> {
             self.whole = true;
             return;
         }
-        // A replicator's own members are part of bodies.
+        // A replicator's own members are members of bodies.
         let is_special = |first: &str| first.starts_with('_') && !first.starts_with("_replication_");
         if field.parts().next().is_some_and(is_special) {
             self.special = true;

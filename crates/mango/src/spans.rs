@@ -85,7 +85,7 @@ impl Spans {
                 match order {
                     Order::Collated => {
                         let sure = collated_alike(prefix);
-                        // U+FFFF is the last character in the order of strings.
+                        // U+FFFF collates after all other characters.
                         let high = Bound::Included(text(format!("{sure}\u{ffff}")));
                         span(Bound::Included(text(sure.to_owned())), high)
                     }
@@ -140,8 +140,8 @@ fn cmp(order: Order, a: &Value<'_>, b: &Value<'_>) -> Ordering {
     order.compare(a, b)
 }
 
-/// The longest beginning of a prefix that all strings with the prefix are collated behind, whatever follows. What is not ASCII may
-/// be one letter with the characters behind it, and sort elsewhere: U+0438 with U+0306, a Thai vowel with its consonant.
+/// The longest part of a prefix that is a lower bound for all strings with the prefix. A non-ASCII character may form one letter with
+/// the characters behind it, and sort elsewhere: U+0438 with U+0306, a Thai vowel with its consonant.
 fn collated_alike(prefix: &str) -> &str {
     let end = prefix.bytes().rposition(|byte| matches!(byte, b' '..=b'~')).map_or(0, |last| last + 1);
     prefix.get(..end).unwrap_or_default()

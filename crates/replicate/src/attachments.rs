@@ -66,7 +66,7 @@ pub(crate) fn stubs_of(attachments: &[u8]) -> Option<Stubs> {
         return Some(Stubs::Empty);
     }
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
-    // An attachment without a name has no path of its own: its revision comes in one piece, however long it is.
+    // An attachment with an empty name has no path of its own: its revision is fetched in one piece, however long it is.
     let bytes_max = if attachments.iter().any(|(name, _)| name.is_empty()) { LARGE_BYTES } else { u64::MAX };
     attachments
         .iter()

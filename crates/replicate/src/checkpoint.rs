@@ -122,7 +122,7 @@ pub(crate) struct Session {
     start_seq: Vec<u8>,
     /// Older sessions, of the source's log.
     history: Vec<Entry>,
-    /// Counts stand beside the history, too, as CouchDB has them where documents are picked by their ids.
+    /// Whether the answer has counts beside the history, as CouchDB's has with `doc_ids`.
     pub(crate) has_counts: bool,
 }
 
@@ -146,8 +146,8 @@ impl Session {
         &self.start_seq
     }
 
-    /// Members `session_id`, `source_last_seq`, `replication_id_version` and `history`, without braces, and before it counts
-    /// where there are to be: what logs and answers have in common.
+    /// Writes the members that logs and answers have in common, without braces: `session_id`, `source_last_seq`,
+    /// `replication_id_version`, counts if `has_counts`, and `history`.
     pub(crate) fn members(&self, through: &[u8], stats: &Stats) -> Vec<u8> {
         Object::members_text(|log| self.write_members(through, stats, log))
     }

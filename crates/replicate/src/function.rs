@@ -1,5 +1,5 @@
-//! The function of a design document that picks a replication's documents. Its code belongs to the id of the replication's
-//! log: what another function has let through says nothing of what this one lets through.
+//! The function of a design document that selects a replication's documents. Its code is part of the id of the replication's
+//! log: the checkpoint of another function does not hold for this one.
 
 use flatbed_flatten::json::{Value, write};
 use flatbed_revtree::DESIGN;
@@ -10,25 +10,25 @@ use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::spec::Filter;
 
-/// Sync Gateway's filters are built in: it has no design document for them.
+/// The prefix of Sync Gateway's built-in filters, which have no design document.
 const SYNC_GATEWAY: &str = "sync_gateway";
 
-/// A function as the source has it.
+/// A function as stored on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// The hash of the design document's revision: a function that was changed and changed back is not what it was meanwhile.
+    /// The hash of the design document's revision: it detects a function that was changed and changed back.
     revision: [u8; 16],
     /// The hash of the code.
     code: [u8; 16],
 }
 
 impl Function {
-    /// The hash of the code, without white space around it, as in CouchDB.
+    /// The MD5 hash of the code, without surrounding white space, as in CouchDB.
     pub(crate) fn code(&self) -> &[u8; 16] {
         &self.code
     }
 
-    /// From the design document.
+    /// Reads the function from the design document; `None` if it is not there.
     fn of(document: &Value<'_>, place: &FunctionPlace<'_>) -> Option<Function> {
         let found = document.get(place.kind)?.get(place.name)?;
         let code = if place.kind == "views" { found.get("map")? } else { found };
@@ -48,7 +48,7 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
     text
 }
 
-/// Where a filter's function stands.
+/// The place of a filter's function.
 #[derive(Debug, PartialEq, Eq)]
 struct FunctionPlace<'f> {
     /// The design document's name.
@@ -59,7 +59,7 @@ struct FunctionPlace<'f> {
 }
 
 impl FunctionPlace<'_> {
-    /// `None`: documents are not picked by a function of a design document.
+    /// The place of the filter's function; `None`: no function of a design document selects documents.
     fn of(filter: Option<&Filter>) -> Option<FunctionPlace<'_>> {
         let Some(Filter::Function(filter, parameters)) = filter else { return None };
         let (kind, path) = match filter.as_str() {
@@ -72,14 +72,14 @@ impl FunctionPlace<'_> {
     }
 }
 
-/// Whether documents are picked by a function that may change.
+/// Whether a function that may change selects the documents.
 pub(crate) fn is_by_function(filter: Option<&Filter>) -> bool {
     FunctionPlace::of(filter).is_some()
 }
 
 impl Peer {
-    /// The function of a filter as it is now. `None`: the filter is none by a function, or the function is not there, which
-    /// the answer to `_changes` tells.
+    /// Reads the current function of a filter. `None`: the filter has no function, or the function does not exist, which
+    /// `_changes` answers with an error.
     pub(crate) async fn function(&self, filter: Option<&Filter>) -> Result<Option<Function>> {
         let Some(place) = FunctionPlace::of(filter) else { return Ok(None) };
         let path = Peer::document_path(&format!("{DESIGN}/{}", place.design));

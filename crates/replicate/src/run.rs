@@ -40,7 +40,7 @@ const BATCHES_MAX: usize = 4;
 /// While the source has nothing new, it says so this often.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// The function that picks the documents is looked at this often where no checkpoint is written.
+/// How often the filter's function is checked while no checkpoint is written.
 const FUNCTION_LOOK: Duration = Duration::from_secs(30);
 
 /// A source that says at once that it has nothing new is asked again after this.
@@ -74,8 +74,8 @@ pub struct Outcome {
 }
 
 /// Replicates: until the source's changes are all taken, or for a continuous one until it is stopped. `server` is this
-/// server's own id, which goes into the replication's; `ways` connect to peers. Where a function picks the documents and is
-/// changed meanwhile, the replication begins anew, at the checkpoint of the new function.
+/// server's own id, which goes into the replication's; `ways` connect to peers. If a function that selects the documents is
+/// changed meanwhile, the replication restarts from the checkpoint of the new function.
 ///
 /// # Errors
 /// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
@@ -88,8 +88,8 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
     }
 }
 
-/// The same, until the function that picks the documents is changed: then `None`, and nothing is recorded that was read since
-/// the last checkpoint.
+/// Replicates until the filter's function is changed: then returns `None`, and records nothing that was read since the last
+/// checkpoint.
 async fn replicate_by_one_function(
     spec: &Arc<Spec>,
     server: &str,
@@ -101,7 +101,7 @@ async fn replicate_by_one_function(
     let target = Arc::new(Peer::new(&spec.target, ways));
     source.open(false).await?;
     target.open(spec.create_target).await?;
-    // Before any page: what is read later may be filtered by a later function, which the checkpoint notices.
+    // Before any page: later pages may be filtered by a changed function, which the checkpoint notices.
     let function = source.function(spec.filter.as_ref()).await?;
     let id = spec.log_id(server, function.as_ref());
     let (mut source_log, mut target_log) = (Log::default(), Log::default());
@@ -206,7 +206,7 @@ struct Checkpoints {
     /// The function of the filter as it was before the first page was read.
     function: Option<Function>,
     is_by_function: bool,
-    /// When the function was last looked at.
+    /// When the function was last checked.
     looked: Instant,
     interval: Duration,
     enabled: bool,
@@ -245,12 +245,12 @@ impl Checkpoints {
         self.last + self.interval
     }
 
-    /// When the function is to be looked at.
+    /// When the function is next to be checked.
     fn look_due(&self) -> Instant {
         self.looked + FUNCTION_LOOK
     }
 
-    /// Whether the function of the filter was changed since the first page, be it changed back since.
+    /// Whether the function of the filter was changed since the first page, even if it was changed back.
     async fn has_other_function(&mut self) -> Result<bool> {
         if !self.is_by_function {
             return Ok(false);
@@ -259,8 +259,8 @@ impl Checkpoints {
         Ok(self.source.function(self.spec.filter.as_ref()).await? != self.function)
     }
 
-    /// Writes both logs, the source's first: the target's alone says nothing. False: the function of the filter is another
-    /// one now, and may have picked what was read; nothing is written.
+    /// Writes both logs, the source's first: the target's alone is no checkpoint. Returns false, and writes nothing, if the function
+    /// of the filter was changed, since the new one may have filtered the pages.
     async fn write(&mut self) -> Result<bool> {
         if !self.is_behind() {
             return Ok(true);

@@ -147,14 +147,14 @@ impl Spec {
         }
     }
 
-    /// The id of the replication: 32 hexadecimal digits that are the same whenever the same server replicates the same from
-    /// the same to the same. `server` is the server's own id.
+    /// The id of the replication: 32 hexadecimal digits, equal for the same server, source, target and options. `server` is the
+    /// server's own id.
     pub fn id(&self, server: &str) -> String {
         hash(&self.identity(server))
     }
 
-    /// The id under which both sides keep this replication's log: its own, or where a function picks the documents one that
-    /// is made of the function's code, too.
+    /// The id of this replication's log on both sides: its own id, or, if a function selects the documents, one that also includes
+    /// the function's code.
     pub(crate) fn log_id(&self, server: &str, function: Option<&Function>) -> String {
         let mut text = self.identity(server);
         if let Some(function) = function {
@@ -184,7 +184,7 @@ impl Spec {
         if self.winning_revs_only {
             text.extend_from_slice(b"winning_revs_only");
         }
-        // Its checkpoint says nothing of what is before.
+        // Its checkpoint does not cover changes before `since_seq`.
         if let Some(seq) = &self.since_seq {
             text.extend_from_slice(b"since_seq");
             text.extend_from_slice(seq);
@@ -228,7 +228,7 @@ mod tests {
         assert_ne!(plain, id(r#"{"source":"a","target":"http://anna:x@h/b","doc_ids":["x"]}"#));
         let ids = |ids: &str| id(&format!(r#"{{"source":"a","target":"b","doc_ids":{ids}}}"#));
         assert_eq!(ids(r#"["x","y"]"#), ids(r#"["y","x","y"]"#));
-        // One that began later has seen less.
+        // A replication that began at a later sequence has seen fewer changes.
         let since = |since: &str| id(&format!(r#"{{"source":"a","target":"b","since_seq":{since}}}"#));
         assert!(since("5") != since("6") && since("null") == id(r#"{"source":"a","target":"b"}"#));
         let mut owned = spec(r#"{"source":"a","target":"b"}"#).unwrap();

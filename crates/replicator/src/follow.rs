@@ -13,11 +13,11 @@ use crate::description::Description;
 use crate::replication::{Extent, Replication};
 use crate::{GRACE, NODE, Replicator};
 
-/// A database whose documents ask for replications, as one server follows it.
+/// A replicator database that this server follows.
 #[derive(Debug, Clone)]
 pub(crate) struct Origins {
     pub(crate) name: Arc<str>,
-    /// Which of those that have had its name: one that was made to ask for replications. `None`: whichever, as all of its name do.
+    /// The incarnation that was found to be a replicator database. `None`: any, since every database of the name is one.
     pub(crate) incarnation: Option<u64>,
 }
 
@@ -201,8 +201,8 @@ impl Work {
             Err(LayerError::DatabaseNotFound | LayerError::Refused(Refusal::DocumentNotFound(_))) => None,
             Err(error) => return Err(error),
         };
-        // Behind it: none comes again, so it was in the database that is there now. In another one of this name whoever likes may have
-        // written such a revision.
+        // After the read: an incarnation never returns, so the document was in this one. In another database of the name any member may
+        // have written the revision.
         let is_there = self.replicator.is_still(&self.followed.origins).await?;
         Ok(found.filter(|_| is_there))
     }

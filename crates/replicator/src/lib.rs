@@ -1,4 +1,4 @@
-//! The replications that a server runs: those that documents of `_replicator` and of databases like it ask for, shared with the other
+//! The replications that a server runs: those of documents in `_replicator` and other replicator databases, shared with the other
 //! servers of the same storage by leases, and those of `POST /_replicate`, which are this server's alone.
 //!
 //! It knows the layer and the protocol, and no server: how a connection to the server itself is made is passed in.
@@ -110,7 +110,7 @@ pub enum NotDone {
     Missing,
 }
 
-/// By databases and ids, documents that ask for replications.
+/// Documents that ask for replications, by database and id.
 type FollowedMap = HashMap<Arc<str>, HashMap<String, Arc<Followed>>>;
 
 /// All replications of one server.
@@ -125,7 +125,7 @@ pub struct Replicator {
     pub(crate) accounts: Arc<Accounts>,
     /// By their ids, those asked for by `POST /_replicate`.
     jobs: Mutex<HashMap<String, Arc<Replication>>>,
-    /// Those that documents ask for, whichever server runs them.
+    /// The replications of documents, whichever server runs them.
     followed: Mutex<FollowedMap>,
     /// This process, for leases.
     pub(crate) owner: Process,
@@ -187,12 +187,12 @@ impl Replicator {
         Ways { local, network, tls, memory, clock }
     }
 
-    /// Begins to work off `_replicator`, and the databases like it. The task is for [`Replicator::stop`].
+    /// Starts to follow `_replicator` and the other replicator databases. The returned task is for [`Replicator::stop`].
     pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
         tokio::spawn(supervisor::run(self.clone()))
     }
 
-    /// A database whose documents ask for replications.
+    /// Opens a replicator database for reading.
     pub(crate) fn reader(&self, name: &str) -> Reader {
         self.layer.reader(name)
     }
@@ -202,18 +202,18 @@ impl Replicator {
         self.layer.database(name, self.actor.clone())
     }
 
-    /// A database of this name, if there is one now whose documents ask for replications.
+    /// Returns the replicator database of this name; `None` if there is none now.
     pub(crate) async fn origins(&self, name: &Arc<str>) -> LayerResult<Option<Origins>> {
         if **name == *REPLICATOR {
             return Ok(Some(Origins { name: name.clone(), incarnation: None }));
         }
-        // As of a transaction that begins now.
+        // Reads in a new transaction, not from the cache.
         let (_, found) = self.layer.securities(std::slice::from_ref(name)).await?;
         let found = found.into_iter().flatten().find(|security| security.is_replicator());
         Ok(found.map(|security| Origins { name: name.clone(), incarnation: Some(security.incarnation()) }))
     }
 
-    /// Whether the database is there still, and not another one of its name.
+    /// Whether the database still exists with the same incarnation.
     pub(crate) async fn is_still(&self, origins: &Origins) -> LayerResult<bool> {
         if origins.incarnation.is_none() {
             return Ok(true);
@@ -234,17 +234,17 @@ impl Replicator {
         self.followed_map().values().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// Those of a database.
+    /// The followed documents of a database.
     pub(crate) fn followed_in(&self, database: &str) -> Vec<Arc<Followed>> {
         self.followed_map().get(database).into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// What is made of a document of a database that asks for a replication, whichever server runs it.
+    /// The job of a document in a replicator database, whichever server runs it; `None` if the document is not followed.
     pub fn followed_by(&self, database: &str, id: &str) -> Option<Arc<Followed>> {
         self.followed_map().get(database)?.get(id).cloned()
     }
 
-    /// How many documents a user has that are not done yet, in all databases, another than this one.
+    /// How many unfinished documents a user has in all databases, without this one.
     fn documents_of(&self, user: &str, database: &str, id: &str) -> usize {
         let all = self.followed_map();
         let others = all.values().flat_map(HashMap::values).filter(|followed| {
@@ -268,7 +268,7 @@ impl Replicator {
         }
     }
 
-    /// From now on follows of a database these documents alone.
+    /// Stops following all documents of a database except these.
     fn keep(&self, database: &str, ids: &HashSet<String>) {
         let mut all = self.followed_map();
         let Some(of) = all.get_mut(database) else { return };

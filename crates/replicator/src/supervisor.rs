@@ -1,4 +1,4 @@
-//! Follows `_replicator`, and the databases like it: every server works off the same documents, and the leases say which one.
+//! Follows the replicator databases. All servers follow the same documents, and leases decide which server runs each one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) async fn run(replicator: Arc<Replicator>) {
     }
 }
 
-/// Follows the databases beside `_replicator`, those that come and go too.
+/// Follows the replicator databases beside `_replicator`, as they are created and deleted.
 async fn follow_others(replicator: &Arc<Replicator>) {
     let mut supervisors = HashMap::new();
     tokio::select! {
@@ -45,7 +45,7 @@ async fn follow_others(replicator: &Arc<Replicator>) {
     }
 }
 
-/// What follows which database.
+/// The supervisors by database name.
 type Supervisors = HashMap<Arc<str>, Arc<Supervisor>>;
 
 async fn find_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors) {
@@ -69,14 +69,14 @@ async fn find_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors
     }
 }
 
-/// From now on follows these databases alone.
+/// Starts following new databases of these names, and stops following all others.
 async fn change_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors, names: Vec<Arc<str>>) {
     let names: HashSet<Arc<str>> = names.into_iter().collect();
     let gone: Vec<Arc<str>> = supervisors.keys().filter(|name| !names.contains(*name)).cloned().collect();
     for name in gone {
         if let Some(supervisor) = supervisors.remove(&name) {
             supervisor.status().stop();
-            // One at a time follows a database, be it made again.
+            // At most one supervisor follows a name, even if the database is created again.
             supervisor.status().ended().await;
         }
         replicator.keep(&name, &HashSet::new());
@@ -95,7 +95,7 @@ async fn change_others(replicator: &Arc<Replicator>, supervisors: &mut Superviso
     }
 }
 
-/// What follows one database.
+/// The state of the task that follows one database.
 struct Supervisor {
     replicator: Arc<Replicator>,
     database: Arc<str>,
@@ -126,8 +126,8 @@ impl Job for Supervisor {
     }
 }
 
-/// Looks at the leases of all jobs of a database that other servers run, in few reads, for as long as there are any: what a server
-/// that waits costs does not grow with how often it looks at each.
+/// Reads the leases of all jobs of a database that other servers run, in a few transactions per pass, so that the cost of waiting does
+/// not grow with a poll of each job.
 async fn watch_leases(replicator: &Arc<Replicator>, database: &str) {
     loop {
         replicator.clock().sleep(replicator.options.lease / 4).await;
@@ -192,7 +192,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>) {
                 return;
             }
         };
-        // Of another database of this name, in which whoever likes may have written them.
+        // The rows are of another database of this name, in which any member may have written them.
         let is_other = |at: u64| origins.incarnation.is_some_and(|incarnation| at != incarnation);
         if is_other(page.last_seq.incarnation()) || page.rows.iter().any(|row| is_other(row.seq.incarnation())) {
             return replicator.keep(name, &HashSet::new());

@@ -11,7 +11,7 @@ pub const GENERATION_MAX: u64 = 1 << 53;
 /// others.
 pub const HASH_BYTES_MAX: usize = 512;
 
-/// Hexadecimal digits of a hash that CouchDB made.
+/// The number of hexadecimal digits of a hash that CouchDB generates.
 const DIGITS: usize = 32;
 
 /// The text is not a revision id. CouchDB answers 400 "Invalid rev format".
@@ -44,15 +44,18 @@ impl RevId {
         RevId { generation, hash: Hash::Md5(md5) }
     }
 
-    /// An id from its parts as they stand in a `_revisions` member: `hash` is the text behind the dash. As in CouchDB 32 bytes
-    /// must be hexadecimal digits, but for generation 0.
+    /// Builds an id from the parts of a `_revisions` member: `hash` is the text behind the dash. As in CouchDB, a hash of 32 bytes
+    /// must be hexadecimal digits, except for generation 0.
     pub fn from_parts(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
         let rev = RevId::from_stored(generation, hash)?;
         let is_text = matches!(rev.hash, Hash::Text(_));
         if is_text && hash.len() == DIGITS && generation > 0 { Err(InvalidRevision) } else { Ok(rev) }
     }
 
-    /// An id that was stored: earlier programs accepted 32 bytes of any text as a hash.
+    /// Builds an id from stored parts: earlier versions accepted any text of 32 bytes as a hash.
+    ///
+    /// # Errors
+    /// [`InvalidRevision`] if the generation or the length of the hash is beyond its limit.
     pub fn from_stored(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
         if generation > GENERATION_MAX || hash.len() > HASH_BYTES_MAX {
             return Err(InvalidRevision);
@@ -60,7 +63,7 @@ impl RevId {
         Ok(RevId { generation, hash: parse_hash(hash) })
     }
 
-    /// As [`str::parse`], of an id that was stored.
+    /// Parses a stored id: as [`str::parse`], but accepts any text of 32 bytes as a hash.
     pub fn parse_stored(text: &str) -> Result<Self, InvalidRevision> {
         let (generation, hash) = split(text)?;
         RevId::from_stored(generation, hash)
@@ -141,7 +144,7 @@ impl FromStr for RevId {
     }
 }
 
-/// The generation and the hash's text.
+/// Splits an id into its generation and the text of its hash.
 fn split(text: &str) -> Result<(u64, &str), InvalidRevision> {
     let (generation, hash) = text.split_once('-').ok_or(InvalidRevision)?;
     if generation.is_empty() || generation.len() > 16 || !generation.bytes().all(|b| b.is_ascii_digit()) {
@@ -153,7 +156,7 @@ fn split(text: &str) -> Result<(u64, &str), InvalidRevision> {
 impl Ord for RevId {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_bytes = || self.hash_bytes().cmp(other.hash_bytes());
-        // A text of 16 bytes may be those that digits stand for. CouchDB takes both for one revision; here they are two.
+        // A text of 16 bytes may equal the bytes of 32 digits. CouchDB takes both for one revision; here they are two.
         let is_text = |rev: &RevId| matches!(rev.hash, Hash::Text(_));
         self.generation.cmp(&other.generation).then_with(by_bytes).then_with(|| is_text(self).cmp(&is_text(other)))
     }
@@ -241,7 +244,7 @@ mod tests {
             let text = format!("1-{hash}");
             assert_eq!(text.parse::<RevId>(), Err(InvalidRevision), "{text}");
             assert_eq!(RevId::from_parts(1, &hash), Err(InvalidRevision), "{text}");
-            // What an earlier program stored is read.
+            // Ids that earlier versions stored can be read.
             let stored = RevId::parse_stored(&text).unwrap();
             assert_eq!((stored.to_string(), RevId::from_stored(1, &hash)), (text, Ok(stored)));
             assert!(RevId::from_parts(0, &hash).is_ok());
@@ -253,7 +256,7 @@ mod tests {
         assert_eq!(RevId::parse_stored("1"), Err(InvalidRevision));
     }
 
-    /// In CouchDB's order: bytes of 32 digits against those of any other text.
+    /// CouchDB's order compares the 16 bytes of 32 digits with the bytes of any other text.
     #[test]
     fn order_is_that_of_couchdbs_bytes() {
         let of = |digit: &str| format!("1-{}", digit.repeat(32));

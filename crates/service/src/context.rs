@@ -301,8 +301,8 @@ impl Context {
         Ok(R::given(granted))
     }
 
-    /// Whether documents of a database ask for replications, as of less than a second ago: in `_replicator`, and in those that were made so
-    /// under a [name](flatbed_layer::is_replicator_name) like its. Of one that is not there, whether it would be made so.
+    /// Whether a database is a replicator database, as of at most a second ago: `_replicator`, or one created as such under a
+    /// [name](flatbed_layer::is_replicator_name) like it. For a database that does not exist, whether it would be created as one.
     ///
     /// # Errors
     /// Those of the layer.
@@ -390,7 +390,7 @@ impl Context {
         self.feeds.selectors.compile(selector).await
     }
 
-    /// Shows of a feed's documents these fields alone.
+    /// Builds a projection of a feed's documents to these fields.
     pub fn projection(&self, fields: Vec<Field>) -> Projection {
         Projection::new(fields, &self.feeds.selectors)
     }

@@ -34,7 +34,7 @@ pub(crate) struct Once {
     entering: Option<Entering>,
     /// Whether design documents may be written, too.
     designs: std::result::Result<(), Refusal>,
-    /// Whether local documents may be written. In `_replicator` they are administrators', as at their own path; of `_users` see
+    /// Whether local documents may be written. In replicator databases only administrators may, as at `_local/{id}`; for `_users` see
     /// `entering`.
     locals: std::result::Result<(), Refusal>,
     /// Where documents have owners: who writes.
@@ -97,8 +97,8 @@ impl Writer {
         Writer(Given::fixed(Once { owner: by, ..self.0.first.clone() }))
     }
 
-    /// Whether a request may write these documents: in `_users` the first that somebody may not write refuses all of them, and
-    /// so does a local one in `_replicator`.
+    /// Whether a request may write these documents. In `_users`, one document that the user may not write refuses all of them; so
+    /// does a local document in a replicator database.
     ///
     /// # Errors
     /// Why not.

@@ -77,8 +77,8 @@ impl Needs {
     }
 
     /// Whether somebody who was this to a database has what is asked still, with this `_security`, be they a user of this one database. In
-    /// one with channels it says what they see: who was more has lost something, though they may read still. So has who read one that
-    /// did not ask for replications, where this one does.
+    /// one with channels it decides what they see: a user with fewer rights than before has lost something, though they may still read. So
+    /// has a reader of an ordinary database that has become a replicator database.
     pub(crate) fn in_database_as(
         self,
         (before, was_replicator): (Access, bool),
@@ -153,12 +153,12 @@ pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> 
     }
 }
 
-/// Whether a database's documents ask for replications: then they have owners, and others see no credentials in them.
+/// Whether a database is a replicator database: its documents have owners, and other users see no credentials in them.
 fn is_replicator(name: &str, security: &SecurityOf) -> bool {
     name == REPLICATOR || security.is_replicator()
 }
 
-/// The same of a database by its name; of one that is not there, whether it would be made so. Mostly nothing is read.
+/// Whether the database of a name is a replicator database, or, if it does not exist, would be one. Reads nothing for most names.
 pub(crate) async fn asks_for_replications(layer: &Layer, name: &str) -> Result<bool, LayerError> {
     if !is_replicator_name(name) || name.len() > NAME_BYTES_MAX {
         return Ok(name == REPLICATOR);
@@ -218,7 +218,7 @@ impl Rights {
         Ok(Granted { rights: self, layer, accounts, name, access, is_replicator })
     }
 
-    /// What they are to a database, where that is enough, and whether its documents ask for replications.
+    /// The user's access to a database, if it is sufficient, and whether it is a replicator database.
     async fn judge(&self, needs: Needs, layer: &Layer, name: &str) -> Result<(Access, bool), Denied> {
         let principal = self.principal();
         if principal.is_admin {
@@ -317,7 +317,7 @@ impl Granted<'_> {
         self.access
     }
 
-    /// Whether its documents ask for replications; of one that is not there, whether it would be made so.
+    /// Whether the database is a replicator database, or, if it does not exist, would be one.
     pub(crate) fn is_replicator(&self) -> bool {
         self.is_replicator
     }
@@ -331,7 +331,7 @@ impl Granted<'_> {
         match (self.access, self.is_replicator) {
             (Access::Admin, _) => reader,
             (_, true) => reader.seen_by(replications::seen_by(&self.rights.standing)),
-            // It may be gone, and made again as one whose documents ask for replications.
+            // The database may have been deleted, and created again as a replicator database.
             (_, false) if is_replicator_name(self.name) => reader.as_ordinary(),
             (_, false) => reader,
         }
@@ -394,14 +394,15 @@ struct Held {
     needs: Needs,
     name: String,
     access: Access,
-    /// Where documents are written that may have owners or not: whether they were given these.
+    /// Whether a write of documents was prepared for a replicator database, with owners set. A database of the other kind refuses it.
+    /// `None`: the database's kind does not matter.
     as_replicator: Option<bool>,
 }
 
 impl Gate for Held {
     fn judge(&self, security: &SecurityOf) -> Result<(), Refusal> {
         let principal = self.standing.principal();
-        // Be it an administrator's: a document without an owner would be worked off with the server's rights.
+        // Even for an administrator: the server would run a document without an owner with its own rights.
         if self.as_replicator.is_some_and(|as_replicator| as_replicator != security.is_replicator()) {
             return Err(Refusal::UserChanged);
         }

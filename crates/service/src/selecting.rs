@@ -201,7 +201,7 @@ async fn apart<T: Send + 'static>(
     })
 }
 
-/// The fields that a feed shows of its documents. Cheap to clone.
+/// The fields of documents that a feed shows. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Projection {
     fields: Arc<[Field]>,
@@ -213,15 +213,15 @@ impl Projection {
         Projection { fields: fields.into(), selectors: selectors.clone() }
     }
 
-    /// The fields of a document, as JSON text. Its attachments are stubs.
+    /// Returns the fields of a document as JSON text. Attachments are stubs.
     ///
     /// # Errors
-    /// [`SelectorError::BrokenOff`], [`SelectorError::ShuttingDown`].
+    /// [`SelectorError::BrokenOff`] if the projection failed, [`SelectorError::ShuttingDown`] if the server stops.
     pub async fn of(&self, document: &Document) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         json_out::document(document, &mut text);
         let fields = self.fields.clone();
-        // Each field looks at the members on its way.
+        // The cost of a field is the members that it passes.
         let weight = fields.len().max(1);
         let projected = self.selectors.each(weight, vec![text], move |value, _| {
             let mut text = Vec::new();

@@ -150,7 +150,7 @@ impl<'c> ServerAdministration<'c> {
         self.layer.database_updates(query)
     }
 
-    /// See [`Layer::replicator_databases`]: those that there are now.
+    /// Returns the names of the current replicator databases beside `_replicator`, sorted. See [`Layer::replicator_databases`].
     ///
     /// # Errors
     /// Those of the storage.

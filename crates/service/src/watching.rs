@@ -247,7 +247,7 @@ struct Found {
     /// In the server, if it has none.
     database: Option<Arc<str>>,
     needs: Needs,
-    /// What they were to the database: in one with channels that says what they see; and whether its documents asked for replications.
+    /// The user's access to the database, which decides what they see in one with channels, and whether it was a replicator database.
     access: (Access, bool),
 }
 

@@ -51,7 +51,7 @@ struct Inner {
     /// Ends of the feed, each with the moment at which it was there.
     samples: VecDeque<(u64, u64)>,
     rows: u64,
-    /// A page has told since the source was last lost sight of.
+    /// Whether a page has reported the lag since the source was last out of reach.
     is_known: bool,
     /// Seconds of Unix time with what was delivered in each.
     delivered: VecDeque<(u64, u64)>,
@@ -81,7 +81,7 @@ pub struct Progress {
     attachment_bytes: AtomicU64,
     attachments_held: AtomicU64,
     attachments_failed: AtomicU64,
-    /// The last try of the source or the target failed.
+    /// Whether the last try of the source or the target failed.
     is_failing: AtomicBool,
     inner: Mutex<Inner>,
     clock: Clock,
@@ -148,13 +148,13 @@ impl Progress {
         Lag { rows: inner.rows, seconds }
     }
 
-    /// Whether the rows of [`Progress::lag`] are those of now: not while the source cannot be asked, or is not asked since the target
-    /// cannot be reached.
+    /// Whether the rows of [`Progress::lag`] are current. They are not while the source cannot be reached, or is not read because the
+    /// target cannot be reached.
     pub fn knows_lag(&self) -> bool {
         self.inner().is_known
     }
 
-    /// Whether the job waits to try again what the source or the target did not do.
+    /// Whether the job waits to retry a failed request to its source or target.
     pub fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed)
     }
@@ -244,7 +244,7 @@ impl Progress {
         }
     }
 
-    /// The source does not answer, or is not asked: rows that come next may have been there for some time.
+    /// Notes that the source does not answer or is not read: rows of the next page may be older than the page.
     pub fn lose_sight(&self) {
         let mut inner = self.inner();
         (inner.has_waited, inner.is_known) = (false, false);
@@ -309,7 +309,7 @@ mod tests {
         pass(1_000);
         progress.behind(1);
         assert_eq!(progress.lag().seconds, 0, "it was waited for");
-        // What the source has meanwhile is not known.
+        // The source's changes in this time are unknown.
         pass(10);
         progress.behind(0);
         assert!(progress.knows_lag() && progress.lag() == Lag::default());

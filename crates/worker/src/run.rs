@@ -454,7 +454,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             match self.target()?.begin(epoch).await {
                 Ok(found) => break found,
                 Err(refused) => {
-                    // What the source has meanwhile is not looked at.
+                    // The source is not read meanwhile.
                     self.progress.lose_sight();
                     self.pause_for(refused).await?;
                 }
@@ -576,7 +576,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
     }
 
-    /// Tells whether the last try of anything failed.
+    /// Reports whether the last try of the source or the target failed.
     fn tell_failing(&self) {
         self.progress.set_failing(self.failures > 0 || self.persist_failures > 0 || self.source_failures > 0);
     }

@@ -33,7 +33,7 @@ const BY_CHANNEL: &str = "sync_gateway/bychannel";
 /// Channels that a feed may be about. Each is a range of its own for whoever sees all.
 const CHANNELS_MAX: usize = 1_000;
 
-/// Fields that a feed may show of its documents: each is looked for in each document.
+/// The most fields in `fields` of a filter by selector; more are 400. Each row looks up each field.
 const FIELDS_MAX: usize = 1_000;
 
 /// Before the name of a selector index.
@@ -45,7 +45,7 @@ struct Shown {
     include_docs: bool,
     show: Show,
     form: Form,
-    /// What of documents is shown; `None`: all.
+    /// The fields of documents that rows show; `None`: all.
     fields: Option<Projection>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             return Err(Failure::method("GET,POST,HEAD"));
         }
     };
-    // As in CouchDB names of parameters have no case here; those that filters alone read have.
+    // As in CouchDB, names of parameters are case-insensitive here, except those that only filters read.
     let query = request.query.lowered();
     let feed = match query.get("feed") {
         Some("live") => Some(Feed::Continuous),
@@ -177,7 +177,7 @@ fn all_leaves(query: &Query) -> Result<bool> {
 }
 
 /// Which documents the query names, and which of these pass, with arguments from there or from the posted object;
-/// functions of design documents come later. `query` has its names in lower case, `given` as they were given.
+/// functions of design documents come later. `query` has lower-case names, `given` the client's spelling.
 async fn filter(context: &Context, query: &Query, given: &Query, posted: Value<'static>) -> Result<(Scope, Filter)> {
     let scope = match query.get("filter") {
         None | Some("" | "_view") => Scope::All,
@@ -204,7 +204,7 @@ async fn filter(context: &Context, query: &Query, given: &Query, posted: Value<'
     Ok((scope, Filter::None))
 }
 
-/// Which fields of documents a filter by selector shows, if it says so; `None`: all.
+/// Reads the `fields` of a filter by selector. `None`: rows show all fields.
 fn fields(context: &Context, query: &Query, posted: &Value<'_>) -> Result<Option<Projection>> {
     if query.get("filter") != Some("_selector") {
         return Ok(None);
@@ -221,7 +221,7 @@ fn fields(context: &Context, query: &Query, posted: &Value<'_>) -> Result<Option
     Ok(fields.map(|fields| context.projection(fields)))
 }
 
-/// The function that the query's `filter` names, if it names one.
+/// The function of a design document that `filter` names; `None` if it names none.
 fn function(request: &Request, filter: Option<&str>) -> Result<Option<FilterFunction>> {
     let (is_view, name) = match filter {
         Some("_view") => (true, request.query.get("view").unwrap_or_default()),

@@ -50,7 +50,7 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some("true") => true,
         Some(_) => return Err(Failure::bad_request("Invalid `partitioned` parameter")),
     };
-    // How CouchDB is to place the documents: kept to be shown.
+    // CouchDB's hint for the number of shards: stored and shown, without effect.
     let hint = |name: &str| match query.get(name).map(str::parse::<u16>) {
         None => Ok(None),
         Some(Ok(hint @ 1..)) => Ok(Some(hint)),
@@ -135,7 +135,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     uploads.stage().await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
-        // As in CouchDB: no document has the new id, and so none has the revision.
+        // As in CouchDB, `_rev` is ignored: no document has the generated id.
         edit.parent = None;
     }
     if DocumentId::of(&edit.id).is_local() {

@@ -196,8 +196,8 @@ pub(crate) fn edit_from<'b>(
     edit_of_parts(EditParts::from_json(value, clock)?, id, new_edits)
 }
 
-/// The edit that a request puts: of its text, and of the revision that its line and headers name. With `new_edits=false` that
-/// is the revision itself, where the text names none.
+/// Reads the edit of a `PUT` from its body, and the revision from the query string and headers. With `new_edits=false` that
+/// revision is the one to store, unless the body names one.
 pub(crate) fn edit_put<'b>(bytes: &'b [u8], id: &str, request: &Request) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let mut parts = EditParts::from_json(value, request.context.clock())?;
@@ -245,7 +245,7 @@ fn edit_of_parts<'b>(
     ))
 }
 
-/// Checks the id of a document or of a local one.
+/// Checks the id of a document or of a local document.
 fn check_any_id(id: &str) -> Result<()> {
     match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
         Some(local) => flatbed_layer::check_local_id(local)?,
@@ -319,7 +319,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Brings the revision that the request's line and headers name into an edit of a client.
+/// Puts the revision of the query string or headers into a client's edit.
 pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> {
     match (named_rev(request)?, &edit.parent) {
         (Some(named), Some(parent)) if named != *parent => return Err(differing_revs()),
@@ -355,7 +355,7 @@ pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -
     Ok(written(&edit.id, &updated.rev))
 }
 
-/// 201 for a revision that was written, with its tag.
+/// The 201 reply for a written revision, with its `ETag`.
 fn written(id: &str, rev: &RevId) -> Reply {
     let mut out = Vec::with_capacity(100);
     json_out::written(id, rev, &mut out);
@@ -364,7 +364,7 @@ fn written(id: &str, rev: &RevId) -> Reply {
     reply
 }
 
-/// Where a `COPY` goes.
+/// The target of a `COPY`.
 pub(crate) struct Destination {
     /// A document's id, or that of a local document with `_local/` in front.
     id: String,
@@ -374,11 +374,14 @@ pub(crate) struct Destination {
 
 impl Destination {
     /// Reads the header `Destination`.
+    ///
+    /// # Errors
+    /// 400 without the header or with one that names no document.
     pub(crate) fn of(request: &Request) -> Result<Destination> {
         let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
         let destination =
             destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
-        // A whole address or a path is taken as well as an id.
+        // A URL or a path is accepted as well as an id.
         let target = match destination.split_once("://") {
             Some((_, rest)) => rest.splitn(3, '/').nth(2).unwrap_or_default(),
             None => destination,
@@ -390,7 +393,7 @@ impl Destination {
         Ok(Destination { id, onto })
     }
 
-    /// Writes a copy there, of a body given as JSON text without braces. A local document has no attachments.
+    /// Writes the copy to this target. `body` is JSON text without braces. A local document has no attachments.
     pub(crate) async fn write(
         self,
         request: &Request,

@@ -66,7 +66,7 @@ impl Feed {
         matches!(self, Feed::Normal | Feed::Longpoll)
     }
 
-    /// Whether an empty line comes at once where there is no row yet, as in CouchDB: the client learns that it is connected.
+    /// Whether the feed sends an empty line at once if it has no row yet, as in CouchDB, so that the client sees the connection.
     pub(crate) fn begins_with_newline(self) -> bool {
         matches!(self, Feed::Continuous | Feed::EventSource)
     }

@@ -36,7 +36,7 @@ pub(crate) async fn list(
     rest: &[String],
 ) -> Result<Reply> {
     let is_head = request.method == Method::HEAD;
-    // What is no browser's preflight is answered as `GET`, as in CouchDB.
+    // As in CouchDB, an `OPTIONS` that is no CORS preflight is answered as `GET`.
     if !matches!(request.method, Method::GET | Method::HEAD | Method::POST | Method::OPTIONS) {
         request.skip_body().await;
         return Err(Failure::method("GET,POST,HEAD"));

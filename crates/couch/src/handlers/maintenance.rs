@@ -27,7 +27,7 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };
     let invalid = || Failure::bad_request("Invalid list of revisions");
     let invalid_rev = || Failure::bad_request("Invalid rev format");
-    // Revisions that nothing but a purge can name: earlier programs accepted them.
+    // Only a purge accepts revision ids that earlier versions stored and this one refuses.
     let mut old: Vec<(String, Vec<RevId>)> = Vec::new();
     let mut wanted: Vec<(String, Vec<RevId>)> = Vec::with_capacity(members.len());
     for (id, revs) in members {
@@ -132,7 +132,7 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
         pending.end();
         index.bool("waiting_commit", false).number("waiting_clients", info.waiting_clients);
         index.bool("updater_running", info.updater_running);
-        // CouchDB's is a number, which typed clients expect. It grows, and is no place to read on from.
+        // CouchDB's is a number, and typed clients expect one. It grows, but no feed can resume from it.
         index.number("update_seq", info.update_seq.map_or(0, |seq| seq.number()));
         let mut sizes = index.object("sizes");
         sizes.number("file", info.file_bytes).number("external", info.external_bytes);

@@ -62,7 +62,7 @@ pub(crate) async fn partition(
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await
         }
-        // CouchDB searches the full-text indexes of a partition too.
+        // CouchDB has full-text search within a partition, too.
         InDatabase::Later(what @ ("_search" | "_nouveau"), _) => {
             request.skip_body().await;
             Err(Failure::not_implemented(what))
@@ -74,17 +74,17 @@ pub(crate) async fn partition(
     }
 }
 
-/// The first of some ids of documents that names no partition. Those that begin with an underscore need not: CouchDB finds
-/// their shards by the whole id.
+/// Returns the first document id without a partition. Ids that begin with an underscore need none: CouchDB finds their
+/// shards by the whole id.
 pub(crate) fn without_partition<'i>(mut ids: impl Iterator<Item = &'i str>) -> Option<&'i str> {
     ids.find(|id| !id.contains(':') && !id.starts_with('_'))
 }
 
-/// Refuses a whole request for an id of [`without_partition`] in a partitioned database, as CouchDB does where it looks for
-/// the id's shard.
+/// Refuses a whole request if [`without_partition`] found an `id` and the database is partitioned, as CouchDB does when it
+/// looks up the id's shard.
 ///
 /// # Errors
-/// 400 `illegal_docid`; that the database is not there.
+/// 400 `illegal_docid`; 404 if the database does not exist.
 pub(crate) async fn refuse_in_partitioned(database: &Reader, id: Option<&str>) -> Result<()> {
     match id {
         Some(id) if database.is_partitioned_known() != Some(false) && database.is_partitioned().await? => {

@@ -1,4 +1,4 @@
-//! `/{db}/_purged_infos`: the purges that are remembered.
+//! `/{db}/_purged_infos`: the recorded purges.
 
 use flatbed_http::{Pages, Reply, Sender, spawn};
 use flatbed_layer::Reader;

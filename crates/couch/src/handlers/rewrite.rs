@@ -2,8 +2,8 @@
 //! it.
 //!
 //! A function is a stranger's, and whoever follows a link may have more rights than it: so it sets no headers that say who
-//! asks and from where, and out of its database it leads to nothing but reading. Rules do not leave their database, unless
-//! the server's administrator sets `secure_rewrites = false`: then they lead anywhere, with the client's method.
+//! asks and from where, and out of its database it may only lead to reads. Rules do not leave their database, unless
+//! the server's administrator sets `secure_rewrites = false`: then they may lead anywhere, with the client's method.
 
 use bytes::Bytes;
 use flatbed_http::{Reply, ReplyBody};
@@ -129,7 +129,7 @@ fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// Sends a request on to a path from its design document; `may_leave`: out of its database too.
+/// Forwards a request to a path relative to its design document. `may_leave`: the path may lead out of the database.
 fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) -> Result<Rewritten> {
     let path = joined(place, path);
     let database = format!("/{}", encode(&place[0]));

@@ -45,7 +45,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     for name in databases {
         for (doc_id, told) in &told_by_others(&request.context.database(&name, Read).await?).await? {
             let rev = state.replicator.followed_by(&name, doc_id).map(|followed| followed.rev.to_string());
-            // What is said of another revision, or of a document that has ended, is of the past.
+            // The state of another revision, or of a document that has ended, is stale.
             if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
                 continue;
             }
@@ -69,13 +69,13 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// `_scheduler/docs`, of a database, and of one document.
+/// `_scheduler/docs` of all documents, of a database, and of one document.
 async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
     let database = request.context.database(name, Read).await?;
     if name != REPLICATOR {
         database.exists().await?;
-        // An ordinary one, whatever it is called, asks for none.
+        // An ordinary database starts no replications, whatever its name.
         if !request.context.asks_for_replications(name).await? {
             return Err(Failure::not_found("missing"));
         }

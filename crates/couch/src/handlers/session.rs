@@ -115,8 +115,8 @@ fn send_on(request: &Request, name: &str, reply: &mut Reply) -> Result<()> {
     if !path.starts_with('/') {
         return Err(Failure::bad_request("path must begin with a /."));
     }
-    // Its characters stay as they were decoded, as in CouchDB, but for what a header or a URL cannot have: spaces, control
-    // characters and what is not ASCII.
+    // As in CouchDB, characters stay as they were decoded, except those that a header or a URL cannot have: spaces, control
+    // characters and non-ASCII characters.
     let encoded: String = path
         .bytes()
         .map(|byte| match byte {

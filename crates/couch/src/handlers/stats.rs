@@ -1,4 +1,4 @@
-//! `_stats` and `_system` of a node: the members of CouchDB's, with the figures of `/metrics` where there are such.
+//! `_stats` and `_system` of a node: CouchDB's members, with values from `/metrics` where Flatbed has the metric.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 use crate::metrics::families;
 use crate::state::State;
 use distribution::Distribution;
-use members::{FIGURES, Kind, METHODS, NOTHING, STATUSES, Source};
+use members::{FIGURES, Kind, METHODS, STATUSES, Source, UNCOUNTED};
 
 mod distribution;
 mod members;
@@ -19,7 +19,7 @@ mod members;
 /// A tree of figures.
 enum Tree {
     Below(BTreeMap<String, Tree>),
-    /// A figure, and what it is.
+    /// A value and its description.
     Leaf(Figure, &'static str),
 }
 
@@ -30,7 +30,7 @@ enum Figure {
 }
 
 impl Figure {
-    /// `source`: `None` for what is not counted here.
+    /// Reads the value from the metric families. `source`: `None` for metrics that Flatbed does not count.
     fn read(families: &[Family], kind: Kind, source: Option<Source>) -> Figure {
         let number = || match source {
             None => 0,
@@ -50,7 +50,7 @@ impl Figure {
 }
 
 impl Tree {
-    /// `path` has dots between its names.
+    /// Adds a leaf. `path` separates the names with dots.
     fn put(&mut self, path: &str, leaf: Tree) {
         let Tree::Below(below) = self else { return };
         match path.split_once('.') {
@@ -105,7 +105,7 @@ fn with(families: &[Family], name: &str, label: &str, value: &str) -> u64 {
 
 fn tree(families: &[Family]) -> Tree {
     let mut tree = Tree::Below(BTreeMap::new());
-    for &(beginning, kind, names) in NOTHING {
+    for &(beginning, kind, names) in UNCOUNTED {
         for name in names.split_whitespace() {
             let leaf = Tree::Leaf(Figure::read(families, kind, None), "not counted by Flatbed");
             tree.put(&format!("{beginning}.{name}"), leaf);
@@ -173,7 +173,7 @@ pub(crate) fn system(state: &State) -> Reply {
             object.number("io_output", count(&families, "flatbed_sent_bytes"));
             object.number("os_proc_count", 0).number("stale_proc_count", 0);
             object.number("process_count", gauge("process_threads") as u64);
-            // There is no bound on threads but the system's.
+            // Only the operating system bounds the number of threads.
             object.number("process_limit", 0);
             let mut queues = object.object("message_queues");
             queues.object("couch_file").end();
@@ -192,7 +192,7 @@ pub(crate) fn system(state: &State) -> Reply {
 mod tests {
     use super::*;
 
-    /// What couchdb-prometheus-exporter reads, and what CouchDB itself reads for `_prometheus` by name.
+    /// Members that couchdb-prometheus-exporter reads, and those that CouchDB itself reads by name for `_prometheus`.
     const READ: &str = "couchdb.auth_cache_hits couchdb.auth_cache_misses couchdb.database_reads couchdb.database_writes \
         couchdb.open_databases couchdb.open_os_files couchdb.request_time couchdb.httpd.bulk_requests \
         couchdb.httpd.clients_requesting_changes couchdb.httpd.requests couchdb.httpd.temporary_view_reads \
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn members_are_told_once_and_as_what_they_are() {
         let mut paths: Vec<String> = FIGURES.iter().map(|(path, ..)| (*path).to_owned()).collect();
-        for &(beginning, _, names) in NOTHING {
+        for &(beginning, _, names) in UNCOUNTED {
             paths.extend(names.split_whitespace().map(|name| format!("{beginning}.{name}")));
         }
         let tree = tree(&[]);

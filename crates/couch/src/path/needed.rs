@@ -35,7 +35,7 @@ pub(crate) enum Needed<'t> {
 }
 
 impl Target {
-    /// The database of which it has to be asked whether its documents ask for replications, before [`Target::needs`].
+    /// The name of the target's database if it may be a replicator database; the caller looks that up before [`Target::needs`].
     pub(crate) fn may_be_replicator(&self) -> Option<&str> {
         match self {
             Target::Database(name, _) => Some(name.text.as_str()).filter(|name| is_replicator_name(name)),
@@ -44,7 +44,8 @@ impl Target {
         }
     }
 
-    /// The right that a request with this method needs. `is_replicator`: what was found of [`Target::may_be_replicator`].
+    /// The right that a request with this method needs. `is_replicator`: whether the database of [`Target::may_be_replicator`]
+    /// is a replicator database.
     pub(crate) fn needs(&self, method: &Method, is_replicator: bool) -> Needed<'_> {
         match self {
             Target::Welcome | Target::Up | Target::Session | Target::Uuids | Target::Utils | Target::Favicon => {
@@ -95,7 +96,7 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
         InDatabase::Endpoint(Endpoint::Security | Endpoint::RevsLimit) if is_put => Needed::Admin(name),
         InDatabase::Later("_sync_shards", _) => Needed::ServerAdmin,
         InDatabase::Local { .. } if name == USERS => Needed::Hidden(name),
-        // Who may write a document of these need not see which there are.
+        // The right to write documents in these databases does not include the right to list them.
         InDatabase::Endpoint(Endpoint::AllDocs | Endpoint::Changes) | InDatabase::Queries(Listed::All)
             if shows_one_by_one =>
         {
@@ -150,8 +151,8 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
     }
 }
 
-/// What members of `_users`, `_replicator` and databases like that may ask for: what reads through [`flatbed_layer::Seen`], or has nothing of
-/// documents in its answer.
+/// Whether members of `_users` and of replicator databases may make a request: one that reads through [`flatbed_layer::Seen`], or whose
+/// answer has nothing of documents.
 fn is_of_single_documents(what: &InDatabase, method: &Method) -> bool {
     match what {
         InDatabase::Root => matches!(*method, Method::GET | Method::HEAD | Method::POST),

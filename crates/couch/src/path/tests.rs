@@ -134,7 +134,7 @@ fn queries_change_nothing() {
     assert!(reads("/db/_index", &Method::GET) && !reads("/db/doc", &Method::DELETE));
 }
 
-/// What somebody needs in a database whose documents ask for replications is what they need in `_replicator`.
+/// A replicator database needs the same rights as `_replicator`.
 #[test]
 fn databases_that_ask_for_replications_have_one_table() {
     let lacks = |name: &str, rest: &str, method: &Method, is_replicator: bool| {

@@ -79,7 +79,7 @@ async fn ranges() {
     server.stop().await;
 }
 
-/// Sizes of a database and of a partition have attachments in them, and its file is no smaller than what is in it.
+/// Sizes of a database and of a partition include attachments, and `sizes.file` is at least `sizes.active`.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes() {
     let store = Store::new();
@@ -287,7 +287,7 @@ async fn names() {
     server.stop().await;
 }
 
-/// CouchDB stores `revpos` 0 for attachments that come without one. Their data is shown as that of all others.
+/// CouchDB stores `revpos` 0 for attachments that come without one. They are shown with their data, as others.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_no_generation() {
     let store = Store::new();
@@ -318,7 +318,7 @@ async fn of_no_generation() {
     server.stop().await;
 }
 
-/// As in CouchDB a stub with a `revpos` stands for an attachment with that one alone.
+/// As in CouchDB, a stub with a `revpos` stands only for an attachment with the same `revpos`.
 #[tokio::test(flavor = "multi_thread")]
 async fn stubs_of_another_generation() {
     let store = Store::new();
@@ -365,7 +365,7 @@ async fn deleting_what_is_not_there() {
     for (path, (status, reason)) in [
         (format!("/db/d/c?rev={last}"), missing),
         ("/db/d/c".to_owned(), missing),
-        // An older revision lacks it.
+        // An older revision lacks the attachment.
         (format!("/db/d/b?rev={first}"), missing),
         (format!("/db/d/a?rev={first}"), (409, "Document update conflict.")),
         ("/db/d/a".to_owned(), (409, "Document update conflict.")),
@@ -386,7 +386,7 @@ async fn deleting_what_is_not_there() {
     server.stop().await;
 }
 
-/// CouchDB takes an attachment without a name within a document, and shows it there.
+/// CouchDB accepts an attachment with an empty name within a document, and shows it there.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_an_empty_name() {
     let store = Store::new();

@@ -1,4 +1,4 @@
-//! What clients of CouchDB were found to rely on.
+//! Behaviour of CouchDB that its clients rely on.
 
 use crate::support::{Running, ServerOptions, Store};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ async fn a_selected_feed_shows_fields() {
         let (status, answer) = ask("", fields).await;
         assert_eq!((status, &answer["error"], &answer["reason"]), (400, &json!("bad_request"), &json!(reason)));
     }
-    // Followers too, whose rows are made for all of them otherwise.
+    // Followers too, whose rows are otherwise built once for all of them.
     let path = "/db/_changes?filter=_selector&include_docs=true&feed=continuous&since=now&limit=1";
     let asked = json!({"selector": {"n": 0}, "fields": ["n"]}).to_string();
     let write = async {
@@ -139,7 +139,7 @@ async fn a_design_document_of_an_unknown_language_is_saved() {
     }
     let (status, answer) = server.json("PUT", "/db/_design/j", json!({"views": {"v": {"map": ""}}})).await;
     assert_eq!((status, &answer["reason"]), (404, &json!("missing function")));
-    // An index in that language can be asked about, and not read.
+    // A view in that language has an `_info`, but cannot be queried.
     server.ok("PUT", "/db/_design/e2", json!({"language": "erlang", "views": {"v": {"map": ""}}})).await;
     assert!(server.json("GET", "/db/_design/e2/_view/v", NULL).await.0 >= 400);
 }
@@ -163,7 +163,7 @@ async fn ids_without_a_partition_are_refused() {
     }
     for (path, body) in [
         ("_revs_diff", json!({"a:b": [rev], "_design/d": [rev]})),
-        // With an underscore in front it need not, whatever follows.
+        // An id with a leading underscore needs no partition.
         ("_revs_diff", json!({"_x": [rev], "_local/x": [rev]})),
         ("_bulk_get", json!({"docs": [{"id": "_x"}]})),
         ("_purge", json!({"_design/d": [rev]})),

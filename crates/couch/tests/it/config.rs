@@ -179,7 +179,7 @@ async fn tools_find_their_feet() {
     for member in ["other", "atom", "atom_used", "processes", "processes_used", "binary", "code", "ets"] {
         assert!(system["memory"][member].is_u64(), "{member}: {system}");
     }
-    // The exporter that is most in use reads these of every node.
+    // The most widely used exporter reads these of every node.
     let name = server.ok("GET", "/_membership", json!(null)).await["cluster_nodes"][0].as_str().unwrap().to_owned();
     let stats = server.ok("GET", &format!("/_node/{name}/_stats"), json!(null)).await;
     let time = &stats["couchdb"]["request_time"];

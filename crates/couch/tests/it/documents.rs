@@ -197,7 +197,7 @@ async fn what_is_not_there_yet_says_so() {
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     server.call("PUT", "/parts?partitioned=true", "").await;
-    // Design documents of applications that search are stored all the same.
+    // Design documents with full-text indexes are stored nevertheless.
     let design = r#"{"indexes":{"x":{"analyzer":"standard","index":"function (doc) {}"}},
         "nouveau":{"x":{"default_analyzer":"keyword","index":"function (doc) {}"}}}"#;
     for name in ["db", "parts"] {
@@ -221,7 +221,7 @@ async fn what_is_not_there_yet_says_so() {
     server.stop().await;
 }
 
-/// Documents in the order of the request; revisions too where there is no such document, else ascending, as CouchDB has them.
+/// As in CouchDB, documents keep the order of the request; so do revisions of a missing document, others ascend.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_revisions_keep_their_order() {
     let Some(store) = store() else { return };
@@ -272,7 +272,7 @@ async fn of_members_that_stand_twice_the_last_counts() {
     server.stop().await;
 }
 
-/// The line and the headers may name a revision of another replica, as they name the parent of an edit.
+/// The query string and the headers may name a replica's revision, as they name the parent of an edit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_another_replica_in_the_line() {
     let Some(store) = store() else { return };
@@ -316,7 +316,7 @@ async fn a_revision_of_another_replica_in_the_line() {
     server.stop().await;
 }
 
-/// As in CouchDB a local document is copied as any other.
+/// As in CouchDB, a local document is copied like any other document.
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_from_and_to_local_documents() {
     let Some(store) = store() else { return };
@@ -358,7 +358,7 @@ async fn copies_from_and_to_local_documents() {
     server.stop().await;
 }
 
-/// CouchDB looks for the revision that a first edit names where it validates. Elsewhere that becomes a missing ancestor.
+/// CouchDB looks up the parent that a first edit names if it validates the edit. Otherwise the parent becomes a missing ancestor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_no_document() {
     let Some(store) = store() else { return };
@@ -388,7 +388,7 @@ async fn a_revision_of_no_document() {
     let (_, rows) = server.json("POST", "/db/_bulk_docs", json!({"docs": [{"_id": "judged", "_rev": rev}]})).await;
     assert_eq!(rows[0]["error"], "conflict", "{rows}");
     assert_eq!(server.call("GET", "/db/judged", "").await.status, 404);
-    // A document that gets its id here has no revision before.
+    // A document with a generated id has no earlier revision.
     for named in [rev, "1-text"] {
         let (status, answer) = server.json("POST", "/db", json!({"_rev": named})).await;
         assert_eq!((status, &answer["rev"]), (201, &json!("1-967a00dff5e02add41819138abb3284d")), "{answer}");
@@ -397,7 +397,7 @@ async fn a_revision_of_no_document() {
     server.stop().await;
 }
 
-/// `shards` is ours, and `q` is CouchDB's hint, which clients give by habit: it is shown, and has no effect.
+/// `shards` is Flatbed's. `q` is CouchDB's hint: it is stored and shown, without effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_chosen_when_a_database_is_created() {
     let Some(store) = store() else { return };

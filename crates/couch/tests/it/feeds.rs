@@ -106,7 +106,7 @@ async fn lines_are_couchdbs() {
     server.stop().await;
 }
 
-/// A client learns at once that it is connected, though nothing has happened: by an empty line where rows are lines.
+/// A feed sends its first bytes at once, before any row: an empty line where rows are lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_begins_at_once() {
     let Some(store) = store() else { return };
@@ -121,13 +121,13 @@ async fn a_feed_begins_at_once() {
             assert_eq!(soon(client.chunk()).await, "\n", "{path} {feed}");
         }
     }
-    // Not before a row.
+    // No empty line before a row.
     let body = server.call("GET", "/db/_changes?feed=continuous&timeout=1", "").await.body;
     assert!(body.starts_with('{'), "{body}");
     server.stop().await;
 }
 
-/// A client in PHP reads sizes of chunks in lower case alone: none has a letter. A feed's lines are not cut.
+/// A client in PHP reads only lower-case sizes of chunks, so sizes have no letters. A feed's lines are not cut.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_of_chunks_have_no_letters() {
     let Some(store) = store() else { return };

@@ -1,4 +1,4 @@
-//! Databases beside `_replicator` whose documents ask for replications: those that were made so, by their names.
+//! Replicator databases beside `_replicator`: those that were created as such, by their names.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn options() -> Options {
     Options { server, ..replicator().into() }
 }
 
-/// In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+/// Sends a request. Boxed: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
 fn asked<'a>(
     server: &'a Running,
     who: &'a [(&'a str, &'a str)],
@@ -40,7 +40,7 @@ fn asked<'a>(
     })
 }
 
-/// As the administrator, what must succeed.
+/// Sends a request as the administrator, which must succeed.
 async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
     let answer = asked(server, &[ADMIN], method, path, body).await;
     assert!(answer.status < 300, "{method} {path}: {answer:?}");
@@ -68,7 +68,7 @@ fn basic(name: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{name}")))
 }
 
-/// Gives a database that no server has open another name, without a word to anybody.
+/// Renames a database that no server has open, without notifying any server.
 async fn rename(store: &Store, from: &str, to: &str) {
     let key = |name: &str| pack(&(Bytes::from(store.root().to_vec()), 1, name));
     let trx = store.database().create_trx().unwrap();
@@ -89,14 +89,14 @@ async fn documents_of_further_databases_are_worked_off() {
     let once = |target: &str| json!({"source": "a", "target": target, "create_target": true});
     one.ok("PUT", "/x%2F_replicator/once", once("b")).await;
     two.ok("PUT", "/x%2Fy%2F_replicator/once", once("c")).await;
-    // An ordinary database, and one of the other.
+    // An ordinary database, and a replicator database.
     one.ok("PUT", "/x%2F_replicators/once", once("d")).await;
     one.until("/x%2F_replicator/once", |doc| doc["_replication_state"] == "completed").await;
     two.until("/x%2Fy%2F_replicator/once", |doc| doc["_replication_state"] == "completed").await;
     assert_eq!(one.ok("GET", "/b/doc", Value::Null).await["_id"], "doc");
     assert_eq!(one.ok("GET", "/c/doc", Value::Null).await["_id"], "doc");
 
-    // Each is shown as one of its database, whichever way its slashes are written.
+    // Each document is listed under its database, with slashes encoded or not.
     for path in ["/_scheduler/docs/x%2F_replicator/once", "/_scheduler/docs/x/_replicator/once"] {
         let shown = two.ok("GET", path, Value::Null).await;
         let members = (&shown["database"], &shown["doc_id"], &shown["state"]);
@@ -110,7 +110,7 @@ async fn documents_of_further_databases_are_worked_off() {
     }
     assert_eq!(one.ok("GET", "/x%2F_replicators/once", Value::Null).await["_replication_state"], Value::Null);
 
-    // One of the same id in another database is another one.
+    // A document with the same id in another database is another job.
     let forever = |target: &str| json!({"source": "a", "target": target, "create_target": true, "continuous": true});
     one.ok("PUT", "/x%2F_replicator/job", forever("e")).await;
     one.ok("PUT", "/x%2Fy%2F_replicator/job", forever("f")).await;
@@ -123,7 +123,7 @@ async fn documents_of_further_databases_are_worked_off() {
     for path in ["/e/doc", "/f/doc"] {
         one.until(path, |doc| doc["_id"] == "doc").await;
     }
-    // A job ends with its document, and with its database.
+    // A job ends when its document or its database is deleted.
     let rev = one.ok("GET", "/x%2F_replicator/job", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     two.ok("DELETE", &format!("/x%2F_replicator/job?rev={rev}"), Value::Null).await;
     for server in [&one, &two] {
@@ -135,7 +135,7 @@ async fn documents_of_further_databases_are_worked_off() {
         server.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 0).await;
         server.until("/_active_tasks", |tasks| tasks.as_array().is_some_and(Vec::is_empty)).await;
     }
-    // Made again it is one again.
+    // A database created again under the name is a replicator database again.
     one.ok("PUT", "/x%2Fy%2F_replicator", Value::Null).await;
     one.ok("PUT", "/x%2Fy%2F_replicator/again", once("g")).await;
     two.until("/x%2Fy%2F_replicator/again", |doc| doc["_replication_state"] == "completed").await;
@@ -158,10 +158,10 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     ok(&server, "PUT", "/secret/doc", json!({})).await;
     let (anna, bob) = (basic("anna"), basic("bob"));
     let (anna, bob) = ([("authorization", &*anna)], [("authorization", &*bob)]);
-    // What the server knows of `_security` may be a second old.
+    // The server's copy of `_security` may be a second old.
     let look = async || json!(asked(&server, &anna, "GET", "/x%2F_replicator/none", Value::Null).await.status);
     until_wanted("she is a member", look, |status| *status == json!(404)).await;
-    // It is hers, whatever she says, and reaches no more than she does.
+    // The document is owned by its writer, whatever `owner` it names, and has no more rights than the writer.
     let own = json!({"source": "secret", "target": "a", "owner": "anna", "owner_account": "admin",
                      "source_proxy": "http://anna:s3cret@h"});
     assert_eq!(asked(&server, &anna, "PUT", "/x%2F_replicator/hers", own.clone()).await.status, 201);
@@ -185,7 +185,7 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
         asked(&server, &anna, "POST", "/x%2F_replicator/_bulk_docs", bulk).await;
         assert_eq!(asked(&server, &[ADMIN], "GET", "/x%2F_replicator/forged", Value::Null).await.status, 404);
     }
-    // Another's is seen without credentials, and is not to be written.
+    // Another user's document is shown without credentials, and cannot be written.
     let seen = asked(&server, &bob, "GET", "/x%2F_replicator/hers", Value::Null).await.json();
     assert_eq!((&seen["source"], &seen["source_proxy"]), (&json!("secret"), &Value::Null), "{seen}");
     let seen = asked(&server, &anna, "GET", "/x%2F_replicator/hers", Value::Null).await.json();
@@ -193,7 +193,7 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     let rev = seen["_rev"].as_str().unwrap();
     let gone = asked(&server, &bob, "DELETE", &format!("/x%2F_replicator/hers?rev={rev}"), Value::Null).await;
     assert_eq!(gone.status, 403, "{gone:?}");
-    // Nor is there another way to them.
+    // No other endpoint shows the credentials.
     for (path, status) in [
         ("_all_docs?include_docs=true", 401),
         ("_changes?include_docs=true", 401),
@@ -210,7 +210,7 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     server.stop().await;
 }
 
-/// One that a program from before made is an ordinary one: its members may have written any owner into it.
+/// A database that an earlier version created is an ordinary one: its members may have written any owner into its documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_from_before_asks_for_nothing() {
     let store = Store::new();
@@ -230,7 +230,7 @@ async fn one_from_before_asks_for_nothing() {
     rename(&store, "before", "old/_replicator").await;
 
     let server = store.serve(options()).await;
-    // Its neighbour is followed, of which it is known that all there were have been looked at.
+    // Once a document of the replicator database beside it runs, all databases have been examined.
     let spec = json!({"source": "secret", "target": "copied", "create_target": true});
     ok(&server, "PUT", "/x%2F_replicator/own", spec).await;
     until(&server, "/x%2F_replicator/own", |doc| doc["_replication_state"] == "completed").await;
@@ -240,7 +240,7 @@ async fn one_from_before_asks_for_nothing() {
     assert_eq!(asked(&server, &[ADMIN], "GET", "/stolen", Value::Null).await.status, 404);
     assert_eq!(asked(&server, &[ADMIN], "GET", "/_scheduler/docs/old%2F_replicator", Value::Null).await.status, 404);
     assert_eq!(ok(&server, "GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
-    // It is written and listed as before, until it is deleted and made again.
+    // It is written and listed as before, until it is deleted and created again.
     let written = asked(&server, &anna, "PUT", "/old%2F_replicator/more", json!({"owner": "bob"})).await;
     assert_eq!(written.status, 201, "{written:?}");
     assert_eq!(ok(&server, "GET", "/old%2F_replicator/more", Value::Null).await["owner"], "bob");

@@ -149,7 +149,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
         let (status, answer) = server.json("POST", "/db/_index", json!({ "index": index })).await;
         assert_eq!((status, &answer["error"]), (400, &json!("invalid_index")), "{answer}");
     }
-    // Many small ones, and then large ones until they have all bytes.
+    // Many small indexes, and then large ones until the byte limit is reached.
     let map = |n: u32| json!({"fields": {format!("f{n}"): "asc"}, "partial_filter_selector": {}});
     let view = |n| (format!("i{n}"), json!({"map": map(n), "reduce": "_count", "options": {"def": {}}}));
     let views: serde_json::Map<String, Value> = (0..100).map(view).collect();
@@ -164,7 +164,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     }
     assert!(made >= 104 && refused > 0, "{made} {refused}");
     assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(made + 1));
-    // A document that is in few of them takes no part in the others.
+    // A document that is in few of the indexes reserves nothing for the others.
     let docs: Vec<Value> = (0..50).map(|n| json!({"_id": format!("d{n}"), format!("f{n}"): n})).collect();
     let written = server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
     assert!(written.as_array().unwrap().iter().all(|row| row["ok"] == true), "{written}");
@@ -174,7 +174,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     server.stop().await;
 }
 
-/// As replication brings them: they are design documents as others are, and no query uses them.
+/// Replication may bring such indexes: their design documents are stored, and no query uses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_on_what_no_body_has_change_no_answer() {
     let Some(store) = store() else { return };

@@ -1,21 +1,21 @@
-//! How each endpoint reads its parameters: tables, as CouchDB 3.5's source has it.
+//! How each endpoint reads its parameters, as tables from CouchDB 3.5's source.
 
 use crate::support::{Answer, ServerOptions, Store};
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
 
-/// How a value is read.
+/// The way in which an endpoint reads a boolean.
 #[derive(Debug, Clone, Copy)]
 enum Parsed {
     /// `true` turns it on; any other value is ignored. (`parse_doc_query`, `parse_changes_query`,
     /// `parse_global_changes_query`)
     Switch,
-    /// The same, and its name has no case. (`parse_changes_query`)
+    /// The same, with a case-insensitive name. (`parse_changes_query`)
     AnyCaseSwitch,
     /// `true` or `false` in any case of the letters; any other value is refused. (`couch_mrview_http:parse_boolean`)
     Boolean,
-    /// `true` or `false` to the letter; any other value is refused with this error and reason.
+    /// `true` or `false`, case-sensitive; any other value is refused with this error and reason.
     Exact(&'static str, &'static str),
 }
 
@@ -24,8 +24,8 @@ use Parsed::{AnyCaseSwitch, Boolean, Exact, Switch};
 const STABLE: Parsed = Exact("query_parse_error", "Invalid value for `stable`.");
 const UPDATE: Parsed = Exact("query_parse_error", "Invalid value for `update`.");
 
-/// Method, path, how they are read, and the names of the parameters; a name after which `!` stands changes the answer here
-/// where it is `true`.
+/// Method, path, way of reading, and names of the parameters. A name with `!` behind it changes this test's answer if it is
+/// `true`.
 const TABLE: &[(&str, &str, Parsed, &str)] = &[
     (
         "GET",
@@ -89,7 +89,7 @@ async fn booleans_are_read_as_couchdb_reads_them() {
                 client.call(method, &path, &[], body).await
             };
             let on = with(name, "true").await;
-            // Some do not go together with what is asked; they are read all the same.
+            // Some parameters do not fit the request; they are read nevertheless.
             let reason = refused(&on).map(|(.., reason)| reason).unwrap_or_default();
             assert!(
                 !reason.starts_with("Invalid boolean") && !reason.starts_with("Invalid value"),
@@ -105,7 +105,7 @@ async fn booleans_are_read_as_couchdb_reads_them() {
                         assert!(is_feed || told.body == plain.body, "{path} {name}={value}: {told:?}");
                     }
                     Boolean if value == "True" => {
-                        // Figures of databases may change meanwhile.
+                        // Sizes and counters of databases may change meanwhile.
                         let is_same = path.starts_with("/_dbs_info") || told.body == on.body;
                         assert!(told.status == on.status && is_same, "{path} {name}={value}: {told:?}");
                     }
@@ -130,7 +130,7 @@ async fn booleans_are_read_as_couchdb_reads_them() {
     }
 }
 
-/// Path, parameter and value, and with which error and reason CouchDB refuses it.
+/// Path, parameter, value, and CouchDB's error and reason.
 const REFUSED: &[(&str, &str, &str, &str, &str)] = &[
     ("/db/a", "rev", "x", "bad_request", "Invalid rev format"),
     ("/db/a", "open_revs", "x", "bad_request", "invalid UTF-8 JSON"),
@@ -171,7 +171,7 @@ async fn others_are_refused_as_couchdb_refuses_them() {
     }
 }
 
-/// Of a parameter that is given twice.
+/// A parameter that is given twice stays on.
 #[tokio::test]
 async fn what_is_on_stays_on() {
     let store = Store::new();

@@ -314,7 +314,7 @@ async fn documents_are_their_owners() {
     assert_eq!(asked(&server, BOB, "DELETE", &format!("/_replicator/n?rev={rev}"), Value::Null).await.status, 403);
     let bulk = json!({"new_edits": false, "docs": [{"_id": "n", "_rev": "9-abc", "owner": "bob"}]});
     assert!(asked(&server, BOB, "POST", "/_replicator/_bulk_docs", bulk).await.body.contains("forbidden"));
-    // Local documents are administrators', whichever way they are written.
+    // Only administrators may write local documents, by any endpoint.
     let bulk = json!({"docs": [{"_id": "beside", "source": "a", "target": "d"}, {"_id": "_local/x"}]});
     for (method, path, body) in [
         ("PUT", "/_replicator/_local/x", json!({})),

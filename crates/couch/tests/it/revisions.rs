@@ -1,4 +1,4 @@
-//! Revision ids whose hashes are not 32 hexadecimal digits: which are refused, and which leaf wins.
+//! Revision ids whose hashes are not 32 hexadecimal digits: the refused ones, and the order that chooses the winner.
 
 use flatbed_layer::check::check_database;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ async fn winners_among_hashes_of_any_form() {
     let server = store.serve(ServerOptions::default()).await;
     assert_eq!(server.call("PUT", "/db", "").await.status, 201);
     let of = |digits: &str| format!("1-{}", digits.repeat(32 / digits.len()));
-    // Ascending.
+    // Revisions in ascending order.
     let ranks =
         ["1-".to_owned(), of("0"), of("39"), "1-A".into(), "1-a".into(), of("6"), "1-z".into(), of("a"), of("f")];
     // In either order of arrival.
@@ -85,7 +85,7 @@ async fn winners_among_hashes_of_any_form() {
         let leaves = server.ok("GET", &format!("/db/{id}?open_revs=all"), Value::Null).await;
         let leaves: Vec<&Value> = leaves.as_array().unwrap().iter().map(|leaf| &leaf["ok"]["_rev"]).collect();
         assert_eq!(json!(leaves), json!(ranks), "{id}");
-        // Each that is deleted leaves the next.
+        // Deleting a winner promotes the next leaf.
         for (at, rev) in descending.iter().enumerate().take(4) {
             let gone = server.call("DELETE", &format!("/db/{id}?rev={rev}"), "").await;
             assert_eq!(gone.status, 200, "{gone:?}");

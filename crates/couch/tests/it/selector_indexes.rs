@@ -36,7 +36,7 @@ async fn filled(server: &Running, selectors: &Value) {
     // Tombstones, with bodies and without, and conflicts, from before the index.
     server.ok("DELETE", &format!("/db/d03?rev={}", rev(3)), NULL).await;
     server.ok("PUT", "/db/d08", json!({"_rev": rev(8), "_deleted": true, "n": 3})).await;
-    // They win.
+    // These revisions win.
     let won = format!("1-{}", "f".repeat(32));
     let conflicts = json!([{"_id": "d13", "_rev": won, "n": 9}, {"_id": "d14", "_rev": won, "n": 3}]);
     server.ok("POST", "/db/_bulk_docs", json!({"docs": conflicts, "new_edits": false})).await;

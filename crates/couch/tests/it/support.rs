@@ -53,7 +53,7 @@ impl Store {
         &self.0.fdb
     }
 
-    /// What all keys of the store begin with, as an element of a tuple.
+    /// The first tuple element of all keys of the store.
     #[allow(dead_code, reason = "for the program `it`")]
     pub fn root(&self) -> &[u8] {
         &self.0.root
@@ -194,7 +194,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         unlimited: options.unlimited,
         proxies: options.proxies,
         stall_max: options.stall_max,
-        // A slow machine takes long to read what all wait for.
+        // A slow machine takes long to read the state that all wait for.
         room_max: PATIENCE,
         ..ShellOptions::default()
     });
@@ -492,7 +492,7 @@ impl Client {
         String::from_utf8(chunk).expect("UTF-8")
     }
 
-    /// The text of chunks up to the one that ends so.
+    /// Reads chunks up to the first one that ends with `end`, and returns their text.
     pub async fn chunks_until(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {

@@ -19,7 +19,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The lines of a dump: those of a full one stand in the order of changes.
+/// The lines of a dump, sorted: a full dump is in the order of changes.
 fn sorted(output: &Output) -> Vec<String> {
     let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     lines.sort_unstable();
@@ -84,7 +84,7 @@ async fn all_leaves_come_back_with_their_attachments() {
         let (start, ids, rev) = (ids.len(), serde_json::to_string(ids).unwrap(), ids[0]);
         format!(r#"{{"_id":"{id}","_rev":"{start}-{rev}","_revisions":{{"start":{start},"ids":{ids}}}{members}}}"#)
     };
-    // Compressed as it is stored, and not.
+    // One attachment is stored compressed, the other is not.
     let data = BASE64.encode("so much text ".repeat(500));
     let attachments = format!(
         r#","n":2,"_attachments":{{"a.txt":{{"content_type":"text/plain","revpos":2,"data":"{data}"}},
@@ -126,7 +126,7 @@ async fn all_leaves_come_back_with_their_attachments() {
     }
     let (_, both) = call(&mut connection, Method::GET, "/again/both?attachments=true", "").await;
     assert_eq!((&both["_rev"], &both["_attachments"]["a.txt"]["data"]), (&"2-c".into(), &data.into()), "{both}");
-    // What is there already is no failure.
+    // Revisions that exist already are no failure.
     let loaded = load("again", &dump.stdout);
     assert!(loaded.status.success(), "{}", text(&loaded));
     assert_eq!(sorted(&run(&["dump", "again", "--url", &url])), sorted(&dump));
@@ -138,7 +138,7 @@ async fn all_leaves_come_back_with_their_attachments() {
     let (_, both) = call(&mut connection, Method::GET, "/anew/both?attachments=true", "").await;
     assert_eq!(both["_attachments"]["b"]["data"], "AAEC", "{both}");
 
-    // A stub without data, as older dumps have them, is that document's failure alone.
+    // A stub without data, as in older dumps, fails its document alone.
     let stub = b"{\"_id\":\"s\",\"_attachments\":{\"a\":{\"stub\":true,\"revpos\":1}}}\n{\"_id\":\"fresh\"}\n";
     let loaded = load("anew", stub);
     assert_eq!(loaded.status.code(), Some(1), "{}", text(&loaded));

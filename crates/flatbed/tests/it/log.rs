@@ -143,7 +143,7 @@ async fn a_map_that_fails_on_many_documents_is_one_line() {
     assert!(server.stop());
     let log = log(directory.path());
     let failed: Vec<&str> = log.lines().filter(|line| line.contains("a map failed")).collect();
-    // Of each map.
+    // One line for each map.
     assert_eq!(failed.len(), 2, "{failed:?}");
 }
 

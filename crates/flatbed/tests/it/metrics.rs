@@ -181,8 +181,8 @@ async fn figures_move_with_what_is_done() {
     assert_eq!(status(&mut connection, Method::PUT, "/secretive/d4", body).await, 201);
     assert!(feed.next().await.expect("readable").is_some());
 
-    // This connection, the feed's and that of the request itself; the feed and the request itself. Those of before are gone
-    // once the server has seen it.
+    // Connections: this one, the feed's and the request's own. Requests: the feed and the request itself. Earlier connections
+    // are gone once the server has noticed.
     let are_alone = async || {
         let now = Scrape::of(&server, "/metrics").await;
         now.get("flatbed_connections", &[]) == 3.0 && now.get("flatbed_requests_in_flight", &[]) == 2.0
@@ -208,7 +208,7 @@ async fn figures_move_with_what_is_done() {
     assert_eq!(moved("flatbed_document_conflicts_total", &[]), 1.0);
     assert_eq!(moved("flatbed_documents_read_total", &[]), 1.0);
     assert!(moved("flatbed_commits_total", &[]) >= 5.0 && moved("flatbed_transactions_total", &[]) >= 9.0);
-    // Something in the background may commit while the figures are read.
+    // Background work may commit while the metrics are read.
     let timed = moved("flatbed_commit_duration_seconds_count", &[]);
     assert!((moved("flatbed_commits_total", &[]) - timed).abs() <= 1.0, "{timed}");
     assert!(moved("flatbed_mapping_hits_total", &[]) >= 2.0 && moved("flatbed_mapping_misses_total", &[]) >= 1.0);

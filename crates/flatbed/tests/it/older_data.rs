@@ -59,7 +59,7 @@ async fn what_an_earlier_program_left_is_read_and_written() {
     assert_clean(data);
     let server = Server::start_with(&["--data-dir", data]);
     let mut connection = server.connect().await;
-    // Which an earlier program did not show.
+    // Earlier versions did not have `_purged_infos`.
     assert_recorded(BEFORE_ISSUE_11, &mut connection, &["db/_purged_infos"]).await;
     let purged = call(&mut connection, Method::GET, "/db/_purged_infos", "").await.1;
     assert_eq!(purged["purged_infos"].as_array().map(Vec::len), Some(1), "{purged}");

@@ -4,7 +4,7 @@ use super::*;
 use crate::budget::PATIENCE;
 use crate::reply::ROOM_MAX;
 
-/// One with room for a few megabytes.
+/// An outlet with room for a few megabytes.
 pub(crate) fn any() -> Arc<Outlet> {
     Outlets::new(300_000_000, 8_000_000, ROOM_MAX, Arc::default()).connect(true).begin().expect("it is the first")
 }
@@ -20,21 +20,21 @@ async fn an_address_leaves_room_for_others() {
     const MB: usize = 1_000_000;
     let outlets = Outlets::new(300 * MB, 8 * MB, ROOM_MAX, Arc::default());
     let (of_one, of_other): (Vec<_>, _) = ((0..8).map(|_| answer(&outlets, 1)).collect(), answer(&outlets, 2));
-    // 100 MB in all, and half of them for each.
+    // 100 MB in all, half of that for each address.
     let mut held: Vec<_> = of_one.iter().filter_map(|answer| answer.try_room(9 * MB)).collect();
     assert_eq!(held.len(), 5);
     assert!(of_other.try_room(9 * MB).is_some());
     let one = of_one[7].clone();
     let waiting = tokio::spawn(async move { one.room(9 * MB).await });
     pass(2 * PATIENCE).await;
-    // It waits for those of its own address, of which slow ones are looked for, and not for others'.
+    // It waits for answers to its own address, whose slow readers are cut, and not for other addresses.
     assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
     assert!(Wanted::default().or_of(of_one[0].share.get()).pieces);
     assert_eq!(Wanted::default().or_of(of_other.share.get()), Wanted::default());
     held.pop();
     held.push(waiting.await.expect("it has room"));
     assert!(!outlets.shares.are_waited_for());
-    // The same of pages, of which there are two of the largest at least.
+    // The same for pages: there is room for at least two of the largest.
     for kind in [PageKind::Documents, PageKind::Rows] {
         let mut taken = Vec::new();
         for answer in &of_one {
@@ -58,7 +58,7 @@ async fn a_page_more_is_read_where_there_is_room_at_once() {
     assert!(one.try_page_room(PageKind::Documents).is_some());
     let others = [other.page_room(PageKind::Documents).await, other.page_room(PageKind::Documents).await];
     assert!(one.try_page_room(PageKind::Documents).is_none());
-    // What is little waits for none of them.
+    // Small answers do not wait.
     assert!(one.try_page_room(PageKind::Little).is_some());
     held.shrink(MB);
     assert!(one.try_page_room(PageKind::Documents).is_none_or(|_| outlets.page_usage().used < 45 * MB));
@@ -66,7 +66,7 @@ async fn a_page_more_is_read_where_there_is_room_at_once() {
     assert!(one.try_page_room(PageKind::Documents).is_some() && outlets.page_usage().used == 0);
 }
 
-/// Nothing has been sent of any of the answers, and so for as long as the server is there.
+/// No answer has sent anything since the server began.
 #[test]
 fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
     const STALL_MAX_MS: u64 = 50_000;

@@ -36,12 +36,12 @@ pub(super) enum Outcome {
     Due(DueKey),
     /// Its time is over before it is done.
     Unfinished,
-    /// This process is at it already, and says what becomes of it; or it is not due by now.
+    /// This process is already doing it and will report the outcome; or it is no longer due.
     Elsewhere,
 }
 
 /// Does what is due, for about `turn` where it takes long.
-/// `ahead`: what is due only after this time is done now.
+/// `ahead`: work that becomes due within this time is done now.
 pub(super) async fn work(
     layer: &Layer,
     actor: &ServerActor,
@@ -109,7 +109,7 @@ pub(super) async fn work(
     })
 }
 
-/// Of work that takes long: whether it is through; `None`: this process is at it already, or it is not due by now.
+/// The outcome of long work. `is_through`: whether it has finished; `None`: this process is already doing it, or it is no longer due.
 fn of_part(is_through: Option<bool>) -> Outcome {
     match is_through {
         Some(true) => Outcome::Done,
@@ -124,7 +124,7 @@ pub(super) fn rest(kind: u64) -> Backoff {
         // Somebody waits for it.
         Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
         Some(Kind::Resync) => Backoff { first: Duration::from_secs(5), max: Duration::from_secs(5 * 60) },
-        // One document on which the storage fails keeps those of its page, whose channels and grants stay.
+        // A document that the storage fails on holds up the others of its page, whose channels and grants stay meanwhile.
         Some(Kind::Expiry) => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(10 * 60) },
         Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },

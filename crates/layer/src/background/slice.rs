@@ -231,7 +231,7 @@ async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration, 
     after(layer, entry, done).await
 }
 
-/// Enters the outcome of a piece of work into the list of what is due.
+/// Writes the outcome of a piece of work into the list of due work.
 async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
     let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
     let next = match done {
@@ -240,9 +240,9 @@ async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
         Ok(Outcome::Unfinished) => return Worked { got_on: true, left: Some(entry) },
         Ok(Outcome::Elsewhere) => return nothing,
         Err(Error::DatabaseNotFound) => match resolved(inner, &entry.key.name).await {
-            // The database is gone, and what was due for it.
+            // The database is deleted, and its due work with it.
             Err(Error::DatabaseNotFound) => None,
-            // It was renewed, or created again, while the work went on: what is due is due for the one that is there.
+            // The database was renewed or created again meanwhile: the due work now concerns the new instance.
             _ => return nothing,
         },
         // Or it is for a newer program to do.
@@ -423,7 +423,7 @@ mod tests {
         assert!(due.len() <= 2 && due.iter().all(|failures| *failures == 2), "{due:?}");
     }
 
-    /// Work that met another instance of its database says that the database is not there.
+    /// Work that meets another instance of its database fails with `DatabaseNotFound`.
     #[tokio::test]
     async fn what_is_due_stays_with_the_database_that_took_the_place_of_another() {
         let (layer, authority, _storage) = layer().await;

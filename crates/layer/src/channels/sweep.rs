@@ -69,13 +69,13 @@ struct Page<'a> {
     name: &'a str,
     of: Of,
     now_ms: u64,
-    /// The last row of the page before, of this instance: the keys of another one lie elsewhere.
+    /// The last row of the previous page and its instance. Another instance has other keys, and is read from its beginning.
     behind: Option<(InstanceId, Vec<u8>)>,
 }
 
 struct Found {
     is_left: bool,
-    /// The last row of the page, and the instance that it is of; `None`: there are none behind it that go.
+    /// The last row of the page and its instance; `None`: no further row is to be removed.
     behind: Option<(InstanceId, Vec<u8>)>,
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use crate::fenced::layer;
     use crate::write::batch::instance_of;
 
-    /// Between the namespaces of a database and of the one that took its name lie those of others.
+    /// The namespaces of other databases lie between those of a deleted database and of its successor.
     #[tokio::test]
     async fn a_page_of_another_instance_takes_nothing_from_databases_between() {
         let (layer, authority, _storage) = layer().await;

@@ -164,7 +164,7 @@ impl DocumentCheck<'_> {
             wrong.push(format!("{} leaves, its info says {}", parts.leaves.len(), info.leaf_count));
         }
         let best = parts.leaves.iter().max_by_key(|(deleted, rev, _)| (!deleted, rev));
-        // Earlier programs compared the texts of hashes. What they chose stands until the document is written again.
+        // Earlier versions compared hashes as text. A winner that they chose is valid until the document is written again.
         let text = |(deleted, rev, _): &(bool, RevId, Vec<u8>)| (!deleted, rev.generation(), rev.hash_text());
         let best_text = parts.leaves.iter().max_by_key(|leaf| text(leaf));
         let mut winners = best.into_iter().chain(best_text);

@@ -1,4 +1,4 @@
-//! The list of databases whose documents ask for replications must have those that were made so, and no other.
+//! Checks that the list of replicator databases has exactly those that were created as such.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::store::features::is_replicator;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// `names`: of all databases.
+/// Compares the list with the records. `names`: the names of all databases.
 pub(super) async fn check(layer: &Layer, names: &[String], report: &mut Report) -> Result<()> {
     let listed = layer.replicator_databases().names().await?;
     report.keys += listed.len() as u64;
@@ -21,20 +21,20 @@ pub(super) async fn check(layer: &Layer, names: &[String], report: &mut Report) 
     let all: BTreeSet<Arc<str>> = named.chain(listed).collect();
     for name in all {
         let inner = &*layer.inner;
-        if let Some(violation) = run(inner, &mut Agree { inner, name: &name }).await? {
+        if let Some(violation) = run(inner, &mut CompareEntry { inner, name: &name }).await? {
             report.violation(violation);
         }
     }
     Ok(())
 }
 
-/// What is wrong with a database's entry, as of one moment.
-struct Agree<'a> {
+/// Compares a database's record and list entry in one transaction, and returns the difference.
+struct CompareEntry<'a> {
     inner: &'a Inner,
     name: &'a str,
 }
 
-impl Operation for Agree<'_> {
+impl Operation for CompareEntry<'_> {
     type Output = Option<String>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<String>> {

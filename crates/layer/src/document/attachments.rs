@@ -206,7 +206,7 @@ impl Resolve<'_> {
         Ok(list)
     }
 
-    /// The attachment that a stub stands for. One of another generation than the stub names is another attachment.
+    /// The attachment that a stub refers to. An attachment of another generation than the stub names does not match.
     fn stub(&self, name: &str, revpos: Option<u64>) -> std::result::Result<Attachment, Refusal> {
         let mut named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
         let found = named.find(|attachment| revpos.is_none_or(|revpos| attachment.revpos == revpos));
@@ -229,13 +229,13 @@ impl From<Vec<Attachment>> for Attached {
     }
 }
 
-/// How many bytes the attachments of a list are, without an encoding.
+/// The total length of attachments in bytes, decoded.
 pub(crate) fn length_of(list: &[Attachment]) -> u64 {
     list.iter().map(|attachment| attachment.length).fold(0, u64::saturating_add)
 }
 
 impl Attached {
-    /// How many bytes they are, without an encoding.
+    /// The total length in bytes, decoded.
     pub(crate) fn bytes(&self) -> u64 {
         length_of(&self.list)
     }

@@ -105,7 +105,7 @@ impl ChangeRow {
         let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
         leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
         let winner = leaves.iter().position(|(_, rev)| *rev == self.rev);
-        // An earlier program may have chosen another leaf than the best.
+        // An earlier version may have chosen a winner by another order.
         if let Some(first) = winner.and_then(|at| leaves.get_mut(..=at)) {
             first.rotate_right(1);
         }

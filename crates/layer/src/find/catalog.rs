@@ -22,7 +22,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 pub struct JsonIndexes {
     of: InstanceId,
     all: Vec<Index>,
-    /// `None`: all are.
+    /// The indexes that queries may read; `None`: all.
     readable: Option<Vec<Index>>,
     /// Each json index's number, and its index.
     numbers: Vec<(u64, Arc<Index>)>,
@@ -78,7 +78,7 @@ impl JsonIndexes {
         self.is_partitioned
     }
 
-    /// Whether what a view of a design document defines can be kept beside these: what goes beyond is passed over.
+    /// Whether the index of this view of a design document fits beside the others; an index beyond the limits is not kept.
     pub fn has_room_for(&self, design_id: &str, body: &Value<'_>, view: &str) -> bool {
         let Some(map) = body.get("views").and_then(|views| views.get(view)) else { return true };
         let member = |name: &str, value: Value<'static>| Value::Object(vec![(name.to_owned().into(), value)]);

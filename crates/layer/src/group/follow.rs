@@ -85,8 +85,8 @@ struct MappedRun {
 enum EnteredRun {
     /// It is in.
     All,
-    /// Something was purged since, and is to be entered before what is left of the run is read again. `ended_as_of`: nothing is
-    /// left, and as of this read version all is in with the purges.
+    /// There are newer purges, to be entered before the rest of the run is read again. `ended_as_of`: no rest is left, and with
+    /// the purges the group has everything as of this read version.
     Purged {
         progress: Box<ViewProgress>,
         ended_as_of: Option<i64>,
@@ -141,7 +141,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
     }
 }
 
-/// Enters a run, in as many transactions as it takes. `purges`: how many were in the group before the run was read.
+/// Enters a run, in as many transactions as it takes. `purges`: the group's count of purges before the run was read.
 async fn enter(job: &Job, place: &mut Seq, purges: i64, run: &MappedRun) -> Result<EnteredRun> {
     let (mut documents, mut seqs) = (run.documents.as_slice(), run.seqs.as_slice());
     let (last_seq, ended_as_of) = (run.last_seq.unwrap_or(*place), run.ended_as_of);

@@ -30,7 +30,7 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 }
 
 /// Maps documents; each comes out, in order. One on which a function throws has no rows in that view, and one that breaks a
-/// bound of its functions has none in any: that is counted, and logged once a minute for each view. Each such document costs a processor seconds, so
+/// bound of its functions has none in any: that is counted, and logged at most once a minute for each view. Each such document costs a processor seconds, so
 /// some after each other end the mapping.
 ///
 /// # Errors
@@ -110,7 +110,7 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
 
 fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     job.reader.inner.metrics.view_documents_failed.add(1);
-    // A map that fails on one document fails on many.
+    // A map that fails on one document often fails on many: the lines are limited.
     let Some(left_out) = job.state.lines.line(LoggedFailure::Map(tree)) else { return };
     let view = job.definition().trees.get(tree).map(|tree| tree.view.as_str()).unwrap_or_default();
     let database = &*job.reader.name;

@@ -8,8 +8,8 @@
 //!
 //! The first build ([`build`]) maps all documents by ranges of ids, some at once, and makes the nodes above the rows at the
 //! end. From then on ([`follow`]) each transaction enters a run of changes and moves the group's place. Where documents
-//! are mapped that change meanwhile nothing is lost: whatever is written behind the place comes again, and what is purged
-//! stands in the log of purges ([`purges`]); where that lacks some, the group is compared with the documents ([`reconcile`]). A document that is entered in several transactions is one for readers
+//! are mapped that change meanwhile nothing is lost: whatever is written behind the place comes again, and purges
+//! are in the log of purges ([`purges`]); if the log lacks some, the group is compared with the documents ([`reconcile`]). A document that is entered in several transactions is one for readers
 //! ([`crate::view::undo`]), and who takes over ends it first ([`large`]).
 
 pub(crate) mod attend;

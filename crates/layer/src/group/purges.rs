@@ -1,7 +1,7 @@
-//! A purged document leaves nothing in by-seq: groups follow purges in the log of purges.
+//! Purges of documents in groups. A purged document leaves nothing in by-seq: groups follow the log of purges.
 //!
-//! A purge keeps the log for groups up to a number of bytes ([`crate::write::purge`]). A group that was away for longer finds that
-//! the log lacks records, and compares what it has with the documents ([`reconcile`]); its rows stay readable meanwhile.
+//! A purge keeps the log for groups up to a size in bytes ([`crate::write::purge`]). A group that was behind for longer finds that
+//! the log lacks records, and compares its rows with the documents ([`reconcile`]); its rows stay readable meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,8 @@ use crate::view::prepare::PreparedDocument;
 /// Records that are read at once, and documents of them.
 pub(super) const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
 
-/// Pages of records, and bytes of ids, up to which a transaction reads which documents a run must not have. Beyond either the run is
-/// dropped, and the log is entered first.
+/// The most pages of records, and bytes of ids, that a transaction reads to find purged documents of a run. Beyond either the run
+/// is dropped, and the log is entered first.
 const LACKING_PAGES_MAX: usize = 25;
 const LACKING_BYTES_MAX: usize = 1_000_000;
 
@@ -36,16 +36,16 @@ const COMMIT_BYTES: usize = 10;
 
 /// What came of it.
 pub(super) enum Outcome {
-    /// The group has all purges that there were, and stands so.
+    /// The group has all purges up to the counter; its progress.
     Entered(Box<ViewProgress>),
     /// It is gone, or another process works at it.
     Elsewhere,
-    /// A row has no room: it must be begun anew.
+    /// A row has no room: the group must be built anew.
     Anew,
 }
 
-/// Enters the documents that were purged since, as they are now: most of them are gone. `ended_as_of`: a read version as of which
-/// by-seq has been read to its end and entered. With the last purge the group has all as of it.
+/// Enters the newly purged documents, each in its current state: most of them are gone. `ended_as_of`: a read version as of which
+/// by-seq has been read to its end and entered. With the last purge the group has everything as of it.
 pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option<i64>) -> Result<Outcome> {
     let mut finished = finish(job, progress).await?;
     loop {
@@ -74,7 +74,7 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option
     }
 }
 
-/// Enters documents as they are now, in as many transactions as it takes. The last one says which purges are in.
+/// Enters documents in their current state, in as many transactions as it takes. The last one records the entered purges.
 pub(super) async fn enter_documents(
     job: &Job,
     mut stood: ViewProgress,
@@ -96,8 +96,8 @@ pub(super) async fn enter_documents(
     }
 }
 
-/// The documents of all purges that a group at this place lacks. `None`: they are more than a transaction reads, or the log lacks some.
-/// Only ids are needed, so that this reads further than [`enter`] does at once: else a run would never be entered while purges go on.
+/// The ids of all purged documents that the group lacks. `None`: more than a transaction reads, or missing from the log. Reads
+/// further than one step of [`enter`], since it needs only ids: otherwise no run would be entered while purges continue.
 pub(super) async fn lacking(
     trx: &Transaction,
     instance: &Instance,
@@ -115,14 +115,14 @@ pub(super) async fn lacking(
         match last {
             _ if is_all => return Ok((entered == purges).then_some(ids)),
             Some(last) if bytes <= LACKING_BYTES_MAX => after = last,
-            // A purge has more records than a page.
+            // Too many bytes, or one purge has more records than fit into a page.
             _ => return Ok(None),
         }
     }
     Ok(None)
 }
 
-/// Records of the log of purges behind a stamp.
+/// A page of the log of purges behind a stamp.
 struct LogPage {
     /// Stamps and ids of documents.
     records: Vec<(Vec<u8>, String)>,
@@ -136,7 +136,7 @@ impl LogPage {
             begin = instance.keys.behind_purge(after);
         }
         let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX).await?;
-        // So many as there are: those of the last commit are left out, and of fewer that may be all.
+        // `first` returns a full page if there is one: the records of the last commit are dropped, and of a short page that may be all.
         let is_all = rows.len() < RECORDS_MAX;
         let mut records = Vec::with_capacity(rows.len());
         for row in rows.iter() {
@@ -144,13 +144,13 @@ impl LogPage {
             records.push((stamp, proto::PurgeInfo::decode(row.value())?.document_id));
         }
         if !is_all && let Some(cut) = records.last().map(|(stamp, _)| commit_of(stamp).to_vec()) {
-            // The last one may have more records.
+            // The last commit may have more records.
             records.retain(|(stamp, _)| commit_of(stamp) != cut);
         }
         Ok(LogPage { records, is_all })
     }
 
-    /// How many purges those are.
+    /// The number of purges in the page.
     fn commits(&self) -> i64 {
         let commits: BTreeSet<&[u8]> = self.records.iter().map(|(stamp, _)| commit_of(stamp)).collect();
         commits.len() as i64

@@ -1,8 +1,8 @@
-//! Rows of documents that are gone, found without the log of purges: for a group that was away for longer than the log says.
+//! Removal of the rows of purged documents without the log of purges, for a group whose position the log no longer covers.
 //!
-//! A document that was purged and is there again has a newer place in by-seq, as has one that lost a leaf and kept others. So only
-//! documents that are gone are missed, and those are the ones that the group has and the database has not. What is purged while the
-//! group is walked stands in the log behind the place that was read first. The group is read as it is meanwhile.
+//! A document that was purged and written again has a newer place in by-seq, as has one that lost only some leaves. So the group
+//! misses only purges of whole documents: those that it has and the database does not. Purges during the walk are in the log behind
+//! the place that was read first. Queries with `update=false` read the group meanwhile.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use crate::store::keys::{Counter, KeyRange, ViewPart};
 use crate::store::proto::ViewProgress;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Documents that are looked at in a transaction, about.
+/// About how many documents a transaction looks up.
 const PAGE: usize = if cfg!(test) { 4 } else { 500 };
 
-/// Between two times at which others see that this process works, where there is nothing to be entered.
-const BEATS: Duration = Duration::from_secs(1);
+/// How often the progress is written if nothing is to be entered, so that other processes see that this one works.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Takes the rows of all documents away that are gone. No document of the group is under way.
+/// Removes the rows of all documents that no longer exist. No large document of the group may be under way.
 pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let (database, group, clock) = (&*job.reader.name, job.number(), job.clock());
     tracing::info!(database, group, "the log of purges lacks some: a group of views is compared with the documents");
-    // Takes the group over before the log's end is read: documents that another process has read before that are refused from here on.
-    // If another process enters any after it, the next step here finds another holder, and the group is compared once more.
+    // Takes the group over before the log's end is read: from here on, documents that another process read before are refused. If
+    // another process takes the group over later, the next step here finds another holder, and the group is compared once more.
     let as_before = EnteredPurges { purges: purges_of(&progress), stamp: progress.purge_stamp.clone(), drained: None };
     let (mut stood, mut said_at) = match enter_documents(job, progress, &[], &as_before).await? {
         Finished::Stands(progress) => (*progress, clock.now()),
@@ -41,11 +41,11 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
         if job.is_closing() {
             return Ok(Finished::Elsewhere);
         }
-        let (gone, rest) = job.reader.read(&mut Gone { job, begin: begin.as_deref() }).await?;
-        if !gone.is_empty() || clock.since(said_at) >= BEATS {
+        let (gone, rest) = job.reader.read(&mut FindGone { job, begin: begin.as_deref() }).await?;
+        if !gone.is_empty() || clock.since(said_at) >= HEARTBEAT_INTERVAL {
             let gone = gone.into_iter().map(|id| ToMap { id, document: None }).collect();
             let documents = map(job, gone).await?;
-            // The purges are in when all has been looked at.
+            // The purges count as entered when all documents have been looked up.
             match enter_documents(job, stood, &documents, &as_before).await? {
                 Finished::Stands(progress) => stood = *progress,
                 other => return Ok(other),
@@ -60,7 +60,7 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
     enter_documents(job, stood, &[], &EnteredPurges { purges, stamp, drained: None }).await
 }
 
-/// Reads how many purges there were, and the stamp of the last.
+/// Reads the count of purges and the stamp of the last one.
 struct LogEnd<'a> {
     job: &'a Job,
 }
@@ -79,15 +79,15 @@ impl Operation for LogEnd<'_> {
     }
 }
 
-/// Looks for documents that the group has and the database has not.
-struct Gone<'a> {
+/// Finds a page's documents that the group has and the database does not have.
+struct FindGone<'a> {
     job: &'a Job,
-    /// Where the page begins; `None`: with the first document.
+    /// The page's first key; `None`: the first document.
     begin: Option<&'a [u8]>,
 }
 
-impl Operation for Gone<'_> {
-    /// Their ids, and where to go on.
+impl Operation for FindGone<'_> {
+    /// The ids, and the first key of the next page.
     type Output = (Vec<String>, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

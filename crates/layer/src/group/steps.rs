@@ -150,7 +150,7 @@ impl WithinGroup<'_> {
 }
 
 /// Takes a group to work at: what nobody has begun begins. The rows of a first build are anybody's, so nobody holds it then.
-/// Where a group has no room for a row, it is begun anew.
+/// If a row has no room, the group is built anew.
 pub(super) struct Take {
     /// Begun anew if it is still the one that was begun so ([`beginning_of`]).
     pub anew: Option<Beginning>,
@@ -250,7 +250,7 @@ impl Work for Nodes<'_> {
 pub(super) struct Enter<'a, 'p> {
     /// Where the group stands.
     pub stamp: &'a [u8],
-    /// How many purges are in it: those since may be of documents here.
+    /// The group's count of purges. Later purges may concern documents of the run.
     pub purges: i64,
     /// Each with where its change stands, in that order.
     pub documents: &'a [PreparedDocument],
@@ -265,7 +265,7 @@ pub(super) struct Enter<'a, 'p> {
 /// What came of it.
 pub(super) enum Entered {
     /// So many of the first documents are in, and it stands here.
-    /// `is_tidy`: nothing is left to be cleared. `purged`: there were purges since, which are to be entered; how it stands.
+    /// `is_tidy`: nothing is left to be cleared. `purged`: there are newer purges to be entered; the group's progress.
     Documents {
         count: usize,
         place: Seq,
@@ -274,7 +274,7 @@ pub(super) enum Entered {
         is_tidy: bool,
         purged: Option<Box<ViewProgress>>,
     },
-    /// There were purges since, perhaps of the first document, which are to be entered before it: nothing is in.
+    /// Nothing was entered: there are newer purges, perhaps of the first document, to be entered before it.
     Purged(Box<ViewProgress>),
     /// A row has no room: the group must be begun anew.
     Full,
@@ -298,8 +298,8 @@ impl Work for Enter<'_, '_> {
             let Some(purged) = purges::lacking(trx, instance, &progress, purges).await? else {
                 return Ok(Some(Entered::Purged(Box::new(progress))));
             };
-            // What was purged may have been read before. The place stays before it: were it behind, and the log cut off before it is
-            // entered, a document that is there again would be missed.
+            // The run may have read a document before its purge. The place stays before that document: otherwise, if the log were
+            // truncated before the purge is entered, a document that was written again would be missed.
             let is_other = |document: &&PreparedDocument| !purged.contains(document.id());
             let others = documents.iter().take_while(is_other).count();
             if others == 0 && !documents.is_empty() {
@@ -325,7 +325,7 @@ impl Work for Enter<'_, '_> {
             progress.stamp = place.stamp().to_vec();
         }
         let is_through = is_through(&progress, &newest, purges);
-        // Where purges are lacking, the group has all as of that version once they are in.
+        // While purges are missing, the group does not have everything as of that version.
         if is_all && !lacks_purges {
             let as_of = if is_through { Some(version.await?) } else { self.ended_as_of };
             let drained = as_of.unwrap_or_default().max(drained(&progress));
@@ -345,24 +345,24 @@ pub(super) fn drained(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.drained_version).unwrap_or_default()
 }
 
-/// Which purges are in a group.
+/// The purges that a group has.
 pub(super) struct EnteredPurges {
-    /// How many.
+    /// Their count.
     pub purges: i64,
     /// The stamp of the last one in the log.
     pub stamp: Vec<u8>,
-    /// A read version as of which all is in with them.
+    /// A read version as of which the group has everything, together with these purges.
     pub drained: Option<i64>,
 }
 
-/// Enters documents that were purged, as they are now, and says which purges are in. The place is the same before and after steps of a
-/// document that is under way or of a comparison, so that the holder is compared, too: what was read before another process took the
-/// group over may be gone since, and the log no longer say so.
+/// Enters purged documents in their current state, and records the entered purges. Steps of a large document or of a comparison
+/// do not change the place, so the holder is compared, too: a document read before another process took the group over may have
+/// been purged since, and the log may no longer have the purge.
 pub(super) struct EnterPurged<'a, 'p> {
-    /// How the group stood as they were read.
+    /// The group's progress when the documents were read.
     pub stood: &'a ViewProgress,
     pub documents: &'a [PreparedDocument],
-    /// What is in with all of them.
+    /// The purges that the group has once all documents are entered.
     pub purges: &'a EnteredPurges,
     pub pace: &'a mut Paced<'p>,
 }
@@ -378,7 +378,7 @@ impl Work for EnterPurged<'_, '_> {
             let place =
                 |progress: &ViewProgress| (progress.stamp.clone(), progress.purges, progress.purge_stamp.clone());
             let is_there = progress.phase == FOLLOWED && place(progress) == place(self.stood);
-            // An attempt before this one may have been committed.
+            // The previous attempt may have committed.
             let is_ours = progress.holder == self.stood.holder || progress.holder == within.owner();
             is_there && is_ours && may_enter(progress, self.documents)
         };
@@ -391,7 +391,7 @@ impl Work for EnterPurged<'_, '_> {
             }
             count = entered.documents;
         } else {
-            // Others see that this process works, whatever else is as it was.
+            // The new mark shows other processes that this one works.
             progress.nodes_mark = new_mark()?;
         }
         if count == self.documents.len() {

@@ -124,7 +124,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
             Some(PAUSE_BUSY_MAX)
         }
         Error::View(failure) => {
-            // Each query tries anew, a second after the last try.
+            // Each query retries the build, a second after the last attempt.
             if let Some(left_out) = state.lines.line(LoggedFailure::Unbuilt) {
                 tracing::info!(database, group, %failure, left_out, "a group of views cannot be built");
             }

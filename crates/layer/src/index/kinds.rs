@@ -28,8 +28,8 @@ pub(crate) const KINDS: &[&dyn Kind] = &[
 /// The longest definition of a kind that says nothing else, in bytes: all of them stand in the database's record.
 const DEFINITION_BYTES_MAX: usize = 500;
 
-/// What a document's entries may take, in bytes: they are written in one transaction, which is to stay below 1 MB, and the old
-/// ones are cleared in it.
+/// The most bytes of a transaction that a document's entries may take; a larger document is refused. One transaction writes the new
+/// entries and clears the old ones, and must stay below 1 MB.
 const RESERVED_BYTES_MAX: u64 = 900_000;
 
 /// Code that keeps indexes.
@@ -132,7 +132,7 @@ pub(crate) fn indexes_of(instance: &Instance) -> impl Iterator<Item = DefinedInd
     with_kinds(instance).map(|(index, kind)| DefinedIndex { index: index.clone(), kind })
 }
 
-/// The same, each as it stands in the record: of hundreds none is copied.
+/// As [`indexes_of`], by reference to the record: none of possibly hundreds of indexes is copied.
 pub(crate) fn with_kinds(instance: &Instance) -> impl Iterator<Item = (&proto::Index, &'static dyn Kind)> {
     instance.record.indexes.iter().filter_map(|index| {
         let kind = *KINDS.iter().find(|kind| kind.name() == index.kind)?;
@@ -151,10 +151,10 @@ pub(crate) fn reserve(instance: &Instance, edit: &Edit<'_>) -> u64 {
     partition + with_kinds(instance).map(|(index, kind)| kind.reserve(index, &edit.id, Some(edit))).sum::<u64>()
 }
 
-/// As [`reserve`], where a transaction can take that much. One index takes 28 kB of it at most, where a field has 10 kB of text.
+/// As [`reserve`], within [`RESERVED_BYTES_MAX`]. One index takes at most 28 kB, if a field has 10 kB of text.
 ///
 /// # Errors
-/// It cannot: it is for the document to be smaller, or in fewer indexes.
+/// [`Invalid::Document`] if the entries would take more.
 pub(crate) fn reserve_within(instance: &Instance, edit: &Edit<'_>) -> std::result::Result<u64, Refusal> {
     let bytes = reserve(instance, edit);
     if bytes > RESERVED_BYTES_MAX {

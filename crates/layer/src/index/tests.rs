@@ -617,7 +617,7 @@ async fn design_documents_that_define_more_than_there_is_room_for_are_counted() 
     let (db, _storage) = database().await;
     let left_out = || db.inner.metrics.design_documents_left_out.get();
     let map = |name: &str, length: usize| format!(r#"{{"fields":{{"{}":"asc"}}}}"#, name.repeat(length));
-    // Of the 60,000 bytes that all may have.
+    // All definitions together may have 60,000 bytes.
     let maps = ["a", "b", "c", "d"].map(|name| map(name, 14_000));
     put(&db, "_design/full", None, &json::design(&maps.each_ref().map(String::as_str))).await.unwrap();
     assert_eq!((indexes(&db).await.len(), left_out()), (4, 0));

@@ -125,7 +125,7 @@ async fn check_selectors(member: Value<'static>, clock: Clock) -> Result<(), Ref
 fn check_members(body: &Value<'_>, partitioned: bool) -> Result<(), Refusal> {
     let language = body.get("language").and_then(Value::as_str);
     let is_of_fields = language == Some("query");
-    // CouchDB saves what is written in a language that it does not know, and does not look at its functions.
+    // CouchDB stores design documents in an unknown language, and does not check their functions.
     let is_known = matches!(language, None | Some("javascript" | "query"));
     let maps = if is_of_fields { MAPS_OF_FIELDS } else { MAPS };
     let mut path = Vec::new();

@@ -73,8 +73,8 @@ impl Operation for MissingRevs<'_> {
     }
 }
 
-/// Those of `revs` that are in none of the leaves' lines, ascending, each once. A document that is not there misses all, in the
-/// order that they are named in.
+/// Returns the revisions of `revs` that are neither leaves nor their ancestors, ascending, each once. A document that does not exist
+/// lacks all of them, in the request's order.
 async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: &[RevId]) -> Result<Vec<RevId>> {
     if leaves.0.is_empty() {
         return Ok(revs.to_vec());

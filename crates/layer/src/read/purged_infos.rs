@@ -1,4 +1,4 @@
-//! The log of purges, as it is shown.
+//! Reads the log of purges for `_purged_infos`.
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
@@ -12,29 +12,29 @@ use crate::store::proto;
 use crate::store::records::revision;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Records of a page, and their bytes, about: one may have 90 kB.
+/// The most records of a page, and about how many bytes; a record may have 90 kB.
 const RECORDS_MAX: usize = if cfg!(test) { 3 } else { 500 };
 const PAGE_BYTES: usize = 200_000;
 
-/// A purge that is remembered. One of very many revisions is several.
+/// A recorded purge of a document. A purge of very many revisions is split into several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgedInfo {
-    /// The document.
+    /// The document's id.
     pub id: String,
-    /// The leaves that went.
+    /// The purged leaves.
     pub revs: Vec<RevId>,
 }
 
-/// A page of the purges that are remembered.
+/// A page of recorded purges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PurgedInfos {
-    /// The oldest first.
+    /// The purges, oldest first; at most 500.
     pub infos: Vec<PurgedInfo>,
-    /// Where the next page begins; `None`: there are no more.
+    /// Where the next page begins; `None`: this is the last page.
     pub next: Option<PurgedFrom>,
 }
 
-/// A place among the purges that are remembered.
+/// A position in the log of purges, valid for the instance of the database that returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgedFrom(Vec<u8>);
 
@@ -50,7 +50,7 @@ impl Operation for ReadInfos<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<PurgedInfos> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let KeyRange { mut begin, end } = instance.keys.purges();
-        // A place in a database that was there before would lead to other keys.
+        // A position of an earlier instance of the database has other keys and is ignored.
         if let Some(PurgedFrom(from)) = self.from
             && (begin.as_slice()..end.as_slice()).contains(&from.as_slice())
         {
@@ -68,8 +68,8 @@ impl Operation for ReadInfos<'_> {
 }
 
 impl Reader {
-    /// A page of the purges that are remembered, from where an earlier page says. There are at least as many as
-    /// `purged_infos_limit` says, and more where groups of views may still need them.
+    /// Returns a page of the recorded purges, from the position of an earlier page or from the oldest. The last `purged_infos_limit`
+    /// purges are recorded, and older ones while groups of views may need them.
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
@@ -86,7 +86,7 @@ mod tests {
     use crate::{Database, Edit};
     use flatbed_flatten::json::{Limits, parse};
 
-    /// Writes a document that is not there.
+    /// Writes a new document.
     async fn put(db: &Database, id: &str) -> RevId {
         let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
         let (parent, history, attachments) = (None, None, Vec::new());
@@ -117,7 +117,7 @@ mod tests {
             }
         }
         assert_eq!(shown, purged);
-        // A place of elsewhere is none.
+        // A position of another instance is ignored.
         let elsewhere = PurgedFrom(b"elsewhere".to_vec());
         assert_eq!(db.purged_infos(Some(&elsewhere)).await.unwrap(), db.purged_infos(None).await.unwrap());
         db.delete().await.unwrap();

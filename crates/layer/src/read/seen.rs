@@ -500,7 +500,7 @@ pub(super) async fn missing_revs(
                     Some(info) if sees_winner && info.leaf_count == 1 => vec![info.winner],
                     _ => seen_leaves(trx, &keys, viewer).await?,
                 };
-                // Their order tells nothing of a document that is hidden.
+                // The order must not reveal that a hidden document exists.
                 if has_known || sees_winner || !leaves.is_empty() {
                     missing.sort_unstable();
                     missing.dedup();

@@ -5,7 +5,7 @@ use crate::error::{Refusal, Result};
 /// The database whose documents ask for replications.
 pub const REPLICATOR: &str = "_replicator";
 
-/// What the names of further databases end in whose documents ask for replications.
+/// The ending of the names of replicator databases beside `_replicator`.
 const REPLICATOR_ENDING: &str = "/_replicator";
 
 /// The database of the changes worker: its jobs, what they name, and what their targets refused.
@@ -47,8 +47,8 @@ impl DatabaseKind {
     }
 }
 
-/// Whether a database of this name is made as one whose documents ask for replications, beside [`REPLICATOR`] itself. One of before there
-/// were such is an ordinary one: whether it is, its record says ([`SecurityOf::is_replicator`](crate::SecurityOf::is_replicator)).
+/// Whether a database created under this name is a replicator database; false for [`REPLICATOR`] itself. A database that an earlier
+/// version created is an ordinary one: its record is authoritative ([`SecurityOf::is_replicator`](crate::SecurityOf::is_replicator)).
 #[must_use]
 pub fn is_replicator_name(name: &str) -> bool {
     name.ends_with(REPLICATOR_ENDING)

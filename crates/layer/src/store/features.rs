@@ -42,8 +42,7 @@ const SHARDS: &str = "shards";
 /// Ids begin with partitions, which are counted.
 const PARTITIONED: &str = "partitioned";
 
-/// It was made as a database whose documents ask for replications: a program that does not know that would let its members write whomever they
-/// like as the owner.
+/// The feature of a replicator database. A program that does not know it would let members write any owner into its documents.
 const REPLICATOR_MARK: &str = "replicator";
 
 /// Records of revisions have verdicts: a program that does not know them would write the records back without.
@@ -99,14 +98,14 @@ pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
     is_new
 }
 
-/// Names that a database is made as one whose documents ask for replications. It stays one.
+/// Marks the record of a new database as a replicator database. The mark is never removed.
 pub(crate) fn name_replicator(record: &mut proto::DatabaseRecord) {
     if !is_replicator(record) {
         record.features.push(REPLICATOR_MARK.to_owned());
     }
 }
 
-/// Whether a database was made so.
+/// Whether a database is a replicator database.
 pub(crate) fn is_replicator(record: &proto::DatabaseRecord) -> bool {
     record.features.iter().any(|feature| feature == REPLICATOR_MARK)
 }
@@ -178,7 +177,7 @@ mod tests {
         name_replicator(&mut record);
         name_replicator(&mut record);
         name_features(&mut record);
-        // Programs that know no features, or not this one, refuse it.
+        // Programs that do not know features, or this one, refuse the database.
         assert_eq!((record.format_version, record.features.as_slice()), (3, &["replicator".to_owned()][..]));
         name_verdicts(&mut record);
         name_collations(&mut record, Vec::new());

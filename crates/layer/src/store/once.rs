@@ -4,9 +4,9 @@
 //! since, each attempt leaves a mark beside what it does. A later attempt that finds the mark changes nothing. All attempts
 //! of one operation conflict on the mark, so that not even a commit that lands late takes place a second time.
 //!
-//! Marks are removed by their time, which is of the clock of the process that made them, and by the clock of the process that
-//! removes them. The removal stores the time before which marks are gone. An attempt that finds no mark, though its mark would be
-//! among those, cannot tell whether an earlier attempt took place: it fails with `commit_unknown_result` and changes nothing.
+//! A mark has the time of the clock of the process that wrote it, and is removed by the clock of another process. The removal stores
+//! the time before which marks are gone. An attempt that finds no mark, and whose mark would be older than that time, cannot tell
+//! whether an earlier attempt committed: it fails with `commit_unknown_result` and changes nothing.
 
 use flatbed_clock::Clock;
 use foundationdb::FdbError;
@@ -62,7 +62,7 @@ impl Once {
     }
 }
 
-/// The time before which marks have been removed, as it is stored.
+/// Decodes the stored time, in milliseconds of Unix time, before which marks have been removed; 0 if there is none.
 pub(crate) fn removed_before(stored: Option<&[u8]>) -> Result<u64> {
     let Some(stored) = stored else { return Ok(0) };
     let time = stored.try_into().map_err(|_| Error::Corrupt("the time of removed marks is not 8 bytes".into()))?;

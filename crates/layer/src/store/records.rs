@@ -51,7 +51,7 @@ pub(crate) struct Info {
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub has_attachments: bool,
-    /// Of the external bytes those of attachments, without an encoding; 0 also where a program of before wrote them.
+    /// The decoded bytes of attachments within the external bytes; 0 also if an earlier version wrote the record.
     pub attachment_bytes: u64,
     /// Which bucket its by-seq entry lies in.
     pub bucket: u32,
@@ -120,7 +120,7 @@ impl Info {
         }
     }
 
-    /// How long the JSON text of the winner's body is.
+    /// The length of the JSON text of the winner's body, in bytes.
     pub(crate) fn text_bytes(&self) -> u64 {
         self.external_bytes.saturating_sub(self.attachment_bytes)
     }
@@ -214,7 +214,7 @@ impl ById {
     }
 }
 
-/// Whether there are attachments, and how many bytes, as records have it.
+/// Encodes for a record whether there are attachments, and how many bytes.
 fn attachments(has_attachments: bool, bytes: u64) -> u64 {
     if has_attachments { bytes.saturating_add(1) } else { 0 }
 }
@@ -412,7 +412,7 @@ mod tests {
         assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
     }
 
-    /// Programs of before wrote whether there are any, and read nothing else.
+    /// Earlier versions wrote whether there are any, and read nothing else.
     #[test]
     fn attachments_are_those_of_before() {
         let of = |attachments| proto::RevisionInfo { attachments, ..proto::RevisionInfo::default() }.encode_to_vec();
@@ -422,7 +422,7 @@ mod tests {
             (record.has_attachments, record.attachment_bytes)
         };
         assert_eq!([0, 1, 6].map(read), [(false, 0), (true, 0), (true, 5)]);
-        // Field 7 as it was, a bool.
+        // Field 7 as earlier versions wrote it, a bool.
         assert_eq!(of(1), [7 << 3, 1]);
     }
 

@@ -46,12 +46,12 @@ pub(crate) struct Opened {
     pub is_unmoved: bool,
 }
 
-/// The value of [`RootKeys::due_from`] where documents that had ended have been looked for, or will be. Programs from before write an
-/// empty value; they could clear the note of such a document though it had no tombstone.
+/// The value of [`RootKeys::due_from`] once expired documents have been surveyed, or will be. Earlier versions write an empty value;
+/// they could clear the due work of an expired document that had no tombstone.
 const ENDS_NOTED: &[u8] = &[1];
 
-/// The store is surveyed once more after this time. While processes are replaced one by one an older one may do the first survey, which
-/// does not look for documents that have ended, or clear a note of one still.
+/// The time after which the store is surveyed once more. While processes are replaced one by one, an older one may do the first survey,
+/// which does not look for expired documents, or may still clear the due work of one.
 const SURVEYED_AGAIN_AFTER_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// Makes the root's record the first time, and upgrades one that an older program made.
@@ -83,7 +83,7 @@ impl Operation for OpenRoot<'_> {
             return Err(Error::Renewing);
         }
         if !is_noted {
-            // Programs from before wrote here, and noted nothing of what became due, or not all.
+            // Earlier versions wrote to this store, and listed no due work or only a part of it.
             for at_ms in [0, due::after_ms(trx.clock(), SURVEYED_AGAIN_AFTER_MS)] {
                 due::mark(trx, self.keys, Kind::Survey, "", at_ms)?;
             }

@@ -112,7 +112,7 @@ async fn write_untraced<O: Operation>(
                     }
                 }
             }
-            // The operation cannot tell whether an earlier attempt was committed: a further one cannot either.
+            // The operation cannot tell whether an earlier attempt committed; neither could a retry.
             Err(Error::Storage(error)) if error.code() == COMMIT_UNKNOWN_RESULT => return Err(Error::Storage(error)),
             Err(Error::Storage(error)) => {
                 note(metrics, error);
@@ -133,8 +133,8 @@ async fn write_untraced<O: Operation>(
     }
 }
 
-/// The error with which an attempt fails where a transaction that it has run beside its own has failed. An unknown result of that one is
-/// none of the attempt's own: nothing of this was committed, so that it begins anew.
+/// Maps the error of a nested transaction to the error of the attempt that ran it. An unknown result of the nested transaction is not
+/// the attempt's own: the attempt committed nothing, so it is retried.
 pub(crate) fn of_nested(error: Error) -> Error {
     match error {
         Error::Storage(code) if code.is_maybe_committed() => Error::Storage(FdbError::from_code(NOT_COMMITTED)),
@@ -260,7 +260,7 @@ mod tests {
         assert!(bounded_commit(std::future::ready(7)).await.is_ok_and(|answer| answer == 7));
     }
 
-    /// Does not know what became of an earlier attempt.
+    /// An operation that cannot tell the result of an earlier attempt.
     struct Unknown(u32);
 
     impl Operation for Unknown {
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(unknown.0, 1);
     }
 
-    /// Its first attempt runs another transaction, whose result is unknown.
+    /// An operation whose first attempt runs another transaction, with an unknown result.
     struct Nesting(u32);
 
     impl Operation for Nesting {

@@ -90,7 +90,7 @@ pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted
     touch_newest(trx, keys, bucket_of(name, 0))
 }
 
-/// In the transaction that creates or deletes a database whose documents ask for replications: who follows all of these is woken.
+/// Adds or removes the list entry of a replicator database, in the transaction that creates or deletes it, and wakes the followers.
 pub(crate) fn note_replicator(trx: &Transaction, keys: &RootKeys, name: &str, is_there: bool) -> Result<()> {
     let quiet = Quiet(trx);
     let key = keys.replicator(name);

@@ -40,17 +40,17 @@ struct Ended {
 
 /// Documents that end first.
 struct Page {
-    /// The database as the page was read: what is written is judged by its rules.
+    /// The database as of the page's read: its rules judge the tombstones.
     instance: Arc<Instance>,
     ended: Vec<Ended>,
-    /// Behind the last that was looked at, where there may be more.
+    /// The key behind the last one examined, if there may be more.
     behind: Option<Vec<u8>>,
 }
 
 struct ReadEnded<'a> {
     inner: &'a Inner,
     name: &'a str,
-    /// Where to begin in this instance; another one is read from its beginning.
+    /// Where to begin in this instance; another instance is read from its beginning.
     begin: Option<&'a (InstanceId, Vec<u8>)>,
     until_s: u64,
 }
@@ -77,7 +77,7 @@ impl Operation for ReadEnded<'_> {
             let Some(info) = trx.get(&keys.info(), true).await? else { return Ok(None) };
             let info = Info::decode(&info)?;
             let ends = info.routed.expires_at_ms.is_some_and(|at| at.div_ceil(1_000) == second);
-            // No tombstone stands behind the last generation. Such a document is hidden, and stays.
+            // The last generation has no successor for a tombstone. Such a document stays, hidden.
             if info.deleted || !ends || info.winner.generation() >= GENERATION_MAX {
                 return Ok::<_, Error>(None);
             }
@@ -92,8 +92,8 @@ impl Operation for ReadEnded<'_> {
     }
 }
 
-/// Writes tombstones for what has ended by now, and by the time for which that was due, for about so long; whether it is through.
-/// `None`: that time is more than `ahead` from now, because the clock was set back since the entry was seen as due. The entry stays: no
+/// Writes tombstones for documents that expired by the later of now and `due_ms`, for about `turn`. Returns whether it has finished.
+/// `None`: `due_ms` is more than `ahead` from now, because the clock was set back since the entry was due. The entry stays: no
 /// document goes before its time, and none is forgotten.
 pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahead: Duration) -> Result<Option<bool>> {
     let inner = &*database.inner;
@@ -105,13 +105,13 @@ pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahe
     let until = inner.clock.now() + turn;
     let mut begin: Option<(InstanceId, Vec<u8>)> = None;
     loop {
-        // What is cached may be from before a change of the rules or of the sync function: each page brings the database with it.
+        // The cached database may be older than a change of the rules or of the sync function: each page reads the database with it.
         let mut read = ReadEnded { inner, name: &database.name, begin: begin.as_ref(), until_s };
         let Page { instance, ended, behind } = transaction::read(&inner.db, &inner.metrics, &mut read).await?;
         let parts = ended.chunks(ended.len().div_ceil(AT_ONCE).max(1));
         let buried = try_join_all(parts.map(|part| bury(database, &instance, part))).await?;
-        // Where the rules have changed since, the same page is read again: what is left of it is found anew.
-        let is_left = buried.contains(&Buried::Changed);
+        // If the rules have changed since, the same page is read again, with the documents that are left.
+        let is_left = buried.contains(&BuryOutcome::Changed);
         if !is_left && behind.is_none() {
             return Ok(Some(true));
         }
@@ -126,15 +126,15 @@ pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahe
 
 /// The outcome of writing tombstones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Buried {
-    /// Each document has its tombstone, or another revision than the one that ended, or none can be made for it.
+enum BuryOutcome {
+    /// Each document has its tombstone, or a newer revision than the expired one, or cannot have a tombstone.
     All,
-    /// Some were not written: the database is another one now, or is judged otherwise.
+    /// Some tombstones were not written: the database's instance or its rules have changed.
     Changed,
 }
 
 /// Writes the tombstones of some documents, those that are as they were found.
-async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Result<Buried> {
+async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Result<BuryOutcome> {
     let inner = &*database.inner;
     let edit = |ended: &Ended| Edit {
         id: ended.id.clone().into(),
@@ -148,7 +148,7 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
     let edits: Vec<Edit<'static>> = ended.iter().map(edit).collect();
     let wanted: Vec<usize> = (0..edits.len()).collect();
     let Cut { batches, refused } = prepare(database, instance, &edits, &wanted).await?;
-    // A refusal holds whenever it is tried: it must not hold up the documents behind it.
+    // A retry would be refused again; the refusal must not hold up later documents.
     let log = |at: usize, refusal: &Refusal| {
         let Some(left_out) = inner.expiry_lines.line(()) else { return };
         let (database, document) = (&*instance.name, ended.get(at).map_or("", |ended| ended.id.as_str()));
@@ -178,13 +178,13 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
                 is_shared: false,
             };
             let Some(outcomes) = transaction::write(&inner.db, &inner.metrics, &mut write).await? else {
-                return Ok(Buried::Changed);
+                return Ok(BuryOutcome::Changed);
             };
             let mut done = vec![false; items.len()];
             for (place, outcome) in outcomes {
                 match outcome {
                     Ok(_) => inner.metrics.documents_written.add(1),
-                    // It was written with another revision since.
+                    // The document has a newer revision.
                     Err(Refusal::Conflict) => {}
                     Err(refusal) => log(items.get(place).map_or(usize::MAX, Item::at), &refusal),
                 }
@@ -193,13 +193,13 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
                 }
             }
             if !done.contains(&true) {
-                return Ok(Buried::Changed);
+                return Ok(BuryOutcome::Changed);
             }
             let mut done = done.into_iter();
             items.retain(|_| done.next() != Some(true));
         }
     }
-    Ok(Buried::All)
+    Ok(BuryOutcome::All)
 }
 
 #[cfg(test)]
@@ -216,12 +216,12 @@ mod tests {
 
     /// A database with channels.
     struct Ends {
-        /// As a user writes to it, and as the server does.
+        /// The database, for writes of a user and of the server.
         db: Database,
         server: Database,
-        /// The seconds of the process's clock, which stands still.
+        /// The time of the process's stopped clock, in seconds.
         now: u64,
-        /// Removed with this.
+        /// Removes the storage when dropped.
         _storage: Storage,
     }
 
@@ -260,7 +260,7 @@ mod tests {
         let Ends { db, server, now, _storage } = ends().await;
         write(&db, "soon", None, now + 30).await;
         let due_ms = (now + 60) * 1_000;
-        // As seen before that.
+        // As seen before the clock was set back.
         assert_eq!(expire(&server, TURN, due_ms, Duration::ZERO).await.unwrap(), None);
         assert_eq!(db.info().await.unwrap().doc_count, 1);
         assert_eq!(ended(&db, now + 60).await, ["soon"]);

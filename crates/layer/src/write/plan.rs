@@ -210,7 +210,7 @@ impl Planner<'_, '_> {
         );
         let rev = RevId::new(generation, hash);
         let Some(leaf) = leaf else {
-            // A parent that is not there becomes a missing ancestor.
+            // A parent that does not exist becomes a missing ancestor.
             let between = parent.into_iter().collect();
             return Ok(Planned::Change(Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached.into()));
         };
@@ -228,9 +228,9 @@ impl Planner<'_, '_> {
         Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
-    /// Whether the first edit of a document may name this parent, which is not there. CouchDB looks for the parent, and
-    /// answers 409, where it validates: design documents, attachments, and databases with a `validate_doc_update`, as its
-    /// `_users` and `_replicator` are. Elsewhere the parent becomes a missing ancestor; here only if an edit can have made it.
+    /// Whether the first edit of a document may name this missing parent. CouchDB looks up the parent, and answers 409, if it
+    /// validates: design documents, attachments, and databases with a `validate_doc_update`, such as `_users` and `_replicator`.
+    /// Otherwise the parent becomes a missing ancestor; here only if its hash has the form that edits create.
     fn may_lack(&self, parent: &RevId) -> bool {
         matches!(parent.hash(), Hash::Md5(_))
             && self.edit.attachments.is_empty()

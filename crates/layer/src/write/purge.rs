@@ -330,7 +330,7 @@ impl Purge<'_> {
             Described::kept(old)
         } else {
             bodies.clear_latest()?;
-            // A winner that stays a leaf: an earlier program chose it, in another order of revisions.
+            // The winner stays a leaf: an earlier version chose it, by another order of revisions.
             if after.branch(&old.winner).is_some() {
                 bodies.put_rows(keys.revision_body(&old.winner), rows.iter())?;
             }
@@ -360,9 +360,8 @@ impl Purge<'_> {
         maintainers.document(within, &change).await
     }
 
-    /// Which records of purges are to go once another comes: those beyond the limit; where groups of views may still need them, the
-    /// oldest of these, and only if all take too many bytes. To be asked before anything is written whose place only the commit
-    /// decides.
+    /// The records to remove when another purge is added: those beyond the limit. While groups of views may need them, only the oldest
+    /// of those, and only if the log takes too many bytes. Must be called before the first write with a versionstamp in its key.
     async fn beyond_limit(&self, trx: &Transaction, instance: &Instance) -> Result<Option<KeyRange>> {
         let limit = instance.purged_infos_limit();
         if limit > PURGES_COUNTED_MAX {
@@ -435,14 +434,14 @@ fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
 /// With a limit above this nothing is forgotten: each purge counts back as far as the limit says.
 const PURGES_COUNTED_MAX: u64 = 1_000_000;
 
-/// What the log of purges of a database with groups of views takes, about, before any of it is forgotten: some 500,000 purges. A
-/// group follows its purges from it.
+/// The approximate limit of the log of purges of a database with groups of views, in bytes: some 500,000 purges. Beyond it the
+/// oldest records are removed, and groups that lack them are compared with the documents.
 const LOG_BYTES_MAX: i64 = if cfg!(test) { 50_000 } else { 64_000_000 };
 
-/// Records that are then forgotten at once.
+/// How many records are then removed at once.
 const FORGOTTEN_AT_ONCE: i32 = if cfg!(test) { 10 } else { 1_000 };
 
-/// One purge in so many looks how large the log of a database with groups is, drawn by lot.
+/// One purge in this many, chosen at random, reads the estimated size of the log of a database with groups.
 const SIZED_ONE_IN: u8 = if cfg!(test) { 1 } else { 16 };
 
 #[cfg(test)]

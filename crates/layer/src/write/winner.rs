@@ -163,7 +163,7 @@ mod tests {
         String::from_utf8(db.get(id, &options).await.unwrap().body).unwrap()
     }
 
-    /// Makes a leaf the winner of a document of three, as an earlier program left it.
+    /// Makes a leaf the winner of a document with three leaves, as an earlier version left it.
     struct Choose<'a> {
         db: &'a Database,
         id: &'a str,
@@ -187,7 +187,7 @@ mod tests {
             let chosen =
                 Info { winner, place, external_bytes, stored_bytes, has_attachments, attachment_bytes, ..info.clone() };
             let mut bytes = chosen.encode_stamped();
-            // Without the stamp's place: it keeps its stamp.
+            // Without the position of a versionstamp: the row keeps its stamp.
             bytes.truncate(bytes.len() - 4);
             trx.set(&keys.info(), &bytes);
             trx.set(&instance.keys.all_docs_entry(self.id), &chosen.by_id());
@@ -207,8 +207,8 @@ mod tests {
         assert!(report.is_clean(), "{report:#?}");
     }
 
-    /// Earlier programs compared hashes as texts. What they chose stands until the document is written again, and then no
-    /// body is lost.
+    /// Earlier versions compared hashes as text. A winner that they chose is valid until the document is written again, and then
+    /// no body is lost.
     #[tokio::test]
     async fn a_winner_of_another_order_gives_way_to_the_next_write() {
         let (db, _storage) = database().await;
@@ -244,7 +244,7 @@ mod tests {
         is_clean(&db).await;
     }
 
-    /// Earlier programs took any 32 bytes for a hash. Such a revision is read, and can be purged.
+    /// Earlier versions accepted any 32 bytes as a hash. Such a revision can be read and purged.
     #[tokio::test]
     async fn a_revision_that_is_no_longer_accepted_is_read_and_purged() {
         let (db, _storage) = database().await;

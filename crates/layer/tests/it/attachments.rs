@@ -90,14 +90,14 @@ async fn external_bytes_are_those_of_attachments_too() {
     let one = vec![("a", data(&db, "x/y", &large).await)];
     let second = put_with(&db, "one", Some(&first), one).await.unwrap();
     assert_eq!(external().await, text + 500_000);
-    // As long as it is without its encoding, and beside one that stays.
+    // The decoded length counts, beside an attachment that stays.
     let two = vec![("a", stub()), ("b", data(&db, "text/plain", &[b'x'; 10_000]).await)];
     let third = put_with(&db, "one", Some(&second), two).await.unwrap();
     assert_eq!(external().await, text + 510_000);
-    // What is read of it is as small as before.
+    // Attachments do not make the document too large for `small_only`.
     let small = GetOptions { small_only: true, ..GetOptions::default() };
     assert!(db.get("one", &small).await.is_ok());
-    // Of a leaf that becomes the winner.
+    // The bytes of a leaf that becomes the winner.
     let other = vec![("c", data(&db, "x/y", &large[..1_000]).await)];
     let attachments = other.into_iter().map(|(name, edit)| (name.to_owned(), edit)).collect();
     let history: Vec<RevId> = vec!["2-0".parse().unwrap(), first.clone()];

@@ -81,7 +81,7 @@ async fn what_has_ended_becomes_tombstones_in_its_channels() {
     assert_clean(&layer, &db).await;
 }
 
-/// Does what is due by now, and what becomes due within two minutes.
+/// Does the work that is due now or within two minutes.
 async fn bury(layer: &Layer) {
     let options = BackgroundOptions { ahead: Duration::from_secs(120), ..BackgroundOptions::default() };
     layer.background(options).round().await.expect("a round");
@@ -94,7 +94,7 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     let db = create(&layer).await;
     let over: Vec<Edit<'_>> = (0..10).map(|at| ends(&format!("over{at}"), None, -5)).collect();
     assert!(db.bulk_update(&over).await.expect("outcomes").iter().all(|outcome| outcome.is_ok()));
-    // The other one knows the database as it was before.
+    // The other server has the database's earlier state in its cache.
     other.database("db").exists().await.expect("read");
     layer.database("db").set_security(br#"{"members":{"roles":["a"]}}"#).await.expect("set");
     bury(&other).await;
@@ -106,7 +106,7 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     assert_clean(&layer, &db).await;
 }
 
-/// As where the clock is set back behind the look at what is due.
+/// As if the clock were set back after the look at the due work.
 #[tokio::test]
 async fn work_that_is_done_leaves_nothing_of_what_it_was_due_for() {
     let store = Store::new();
@@ -125,7 +125,7 @@ async fn what_has_ended_goes_where_another_server_has_given_the_database_channel
     layer.create_database("db", &CreateOptions::default()).await.expect("created");
     other.database("db").exists().await.expect("read");
     layer.database("db").set_sync_function(None).await.expect("channels");
-    // All documents, of which there is none, are where it puts them.
+    // The resync of no documents is done.
     bury(&layer).await;
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
     let db = flatbed_layer::Layer::database(&layer, "db", user.through(std::sync::Arc::new(Open)));
@@ -136,7 +136,7 @@ async fn what_has_ended_goes_where_another_server_has_given_the_database_channel
     assert_clean(&layer, &db).await;
 }
 
-/// Programs from before could clear the note of a document that had ended though it had no tombstone.
+/// Earlier versions could clear the due work of an expired document that had no tombstone.
 #[tokio::test]
 async fn what_an_earlier_program_left_goes_once_the_store_is_opened() {
     let (store, manual) = (Store::new(), ManualClock::new());
@@ -157,7 +157,7 @@ async fn what_an_earlier_program_left_goes_once_the_store_is_opened() {
     let count = async || db.info().await.expect("figures").doc_count;
     background.round().await.expect("a round");
     assert_eq!(count().await, 0);
-    // One of them that still runs does the same once more.
+    // A server of an earlier version that still runs does the same once more.
     db.update(&ended("late")).await.expect("written");
     change(&store.fdb, |trx| trx.clear_range(&due, &due_behind_now)).await;
     background.round().await.expect("a round");

@@ -35,7 +35,7 @@ fn string(value: &str) -> Value<'static> {
     Value::String(value.to_owned().into())
 }
 
-/// What whoever keeps an index sees of a document.
+/// The members of a document that indexes are maintained from.
 fn body_of(document: &Value<'static>) -> Value<'static> {
     let Value::Object(mut members) = document.clone() else { panic!("no object") };
     members.retain(|(name, _)| !BESIDE.contains(&name.as_ref()));

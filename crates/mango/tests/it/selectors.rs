@@ -103,7 +103,7 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
     let regex = |pattern: &str| format!(r#"{{"a":{{"$regex":"{}"}}}}"#, pattern.replace('\\', "\\\\"));
     let with = |text: &&str| format!(r#"{{"a":"{text}"}}"#);
     let cases: &[(&str, &[&str], &[&str])] = &[
-        // A character is a byte, or a whole one.
+        // A character is a byte, or with a verb a code point.
         ("^.$", &["x"], &["é", "xx"]),
         ("(*UTF8)^.$", &["x", "é", "語"], &["xx"]),
         ("(*UTF8)^\\w+$", &["x_1"], &["é", "x\\u0661"]),
@@ -118,7 +118,7 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         ("(*CR)(?m)^b$", &["b", "a\\rb\\rc"], &["a\\nb", "b\\nc"]),
         ("(*ANYCRLF)(?m)^b$", &["a\\rb\\rc", "a\\nb\\r\\nc"], &["ab"]),
         ("(?m)^b$", &["a\\nb\\nc"], &["a\\rb"]),
-        // Behind the beginning of the text.
+        // Lookaheads at the beginning of the text.
         ("^(?=.*\\d)(?=.*[a-z])(?!.*\\s).{4,}$", &["abc1", "1234x"], &["abcd", "1234", "ab 1", "a1"]),
         ("(?i)^(?!admin|root)[a-z]+$", &["user", "badmin"], &["ADMINS", "root"]),
         ("^((?!foo|bar).)*$", &["", "fo ob ar"], &["a foo", "bar"]),
@@ -131,10 +131,10 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         let compiled = Selector::new(&json(&regex(pattern))).unwrap_or_else(|error| panic!("{pattern}: {error}"));
         assert!(texts(&selected).iter().all(|document| compiled.matches(document)), "{pattern} {selected:?}");
         assert!(!texts(&others).iter().any(|document| compiled.matches(document)), "{pattern} {others:?}");
-        // It is shown as it was written.
+        // `_explain` shows the pattern as it was written.
         assert_eq!(compiled.to_json(), json(&regex(pattern)));
     }
-    // What needs going back, and verbs that there are not.
+    // Syntax that needs backtracking, and unknown verbs.
     for pattern in
         ["(a)\\1", "x(?=y)", "(?<=x)y", "(?=a)b", "^(?=a)b|c", "(*UTF9)x", "x(*UTF8)", "(*ACCEPT)x", "(*UTF8)^[+-\\d]$"]
     {
@@ -146,7 +146,7 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
 #[test]
 fn long_patterns_are_refused_before_they_are_parsed() {
     let refused = |pattern: &str| Selector::new(&json(&format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#))).err();
-    // It takes little compiled.
+    // The pattern is small when compiled.
     assert_eq!(refused(&"(?:)".repeat(1_000)), None);
     assert_eq!(refused(&"(?:)".repeat(20_000)), Some(InvalidSelector::RegexesTooLarge));
 }

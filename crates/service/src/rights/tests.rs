@@ -107,7 +107,7 @@ fn what_was_granted_is_judged_again() {
     assert!(judged(&was_server, b"{}").is_err());
 }
 
-/// A database that was deleted and made again is another kind of one.
+/// A database that was deleted and created again may be of another kind.
 #[test]
 fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
     for principal in [user(&[]), user(&["_admin"]), Principal::nameless_admin()] {
@@ -127,7 +127,7 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
             assert_eq!(judged, expected, "{as_replicator:?} {is_replicator}");
         }
     }
-    // Nor does who reads one go on to read the other.
+    // A reader of one kind does not continue to read the other.
     let standing = Standing::new(user(&[]), RestsOn::Nothing);
     let security = |is_replicator| SecurityOf::new(b"{}", 1).of_replicator(is_replicator);
     for (was, is) in [(false, false), (true, true), (false, true), (true, false)] {
@@ -150,7 +150,7 @@ async fn documents_of_further_databases_have_owners_where_they_were_made_so() {
         let document = writer.get("d", &Default::default()).await?;
         Ok::<_, LayerError>(String::from_utf8(document.body).unwrap())
     };
-    // Where it is not there, it is not written to.
+    // A database that does not exist is not written to.
     assert!(matches!(owner().await, Err(LayerError::DatabaseNotFound)));
     own.create(&Default::default()).await.unwrap();
     let written = owner().await.unwrap();
@@ -158,14 +158,14 @@ async fn documents_of_further_databases_have_owners_where_they_were_made_so() {
     let administer = store.context.database("a/_replicator", Administer).await.unwrap();
     administer.set_security(br#"{"members":{"names":["anna"]}}"#).await.unwrap();
     let anna = store.service.context(Standing::new(user(&[]), RestsOn::Nothing));
-    // A request of this process that finds the change.
+    // A request to this process finds the change.
     store.context.database("a/_replicator", Read).await.unwrap().exists().await.unwrap();
     let reader = anna.database("a/_replicator", Read).await.unwrap();
-    // One by one, and no list of them.
+    // Members read single documents, and no list of them.
     assert!(reader.get("d", &Default::default()).await.is_ok());
     let listed = reader.all_docs(Default::default()).next_page().await;
     assert!(matches!(listed, Err(LayerError::Refused(Refusal::Forbidden(_)))));
-    // A name that nobody's document has: it is no account here.
+    // No user document has this name: it is no account of this server.
     let refused = anna.database("a/_replicator", Write).await.unwrap().update(&edit("e")).await;
     assert!(matches!(refused, Err(LayerError::Refused(Refusal::Forbidden(_)))), "{refused:?}");
 }

@@ -45,8 +45,8 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// Pages that are under way at once, or here and not taken in.
 const READINGS_MAX: usize = 2;
 
-/// A page, and which database the source was behind it, with the feed's end, if that was asked.
-type Answered = (Result<Page, SourceError>, Option<(SourceIdentity, Seq)>);
+/// A page; and, if the source was asked after it, the identity of its database and the end of the feed.
+type PageAnswer = (Result<Page, SourceError>, Option<(SourceIdentity, Seq)>);
 
 /// What whoever reads pages must know of the run, which goes on meanwhile.
 #[derive(Debug, Clone)]
@@ -105,9 +105,9 @@ struct Behind {
 /// A page that is under way. Nothing more comes of it when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reading {
-    task: JoinHandle<Answered>,
+    task: JoinHandle<PageAnswer>,
     /// What came of it, once it is here.
-    answered: Option<Answered>,
+    answered: Option<PageAnswer>,
     behind: Arc<Mutex<Behind>>,
     since: Seq,
     ask: Ask,
@@ -119,7 +119,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Asks for a page, and then for the one behind it. `is_named`: which database a page is of, its sequences say or nobody does.
+    /// Requests a page, and then the next one. `is_named`: the identity of the source is not asked if the page's sequences lack it.
     fn begin<S: Source>(
         source: Arc<S>,
         pace: Pace,
@@ -146,7 +146,7 @@ impl Reading {
                 }
             };
             let page = source.page_and(&from, ask, next).await;
-            // What was waited for may be of another database. Behind the page: it is of one that was there until then.
+            // A page that was waited for may be of another database. Asked after the page: an unchanged identity then covers it.
             let is_unnamed = !is_named && page.as_ref().is_ok_and(|page| page.last_seq.incarnation().is_none());
             match (is_unnamed, is_sampled) {
                 (true, _) => match source.identity().await {
@@ -169,7 +169,7 @@ impl Reading {
     }
 
     /// Waits for its answer.
-    async fn answer(&mut self) -> &Answered {
+    async fn answer(&mut self) -> &PageAnswer {
         let answered = match self.answered.take() {
             Some(answered) => answered,
             None => {
@@ -310,8 +310,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Whether a page is of the database that the checkpoint is of, by its sequences and by what the source said behind it. A database
-    /// that is deleted and made again between two pages gives no sign of it else.
+    /// Whether a page is of the checkpoint's database, by its sequences and by the identity that the source reported after it. There is
+    /// no other sign of a database that was deleted and created again between two pages.
     fn is_of_source(&self, page: &Page, end: Option<&(SourceIdentity, Seq)>) -> bool {
         let is_other = match (&self.identity.incarnation, page.last_seq.incarnation()) {
             (Some(ours), Some(found)) => ours != found,
@@ -368,7 +368,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 }
             }
             answered => {
-                // A page of another database ends the run when it is its turn.
+                // A page of another database ends the run once it is processed.
                 self.was_source_away |= matches!(answered, Some((Ok(_), _)));
                 reading.answered = answered;
                 self.reading = Some(reading);

@@ -35,7 +35,7 @@ pub(crate) struct State {
     /// Who waits for changes at the feed's end waits until there are some.
     pub(crate) is_patient: bool,
     pub(crate) instance: u64,
-    /// Its sequences are Flatbed's, and tell which database they are of.
+    /// The incarnation in its sequences, which Flatbed's have; `None`: sequences without one.
     pub(crate) incarnation: Option<u64>,
     /// So many requests fail from now on.
     pub(crate) failing: u32,
@@ -74,12 +74,12 @@ impl FakeSource {
         state.last_seq.send_replace(seq);
     }
 
-    /// Deletes the database and makes it again, without documents; nobody who asks is told.
+    /// Deletes the database and creates it again, without documents and without a sign to clients.
     pub(crate) fn make_again(&self) {
         let mut state = self.0.lock().unwrap();
         state.feed.clear();
         match &mut state.incarnation {
-            // Within the second in which it was made before.
+            // Within the same second as the first creation.
             Some(incarnation) => *incarnation += 1,
             None => state.instance += 1,
         }

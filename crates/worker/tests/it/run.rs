@@ -140,7 +140,7 @@ async fn a_source_that_was_away_is_looked_at() {
     assert_eq!(ends, [done.clone(), done.clone(), strange(0), strange(10), strange(20), strange(30), done]);
 }
 
-/// It gives no sign of it but what it says of itself, or its sequences do.
+/// Only the source's identity, or its sequences, show the new database.
 #[tokio::test]
 async fn a_database_that_is_made_again_while_it_is_waited_for_is_noticed() {
     for incarnation in [None, Some(1)] {
@@ -195,7 +195,7 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
     assert!(!progress.is_failing());
 }
 
-/// Has a checkpoint, which it does not tell as long as it is away.
+/// A target that has a checkpoint, and does not report it while it is away.
 #[derive(Debug)]
 struct Away;
 

@@ -1,23 +1,24 @@
-//! A histogram as CouchDB tells one: moments and percentiles in milliseconds.
+//! A histogram in CouchDB's form: moments and percentiles in milliseconds.
 //!
-//! CouchDB samples the last seconds. Here all since the process began counts, and what is told is as exact as the buckets of
-//! `/metrics`: the mean is exact, percentiles are upper bounds of buckets, the rest is as if all of a bucket lay in its middle.
+//! CouchDB samples the last seconds. Flatbed counts everything since the process began, with the precision of the buckets of
+//! `/metrics`: the mean is exact, percentiles are upper bounds of buckets, and other moments assume that each observation lies
+//! in the middle of its bucket.
 
 use flatbed_layer::json::{Array, Object};
 use flatbed_metrics::{BOUNDS_MICROSECONDS, Family, Value};
 
-/// Which percentiles there are, in the order in which they are told; 999 is 99.9.
+/// Names and fractions of the percentiles, in output order; 999 is 99.9.
 const PERCENTILES: [(&str, f64); 6] =
     [("50", 0.5), ("75", 0.75), ("90", 0.9), ("95", 0.95), ("99", 0.99), ("999", 0.999)];
 
-/// Counts by bucket.
+/// Observations by bucket, and their sum in milliseconds.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Distribution {
     buckets: Vec<u64>,
     sum_ms: f64,
 }
 
-/// The bounds of a bucket in milliseconds; the last one ends where it begins.
+/// The bounds of a bucket in milliseconds. The last bucket has no upper bound and returns its lower bound twice.
 fn bounds(bucket: usize) -> (f64, f64) {
     let bound = |at: usize| BOUNDS_MICROSECONDS.get(at).map(|microseconds| *microseconds as f64 / 1_000.0);
     let low = bucket.checked_sub(1).and_then(bound).unwrap_or_default();
@@ -25,7 +26,7 @@ fn bounds(bucket: usize) -> (f64, f64) {
 }
 
 impl Distribution {
-    /// All series of a family, or those with this value of a label.
+    /// Sums the histograms of all series of a family, or of those with this label value.
     pub(super) fn of(families: &[Family], name: &str, label: Option<(&str, &str)>) -> Distribution {
         let mut all = Distribution::default();
         for sample in families.iter().filter(|family| family.name == name).flat_map(|family| &family.samples) {
@@ -45,18 +46,18 @@ impl Distribution {
         self.buckets.iter().sum()
     }
 
-    /// Of each bucket that is not empty its bounds, and how many lie in it.
+    /// Iterates over the buckets that are not empty: lower bound, upper bound and count.
     fn filled(&self) -> impl DoubleEndedIterator<Item = (f64, f64, f64)> {
         let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(at, count)| (bounds(at).0, bounds(at).1, *count as f64))
     }
 
-    /// The sum over all of what `of` makes of where they lie.
+    /// Sums `of(value)` over all observations, each taken as the middle of its bucket.
     fn sum(&self, of: impl Fn(f64) -> f64) -> f64 {
         self.filled().map(|(low, high, count)| count * of((low + high) / 2.0)).sum()
     }
 
-    /// The upper bound of the bucket in which so great a part of all is reached.
+    /// The upper bound, in milliseconds, of the bucket that holds the percentile `part` (0 to 1).
     fn percentile(&self, part: f64) -> f64 {
         let wanted = self.count() as f64 * part;
         let mut seen = 0.0;
@@ -110,7 +111,7 @@ fn pair(array: &mut Array<'_>, first: &str, second: &str) {
     array.array().raw(first.as_bytes()).raw(second.as_bytes());
 }
 
-/// A number that JSON has.
+/// Formats a number as JSON, which has no infinities and no NaN: these become 0.
 fn number(value: f64) -> String {
     if value.is_finite() { value.to_string() } else { "0".to_owned() }
 }
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn buckets_are_told() {
         let mut family = Family::new("f", "h", Kind::Histogram);
-        // Nine within 0.1 ms, and one within 1 ms to 2.5 ms; of another label one beyond all bounds.
+        // Nine observations within 0.1 ms and one between 1 ms and 2.5 ms; with another label, one beyond all bounds.
         let mut buckets = vec![0; BOUNDS_MICROSECONDS.len() + 1];
         (buckets[0], buckets[4]) = (9, 1);
         family.push(&[("l", "a".into())], Value::Histogram { buckets, sum_seconds: 0.002 });

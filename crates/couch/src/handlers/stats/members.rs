@@ -1,6 +1,6 @@
-//! Which members `_stats` has: those of CouchDB 3.5, so that what reads them finds them, and which figure each one is.
+//! The members of `_stats`: those of CouchDB 3.5, so that exporters find them, and the metric that each one shows.
 
-/// What a member is.
+/// The type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -8,12 +8,12 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// Where a member's figure comes from.
+/// The metric that a member shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// All series of a family.
+    /// The sum of all series of a family.
     All(&'static str),
-    /// Those with this value of a label.
+    /// The sum of the series with a label value: family, label, value.
     Of(&'static str, &'static str, &'static str),
 }
 
@@ -23,7 +23,7 @@ use Source::{All, Of};
 const REQUESTS: &str = "flatbed_requests";
 const DURATIONS: &str = "flatbed_request_duration_seconds";
 
-/// Members that have a figure: their path, with dots, and what they are.
+/// Members that show a metric: path with dots, type, source, description.
 #[rustfmt::skip]
 pub(super) const FIGURES: &[(&str, Kind, Source, &str)] = &[
     ("couchdb.commits", Counter, All("flatbed_commits"), "transactions committed"),
@@ -52,9 +52,9 @@ pub(super) const FIGURES: &[(&str, Kind, Source, &str)] = &[
     ("mango.unindexed_queries", Counter, Of("flatbed_queries", "index", "all_docs"), "queries without an index of their own"),
 ];
 
-/// Members that count what there is not here: a path that begins them, and what ends it.
+/// Members that Flatbed does not count and shows as 0: a common path prefix, their type, and the last names of their paths.
 #[rustfmt::skip]
-pub(super) const NOTHING: &[(&str, Kind, &str)] = &[
+pub(super) const UNCOUNTED: &[(&str, Kind, &str)] = &[
     ("auto_purge", Counter, "start complete db_open purge"),
     ("couch_log.level", Counter, "alert critical debug emergency error info notice warning report report_error"),
     ("couch_replicator", Counter, "changes_manager_deaths changes_queue_deaths changes_read_failures changes_reader_deaths \
@@ -105,10 +105,10 @@ pub(super) const NOTHING: &[(&str, Kind, &str)] = &[
     ("rexi.streams.timeout", Counter, "init_stream stream wait_for_ack"),
 ];
 
-/// Methods that are counted apart, under `couchdb.httpd_request_methods`.
+/// Methods with a counter of their own, under `couchdb.httpd_request_methods`.
 pub(super) const METHODS: [&str; 7] = ["COPY", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"];
 
-/// Statuses that are counted apart, under `couchdb.httpd_status_codes`.
+/// Statuses with a counter of their own, under `couchdb.httpd_status_codes`.
 pub(super) const STATUSES: [&str; 25] = [
     "200", "201", "202", "204", "206", "301", "302", "304", "400", "401", "403", "404", "405", "406", "409", "412",
     "413", "414", "415", "416", "417", "500", "501", "503", "507",

@@ -10,7 +10,7 @@ use crate::error::{Failure, Result};
 use crate::query::{Query, as_list, number};
 use crate::term::write_term;
 
-/// The largest `limit` that CouchDB takes where none is configured.
+/// The largest `limit` of CouchDB's default configuration; a larger one is 400.
 const LIMIT_MAX: u64 = 0x07ff_ffff_ffff_ffff;
 
 /// What kind of rows a query reads.

@@ -1,4 +1,4 @@
-//! Purges while groups are built, follow or are away.
+//! Purges while groups are built, follow changes, or are not followed.
 #![cfg(test)]
 
 use std::sync::{Arc, Mutex};
@@ -23,12 +23,12 @@ pub(super) async fn purge(db: &Database, id: &str) {
     }
 }
 
-/// What the only group has from its beginning on, and another one that is built anew has not.
+/// A value that the only group keeps from its first progress on, and that a rebuilt group does not have.
 async fn beginning(reader: &Reader) -> u64 {
     standing(reader).await.progress.unwrap().trees[0].secret_0
 }
 
-/// Forgets all purges, as a program does that keeps the log for nobody. Under faults they may stay.
+/// Removes all records of purges, as earlier versions do, which do not keep the log for groups. Under faults they may stay.
 pub(super) async fn forget_log(db: &Database) {
     let Some(instance) = db.inner.cached("db") else { return };
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -37,7 +37,7 @@ pub(super) async fn forget_log(db: &Database) {
     let _ = trx.commit().await;
 }
 
-/// How many records of purges there are, and their bytes.
+/// The number of records in the log of purges, and their size in bytes.
 async fn logged(db: &Database) -> (usize, usize) {
     let log = db.inner.cached("db").unwrap().keys.purges();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -45,7 +45,7 @@ async fn logged(db: &Database) -> (usize, usize) {
     (records.len(), records.iter().map(|(key, value)| key.len() + value.len()).sum())
 }
 
-/// More is purged than the limit says while the group is built, and goes on being purged until its rows are read.
+/// More documents are purged than `_purged_infos_limit` while the group is built, and further ones until its rows are read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_built_once_however_much_is_purged_meanwhile() {
     let (layer, authority, _storage) = layer().await;
@@ -92,7 +92,7 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
     put(&db, "many", Some(r#"{"n":1,"many":700}"#)).await;
     compare(&db, "_design/v", "n", "n").await;
     let begun = beginning(&db).await;
-    // Nobody follows.
+    // No process follows the group.
     layer.shutdown();
     let (other, others) = crate::Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let theirs = other.database("db", others.for_job("test"));
@@ -100,14 +100,14 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
         purge(&theirs, &format!("d{n:02}")).await;
     }
     purge(&theirs, "many").await;
-    // One is there again, and one has been deleted.
+    // One document is written again, and one has been deleted.
     put(&theirs, "d07", Some(r#"{"n":8}"#)).await;
     put(&theirs, "d22", None).await;
     forget_log(&theirs).await;
     purge(&theirs, "d25").await;
     put(&theirs, "new", Some(r#"{"n":7}"#)).await;
     other.run_views_by(Arc::new(Texts::default()));
-    // What is there is read at any time.
+    // The existing rows are readable at any time.
     let read = rows(&theirs, "_design/v", "n", ViewUpdate::False).await.unwrap();
     assert!(!read.is_empty());
     compare(&theirs, "_design/v", "n", "n").await;
@@ -122,7 +122,7 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
     assert_eq!(beginning(&theirs).await, begun);
 }
 
-/// Functions that purge documents whenever they are asked to map some, as long as any are given.
+/// Functions that purge documents at each call of `map`, as long as ids are left.
 struct Purging {
     texts: Texts,
     purges: Arc<Purges>,
@@ -130,7 +130,7 @@ struct Purging {
 
 struct Purges {
     db: Database,
-    /// So many each time.
+    /// How many documents are purged at each call.
     at_once: usize,
     ids: Mutex<Vec<String>>,
 }
@@ -182,7 +182,7 @@ impl GroupFunctions for PurgingGroup {
     }
 }
 
-/// A database whose views are mapped so.
+/// A database whose views are mapped by [`Purging`].
 async fn purging(at_once: usize) -> (Database, Arc<Purges>, Storage) {
     let (db, storage) = database().await;
     let purges = Arc::new(Purges { db: db.clone(), at_once, ids: Mutex::default() });
@@ -195,13 +195,13 @@ async fn a_group_follows_though_something_is_purged_whenever_it_maps() {
     follows_while(1, 40).await;
 }
 
-/// The log has more records behind the group's place than a page has.
+/// The log has more records behind the group's place than fit into a page.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_follows_though_much_is_purged_whenever_it_maps() {
     follows_while(RECORDS_MAX + 1, 20 * (RECORDS_MAX + 1)).await;
 }
 
-/// A query is answered while so many documents are purged whenever something is mapped, as long as there are some.
+/// A query is answered although each call of `map` purges `at_once` documents, as long as some of the `spares` are left.
 async fn follows_while(at_once: usize, spares: usize) {
     let (db, purges, _storage) = purging(at_once).await;
     let spare = |n: usize| format!("s{n:03}");
@@ -221,7 +221,7 @@ async fn follows_while(at_once: usize, spares: usize) {
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// What is mapped is purged, too, and written again.
+/// The mapped documents themselves are purged, and written again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_purged_while_it_is_mapped_has_no_rows() {
     let (db, purges, _storage) = purging(1).await;
@@ -244,7 +244,7 @@ async fn what_is_purged_while_it_is_mapped_has_no_rows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_kept_for_groups_up_to_a_size() {
-    // Sizes are estimates elsewhere.
+    // Elsewhere sizes are estimates.
     if engine().is_none() || !pages_are_full() {
         return;
     }
@@ -269,13 +269,13 @@ async fn the_log_is_kept_for_groups_up_to_a_size() {
     }
     let (records, bytes) = logged(&db).await;
     assert!(records > 2 && (25_000..60_000).contains(&bytes), "{records} records of {bytes} bytes");
-    // A limit above what the size allows holds.
+    // `_purged_infos_limit` prevails over the size limit.
     db.set_purged_infos_limit(50).await.unwrap();
     for n in 0..60 {
         put_and_purge(&format!("{long}{n}")).await;
     }
     assert_eq!(logged(&db).await.0, 50);
-    // A group that is gone keeps nothing.
+    // A deleted group keeps no records.
     db.set_purged_infos_limit(2).await.unwrap();
     put(&db, "_design/v", None).await;
     db.view_cleanup().await.unwrap();

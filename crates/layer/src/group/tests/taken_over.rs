@@ -1,4 +1,4 @@
-//! Two processes at one group, of which one has been slow to enter what it has read.
+//! Two processes follow one group, and one of them is slow to enter the documents that it has read.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ async fn database(storage: &Storage) -> Database {
     layer.database("db", authority.for_job("test"))
 }
 
-/// The group's place is the same while it is compared with the documents, so that the holder alone tells.
+/// A comparison with the documents does not change the group's place: only the holder shows the other process.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_before_another_process_took_over_is_not_entered() {
     let (layer, authority, storage) = layer().await;
@@ -40,11 +40,11 @@ async fn what_was_read_before_another_process_took_over_is_not_entered() {
     put(&twos, "x", Some(r#"{"n":1}"#)).await;
     let (one, two) = (Arc::new(job(&ones).await), job(&twos).await);
     let before = standing(&ones).await.progress.unwrap();
-    // The second one has read and mapped a document that is purged then, and the log does not say so.
+    // The second process has read and mapped a document, which is then purged; the log loses the purge.
     let documents = prepared(&two, "x");
     purge(&twos, "x").await;
     forget_log(&twos).await;
-    // The first one makes one step.
+    // The first process makes one step.
     let steps = &ones.inner.views.steps;
     steps.forget_permits(Semaphore::MAX_PERMITS);
     steps.add_permits(1);

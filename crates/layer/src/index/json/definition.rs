@@ -13,8 +13,8 @@ use crate::store::proto;
 /// The longest definition, in bytes; a longer one is passed over.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
 
-/// Definitions that are kept compiled, and what their filters weigh together; beyond them all are compiled anew. A regular expression
-/// weighs 1 for each kB.
+/// The most compiled definitions in the cache, and the most weight of their filters; beyond either the cache is cleared. A regular
+/// expression weighs 1 per kB.
 const COMPILED_MAX: usize = 10_000;
 const COMPILED_WEIGHT_MAX: usize = 1 << 18;
 
@@ -62,7 +62,7 @@ pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool, collation: &str) -
         json::write(&Value::Object(members), &mut text);
         Some(text).filter(|text| text.len() <= DEFINITION_BYTES_MAX)
     };
-    // Attachments and conflicts are no part of what maintainers see; such an index would lack documents.
+    // Maintainers do not see attachments and conflicts; such an index would lack documents.
     indexes.iter().filter(|index| index.is_of_bodies()).filter_map(definition).collect()
 }
 

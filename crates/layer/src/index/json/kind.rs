@@ -48,7 +48,7 @@ impl Kind for Json {
 
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64 {
         let key_bytes = match (edit, definition::compiled(index)) {
-            // What is cleared is counted as it is written.
+            // The clear of an old entry counts with the write of the new one.
             (Some(edit), Ok(index)) if edit.deleted || !may_have(&index, &edit.body) => return 0,
             (Some(edit), Ok(index)) => key_bytes(&index, &edit.body),
             _ => 0,
@@ -96,7 +96,7 @@ impl Kind for Json {
     }
 }
 
-/// Whether a document may be in an index, by the first part of each of its fields.
+/// Whether a document may be in an index, judged by the first part of the name of each of the index's fields.
 fn may_have(index: &flatbed_mango::Index, body: &Value<'_>) -> bool {
     let is_there = |first: &str| matches!(first, "_id" | "_rev") || body.get(first).is_some();
     index.fields().iter().all(|field| field.parts().next().is_some_and(is_there))
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A database may have hundreds of indexes, of which a document is in few.
+    /// A database may have hundreds of indexes, and a document entries in only a few of them.
     #[test]
     fn nothing_is_reserved_of_an_index_that_a_document_cannot_be_in() {
         let json = |text: &str| parse(text.as_bytes(), &Limits::default()).unwrap().into_owned();

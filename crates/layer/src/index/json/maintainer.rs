@@ -25,8 +25,8 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::transaction::Quiet;
 
-/// What clearing an old entry may take of a transaction beside what is reserved, where a new one is written in its place. Nothing is
-/// reserved of an index that the document is not in from now on.
+/// Bytes of a transaction for clearing an old entry beyond those reserved, if a new entry replaces it. Nothing is reserved for an index
+/// that the new document is not in.
 const CLEARED_BYTES: u64 = 500;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
@@ -146,7 +146,7 @@ impl Maintainer {
         }
     }
 
-    /// The key of an entry that goes; `is_replaced`: another one comes.
+    /// The key of an old entry; `is_replaced`: a new entry replaces it.
     fn cleared(
         &mut self,
         within: &Within<'_>,

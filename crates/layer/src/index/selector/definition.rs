@@ -110,7 +110,7 @@ fn read(name: &str, selector: &Value<'_>, stop: &dyn Fn() -> bool) -> std::resul
         return Err(Wrong::TooLong);
     }
     let compiled = Selector::new_unless(selector, stop).map_err(Wrong::Selector)?;
-    // Who writes a document does not always know its attachments, and its conflicts change without its winner.
+    // A write does not always have the document's attachments, and conflicts change without the winner.
     match BESIDE.into_iter().find(|member| compiled.asks_about(member)) {
         Some(member) => Err(Wrong::Unknown(member)),
         None => Ok(compiled),

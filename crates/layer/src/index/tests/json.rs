@@ -91,7 +91,7 @@ async fn many_long_keys_that_go_are_taken_in_several_transactions() {
     assert_clean(&db).await;
 }
 
-/// The entries of a document are written in one transaction, which is to stay below 1 MB.
+/// One transaction writes all entries of a document, and must stay below 1 MB.
 #[tokio::test]
 async fn a_document_with_large_entries_in_many_indexes_is_refused() {
     let (db, _storage) = database().await;

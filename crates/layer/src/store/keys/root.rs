@@ -73,12 +73,12 @@ impl RootKeys {
         take_text(behind(key, &with_int(&self.prefix, DBS)))
     }
 
-    /// Changes with each database of [`RootKeys::replicators`] that is created or deleted.
+    /// The key that each creation and deletion of a database in [`RootKeys::replicators`] changes.
     pub(crate) fn replicators_changed(&self) -> Vec<u8> {
         with_int(&self.prefix, REPLICATORS)
     }
 
-    /// Says that the documents of a database ask for replications.
+    /// The key whose presence lists a replicator database.
     pub(crate) fn replicator(&self, name: &str) -> Vec<u8> {
         let mut key = self.replicators_changed();
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
@@ -108,7 +108,7 @@ impl RootKeys {
         take_int(behind(key, &with_int(&self.prefix, MARKS))).map(|(at_ms, _)| at_ms)
     }
 
-    /// The time before which marks have been removed, in milliseconds of Unix time: see [`crate::store::once`].
+    /// The key of the time, in milliseconds of Unix time, before which marks have been removed: see [`crate::store::once`].
     pub(crate) fn marks_removed(&self) -> Vec<u8> {
         with_int(&self.prefix, MARKS)
     }

@@ -33,8 +33,8 @@ pub(crate) fn take_int(key: &[u8]) -> Result<(u64, &[u8])> {
     Ok((value, rest))
 }
 
-// A hash of 16 bytes is a tuple byte string, any other a tuple string: keys of byte strings sort before those of strings. So
-// keys of both kinds with one generation are not in the order of `RevId`s, which decides about the winner.
+// A hash of 16 bytes is a tuple byte string, any other hash a tuple string, and byte strings sort before strings. So keys of
+// both kinds with equal generations are not in the order of `RevId`s, which decides the winner.
 pub(super) fn put_rev(key: &mut Vec<u8>, rev: &RevId) {
     put_int(key, rev.generation());
     match rev.hash() {

@@ -67,8 +67,8 @@ impl RootKeys {
         Ok(DueKey { at_ms, slice, kind, name: take_text(rest)? })
     }
 
-    /// There where all that becomes due is noted: what was there before has been looked through, or will be. Its value is
-    /// [`crate::store::root`]'s.
+    /// The key whose presence says that all due work is listed: existing data has been surveyed, or will be. For its value see
+    /// [`crate::store::root`].
     pub(crate) fn due_from(&self) -> Vec<u8> {
         with_int(&self.prefix, DUE_FROM)
     }
