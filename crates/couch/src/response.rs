@@ -1,9 +1,11 @@
-//! What a function answers, as an answer of HTTP. It is a stranger's: what would break the connection's framing, or is the
-//! connection's own, is not taken over.
+//! Replies made of what a function answers, and nothing else makes them. The function is a tenant's: what would break the
+//! connection's framing, or is the connection's own, is refused or left out here, and a [`TenantReply`] allows no other
+//! headers than those that describe content.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use flatbed_http::{Reply, ReplyBody};
+use bytes::Bytes;
+use flatbed_http::{Reply, ReplyBody, TenantReply};
 use flatbed_javascript::{Response, ResponseBody};
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -12,9 +14,6 @@ use crate::error::{Failure, Result};
 
 /// Names and values of headers together: clients read no more.
 const HEADERS_BYTES_MAX: usize = 32 * 1024;
-
-/// As in CouchDB, browsers run nothing of it.
-const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 
 const TEXT: &str = "text/html; charset=utf-8";
 const BINARY: &str = "application/binary";
@@ -38,17 +37,21 @@ fn is_of_connection(name: &HeaderName) -> bool {
 ///
 /// # Errors
 /// 500 for any other.
-pub(crate) fn status(code: Option<u16>, without: StatusCode) -> Result<StatusCode> {
+fn status(code: Option<u16>, without: StatusCode) -> Result<StatusCode> {
     let Some(code) = code else { return Ok(without) };
     let status = StatusCode::from_u16(code).ok().filter(|_| (200..600).contains(&code));
     status.ok_or_else(|| Failure::invalid_response("Invalid data from external server: code"))
 }
 
-/// A function's headers.
+/// The headers that a function wants a rewritten request to have; a reply takes them through [`TenantReply`] alone.
 ///
 /// # Errors
 /// 500 for what is no header, and for too many.
-pub(crate) fn headers(given: &[(String, String)]) -> Result<HeaderMap> {
+pub(crate) fn request_headers(given: &[(String, String)]) -> Result<HeaderMap> {
+    headers(given)
+}
+
+fn headers(given: &[(String, String)]) -> Result<HeaderMap> {
     let invalid = |name: &str| Failure::invalid_response(format!("Invalid header from external server: {name:?}"));
     let bytes: usize = given.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > HEADERS_BYTES_MAX {
@@ -66,28 +69,50 @@ pub(crate) fn headers(given: &[(String, String)]) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// Headers of what is no JSON: its kind, if the function says none, and that browsers are to run nothing of it.
-pub(crate) fn of_text(headers: &mut HeaderMap, kind: &'static str) {
-    headers.entry(header::CONTENT_TYPE).or_insert(HeaderValue::from_static(kind));
-    sandbox(headers);
+/// A reply whose `Content-Type`, if the function gives none, is `kind`.
+fn text(status: StatusCode, body: ReplyBody, chosen: &HeaderMap, kind: Option<&'static str>) -> TenantReply {
+    let mut reply = Reply { status, headers: HeaderMap::new(), body, held: None };
+    if let Some(kind) = kind {
+        reply.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    TenantReply::new(reply, chosen)
 }
 
-/// Browsers are to run nothing of it.
-pub(crate) fn sandbox(headers: &mut HeaderMap) {
-    let own = headers.insert(header::CONTENT_SECURITY_POLICY, SANDBOX);
-    if let Some(own) = own {
-        // It can only forbid more.
-        headers.append(header::CONTENT_SECURITY_POLICY, own);
-    }
+/// The reply of a list, whose text `body` sends.
+///
+/// # Errors
+/// 500 for what HTTP does not allow.
+pub(crate) fn list(started: &Response, body: ReplyBody) -> Result<TenantReply> {
+    let status = status(started.code, StatusCode::OK)?;
+    Ok(text(status, body, &headers(&started.headers)?, Some(LIST_KIND)))
+}
+
+/// The reply of a list that failed after it had taken a row.
+///
+/// # Errors
+/// 500 for what HTTP does not allow.
+pub(crate) fn failed_list(failed: StatusCode, started: &Response, body: ReplyBody) -> Result<TenantReply> {
+    let mut chosen = headers(&started.headers)?;
+    chosen.remove(header::ETAG);
+    Ok(text(failed, body, &chosen, Some(LIST_KIND)))
+}
+
+/// The reply of a function of `rewrites` that answers itself.
+///
+/// # Errors
+/// 500 for what HTTP does not allow.
+pub(crate) fn rewritten(code: u16, given: &[(String, String)], body: Option<Bytes>) -> Result<TenantReply> {
+    let status = status(Some(code), StatusCode::OK)?;
+    Ok(text(status, ReplyBody::Full(body), &headers(given)?, None).without_forbidden_body())
 }
 
 /// A whole answer; `without`: the status if the function gives none.
 ///
 /// # Errors
 /// 500 for what HTTP does not allow.
-pub(crate) fn whole(response: Response, without: StatusCode) -> Result<Reply> {
+pub(crate) fn whole(response: Response, without: StatusCode) -> Result<TenantReply> {
     let Response { code, headers: given, body } = response;
-    let (status, mut headers) = (status(code, without)?, headers(&given)?);
+    let (status, chosen) = (status(code, without)?, headers(&given)?);
     let (body, kind) = match body {
         ResponseBody::None => (Vec::new(), JSON),
         ResponseBody::Text(text) => (text.into_bytes(), TEXT),
@@ -96,25 +121,16 @@ pub(crate) fn whole(response: Response, without: StatusCode) -> Result<Reply> {
             (BASE64.decode(text.trim()).map_err(invalid)?, BINARY)
         }
         ResponseBody::Json(text) => {
-            let mut reply = Reply::json(status, text.into_bytes());
-            reply.headers.extend(headers);
-            return Ok(bodiless(reply));
+            let reply = Reply::json(status, text.into_bytes());
+            return Ok(TenantReply::new(reply, &chosen).without_forbidden_body());
         }
     };
-    of_text(&mut headers, kind);
-    Ok(bodiless(Reply { status, headers, body: ReplyBody::Full(Some(body.into())), held: None }))
-}
-
-/// Some answers have no body.
-pub(crate) fn bodiless(mut reply: Reply) -> Reply {
-    if matches!(reply.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED) {
-        reply.body = ReplyBody::Full(None);
-    }
-    reply
+    let body = ReplyBody::Full(Some(body.into()));
+    Ok(text(status, body, &chosen, Some(kind)).without_forbidden_body())
 }
 
 /// The kind of what a list makes, where it does not say.
-pub(crate) const LIST_KIND: &str = JSON;
+const LIST_KIND: &str = JSON;
 
 #[cfg(test)]
 mod tests {
@@ -167,10 +183,20 @@ mod tests {
 
     #[test]
     fn browsers_run_nothing_of_it() {
-        let mut response = Response { body: ResponseBody::Text("x".into()), ..Response::default() };
-        response.headers = header("Content-Security-Policy", "default-src *");
-        let reply = whole(response, StatusCode::OK).unwrap();
-        let policies: Vec<_> = reply.headers.get_all(header::CONTENT_SECURITY_POLICY).iter().collect();
-        assert_eq!(policies, ["sandbox", "default-src *"]);
+        for body in [
+            ResponseBody::None,
+            ResponseBody::Text("x".into()),
+            ResponseBody::Json("{}".into()),
+            ResponseBody::Base64("aGk=".into()),
+        ] {
+            let own =
+                [header("Content-Security-Policy", "default-src *"), header("Content-Type", "text/html")].concat();
+            let response = Response { body, headers: own, ..Response::default() };
+            let reply = Reply::from(whole(response, StatusCode::OK).unwrap());
+            let all = |name: HeaderName| reply.headers.get_all(name).iter().collect::<Vec<_>>();
+            assert_eq!(all(header::CONTENT_SECURITY_POLICY), ["sandbox"]);
+            assert_eq!(all(header::X_CONTENT_TYPE_OPTIONS), ["nosniff"]);
+            assert_eq!(all(header::CONTENT_TYPE), ["text/html"]);
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, spawn};
+use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, TenantReply, spawn};
 use flatbed_layer::Error as LayerError;
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
@@ -227,7 +227,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
         };
         // Not by calling itself: it may be sent on a hundred times.
         match Box::pin(rewrite::rewrite(state, *request, &name.text, design, rest)).await? {
-            Rewritten::Answer(reply) => return Ok(*reply),
+            Rewritten::Answer(reply) => return Ok((*reply).into()),
             Rewritten::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
@@ -290,13 +290,15 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
             return Box::pin(partition::partition(state, *request, name, of, what.map(|what| *what))).await;
         }
         InDatabase::Answering { design, kind, rest } => {
-            return match kind {
+            // Their type is what sandboxes them.
+            let reply: Result<TenantReply> = match kind {
                 Answering::Show => Box::pin(answering::show(state, *request, name, &design, &rest)).await,
                 Answering::Update => Box::pin(answering::update(state, *request, name, &design, &rest)).await,
                 Answering::List => Box::pin(list::list(state, *request, name, &design, &rest)).await,
                 // Where it leads is for whoever dispatches.
                 Answering::Rewrite => Err(Failure::not_found("missing")),
             };
+            return reply.map(Reply::from);
         }
         InDatabase::View { design, rest } => return Box::pin(view::view(*request, name, &design, &rest)).await,
         InDatabase::DesignInfo { is_longer: true, .. } => {

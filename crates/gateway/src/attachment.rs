@@ -39,7 +39,7 @@ async fn get(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> 
     let is_safe = SAFE_TYPES.contains(&kind.split(';').next().unwrap_or_default().trim());
     match flatbed_documents::attachment(reader, &request).map_err(Failure::from) {
         Ok(reply) => {
-            let mut reply = plain(reply);
+            let mut reply = plain(reply.into());
             // Administrators look at what anybody wrote.
             if !is_safe || request.context.principal().is_admin {
                 reply.header(header::CONTENT_DISPOSITION, "attachment");

@@ -1,7 +1,7 @@
 //! What a database's configuration says: of a new one, and later by `_config`.
 
 use flatbed_channels::{Kind, Request as Asked};
-use flatbed_http::Reply;
+use flatbed_http::{Reply, TenantReply};
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{ChannelsOptions, CreateOptions, Error as LayerError, Refusal};
 use flatbed_service::{Administer, Own};
@@ -209,7 +209,7 @@ pub(crate) async fn sync(mut request: Request, name: &str) -> Result<Reply> {
             let source = function.source.unwrap_or_else(|| DEFAULT_FUNCTION.to_owned());
             let mut reply = reply::json(StatusCode::OK, source.into_bytes());
             reply.header(header::CONTENT_TYPE, "application/javascript");
-            Ok(reply)
+            Ok(TenantReply::of_body(reply).into())
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_http::{Pages, Reply, first_room, shrink, spawn};
+use flatbed_http::{Pages, Reply, TenantReply, first_room, shrink, spawn};
 use flatbed_layer::{ChangeRow, Documents, Scope, Since};
 use flatbed_service::{Administer, Feed, FeedQuery, Filter, Follow};
 use hyper::header;
@@ -77,7 +77,7 @@ pub(crate) async fn channel(request: Request, db: &str, channel: &str) -> Result
             let _ = sender.finish().await;
         }
     });
-    Ok(reply)
+    Ok(TenantReply::of_body(reply).into())
 }
 
 /// A row; in its flags 1 is a tombstone, 2 (two digits, binary) what has left the channel.

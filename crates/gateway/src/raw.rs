@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use flatbed_channels::{Given, Grant, Grantee};
 use flatbed_documents::{Part, Show};
-use flatbed_http::{Pages, Reply, ReplyBody, first_room};
+use flatbed_http::{Pages, Reply, ReplyBody, TenantReply, first_room};
 use flatbed_layer::json::Object;
 use flatbed_layer::{GetOptions, Hash, NotFound, OpenRevs, Refusal, RevId, Verdict};
 use flatbed_service::{Administer, json_out};
@@ -72,7 +72,7 @@ pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<R
     let mut reply = empty(StatusCode::OK);
     reply.header(header::CONTENT_TYPE, "text/plain charset=utf-8");
     reply.body = ReplyBody::Full(Some(text.into()));
-    Ok(Reply { held: room, ..reply })
+    Ok(TenantReply::of_body(Reply { held: room, ..reply }).into())
 }
 
 /// The name of who has written a revision, of what is noted of them: behind it stands since when a user's name has been theirs.

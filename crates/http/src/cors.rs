@@ -37,9 +37,10 @@ impl Cors {
         self.origins.iter().any(|allowed| allowed == "*" || allowed == origin).then_some(origin)
     }
 
-    /// Whether an origin is named, and not just any: these may have credentials.
+    /// Whether an origin is named, and not just any: these may have credentials. `null` is the origin of every sandboxed page,
+    /// those that databases serve included.
     fn is_listed(&self, origin: &str) -> bool {
-        origin != "*" && self.origins.iter().any(|listed| listed == origin)
+        !matches!(origin, "*" | "null") && self.origins.iter().any(|listed| listed == origin)
     }
 
     /// Whether a page may do something on behalf of its user: one of the same host, or of an origin that is listed. What
@@ -212,6 +213,9 @@ mod tests {
         let other = page(&[("host", "a"), ("origin", "https://other.example")]);
         assert!(!listed.is_own_or_listed(&of(&other, true)));
         assert!(!listed.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "*")]), true)));
+        // Sandboxed pages have this origin, whoever wrote them.
+        let null = Cors { origins: vec!["null".into()], ..Cors::default() };
+        assert!(!null.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "null")]), true)));
     }
 
     #[test]

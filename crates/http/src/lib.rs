@@ -41,6 +41,7 @@ mod shares;
 mod stall;
 mod stream;
 mod surface;
+mod tenant_reply;
 mod tls;
 mod tracked;
 mod turns;
@@ -67,6 +68,7 @@ pub use reply::{
 pub use request::Request;
 pub use server::{BindError, Server, Shell, ShellOptions};
 pub use surface::{Answer, Origin, Surface};
+pub use tenant_reply::TenantReply;
 pub use tls::{Tls, TlsError};
 pub use tracked::{ContinueTrace, REQUEST_TARGET, TRACE_TARGET, spawn};
 pub use websocket::{Handshake, Heartbeat, Opened, Opening, message_room};

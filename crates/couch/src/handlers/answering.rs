@@ -2,10 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use flatbed_http::{PagePermit, Pages, Reply, ReplyBody, first_room, shrink};
+use flatbed_http::{PagePermit, Pages, Reply, TenantReply, first_room, shrink};
 use flatbed_layer::{Document, DocumentId, Error as LayerError, GetOptions, Reader, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write};
-use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderName};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -36,7 +36,7 @@ pub(crate) async fn show(
     name: &str,
     design: &str,
     rest: &[String],
-) -> Result<Reply> {
+) -> Result<TenantReply> {
     let [show, id @ ..] = rest else { return Err(invalid_path(&mut request, "show_error").await) };
     let body = body_of(&mut request).await?;
     let database = request.context.database(name, Read).await?;
@@ -45,13 +45,13 @@ pub(crate) async fn show(
     let Found { document, room } = find(&database, id.as_deref()).await?;
     let tag = tag(&request, functions.rev(), document.as_ref());
     if request.accepts_cached(&tag) {
-        return Ok(Reply::not_modified(&tag));
+        return Ok(TenantReply::of_body(Reply::not_modified(&tag)));
     }
     let object = object(state, &request, &database, id.as_deref(), told(body.as_ref())).await?;
     let answer = functions.show(show, document.as_ref(), &object).await?;
     let mut reply = response::whole(answer, StatusCode::OK)?;
     reply.header(header::ETAG, &tag);
-    reply.headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    reply.header(header::VARY, "Accept");
     drop((document, room));
     held(state, reply).await
 }
@@ -64,7 +64,7 @@ pub(crate) async fn update(
     name: &str,
     design: &str,
     rest: &[String],
-) -> Result<Reply> {
+) -> Result<TenantReply> {
     let [update, id @ ..] = rest else { return Err(invalid_path(&mut request, "update_error").await) };
     let body = body_of(&mut request).await?;
     let database = request.context.database(name, Write).await?;
@@ -177,11 +177,8 @@ async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
 }
 
 /// An answer with room for it: what is large waits for that, and few such wait at once.
-pub(crate) async fn held(state: &State, mut reply: Reply) -> Result<Reply> {
-    let bytes = match &reply.body {
-        ReplyBody::Full(Some(body)) => body.len(),
-        _ => 0,
-    };
+pub(crate) async fn held(state: &State, mut reply: TenantReply) -> Result<TenantReply> {
+    let bytes = reply.whole_bytes();
     if bytes > SMALL_BYTES {
         let busy = |_| {
             let reason = "Too many large answers at once";
@@ -190,7 +187,7 @@ pub(crate) async fn held(state: &State, mut reply: Reply) -> Result<Reply> {
         let _turn = state.large_answers.try_acquire().map_err(busy)?;
         let mut room = first_room(&Pages::new(true)).await?;
         shrink(&mut room, bytes);
-        reply.held = room;
+        reply.hold(room);
     }
     Ok(reply)
 }

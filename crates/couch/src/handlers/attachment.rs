@@ -1,6 +1,6 @@
 //! `/{db}/{doc}/{attachment}`
 
-use flatbed_http::Reply;
+use flatbed_http::{Reply, TenantReply};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, Edit, Error as LayerError, GetOptions, Reader, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write, Writer};
@@ -17,7 +17,7 @@ use flatbed_documents::{DEFAULT_TYPE, DocumentError, Uploading, base64, check_na
 /// `name` may have slashes.
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
-        "GET" | "HEAD" => get(request.context.database(db, Read).await?, request, id, name).await,
+        "GET" | "HEAD" => get(request.context.database(db, Read).await?, request, id, name).await.map(Reply::from),
         "PUT" => put(request.context.database(db, Write).await?, request, db, id, name).await,
         "DELETE" => delete(request.context.database(db, Write).await?, request, id, name).await,
         _ => {
@@ -28,7 +28,7 @@ pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str)
     }
 }
 
-async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result<Reply> {
+async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result<TenantReply> {
     let rev = request.query.get("rev").map(parse_rev).transpose()?;
     refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
     let reader = database.attachment(id, rev.as_ref(), name).await?;

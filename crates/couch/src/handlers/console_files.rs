@@ -3,10 +3,15 @@
 use bytes::Bytes;
 use flatbed_console::{CONTENT_SECURITY_POLICY, File, file};
 use flatbed_http::{Reply, ReplyBody};
-use hyper::{StatusCode, header};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderName};
 
 use crate::error::{Failure, Result};
 use crate::request::Request;
+
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 /// The path below which the console's files are served.
 const PLACE: &str = "/_utils";
@@ -30,6 +35,9 @@ pub(super) fn reply(request: &Request) -> Result<Reply> {
     reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     reply.header(header::X_FRAME_OPTIONS, "DENY");
     reply.header(header::REFERRER_POLICY, "no-referrer");
+    // A page that opened the console has no handle of it, and no page elsewhere loads its files.
+    reply.header(OPENER_POLICY, "same-origin");
+    reply.header(RESOURCE_POLICY, "same-origin");
     Ok(reply)
 }
 

@@ -6,12 +6,11 @@
 
 use std::sync::Arc;
 
-use flatbed_http::{Reply, ReplyBody, Sender, spawn};
+use flatbed_http::{Reply, Sender, TenantReply, spawn};
 use flatbed_javascript::{List, ListPart, Response};
 use flatbed_layer::design_id;
 use flatbed_layer::json::Object;
 use flatbed_service::{AnswerError, Read};
-use hyper::header::{self, HeaderMap};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -34,7 +33,7 @@ pub(crate) async fn list(
     name: &str,
     design: &str,
     rest: &[String],
-) -> Result<Reply> {
+) -> Result<TenantReply> {
     let is_head = request.method == Method::HEAD;
     // As in CouchDB, an `OPTIONS` that is no CORS preflight is answered as `GET`.
     if !matches!(request.method, Method::GET | Method::HEAD | Method::POST | Method::OPTIONS) {
@@ -77,7 +76,7 @@ pub(crate) async fn list(
     let target = Target::parse(request.uri.path())?;
     let answer = again(state, request, target).await?;
     if answer.status != StatusCode::OK {
-        return Ok(answer);
+        return Ok(TenantReply::of_body(answer));
     }
     let mut rows = RowsText::new(answer.body);
     let head = rows.head().await.map_err(broken_off)?;
@@ -94,7 +93,7 @@ struct Run {
 
 impl Run {
     /// Runs it until it sends something. What fails before that is an answer of its own.
-    async fn begin(mut self, is_head: bool) -> Result<Reply> {
+    async fn begin(mut self, is_head: bool) -> Result<TenantReply> {
         let mut started = Response::default();
         let mut has_begun = false;
         let part = loop {
@@ -114,10 +113,8 @@ impl Run {
             self.feed(&part).await.map_err(broken_off)?;
             has_begun = true;
         };
-        let status = response::status(started.code, StatusCode::OK)?;
-        let mut headers = response::headers(&started.headers)?;
-        response::of_text(&mut headers, response::LIST_KIND);
-        let (reply, mut sender) = Reply::stream();
+        let (stream, mut sender) = Reply::stream();
+        let reply = response::list(&started, stream.body)?;
         if !is_head {
             spawn(async move {
                 if self.go_on(part, &mut sender).await.is_ok() {
@@ -125,7 +122,7 @@ impl Run {
                 }
             });
         }
-        Ok(Reply { status, headers, ..reply })
+        Ok(reply)
     }
 
     async fn go_on(mut self, mut part: ListPart, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
@@ -154,22 +151,18 @@ fn broken_off(_: BrokenOff) -> Failure {
 }
 
 /// What CouchDB answers where a list fails that has taken a row and sent nothing.
-fn late(failure: &Failure, started: &Response) -> Result<Reply> {
-    let mut headers: HeaderMap = response::headers(&started.headers)?;
-    response::of_text(&mut headers, response::LIST_KIND);
-    headers.remove(header::ETAG);
+fn late(failure: &Failure, started: &Response) -> Result<TenantReply> {
     let mut text = b"\n".to_vec();
     let mut object = Object::new(&mut text);
     object.number("code", failure.status.as_u16().into());
     object.string("error", &failure.error).string("reason", &failure.reason);
     object.end();
     text.push(b'\n');
-    let (reply, mut sender) = Reply::stream();
+    let (stream, mut sender) = Reply::stream();
+    let reply = response::failed_list(failure.status, started, stream.body)?;
     sender.buffer = text;
     spawn(async move {
         let _ = sender.finish().await;
     });
-    let reply = Reply { status: failure.status, headers, ..reply };
-    debug_assert!(matches!(reply.body, ReplyBody::Stream(_)));
     Ok(reply)
 }

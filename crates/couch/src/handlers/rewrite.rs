@@ -6,7 +6,7 @@
 //! the server's administrator sets `secure_rewrites = false`: then they may lead anywhere, with the client's method.
 
 use bytes::Bytes;
-use flatbed_http::{Reply, ReplyBody};
+use flatbed_http::TenantReply;
 use flatbed_javascript::{Response, members};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{DESIGN, Reader};
@@ -30,7 +30,7 @@ const REWRITES_MAX: usize = 100;
 /// What becomes of a request.
 pub(crate) enum Rewritten {
     /// It is answered.
-    Answer(Box<Reply>),
+    Answer(Box<TenantReply>),
     /// It goes there.
     Request(Box<Request>),
 }
@@ -81,10 +81,7 @@ async fn function(
     let Rewrite { code, method, path, query, headers, body: made } = Rewrite::parse(&answer)?;
     if let Some(code) = code {
         let body = made.map(Bytes::from).or(body.map(|body| body.bytes)).filter(|body| !body.is_empty());
-        let (status, mut headers) = (response::status(Some(code), StatusCode::OK)?, response::headers(&headers)?);
-        response::sandbox(&mut headers);
-        let reply = Reply { status, headers, body: ReplyBody::Full(body), held: None };
-        let reply = held(state, response::bodiless(reply)).await?;
+        let reply = held(state, response::rewritten(code, &headers, body)?).await?;
         return Ok(Rewritten::Answer(Box::new(reply)));
     }
     let path = path.ok_or_else(|| wrong("Rewrite result must produce a new path."))?;
@@ -96,7 +93,7 @@ async fn function(
     if let Some(method) = method {
         request.method = method;
     }
-    for (name, value) in response::headers(&headers)?.iter() {
+    for (name, value) in response::request_headers(&headers)?.iter() {
         if !says_who(name) {
             request.headers.insert(name, value.clone());
         }

@@ -18,6 +18,9 @@ async fn files_are_cached_until_they_change() {
         assert_eq!(found.header("etag"), Some(file.etag.as_str()));
         assert_eq!(found.header("content-security-policy"), Some(flatbed_console::CONTENT_SECURITY_POLICY));
         assert_eq!(found.header("x-content-type-options"), Some("nosniff"));
+        for name in ["cross-origin-opener-policy", "cross-origin-resource-policy"] {
+            assert_eq!(found.header(name), Some("same-origin"), "{name}");
+        }
     }
     for (method, path, status) in [
         ("GET", "/_utils/none", 404),

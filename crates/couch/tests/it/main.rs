@@ -52,6 +52,7 @@ mod stuck_index;
 mod support;
 mod sync_functions;
 mod taken_away;
+mod tenant_replies;
 mod tokens;
 mod two_servers;
 mod under_faults;

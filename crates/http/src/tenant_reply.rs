@@ -1,0 +1,184 @@
+//! Replies that a tenant decides: a function of a design document, or a stored attachment.
+//!
+//! A browser treats such a reply as a page of this server, with the session of its user. [`TenantReply`] becomes a [`Reply`]
+//! only through its conversion, which sets `Content-Security-Policy: sandbox` and `X-Content-Type-Options: nosniff` last. A
+//! handler of such replies returns a [`TenantReply`], so that it does not compile without them.
+
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+
+use crate::reply::{PagePermit, Reply, ReplyBody};
+
+/// The policy that CouchDB sends: the page has an origin of its own, and runs no scripts.
+const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
+
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
+/// Parts of such a reply have headers of their own, which nothing here looks at.
+const MIXED_REPLACE: &[u8] = b"multipart/x-mixed-replace";
+
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// A reply whose status, headers or body a tenant decides.
+#[derive(Debug)]
+pub struct TenantReply(Reply);
+
+impl TenantReply {
+    /// Adds to a reply the headers that a tenant chose, as far as they are allowed: those that describe its content, and `X-` headers
+    /// that nothing acts upon. Others are left out. The headers of `reply` are the server's own.
+    pub fn new(mut reply: Reply, chosen: &HeaderMap) -> TenantReply {
+        for name in chosen.keys().filter(|name| may_choose(name)) {
+            reply.headers.remove(name);
+            for value in chosen.get_all(name) {
+                reply.headers.append(name, value.clone());
+            }
+        }
+        TenantReply(reply)
+    }
+
+    /// A reply whose headers are the server's own, and whose body is of a tenant.
+    pub fn of_body(reply: Reply) -> TenantReply {
+        TenantReply(reply)
+    }
+
+    /// Sets a header of the server's own; a value that no header can have is left out.
+    pub fn header(&mut self, name: HeaderName, value: &str) {
+        self.0.header(name, value);
+    }
+
+    /// The length of a whole body in bytes; 0 for a stream.
+    pub fn whole_bytes(&self) -> usize {
+        self.0.body.whole_bytes().unwrap_or_default()
+    }
+
+    /// Keeps the room of a whole body until it is sent.
+    pub fn hold(&mut self, room: PagePermit) {
+        self.0.held = room;
+    }
+
+    /// Drops the body of a status that has none.
+    #[must_use]
+    pub fn without_forbidden_body(mut self) -> TenantReply {
+        if matches!(self.0.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED) {
+            self.0.body = ReplyBody::Full(None);
+        }
+        self
+    }
+}
+
+impl From<TenantReply> for Reply {
+    fn from(TenantReply(mut reply): TenantReply) -> Reply {
+        let is_mixed = |kind: &HeaderValue| {
+            let kind = kind.as_bytes().trim_ascii_start();
+            kind.get(..MIXED_REPLACE.len()).is_some_and(|start| start.eq_ignore_ascii_case(MIXED_REPLACE))
+        };
+        if reply.headers.get(header::CONTENT_TYPE).is_some_and(is_mixed) {
+            reply.headers.insert(header::CONTENT_TYPE, BINARY);
+        }
+        reply.headers.insert(header::CONTENT_SECURITY_POLICY, SANDBOX);
+        reply.headers.insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+        reply
+    }
+}
+
+/// Whether a tenant may choose a header: one that describes its own content, or an `X-` header that neither browsers, nor
+/// proxies, nor clients of this server act upon.
+fn may_choose(name: &HeaderName) -> bool {
+    /// `X-` headers that browsers act upon.
+    const ACTED_UPON: [&str; 8] = [
+        "x-content-security-policy",
+        "x-content-type-options",
+        "x-dns-prefetch-control",
+        "x-frame-options",
+        "x-permitted-cross-domain-policies",
+        "x-ua-compatible",
+        "x-webkit-csp",
+        "x-xss-protection",
+    ];
+    /// Beginnings of those by which proxies send a file or another reply instead, and of those that this server or a proxy says.
+    const RESERVED: [&str; 10] = [
+        "x-accel-",
+        "x-auth-",
+        "x-couch",
+        "x-flatbed-",
+        "x-forwarded-",
+        "x-http-method",
+        "x-lighttpd-",
+        "x-litespeed-",
+        "x-reproxy-",
+        "x-sendfile",
+    ];
+    let name = name.as_str();
+    match name {
+        "accept-ranges"
+        | "age"
+        | "allow"
+        | "cache-control"
+        | "content-disposition"
+        | "content-encoding"
+        | "content-language"
+        | "content-location"
+        | "content-range"
+        | "content-type"
+        | "etag"
+        | "expires"
+        | "last-modified"
+        | "link"
+        | "location"
+        | "pragma"
+        | "retry-after"
+        | "vary" => true,
+        _ => {
+            name.starts_with("x-")
+                && !ACTED_UPON.contains(&name)
+                && !RESERVED.iter().any(|reserved| name.starts_with(reserved))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn every_reply_is_sandboxed() {
+        let own = [("content-security-policy", "default-src *"), ("x-content-type-options", "none")];
+        for reply in [Reply::json(StatusCode::OK, Vec::new()), Reply::stream().0, Reply::not_modified("\"a\"")] {
+            let mut reply = TenantReply::new(reply, &chosen(&own));
+            // Not even the server's own handlers take it away.
+            reply.header(header::CONTENT_SECURITY_POLICY, "default-src *");
+            let reply = Reply::from(reply);
+            let all =
+                |name: HeaderName| reply.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
+            assert_eq!(all(header::CONTENT_SECURITY_POLICY), [b"sandbox"]);
+            assert_eq!(all(header::X_CONTENT_TYPE_OPTIONS), [b"nosniff"]);
+        }
+    }
+
+    #[test]
+    fn headers_are_taken_by_name() {
+        let html = chosen(&[("content-type", "text/html"), ("x-mine", "1"), ("set-cookie", "a=b")]);
+        let reply = Reply::from(TenantReply::new(Reply::json(StatusCode::OK, Vec::new()), &html));
+        assert_eq!(reply.headers.get_all(header::CONTENT_TYPE).iter().collect::<Vec<_>>(), ["text/html"]);
+        assert_eq!((reply.headers.contains_key("x-mine"), reply.headers.contains_key("set-cookie")), (true, false));
+        for name in ["x-accel-redirect", "x-sendfile", "x-sendfile-type", "x-couch-id", "x-flatbed-storage", "refresh"]
+        {
+            assert!(!may_choose(&HeaderName::from_static(name)), "{name}");
+        }
+        for name in ["content-disposition", "location", "x-robots-tag"] {
+            assert!(may_choose(&HeaderName::from_static(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_part_has_headers_of_its_own() {
+        for kind in ["multipart/x-mixed-replace; boundary=a", " Multipart/X-Mixed-Replace"] {
+            let reply = TenantReply::new(Reply::json(StatusCode::OK, Vec::new()), &chosen(&[("content-type", kind)]));
+            assert_eq!(Reply::from(reply).headers[header::CONTENT_TYPE], "application/octet-stream");
+        }
+    }
+}
