@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+mod credentials;
 mod error;
 mod handlers;
 mod health;

@@ -2,13 +2,11 @@
 
 use flatbed_layer::json::{self, Limits, Object};
 use hyper::Method;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderName, PROXY_AUTHORIZATION};
+use hyper::header::CONTENT_TYPE;
 
+use crate::credentials::is_credential;
 use crate::query::decode;
 use crate::request::Request;
-
-/// Who asks, as a proxy vouches for it.
-const PROXY_TOKEN: HeaderName = HeaderName::from_static("x-auth-couchdb-token");
 
 /// Parameters whose values functions are given as JSON.
 const JSON_PARAMETERS: [&str; 4] = ["key", "startkey", "endkey", "descending"];
@@ -40,7 +38,7 @@ pub(crate) enum ToldBody<'t> {
 }
 
 /// The request as JSON text: what of CouchDB's request object is known here. Who asks and the database's `_security` come
-/// behind it. Credentials are nobody's business.
+/// behind it. Credentials are left out.
 pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);
@@ -108,8 +106,8 @@ fn query(request: &Request, mut object: Object<'_>) {
 
 /// Names as CouchDB tells them: `Content-Type`. Several values of one name are joined.
 fn headers(request: &Request, mut object: Object<'_>) {
-    let secret = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, PROXY_TOKEN];
-    for name in request.headers.keys().filter(|name| !secret.contains(name)) {
+    let of_proxy = request.context.proxy_headers();
+    for name in request.headers.keys().filter(|name| !is_credential(name, &of_proxy)) {
         let values: Vec<&str> = request.headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         if !values.is_empty() {
             object.string(capitalized(name.as_str()).as_str(), &values.join(", "));

@@ -422,6 +422,13 @@ impl Context {
         completed(request, &self.known(), database).await
     }
 
+    /// The names, in lower case, of the headers by which a proxy says who asks, as the settings have them now.
+    pub fn proxy_headers(&self) -> [String; 3] {
+        let settings = self.configuration.now();
+        let names = &settings.auth.proxy;
+        [names.user_header.clone(), names.roles_header.clone(), names.token_header.clone()]
+    }
+
     /// Begins a feed of a database that was given to whoever asks. Of its rows none is read.
     ///
     /// # Errors

@@ -11,10 +11,10 @@ use flatbed_javascript::{Response, members};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{DESIGN, Reader};
 use flatbed_service::{AnswerError, DesignFunctions, Read, Rewrites};
-use hyper::header::{self, HeaderName};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, StatusCode, Uri};
 
+use crate::credentials::says_who;
 use crate::error::{Failure, Result};
 use crate::handlers::answering::{body_of, held, invalid_path, told};
 use crate::query::{Query, encode};
@@ -93,8 +93,9 @@ async fn function(
     if let Some(method) = method {
         request.method = method;
     }
+    let of_proxy = request.context.proxy_headers();
     for (name, value) in response::request_headers(&headers)?.iter() {
-        if !says_who(name) {
+        if !says_who(name, &of_proxy) {
             request.headers.insert(name, value.clone());
         }
     }
@@ -108,18 +109,6 @@ async fn function(
     }
     let may_leave = !is_other && is_read(&request.method);
     go(request, place, &path, may_leave)
-}
-
-fn says_who(name: &HeaderName) -> bool {
-    const NAMES: [HeaderName; 6] = [
-        header::AUTHORIZATION,
-        header::PROXY_AUTHORIZATION,
-        header::COOKIE,
-        header::HOST,
-        header::ORIGIN,
-        header::REFERER,
-    ];
-    NAMES.contains(name) || name.as_str().starts_with("x-forwarded-") || name.as_str().starts_with("x-auth-couchdb-")
 }
 
 fn is_read(method: &Method) -> bool {

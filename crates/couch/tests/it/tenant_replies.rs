@@ -1,9 +1,12 @@
-//! What functions and attachments answer, as a browser takes it.
+//! What functions and attachments answer, as a browser takes it, and what functions see of a request.
 
+use flatbed_auth::PasswordHash;
 use serde_json::{Map, Value, json};
 
 use super::store;
 use crate::support::{Answer, ServerOptions};
+
+const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
 /// Headers that no tenant sets.
 const FORBIDDEN: [&str; 36] = [
@@ -145,4 +148,58 @@ async fn attachments_are_sandboxed() {
         assert_eq!(cached.status, 304);
         is_sandboxed(&cached, kind);
     }
+}
+
+#[tokio::test]
+async fn functions_see_no_credentials() {
+    let Some(store) = store() else { return };
+    let setting = |key: &str, text: &str| ("chttpd_auth".to_owned(), key.to_owned(), text.to_owned());
+    let server = store
+        .serve(ServerOptions {
+            admins: [("admin".to_owned(), PasswordHash::with_iterations("password", b"0123456789abcdef", 1))].into(),
+            // Names that do not say what they are.
+            settings: vec![
+                setting("x_auth_username", "X-Remote-User"),
+                setting("x_auth_roles", "X-Remote-Groups"),
+                setting("x_auth_token", "X-Remote-Proof"),
+            ],
+            ..ServerOptions::default()
+        })
+        .await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db", &[ADMIN], b"").await.status, 201);
+    let design = json!({
+        "shows": {"s": "function (doc, req) { return JSON.stringify(req); }"},
+        "updates": {"u": "function (doc, req) { return [null, JSON.stringify(req)]; }"},
+        "lists": {"l": "function (head, req) { return JSON.stringify(req); }"},
+        "filters": {"f": "function (doc, req) { var text = JSON.stringify(req); \
+                    return text.indexOf('visible') > 0 && text.indexOf('sesame') < 0 && text.indexOf('YWRtaW46') < 0; }"},
+    });
+    assert_eq!(client.call("PUT", "/db/_design/d", &[ADMIN], design.to_string().as_bytes()).await.status, 201);
+    let rewrites = json!({"rewrites": "function (req) { return {code: 200, body: JSON.stringify(req)}; }"});
+    assert_eq!(client.call("PUT", "/db/_design/r", &[ADMIN], rewrites.to_string().as_bytes()).await.status, 201);
+    let headers = [
+        ADMIN,
+        ("proxy-authorization", "sesame"),
+        ("cookie", "other=sesame"),
+        ("x-auth-couchdb-username", "sesame"),
+        ("x-auth-couchdb-roles", "sesame"),
+        ("x-auth-couchdb-token", "sesame"),
+        ("x-remote-user", "sesame"),
+        ("x-remote-groups", "sesame"),
+        ("x-remote-proof", "sesame"),
+        ("x-forwarded-access-token", "sesame"),
+        ("cf-access-jwt-assertion", "sesame"),
+        ("x-api-key", "sesame"),
+        ("x-mine", "visible"),
+    ];
+    for path in ["d/_show/s", "d/_update/u", "d/_list/l/_all_docs", "r/_rewrite/x"] {
+        let answer = client.call("GET", &format!("/db/_design/{path}"), &headers, b"").await;
+        assert_eq!((answer.status, answer.body.contains("visible")), (200, true), "{path} {answer:?}");
+        for secret in ["sesame", "YWRtaW46"] {
+            assert!(!answer.body.contains(secret), "{path} {answer:?}");
+        }
+    }
+    let changes = client.call("GET", "/db/_changes?filter=d/f", &headers, b"").await.json();
+    assert_eq!(changes["results"].as_array().map(Vec::len), Some(2), "{changes}");
 }

@@ -1,0 +1,104 @@
+//! Headers of a request that functions neither see nor set: credentials, and those that say who asks and from where.
+//!
+//! They are known by what they mean. The names of the proxy's headers are settings, and other servers in front of this one have
+//! headers of their own for tokens.
+
+use hyper::header::{self, HeaderName};
+
+/// Words of names, between hyphens or underscores, of headers that carry a credential or a proof of who asks.
+const WORDS: [&str; 22] = [
+    "apikey",
+    "assertion",
+    "auth",
+    "authenticate",
+    "authenticated",
+    "authentication",
+    "authorization",
+    "bearer",
+    "cookie",
+    "cookie2",
+    "credential",
+    "credentials",
+    "csrf",
+    "jwt",
+    "otp",
+    "passwd",
+    "password",
+    "secret",
+    "session",
+    "token",
+    "tokens",
+    "xsrf",
+];
+
+/// Two words in a row that mean one of [`WORDS`].
+const PAIRS: [[&str; 2]; 3] = [["access", "key"], ["api", "key"], ["client", "cert"]];
+
+/// Whether a header carries a credential, or the word of a proxy on who asks. `of_proxy`: the names that the settings give the
+/// proxy's headers.
+pub(crate) fn is_credential(name: &HeaderName, of_proxy: &[String]) -> bool {
+    let name = name.as_str();
+    if of_proxy.iter().any(|of_proxy| of_proxy == name) {
+        return true;
+    }
+    let mut before = "";
+    name.split(['-', '_']).any(|word| {
+        let pair = [std::mem::replace(&mut before, word), word];
+        WORDS.contains(&word) || PAIRS.contains(&pair)
+    })
+}
+
+/// Whether a header says who asks, or from where.
+pub(crate) fn says_who(name: &HeaderName, of_proxy: &[String]) -> bool {
+    let is_place = [header::HOST, header::ORIGIN, header::REFERER, header::FORWARDED].contains(name);
+    let text = name.as_str();
+    is_place
+        || text == "x-real-ip"
+        || text.starts_with("x-forwarded-")
+        || text.starts_with("sec-fetch-")
+        || is_credential(name, of_proxy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_hidden(name: &str, of_proxy: &[&str]) -> bool {
+        let of_proxy: Vec<String> = of_proxy.iter().map(|&name| name.to_owned()).collect();
+        is_credential(&HeaderName::from_bytes(name.as_bytes()).unwrap(), &of_proxy)
+    }
+
+    #[test]
+    fn credentials_are_known_by_what_they_mean() {
+        for name in [
+            "Authorization",
+            "Proxy-Authorization",
+            "Cookie",
+            "X-Auth-CouchDB-UserName",
+            "X-Auth-CouchDB-Roles",
+            "X-Auth-CouchDB-Token",
+            "X-Forwarded-Access-Token",
+            "Cf-Access-Jwt-Assertion",
+            "X-Api-Key",
+            "x_api_key",
+            "X-CSRF-Token",
+            "X-Original-Authorization",
+        ] {
+            assert!(is_hidden(name, &[]), "{name}");
+        }
+        for name in ["Accept", "Content-Type", "X-Author", "Idempotency-Key", "X-Keys", "X-User", "Tokenizer", "Host"] {
+            assert!(!is_hidden(name, &["x-remote-user"]), "{name}");
+        }
+        assert!(is_hidden("X-Remote-User", &["x-remote-user"]));
+    }
+
+    #[test]
+    fn functions_do_not_say_who_asks() {
+        for name in
+            ["host", "origin", "referer", "forwarded", "x-forwarded-for", "x-real-ip", "sec-fetch-site", "cookie"]
+        {
+            assert!(says_who(&HeaderName::from_static(name), &[]), "{name}");
+        }
+        assert!(!says_who(&HeaderName::from_static("accept"), &[]));
+    }
+}
