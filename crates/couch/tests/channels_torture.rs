@@ -29,9 +29,6 @@ mod model;
 mod mortal;
 #[path = "channels_torture/replica.rs"]
 mod replica;
-#[path = "rights_torture/timeline.rs"]
-#[allow(dead_code, reason = "`rights_torture` uses the rest")]
-mod timeline;
 #[path = "channels_torture/write.rs"]
 mod write;
 
@@ -50,12 +47,12 @@ use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
 use flatbed_layer::json::{self as layer_json, Value as Members};
 use flatbed_layer::{Background, BackgroundOptions, Database};
+use flatbed_testkit::timeline::Span;
 use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, seed, soon};
 use model::{DOCS, Model, ROLES, USERS, doc_id, ends, user_name};
 use mortal::Mortal;
 use ring::hmac;
 use serde_json::{Value, json};
-use timeline::Span;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 

@@ -28,8 +28,6 @@ mod mortal;
 mod probe;
 #[path = "rights_torture/proof.rs"]
 mod proof;
-#[path = "rights_torture/timeline.rs"]
-mod timeline;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -42,12 +40,12 @@ use crate::support::{self, ServerOptions, Store};
 use canary::Canary;
 use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::timeline::Span;
 use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, pass, seed};
 use model::{DATABASES, Model, Needs, Outcomes, When, database_name, parsed};
 use mortal::Mortal;
 use proof::{Keys, Proof, basic};
 use serde_json::Value;
-use timeline::Span;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 

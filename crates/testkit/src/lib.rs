@@ -25,6 +25,8 @@
 //!   pages. It returns `None` on a cluster, where the test returns at once.
 //! - **Random work**: [`Random`] draws numbers from [`seed`], which is fixed in `make test` and new in `make torture`. The seed
 //!   is printed, and nextest shows it if the test fails.
+//! - **Models**: a [`timeline::Timeline`] holds what something may have been at each moment, between a change's begin and its
+//!   acknowledgement.
 //! - **Length**: a torture runs for [`length`], which `make torture` extends, and until it has shown everything ([`Torture`]).
 //!
 //! A test must be able to fail: break the code once and watch it fail.
@@ -32,6 +34,7 @@
 mod neighbour;
 mod random;
 mod storage;
+pub mod timeline;
 mod torture;
 mod waiting;
 

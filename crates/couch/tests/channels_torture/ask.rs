@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::client::Answer;
 use super::model::{Body, DOCS, USERS, doc_id, doc_of, ends, user_name};
-use super::timeline::Span;
 use super::{About, Client, Who, World, lock, parsed};
+use flatbed_testkit::timeline::Span;
 
 /// Asks for one thing after the other.
 pub async fn ask(world: Arc<World>, number: u64) {

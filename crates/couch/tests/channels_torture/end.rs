@@ -14,8 +14,8 @@ use super::follow::{Followed, Known, Told};
 use super::model::{Body, DOCS, Doc, GIVING, Leaf, Model, PLAIN, USERS, channel_name, doc_id, doc_of, ends};
 use super::replica::Replicated;
 use super::support::Layer;
-use super::timeline::Span;
 use super::{Client, Who, World, lock, parsed};
+use flatbed_testkit::timeline::Span;
 
 /// Behind all changes: users are let in again, what ends has ended, and the last function has come to all documents.
 pub async fn settle(world: &Arc<World>, layer: &Layer) {

@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use super::client::Connection;
 use super::model::{doc_of, user_name};
-use super::timeline::Span;
 use super::{Client, FEEDS_END_WITHIN, GRACE, Who, World, ask, lock, parsed};
+use flatbed_testkit::timeline::Span;
 
 /// How often a reader who has read nothing looks whether the feed should have ended.
 const LOOK: Duration = Duration::from_millis(50);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::timeline::{KEPT, Span, Timeline};
+use flatbed_testkit::timeline::{KEPT, Span, Timeline};
 
 pub const USERS: usize = 40;
 pub const ROLES: usize = 10;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::follow::{Told, told};
 use super::model::{doc_id, doc_of};
-use super::timeline::Span;
 use super::{Client, Who, World, ask, lock, parsed};
+use flatbed_testkit::timeline::Span;
 
 /// A replica as it is in the end.
 pub struct Replicated {

@@ -12,8 +12,8 @@ use super::model::{
     Body, CHANNELS, DOCS, Doc, EVERYONE, GIVING, Leaf, Mask, PLAIN, ROLES, To, USERS, bits, channel_name, doc_id, ends,
     gives_things, role_name, user_name,
 };
-use super::timeline::Span;
 use super::{About, Client, Who, World, lock, parsed};
+use flatbed_testkit::timeline::Span;
 
 /// Leaves of a document, tombstones among them, at most.
 const LEAVES_MAX: usize = 8;

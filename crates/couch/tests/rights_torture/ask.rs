@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::client::Answer;
 use super::model::{DATABASES, KEYS, Needs, ROLES, USERS, WITH_PASSWORDS, When, database_name, moment, parsed};
 use super::proof::Proof;
-use super::timeline::Span;
 use super::{About, Client, Outcome, Phase, World, lock};
+use flatbed_testkit::timeline::Span;
 
 /// Documents of its own that a client remembers, to delete them.
 const REMEMBERED: usize = 50;

@@ -16,8 +16,8 @@ use super::model::{
     ADMINS, Admin, DATABASES, Database, KEYS, Model, Needs, ROLES, Security, USERS, UserDocument, WITH_PASSWORDS, When,
     database_name, parsed, user_name,
 };
-use super::timeline::{Span, Timeline};
 use super::{About, Client, Outcome, Phase, World, lock, probe, some};
+use flatbed_testkit::timeline::{Span, Timeline};
 
 /// Things that are changed one at a time: users, databases, administrators, keys, switches.
 pub const TURNS: usize = USERS + DATABASES + ADMINS + KEYS + 2;

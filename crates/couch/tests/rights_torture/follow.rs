@@ -13,8 +13,8 @@ use super::ask::proof_of;
 use super::client::Connection;
 use super::model::{DATABASES, GRACE, Needs, USERS, When, database_name, parsed};
 use super::proof::Proof;
-use super::timeline::Span;
 use super::{Client, Outcome, World, lock};
+use flatbed_testkit::timeline::Span;
 
 /// How often a reader who has read nothing looks whether the feed should have ended.
 const LOOK: Duration = Duration::from_millis(50);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::proof::Proof;
-use super::timeline::{Span, Timeline};
+use flatbed_testkit::timeline::{Span, Timeline};
 
 /// How old an answer may be.
 pub const GRACE: Duration = Duration::from_secs(1);

@@ -1,10 +1,13 @@
-//! What something was when, as far as somebody outside can know.
+//! What something was when, as far as a client can know. Models of tortures are made of it.
+
+#![allow(clippy::expect_used, reason = "a model that contradicts itself has failed")]
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use flatbed_testkit::{PATIENCE, until_blocking};
 use tokio::time::Instant;
+
+use crate::PATIENCE;
 
 /// Longer than anything lasts that is judged.
 pub const KEPT: Duration = Duration::from_secs(PATIENCE.as_secs() + 20);
@@ -12,7 +15,9 @@ pub const KEPT: Duration = Duration::from_secs(PATIENCE.as_secs() + 20);
 /// A moment, or what lies between two: `from` is not after `to`.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
+    /// The begin.
     pub from: Instant,
+    /// The end.
     pub to: Instant,
 }
 
@@ -40,6 +45,7 @@ pub struct Timeline<T> {
 }
 
 impl<T> Timeline<T> {
+    /// It is so from now on.
     pub fn new(value: T) -> Timeline<T> {
         let now = Instant::now();
         let first = Version { number: 0, value, began: now, acknowledged: Some(now) };
@@ -75,13 +81,11 @@ impl<T> Timeline<T> {
     }
 
     /// All that it was, the oldest first, and when each began.
-    #[allow(dead_code, reason = "one of the tortures looks at it")]
     pub fn history_of(&self) -> impl Iterator<Item = (&T, Instant)> {
         self.versions.iter().map(|version| (&version.value, version.began))
     }
 
     /// The same, each with all the time in which it may have been so.
-    #[allow(dead_code, reason = "one of the tortures looks at it")]
     pub fn spans_of(&self) -> impl Iterator<Item = (&T, Span)> {
         self.versions.iter().enumerate().map(|(at, version)| {
             let over = self.versions.iter().skip(at + 1).filter_map(|later| later.acknowledged).min();
@@ -128,36 +132,42 @@ impl<T> Timeline<T> {
     }
 }
 
-#[test]
-fn a_change_is_made_between_its_beginning_and_its_acknowledgement() {
-    let mut timeline = Timeline::new('a');
-    let tick = || {
-        let before = Instant::now();
-        until_blocking("the clock goes on", || Instant::now() > before);
-    };
-    let moment = || {
-        tick();
-        let now = Instant::now();
-        tick();
-        Span { from: now, to: now }
-    };
-    let before = moment();
-    let number = timeline.begin('b');
-    let during = moment();
-    timeline.acknowledge(number);
-    let after = moment();
-    let unknown = timeline.begin('c');
-    let not_known = moment();
-    let redone = timeline.begin('d');
-    timeline.acknowledge(redone);
-    let last = moment();
-    assert_eq!(timeline.possible(before), [&'a']);
-    assert_eq!(timeline.possible(during), [&'b', &'a']);
-    assert_eq!(timeline.possible(after), [&'b']);
-    assert_eq!(timeline.possible(not_known), [&'c', &'b']);
-    // What came of it is not known: it may have been made just before the next one.
-    assert_eq!(timeline.possible(last), [&'d']);
-    assert_eq!(timeline.possible(Span { from: during.from, to: last.to }), [&'d', &'c', &'b', &'a']);
-    timeline.withdraw(unknown);
-    assert_eq!(timeline.possible(not_known), [&'b']);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::until_blocking;
+
+    #[test]
+    fn a_change_is_made_between_its_beginning_and_its_acknowledgement() {
+        let mut timeline = Timeline::new('a');
+        let tick = || {
+            let before = Instant::now();
+            until_blocking("the clock goes on", || Instant::now() > before);
+        };
+        let moment = || {
+            tick();
+            let now = Instant::now();
+            tick();
+            Span { from: now, to: now }
+        };
+        let before = moment();
+        let number = timeline.begin('b');
+        let during = moment();
+        timeline.acknowledge(number);
+        let after = moment();
+        let unknown = timeline.begin('c');
+        let not_known = moment();
+        let redone = timeline.begin('d');
+        timeline.acknowledge(redone);
+        let last = moment();
+        assert_eq!(timeline.possible(before), [&'a']);
+        assert_eq!(timeline.possible(during), [&'b', &'a']);
+        assert_eq!(timeline.possible(after), [&'b']);
+        assert_eq!(timeline.possible(not_known), [&'c', &'b']);
+        // What came of it is not known: it may have been made just before the next one.
+        assert_eq!(timeline.possible(last), [&'d']);
+        assert_eq!(timeline.possible(Span { from: during.from, to: last.to }), [&'d', &'c', &'b', &'a']);
+        timeline.withdraw(unknown);
+        assert_eq!(timeline.possible(not_known), [&'b']);
+    }
 }
