@@ -25,12 +25,14 @@
 //!   pages. It returns `None` on a cluster, where the test returns at once.
 //! - **Random work**: [`Random`] draws numbers from [`seed`], which is fixed in `make test` and new in `make torture`. The seed
 //!   is printed, and nextest shows it if the test fails.
+//! - **Kills**: [`Mortal`] is a process with a runtime of its own, which a test kills. What runs in it is the caller's.
 //! - **Models**: a [`timeline::Timeline`] holds what something may have been at each moment, between a change's begin and its
 //!   acknowledgement.
 //! - **Length**: a torture runs for [`length`], which `make torture` extends, and until it has shown everything ([`Torture`]).
 //!
 //! A test must be able to fail: break the code once and watch it fail.
 
+mod mortal;
 mod neighbour;
 mod random;
 mod storage;
@@ -38,6 +40,7 @@ pub mod timeline;
 mod torture;
 mod waiting;
 
+pub use mortal::Mortal;
 pub use neighbour::{is_quiet, metadata_version, start_neighbour};
 pub use random::{Random, length, number, seed};
 pub use storage::{Faults, Storage, boot, engine, pages_are_full};

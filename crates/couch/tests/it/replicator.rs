@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use flatbed_replicator::ReplicatorOptions;
-use flatbed_testkit::pass;
+use flatbed_testkit::{Mortal, pass};
 
 use super::store;
 use crate::support::soon;
@@ -66,11 +66,11 @@ async fn documents_are_worked_off_and_tell_their_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_continuous_job_survives_the_server_that_runs_it() {
     let Some(store) = store() else { return };
-    // One server has a runtime of its own, so that all of it can end at once without a word.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    // All of one server can end at once without a word.
     let store = std::sync::Arc::new(store);
     let started = store.clone();
-    let victim = runtime.spawn(async move { started.serve(options()).await }).await.unwrap();
+    let mortal = Mortal::start(2, async move { started.serve(options()).await }).await;
+    let victim = mortal.process();
     victim.ok("PUT", "/a", Value::Null).await;
     victim.ok("PUT", "/_replicator", Value::Null).await;
     for n in 0..8 {
@@ -92,7 +92,7 @@ async fn a_continuous_job_survives_the_server_that_runs_it() {
         // It takes as long as it takes to renew a lease.
         survivor.ok("PUT", &format!("/a/_local/{n}"), json!({})).await;
         let mut running = [0; 2];
-        for (server, running) in [&survivor, &victim].into_iter().zip(&mut running) {
+        for (server, running) in [&survivor, victim].into_iter().zip(&mut running) {
             *running = count(&server.ok("GET", "/_active_tasks", Value::Null).await);
         }
         // On a machine that stands still for so long leases may be lost.
@@ -103,7 +103,7 @@ async fn a_continuous_job_survives_the_server_that_runs_it() {
         looked = Instant::now();
     }
 
-    runtime.shutdown_background();
+    let _dead = mortal.kill();
     survivor.ok("PUT", "/a/second", json!({})).await;
     for n in 0..8 {
         survivor.until(&format!("/b{n}/second"), |doc| doc["_id"] == "second").await;

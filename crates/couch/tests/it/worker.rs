@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
-use flatbed_testkit::{pass, until, until_wanted};
+use flatbed_testkit::{Mortal, pass, until, until_wanted};
 use flatbed_worker::connect::Secrets;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -360,10 +360,9 @@ async fn a_job_that_was_stopped_and_started_waits_for_itself() {
 /// One of two servers dies without a word: its runtime is gone with all that it did.
 #[test]
 fn two_servers_share_jobs_and_one_is_killed() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let (first, second) = (runtime(), runtime());
+    let second = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (store, files) = (Store::new(), tempfile::tempdir().unwrap());
-    let killed = first.block_on(async {
+    let first = Mortal::start_blocking(2, async {
         let server = store.serve(into(files.path())).await;
         server.ok("PUT", "/db", Value::Null).await;
         for id in ["s1", "s2", "s3"] {
@@ -388,7 +387,7 @@ fn two_servers_share_jobs_and_one_is_killed() {
         pass(Duration::from_millis(500)).await;
         (server, epochs)
     });
-    first.shutdown_background();
+    let killed = first.kill();
     second.block_on(async {
         for at in 20..40 {
             server.ok("PUT", &format!("/db/d{at}"), json!({"n": at})).await;

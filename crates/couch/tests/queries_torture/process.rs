@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use flatbed_layer::{Background, BackgroundOptions};
 use flatbed_testkit::Torture;
-use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{Layer, Running, ServerOptions, Store};
 
@@ -39,22 +38,17 @@ impl Process {
     }
 }
 
-/// A process that can be killed: all that it does is done by a runtime of its own.
-pub(crate) struct Mortal {
-    process: Option<Process>,
-    runtime: Option<Runtime>,
-}
+/// A process that can be killed.
+pub(crate) struct Mortal(flatbed_testkit::Mortal<Process>);
 
 impl Mortal {
     pub(crate) async fn start(store: &Arc<Store>) -> Mortal {
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
         let store = store.clone();
-        let process = runtime.spawn(async move { Process::start(&store).await }).await.expect("it starts");
-        Mortal { process: Some(process), runtime: Some(runtime) }
+        Mortal(flatbed_testkit::Mortal::start(2, async move { Process::start(&store).await }).await)
     }
 
     pub(crate) fn process(&self) -> &Process {
-        self.process.as_ref().expect("it lives")
+        self.0.process()
     }
 
     /// Groups that it follows or builds now, and documents that it has mapped for them.
@@ -78,14 +72,5 @@ impl Mortal {
             before = mapped;
         }
         false
-    }
-}
-
-impl Drop for Mortal {
-    /// As a process that is killed: nothing goes on, is given back or answered.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }

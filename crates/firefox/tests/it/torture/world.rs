@@ -8,13 +8,12 @@ use bytes::Bytes;
 use flatbed_clock::Clock;
 use flatbed_firefox::hawk::Place;
 use flatbed_syncstorage::{Limits, Timestamp};
-use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, pass, within};
+use flatbed_testkit::{self as testkit, PATIENCE, Random, Torture, Waiting, pass, within};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::signing::{Credentials, Signing, now};
@@ -47,29 +46,26 @@ pub struct World {
     pub torture: Torture,
 }
 
-/// A server in a runtime of its own, so that it can be killed.
+/// A server that can be killed.
 pub struct Mortal {
-    _server: Running,
-    runtime: Runtime,
+    server: testkit::Mortal<Running>,
     slot: Slot,
 }
 
 impl Mortal {
     async fn start(disk: &Arc<Disk>, limits: Limits, number: u64, random: &mut Random) -> Mortal {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let skew = i64::try_from(random.below(SKEW)).unwrap() - i64::try_from(SKEW / 2).unwrap();
         let disk = disk.clone();
         let clock = Clock::system().skewed(skew * 10);
         let options = Options { limits, clock, ..Options::default() };
-        let server = runtime.spawn(async move { Running::on(&disk, options).await }).await.unwrap();
-        let slot = Slot { number, address: server.address, skew };
-        Mortal { _server: server, runtime, slot }
+        let server = testkit::Mortal::start(1, async move { Running::on(&disk, options).await }).await;
+        let slot = Slot { number, address: server.process().address, skew };
+        Mortal { server, slot }
     }
 
     /// As a process that is killed: nothing is finished or answered, and afterwards nothing of it goes on.
     pub async fn kill(self) {
-        let Mortal { runtime, .. } = self;
-        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE)).await.unwrap();
+        self.server.kill_and_wait().await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use flatbed_testkit::{Waiting, until};
+use flatbed_testkit::{Mortal, Waiting, until};
 use tokio::sync::Semaphore;
 
 use super::functions::Texts;
@@ -90,8 +90,7 @@ async fn readers_see_a_large_document_whole_or_not_at_all() {
 
 /// Edits the large document in a process that dies while it enters that.
 fn edit_and_die(fdb: Arc<foundationdb::Database>, root: Vec<u8>, body: String) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(async {
+    let mortal = Mortal::start_blocking(1, async {
         let options = LayerOptions { root, ..LayerOptions::default() };
         let (layer, authority) = Layer::open(fdb, options, None).await.unwrap();
         layer.inner.views.steps.forget_permits(Semaphore::MAX_PERMITS);
@@ -109,7 +108,7 @@ fn edit_and_die(fdb: Arc<foundationdb::Database>, root: Vec<u8>, body: String) {
         })
         .await;
     });
-    runtime.shutdown_background();
+    mortal.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]

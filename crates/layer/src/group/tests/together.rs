@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatbed_clock::ManualClock;
 use flatbed_jobs::Leases;
-use flatbed_testkit::{Faults, Storage, until};
+use flatbed_testkit::{Faults, Mortal, Storage, until};
 
 use super::functions::Texts;
 use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
@@ -71,39 +71,34 @@ async fn build(storage: Storage, is_killed: bool) {
     let writer = database(&storage).await;
     fill(&writer, documents).await;
     define(&writer, "_design/v", &[("n", "n|_stats"), ("id", "_id|written")]).await;
-    let killed = {
+    let third = {
         let storage = storage.clone();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let process = runtime.spawn(async move { process(&storage).await }).await.unwrap();
-        (runtime, process)
+        Mortal::start(1, async move { process(&storage).await }).await
     };
     let (one, two) = (process(&storage).await, process(&storage).await);
     let ask = |process: &Process| {
         let reader = process.db.reader().clone();
         async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await }
     };
-    let (runtime, third) = killed;
-    runtime.spawn({
-        let asks = ask(&third);
+    third.spawn({
+        let asks = ask(third.process());
         async move { drop(asks.await) }
     });
     // Each has its part before it goes on: who takes leases at the same time as others may lose to them for long.
     let begun = async |process: &Process, documents: u64| {
         until("it has begun", async || process.texts.mapped() >= documents).await;
     };
-    begun(&third, 1).await;
+    begun(third.process(), 1).await;
     let others = [tokio::spawn(ask(&one)), tokio::spawn(ask(&two))];
-    for process in [&one, &two, &third] {
+    for process in [&one, &two, third.process()] {
         begun(process, PART).await;
     }
-    [&one, &two, &third].iter().for_each(|process| process.texts.go_on());
-    if is_killed {
-        runtime.shutdown_background();
-    } else {
+    [&one, &two, third.process()].iter().for_each(|process| process.texts.go_on());
+    if !is_killed {
         // It ends before the process does.
         compare(&one.db, "_design/v", "n", "n").await;
-        runtime.shutdown_background();
     }
+    let third = third.kill();
     for answered in others {
         assert_eq!(sorted(answered.await.unwrap().unwrap()), recomputed(&writer, "n").await);
     }
