@@ -16,9 +16,6 @@ mod ask;
 mod canary;
 #[path = "channels_torture/change.rs"]
 mod change;
-#[path = "rights_torture/client.rs"]
-#[allow(dead_code, reason = "`rights_torture` looks at cookies")]
-mod client;
 #[path = "channels_torture/end.rs"]
 mod end;
 #[path = "channels_torture/follow.rs"]
@@ -43,10 +40,10 @@ use crate::support::{self, ServerOptions, Store};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use canary::Canary;
-use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
 use flatbed_layer::json::{self as layer_json, Value as Members};
 use flatbed_layer::{Background, BackgroundOptions, Database};
+use flatbed_testkit::http::{Answer, Connection};
 use flatbed_testkit::timeline::Span;
 use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, seed, soon};
 use model::{DOCS, Model, ROLES, USERS, doc_id, ends, user_name};

@@ -16,8 +16,6 @@ mod ask;
 mod canary;
 #[path = "rights_torture/change.rs"]
 mod change;
-#[path = "rights_torture/client.rs"]
-mod client;
 #[path = "rights_torture/follow.rs"]
 mod follow;
 #[path = "rights_torture/model.rs"]
@@ -38,8 +36,8 @@ use std::time::Duration;
 use crate::TURN;
 use crate::support::{self, ServerOptions, Store};
 use canary::Canary;
-use client::{Answer, Connection};
 use flatbed_auth::PasswordHash;
+use flatbed_testkit::http::{Answer, Connection};
 use flatbed_testkit::timeline::Span;
 use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, pass, seed};
 use model::{DATABASES, Model, Needs, Outcomes, When, database_name, parsed};

@@ -31,7 +31,45 @@
 //! - **Length**: a torture runs for [`length`], which `make torture` extends, and until it has shown everything ([`Torture`]).
 //!
 //! A test must be able to fail: break the code once and watch it fail.
+//!
+//! # How a test asks a server
+//!
+//! Servers are started by the crate that has them, in its `tests/it/support.rs`: this crate depends on none of them, or cargo
+//! would build each of them twice, once for its own tests and once below this crate. What such a `support.rs` starts has an
+//! address, and [`http::Client`] talks to it:
+//!
+//! ```text
+//! use crate::support::{ServerOptions, Store};
+//!
+//! #[tokio::test]
+//! async fn a_document_comes_by_a_feed() {
+//!     let server = Store::new().serve(ServerOptions::default()).await;
+//!     server.ok("PUT", "/db", Value::Null).await;
+//!     // As `flatbed_testkit::http::Client::to(server.address)`.
+//!     let mut follower = server.connect().await;
+//!     follower.send("GET", "/db/_changes?feed=continuous", &[], b"").await;
+//!     assert_eq!(follower.head().await.status, 200);
+//!     let answer = server.connect().await.call("PUT", "/db/a", &[], br#"{"n":1}"#).await;
+//!     assert_eq!(answer.status, 201);
+//!     let row = follower.feed_line(&mut String::new()).await.unwrap();
+//!     assert!(row.contains(&answer.text("rev")));
+//!     server.stop().await;
+//! }
+//! ```
+//!
+//! A server that a torture kills is asked by [`http::Connection`], which returns an error where the server dies:
+//!
+//! ```text
+//! let server = Mortal::start(2, async move { store.serve(ServerOptions::default()).await }).await;
+//! let mut connection = Connection::open(server.process().address).await.unwrap();
+//! drop(server);
+//! assert!(connection.call("GET", "/", &[], "").await.is_err());
+//! ```
+//!
+//! The tests of the program, `crates/flatbed/tests/it`, start it as an operator does and ask it by `flatbed-client`. The tests
+//! of `firefox` sign whole `hyper` requests.
 
+pub mod http;
 mod mortal;
 mod neighbour;
 mod random;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::client::Answer;
 use super::model::{Body, DOCS, USERS, doc_id, doc_of, ends, user_name};
 use super::{About, Client, Who, World, lock, parsed};
+use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
 /// Asks for one thing after the other.

@@ -8,9 +8,9 @@ use flatbed_testkit::{PATIENCE, pass};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use super::client::Connection;
 use super::model::{doc_of, user_name};
 use super::{Client, FEEDS_END_WITHIN, GRACE, Who, World, ask, lock, parsed};
+use flatbed_testkit::http::Connection;
 use flatbed_testkit::timeline::Span;
 
 /// How often a reader who has read nothing looks whether the feed should have ended.

@@ -7,12 +7,12 @@ use flatbed_testkit::Waiting;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::client::Answer;
 use super::model::{
     Body, CHANNELS, DOCS, Doc, EVERYONE, GIVING, Leaf, Mask, PLAIN, ROLES, To, USERS, bits, channel_name, doc_id, ends,
     gives_things, role_name, user_name,
 };
 use super::{About, Client, Who, World, lock, parsed};
+use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
 /// Leaves of a document, tombstones among them, at most.

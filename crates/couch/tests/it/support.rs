@@ -1,4 +1,4 @@
-//! What the tests share: servers in this process on one store, and a client that shows every byte of HTTP/1.1.
+//! What the tests share: servers in this process on one store.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,12 +15,11 @@ use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
 use flatbed_service::{CheckOptions, Configuration, Functions, Service};
+pub use flatbed_testkit::http::{Answer, Client};
 pub use flatbed_testkit::soon;
 use flatbed_testkit::{Faults, PATIENCE, Storage, engine, until, until_wanted};
 use flatbed_worker::connect::Secrets;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -383,172 +382,6 @@ pub async fn within_a_second(what: &str, mut counts: impl AsyncFnMut() -> bool) 
         is_so
     };
     until(what, look).await;
-}
-
-/// What a server answered.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: String,
-}
-
-impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
-    }
-
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    pub fn text(&self, member: &str) -> String {
-        self.json()[member].as_str().unwrap_or_else(|| panic!("{member}: {self:?}")).to_owned()
-    }
-}
-
-/// A connection.
-pub struct Client {
-    pub stream: TcpStream,
-    read: Vec<u8>,
-}
-
-impl Client {
-    pub async fn to(address: SocketAddr) -> Client {
-        Client { stream: TcpStream::connect(address).await.expect("connected"), read: Vec::new() }
-    }
-
-    pub async fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-        self.send(method, path, headers, body).await;
-        soon(self.answer(method == "HEAD")).await
-    }
-
-    pub async fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
-        let mut give = |name: &str, value: &str| {
-            if !headers.iter().any(|(given, _)| *given == name) {
-                head.push_str(&format!("{name}: {value}\r\n"));
-            }
-        };
-        // Without it some answers are multipart, as CouchDB's are.
-        give("accept", "application/json");
-        if !body.is_empty() {
-            give("content-type", "application/json");
-            give("content-length", &body.len().to_string());
-        }
-        for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        head.push_str("\r\n");
-        self.stream.write_all(head.as_bytes()).await.expect("sent");
-        self.stream.write_all(body).await.expect("sent");
-    }
-
-    /// More bytes; false at the end of the connection.
-    async fn more(&mut self) -> bool {
-        let mut piece = [0; 16 * 1024];
-        let length = self.stream.read(&mut piece).await.expect("read");
-        self.read.extend_from_slice(&piece[..length]);
-        length > 0
-    }
-
-    async fn line(&mut self) -> String {
-        loop {
-            if let Some(at) = self.read.windows(2).position(|pair| pair == b"\r\n") {
-                let line: Vec<u8> = self.read.drain(..at + 2).collect();
-                return String::from_utf8(line[..at].to_vec()).expect("UTF-8");
-            }
-            assert!(self.more().await, "the connection ended within a line");
-        }
-    }
-
-    /// So many bytes of a body.
-    pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
-        while self.read.len() < count {
-            assert!(self.more().await, "the connection ended within a body");
-        }
-        self.read.drain(..count).collect()
-    }
-
-    /// Status and headers.
-    pub async fn head(&mut self) -> Answer {
-        let line = self.line().await;
-        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        let mut headers = Vec::new();
-        loop {
-            let line = self.line().await;
-            let Some((name, value)) = line.split_once(": ") else { break };
-            headers.push((name.to_owned(), value.to_owned()));
-        }
-        Answer { status, headers, body: String::new() }
-    }
-
-    /// One chunk of a body; empty: the last one.
-    pub async fn chunk(&mut self) -> String {
-        let length = self.line().await;
-        let length = usize::from_str_radix(&length, 16).expect("a chunk's length");
-        let chunk = self.bytes(length).await;
-        self.line().await;
-        String::from_utf8(chunk).expect("UTF-8")
-    }
-
-    /// Reads chunks up to the first one that ends with `end`, and returns their text.
-    pub async fn chunks_until(&mut self, end: &str) -> String {
-        let mut text = String::new();
-        while !text.ends_with(end) {
-            let chunk = soon(self.chunk()).await;
-            assert!(!chunk.is_empty(), "the body ended: {text}");
-            text.push_str(&chunk);
-        }
-        text
-    }
-
-    pub async fn answer(&mut self, is_head: bool) -> Answer {
-        let mut answer = self.head().await;
-        if is_head || answer.status == 304 || answer.status == 204 {
-            return answer;
-        }
-        if answer.header("transfer-encoding") == Some("chunked") {
-            loop {
-                let chunk = self.chunk().await;
-                if chunk.is_empty() {
-                    return answer;
-                }
-                answer.body.push_str(&chunk);
-            }
-        }
-        let length = answer.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-        answer.body = String::from_utf8(self.bytes(length).await).expect("UTF-8");
-        answer
-    }
-
-    /// All that comes until a chunked answer or the connection ends, wherever that is.
-    pub async fn rest(&mut self) -> String {
-        let mut piece = [0; 16 * 1024];
-        while !self.read.ends_with(b"0\r\n\r\n")
-            && let Ok(length @ 1..) = self.stream.read(&mut piece).await
-        {
-            self.read.extend_from_slice(&piece[..length]);
-        }
-        String::from_utf8_lossy(&std::mem::take(&mut self.read)).into_owned()
-    }
-
-    /// The next line of a feed, heartbeats left out; `None` at its end.
-    pub async fn feed_line(&mut self, rest: &mut String) -> Option<String> {
-        loop {
-            while let Some(at) = rest.find('\n') {
-                let line: String = rest.drain(..=at).collect();
-                if line.len() > 1 {
-                    return Some(line.trim_end().to_owned());
-                }
-            }
-            let chunk = soon(self.chunk()).await;
-            if chunk.is_empty() {
-                return None;
-            }
-            rest.push_str(&chunk);
-        }
-    }
 }
 
 /// An expression that is looked for in [`long_to_match`] for long, by whatever engine of expressions: no two places of that have

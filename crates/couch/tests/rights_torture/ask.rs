@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::client::Answer;
 use super::model::{DATABASES, KEYS, Needs, ROLES, USERS, WITH_PASSWORDS, When, database_name, moment, parsed};
 use super::proof::Proof;
 use super::{About, Client, Outcome, Phase, World, lock};
+use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
 /// Documents of its own that a client remembers, to delete them.
@@ -342,7 +342,7 @@ async fn sign_in(client: &mut Client, server: SocketAddr, user: usize) {
     world.count("sessions begun");
     known(&world, server, user, &password, span);
     let salts = lock(&world.model).salts(user, &password, span);
-    if let (Some(salt), 1, Some(cookie)) = (salts.first(), salts.len(), answer.cookie) {
+    if let (Some(salt), 1, Some(cookie)) = (salts.first(), salts.len(), answer.session()) {
         let proof = Proof::Session { user, salt: salt.clone(), cookie };
         let other = client.server();
         one(client, other, &proof, Asked::session(), &mut Vec::new()).await;

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::ask::proof_of;
-use super::client::Answer;
 use super::model::{
     ADMINS, Admin, DATABASES, Database, KEYS, Model, Needs, ROLES, Security, USERS, UserDocument, WITH_PASSWORDS, When,
     database_name, parsed, user_name,
 };
 use super::{About, Client, Outcome, Phase, World, lock, probe, some};
+use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::{Span, Timeline};
 
 /// Things that are changed one at a time: users, databases, administrators, keys, switches.

@@ -10,10 +10,10 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::ask::proof_of;
-use super::client::Connection;
 use super::model::{DATABASES, GRACE, Needs, USERS, When, database_name, parsed};
 use super::proof::Proof;
 use super::{Client, Outcome, World, lock};
+use flatbed_testkit::http::Connection;
 use flatbed_testkit::timeline::Span;
 
 /// How often a reader who has read nothing looks whether the feed should have ended.
@@ -163,7 +163,7 @@ impl Follower {
             while let Ok(Some(line)) = connection.line().await {
                 body += &line;
             }
-            let answer = super::Answer { status, body, cookie: None };
+            let answer = super::Answer { status, headers: Vec::new(), body };
             if let Some(outcome) = Outcome::of(&answer, &proof) {
                 world.judge(&("GET", &path, server, &answer), &proof, needs, When::answered(span), outcome);
             }

@@ -5,31 +5,28 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::{Answer, request_head};
+
 /// The connection broke: refused, reset, or ended before the answer did.
 #[derive(Debug)]
 pub struct Broken;
 
-/// What was answered.
+/// A connection to a server that may die. It reads only when it is asked for what has not come yet: the
+/// server feels a slow reader.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub body: String,
-    /// The value of the session's cookie that came with it.
-    pub cookie: Option<String>,
-}
-
 pub struct Connection {
     stream: TcpStream,
     raw: Vec<u8>,
     /// What of the body is not given out yet.
     body: Vec<u8>,
     state: State,
-    cookie: Option<String>,
-    /// The server closes it behind this answer.
+    /// Of the answer under way.
+    headers: Vec<(String, String)>,
+    /// Whether the server closes the connection behind this answer.
     pub is_last: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// A chunk's length comes next.
     Length,
@@ -41,12 +38,26 @@ enum State {
 }
 
 impl Connection {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// The server is gone.
     pub async fn open(address: SocketAddr) -> Result<Connection, Broken> {
         let stream = TcpStream::connect(address).await.map_err(|_| Broken)?;
         stream.set_nodelay(true).map_err(|_| Broken)?;
-        Ok(Connection { stream, raw: Vec::new(), body: Vec::new(), state: State::Done, cookie: None, is_last: false })
+        Ok(Connection::over(stream))
     }
 
+    /// Takes a connection with options of its own, such as a small receive buffer.
+    pub fn over(stream: TcpStream) -> Connection {
+        let (raw, body, headers) = (Vec::new(), Vec::new(), Vec::new());
+        Connection { stream, raw, body, state: State::Done, headers, is_last: false }
+    }
+
+    /// Sends a request, whose body is JSON or empty, and reads its answer.
+    ///
+    /// # Errors
+    /// The connection broke. Whether the request was carried out is not known.
     pub async fn call(
         &mut self,
         method: &str,
@@ -59,10 +70,13 @@ impl Connection {
             self.more().await?;
         }
         let body = String::from_utf8(std::mem::take(&mut self.body)).expect("UTF-8");
-        Ok(Answer { status, body, cookie: self.cookie.take() })
+        Ok(Answer { status, headers: std::mem::take(&mut self.headers), body })
     }
 
-    /// Sends a request and reads the head of its answer, whose status this is.
+    /// Sends a request and reads the head of its answer. Returns the status.
+    ///
+    /// # Errors
+    /// The connection broke.
     pub async fn send(
         &mut self,
         method: &str,
@@ -70,15 +84,7 @@ impl Connection {
         headers: &[(&'static str, String)],
         body: &str,
     ) -> Result<u16, Broken> {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\n");
-        for (name, value) in headers {
-            head += &format!("{name}: {value}\r\n");
-        }
-        if !body.is_empty() {
-            head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
-        }
-        head += "\r\n";
-        head += body;
+        let head = request_head(method, path, headers, body.len()) + body;
         self.stream.write_all(head.as_bytes()).await.map_err(|_| Broken)?;
         let end = loop {
             if let Some(at) = self.raw.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -87,31 +93,52 @@ impl Connection {
             self.read().await?;
         };
         let head = String::from_utf8(self.raw.drain(..end + 4).collect()).expect("UTF-8");
-        let cookie = head.split_once("AuthSession=").and_then(|(_, rest)| rest.split(';').next());
-        self.cookie = cookie.filter(|value| !value.is_empty()).map(str::to_owned);
-        let head = head.to_ascii_lowercase();
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        self.state = match (header("transfer-encoding:"), header("content-length:")) {
+        let answer = Answer::of_head(head.lines());
+        self.state = match (answer.header("transfer-encoding"), answer.header("content-length")) {
             (Some("chunked"), _) => State::Length,
             (_, Some(length)) => State::Bytes(length.parse().expect("a length")),
             _ => State::Done,
         };
-        self.is_last = header("connection:") == Some("close");
+        self.is_last = answer.header("connection") == Some("close");
+        self.headers = answer.headers;
         self.take();
-        Ok(status)
+        Ok(answer.status)
     }
 
-    /// The next line of the body, without its end; `None` at the body's proper end. Loses nothing if it is dropped.
+    /// Reads the next line of the body, without its end. Returns `None` at the body's proper end. Loses nothing if it is dropped.
+    ///
+    /// # Errors
+    /// The connection broke.
     pub async fn line(&mut self) -> Result<Option<String>, Broken> {
+        if let Some(line) = self.whole_line().await? {
+            return Ok(Some(line));
+        }
+        let rest = String::from_utf8(std::mem::take(&mut self.body)).expect("UTF-8");
+        Ok((!rest.is_empty()).then_some(rest))
+    }
+
+    /// Reads a line as [`Connection::line`], of a body whose last line has an end too.
+    ///
+    /// # Errors
+    /// The connection broke.
+    ///
+    /// # Panics
+    /// The body ended within a line.
+    pub async fn ended_line(&mut self) -> Result<Option<String>, Broken> {
+        let line = self.whole_line().await?;
+        assert!(line.is_some() || self.body.is_empty(), "a line without an end");
+        Ok(line)
+    }
+
+    /// A line with an end; `None`: the body has ended, and what is left of it has none.
+    async fn whole_line(&mut self) -> Result<Option<String>, Broken> {
         loop {
             if let Some(end) = self.body.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.body.drain(..=end).collect();
                 return Ok(Some(String::from_utf8(line).expect("UTF-8").trim_end().to_owned()));
             }
             if self.state == State::Done {
-                let rest = String::from_utf8(std::mem::take(&mut self.body)).expect("UTF-8");
-                return Ok((!rest.is_empty()).then_some(rest));
+                return Ok(None);
             }
             self.more().await?;
         }
