@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
-use flatbed_layer::{Document, GetOptions, Got, NotFound, OpenRevs, Reader, Refusal, RevId};
+use flatbed_layer::{
+    Document, DocumentId, GetOptions, Got, NotFound, OpenRevs, Reader, Refusal, RevId, check_partitioned_id,
+};
 use flatbed_service::Read;
 use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
-use crate::handlers::partition::{refuse_in_partitioned, without_partition};
+use crate::handlers::document::check_any_id;
 use crate::json_out;
 use crate::multipart::{accepts, new_boundary};
 use crate::reply::{Interrupted, page_bytes};
@@ -35,14 +37,20 @@ enum Wanted {
     },
     /// The id and revision as far as there are any, and what is wrong.
     Nonsense { id: Option<String>, rev: Option<String>, reason: &'static str },
+    /// No document can have this id.
+    Illegal { id: String, failure: Box<Failure> },
 }
 
 impl Wanted {
-    fn new(doc: &Value<'_>, revs: bool, latest: bool, show: &Show) -> Wanted {
+    fn new(doc: &Value<'_>, walk: &BulkGet) -> Wanted {
+        let BulkGet { with_revisions: revs, latest, ref show, is_partitioned, .. } = *walk;
         let Some(id) = doc.get("id").and_then(Value::as_str) else {
             return Wanted::Nonsense { id: None, rev: None, reason: "document must be a JSON object" };
         };
         let id = id.to_owned();
+        if let Err(failure) = check_id(&id, is_partitioned) {
+            return Wanted::Illegal { id, failure: Box::new(failure) };
+        }
         let since = match doc.get("atts_since") {
             None => Some(HashSet::new()),
             Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
@@ -81,6 +89,15 @@ impl Wanted {
     }
 }
 
+/// What an entry's id must be, as CouchDB checks it before all else of the entry.
+fn check_id(id: &str, is_partitioned: bool) -> Result<()> {
+    check_any_id(id)?;
+    if is_partitioned && !DocumentId::of(id).is_local() {
+        check_partitioned_id(id)?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> {
     let Body { bytes, memory } = json_body(&mut request).await?;
     let Some(Value::Array(docs)) = take(object(&bytes)?, "docs") else {
@@ -100,10 +117,14 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     drop(bytes);
     let form = Form::of(&request)?;
     let database = request.context.database(name, Read).await?;
-    let mut walk = BulkGet { database, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
-    walk.database.exists().await?;
-    let ids = walk.docs.iter().filter_map(|doc| doc.get("id").and_then(Value::as_str));
-    refuse_in_partitioned(&walk.database, without_partition(ids)).await?;
+    database.exists().await?;
+    // It is asked for where it matters alone.
+    let mut ids = docs.iter().filter_map(|doc| doc.get("id").and_then(Value::as_str));
+    let is_partitioned = database.is_partitioned_known() != Some(false)
+        && ids.any(|id| check_id(id, true).is_err())
+        && database.is_partitioned().await?;
+    let mut walk =
+        BulkGet { database, is_partitioned, docs, at: 0, leaves: None, show, with_revisions: revs, latest, form };
     let pages = Pages::new(true);
     let mut out = if walk.form.is_json() { b"{\"results\":[".to_vec() } else { Vec::new() };
     let mut room = first_room(&pages).await?;
@@ -356,6 +377,8 @@ impl Texts {
 /// A `_bulk_get` under way.
 struct BulkGet {
     database: Reader,
+    /// `false` also where every id is one of a partition.
+    is_partitioned: bool,
     docs: Vec<Value<'static>>,
     at: usize,
     /// Of an entry that means several leaves, how many are written.
@@ -374,7 +397,7 @@ impl BulkGet {
     /// The entries at hand, so many at most.
     fn wanted(&self, most: usize) -> Vec<Wanted> {
         let docs = self.docs.iter().skip(self.at).take(most);
-        docs.map(|doc| Wanted::new(doc, self.with_revisions, self.latest, &self.show)).collect()
+        docs.map(|doc| Wanted::new(doc, self)).collect()
     }
 
     /// Reads some more; whether there is anything left behind it.
@@ -394,7 +417,7 @@ impl BulkGet {
             .iter()
             .filter_map(|wanted| match wanted {
                 Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
-                Wanted::Nonsense { .. } => None,
+                Wanted::Nonsense { .. } | Wanted::Illegal { .. } => None,
             })
             .collect();
         let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
@@ -405,6 +428,11 @@ impl BulkGet {
                 Wanted::Nonsense { id, rev, reason } => {
                     self.form.begin(self.at, id.as_deref(), out);
                     self.form.failed(id.as_deref(), rev.as_deref(), "bad_request", reason, out);
+                    self.form.end(out);
+                }
+                Wanted::Illegal { id, failure } => {
+                    self.form.begin(self.at, Some(id), out);
+                    self.form.failed(Some(id), None, &failure.error, &failure.reason, out);
                     self.form.end(out);
                 }
                 Wanted::Document { id, options, show } => match found.next() {

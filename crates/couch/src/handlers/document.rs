@@ -246,7 +246,7 @@ fn edit_of_parts<'b>(
 }
 
 /// Checks the id of a document or of a local document.
-fn check_any_id(id: &str) -> Result<()> {
+pub(crate) fn check_any_id(id: &str) -> Result<()> {
     match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
         Some(local) => flatbed_layer::check_local_id(local)?,
         None => flatbed_layer::check_document_id(id)?,

@@ -154,7 +154,6 @@ async fn ids_without_a_partition_are_refused() {
         ("_revs_diff", json!({"a:b": [rev], "x": [rev]})),
         ("_missing_revs", json!({"x": [rev]})),
         ("_purge", json!({"x": [rev]})),
-        ("_bulk_get", json!({"docs": [{"id": "a:b"}, {"id": "x"}]})),
     ] {
         let (status, answer) = server.json("POST", &format!("/parts/{path}"), body.clone()).await;
         let expected = (400, &json!("illegal_docid"), &json!("Doc id must be of form partition:id"));
@@ -165,7 +164,6 @@ async fn ids_without_a_partition_are_refused() {
         ("_revs_diff", json!({"a:b": [rev], "_design/d": [rev]})),
         // An id with a leading underscore needs no partition.
         ("_revs_diff", json!({"_x": [rev], "_local/x": [rev]})),
-        ("_bulk_get", json!({"docs": [{"id": "_x"}]})),
         ("_purge", json!({"_design/d": [rev]})),
         ("_bulk_get", json!({"docs": [{"id": "_design/d"}, {"id": "a:b"}]})),
     ] {
@@ -175,6 +173,42 @@ async fn ids_without_a_partition_are_refused() {
     {
         let (status, answer) = server.json(method, path, NULL).await;
         assert_eq!((status, &answer["error"]), (400, &json!("illegal_docid")), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn an_illegal_id_of_a_bulk_get_is_a_row_of_its_own() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    server.ok("PUT", "/parts?partitioned=true", NULL).await;
+    for (path, id) in [("/db/x", "x"), ("/parts/a:b", "a:b")] {
+        server.ok("PUT", path, json!({"_id": id})).await;
+    }
+    let reserved = "Only reserved document ids may start with underscore.";
+    let form = "Doc id must be of form partition:id";
+    for (name, good, bad) in [
+        ("db", "x", vec![("_bad", "illegal_docid", reserved), ("", "illegal_docid", "Document id must not be empty")]),
+        (
+            "parts",
+            "a:b",
+            vec![
+                ("nopart", "illegal_docid", form),
+                ("_bad", "illegal_docid", reserved),
+                (":b", "illegal_partition", "Partition must not be empty"),
+                ("a:", "illegal_docid", "Document id must not be empty"),
+                ("a:_b", "illegal_docid", reserved),
+            ],
+        ),
+    ] {
+        for (id, error, reason) in bad {
+            // The id is looked at before what else is wrong.
+            let docs = json!({"docs": [{"id": id, "rev": "x"}, {"id": good}, {"id": "_design/none"}]});
+            let answer = server.ok("POST", &format!("/{name}/_bulk_get"), docs).await;
+            let told = json!({"id": id, "rev": null, "error": error, "reason": reason});
+            assert_eq!(answer["results"][0], json!({"id": id, "docs": [{"error": told}]}), "{name}");
+            assert_eq!(answer["results"][1]["docs"][0]["ok"]["_id"], good, "{answer}");
+            assert_eq!(answer["results"][2]["docs"][0]["error"]["error"], "not_found", "{answer}");
+        }
     }
 }
 
