@@ -85,6 +85,21 @@ async fn check_ids(database: &Writer, edits: &[Edit<'_>]) -> Result<()> {
     }
 }
 
+/// Who asks for all edits or none is told of each that it is not written: many of them take more than one transaction.
+fn no_transaction(edits: &[Edit<'_>]) -> Reply {
+    let mut out = Vec::new();
+    let mut rows = Array::new(&mut out);
+    for edit in edits {
+        let rev = edit.parent.as_ref().map_or_else(|| "0-".to_owned(), ToString::to_string);
+        let mut row = rows.object();
+        row.string(name!("id"), &edit.id).string(name!("rev"), &rev);
+        row.string(name!("error"), "not_implemented");
+        row.string(name!("reason"), "all_or_nothing is not supported");
+    }
+    rows.end();
+    Reply::json(StatusCode::EXPECTATION_FAILED, out)
+}
+
 pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     let body = json_body(&mut request).await?;
     let value = object(&body.bytes)?;
@@ -93,6 +108,8 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(Value::Bool(false)) => false,
         Some(_) => return Err(Failure::bad_request("`new_edits` parameter must be a boolean.")),
     };
+    // Of another replica's revisions it is not asked, as in CouchDB.
+    let all_or_nothing = new_edits && matches!(value.get("all_or_nothing"), Some(Value::Bool(true)));
     let docs = match take(value, "docs") {
         None => return Err(Failure::bad_request("POST body must include `docs` parameter.")),
         Some(Value::Array(docs)) => docs,
@@ -103,7 +120,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     let mut edits = Vec::with_capacity(docs.len());
     for doc in docs {
         let (mut edit, written): (Edit<'_>, _) = edit_from(doc, None, new_edits, database.clock())?;
-        if !written.is_empty() {
+        if !written.is_empty() && !all_or_nothing {
             edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
         }
         if edit.id.is_empty() {
@@ -112,6 +129,10 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         edits.push(edit);
     }
     check_ids(&database, &edits).await?;
+    if all_or_nothing {
+        database.exists().await?;
+        return Ok(no_transaction(&edits));
+    }
     database.enter(edits.iter().map(|edit| &edit.id))?;
     uploads.stage().await?;
     let outcomes = write(&database, edits).await?;

@@ -213,6 +213,34 @@ async fn an_illegal_id_of_a_bulk_get_is_a_row_of_its_own() {
 }
 
 #[tokio::test]
+async fn all_or_nothing_writes_nothing() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let rev = "1-00000000000000000000000000000000";
+    let docs = json!([{"_id": "a"}, {"_id": "b", "_rev": rev}]);
+    let ask = async |more: Value| {
+        let mut asked = json!({"docs": docs});
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.json("POST", "/db/_bulk_docs", asked).await
+    };
+    let told = |id: &str| json!({"id": id, "error": "not_implemented", "reason": "all_or_nothing is not supported"});
+    let (status, mut rows) = ask(json!({"all_or_nothing": true})).await;
+    assert_eq!(status, 417);
+    let revs: Vec<Value> = rows
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .map(|row| row.as_object_mut().unwrap().remove("rev").unwrap())
+        .collect();
+    assert_eq!((&rows, revs), (&json!([told("a"), told("b")]), vec![json!("0-"), json!(rev)]));
+    assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 0);
+    // Another replica's revisions are no transaction in CouchDB either, and what is not `true` is none.
+    assert_eq!(ask(json!({"all_or_nothing": true, "new_edits": false})).await.0, 400, "`a` has no revision");
+    assert_eq!(ask(json!({"all_or_nothing": "true"})).await.0, 201);
+    assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 1);
+}
+
+#[tokio::test]
 async fn numbers_and_separators_of_query_strings() {
     let store = Store::new();
     let server = serve(&store).await;
