@@ -372,6 +372,12 @@ pub(crate) struct Destination {
     onto: Option<RevId>,
 }
 
+/// Whether a place is a whole address.
+fn is_absolute(place: &str) -> bool {
+    let scheme = place.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)))
+}
+
 impl Destination {
     /// Reads the header `Destination`.
     ///
@@ -381,12 +387,11 @@ impl Destination {
         let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
         let destination =
             destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
-        // A URL or a path is accepted as well as an id.
-        let target = match destination.split_once("://") {
-            Some((_, rest)) => rest.splitn(3, '/').nth(2).unwrap_or_default(),
-            None => destination,
-        };
-        let (target, query) = target.split_once('?').unwrap_or((target, ""));
+        // It names a document of this database, and no other place.
+        if is_absolute(destination) {
+            return Err(Failure::bad_request("Destination URL must be relative."));
+        }
+        let (target, query) = destination.split_once('?').unwrap_or((destination, ""));
         let id = crate::query::decode(target)?;
         check_any_id(&id)?;
         let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;

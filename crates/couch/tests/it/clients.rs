@@ -241,6 +241,23 @@ async fn all_or_nothing_writes_nothing() {
 }
 
 #[tokio::test]
+async fn a_copy_goes_nowhere_else() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    server.ok("PUT", "/db/a", json!({"n": 1})).await;
+    let mut client = server.connect().await;
+    for from in ["a", "_local/a"] {
+        for to in ["http://localhost/other/y", "https://localhost/db/y", "HTTP://localhost/db/y"] {
+            let refused = client.call("COPY", &format!("/db/{from}"), &[("destination", to)], b"").await;
+            let told = (refused.status, refused.text("error"), refused.text("reason"));
+            assert_eq!(told, (400, "bad_request".into(), "Destination URL must be relative.".into()), "{from} to {to}");
+        }
+    }
+    assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 1);
+    assert_eq!(client.call("COPY", "/db/a", &[("destination", "y")], b"").await.status, 201);
+}
+
+#[tokio::test]
 async fn numbers_and_separators_of_query_strings() {
     let store = Store::new();
     let server = serve(&store).await;
