@@ -163,6 +163,7 @@ impl From<FunctionError> for Failure {
             FunctionError::Forbidden(reason) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             FunctionError::Unauthorized(reason) => Failure::unauthorized(&reason),
             FunctionError::Missing => Failure::not_found(reason),
+            FunctionError::Language(_) => internal("unknown_query_language"),
             FunctionError::Compilation(_) => internal("compilation_error"),
             FunctionError::Thrown { .. } => internal("unknown_error"),
             FunctionError::TimedOut(_) => internal("timeout"),
@@ -376,6 +377,7 @@ impl From<Refusal> for Failure {
                 let (status, error) = match because {
                     NotJudged::Busy => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
                     NotJudged::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too_many_requests"),
+                    NotJudged::Language => (internal, "unknown_query_language"),
                     NotJudged::Compilation => (internal, "compilation_error"),
                     NotJudged::Thrown => (internal, "unknown_error"),
                     NotJudged::TimedOut => (internal, "timeout"),

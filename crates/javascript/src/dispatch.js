@@ -16,6 +16,7 @@ export const { dispatch, inner } = (() => {
   const ownKey = Object.prototype.hasOwnProperty.call.bind(Object.prototype.hasOwnProperty);
   const trimEnd = String.prototype.replace.call.bind(String.prototype.replace);
   const slice = String.prototype.slice.call.bind(String.prototype.slice);
+  const toLowerCase = String.prototype.toLowerCase.call.bind(String.prototype.toLowerCase);
   const codeAt = String.prototype.charCodeAt.call.bind(String.prototype.charCodeAt);
   let design = {};
   let emitted = 0;
@@ -35,12 +36,20 @@ export const { dispatch, inner } = (() => {
     return at;
   };
 
+  // Functions of another language are not taken for JavaScript. Letters of either case name it, as in CouchDB.
+  const checkLanguage = () => {
+    const language = member(['language']);
+    if (language === undefined || (typeof language === 'string' && toLowerCase(language) === 'javascript')) return;
+    throw new Failure('unknown_query_language', language);
+  };
+
   const compile = (path) => {
     const name = stringify(path);
     let found = get(name);
     if (found !== undefined) return found;
     const source = member(path);
     if (typeof source !== 'string') throw new Failure('missing', '');
+    checkLanguage();
     try {
       found = evaluate(checkedCode('(' + trimEnd(source, /[\s;]+$/, '') + '\n)'));
     } catch (error) {
@@ -316,6 +325,6 @@ export const { dispatch, inner } = (() => {
     design = given;
   };
   const loaded = () => design;
-  const inner = { Failure, apply, cut, define, evaluate, load, loaded, member, told, trimEnd };
+  const inner = { Failure, apply, checkLanguage, cut, define, evaluate, load, loaded, member, told, trimEnd };
   return { dispatch, inner };
 })();

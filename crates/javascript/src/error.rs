@@ -14,6 +14,9 @@ pub enum Error {
     /// There is no such function in the design document.
     #[error("missing function")]
     Missing,
+    /// The design document is of this language, whose functions nobody runs.
+    #[error("{0}")]
+    Language(String),
     /// Its text is no function.
     #[error("{0}")]
     Compilation(String),

@@ -297,6 +297,7 @@ fn failure(text: &str) -> Error {
         "forbidden" => Error::Forbidden(reason),
         "unauthorized" => Error::Unauthorized(reason),
         "missing" => Error::Missing,
+        "unknown_query_language" => Error::Language(reason),
         "compilation_error" => Error::Compilation(reason),
         "out_of_resources" => Error::OutOfResources,
         _ => Error::Thrown { name, reason },

@@ -1,6 +1,6 @@
 // Shows, lists, updates and rewrites. What they are given comes as JSON text, what they answer goes out as it; a list asks for rows as it goes.
 const render = (() => {
-  const { Failure, apply, define, load, member, told } = inner;
+  const { Failure, apply, checkLanguage, define, load, member, told } = inner;
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const { keys: keysOf } = Object;
@@ -280,6 +280,7 @@ const render = (() => {
     const code = member(path);
     if (compiled[name] === undefined) {
       if (code === undefined) throw new Failure('missing', '');
+      checkLanguage();
       compiled[name] = compileSource(code);
     }
     return compiled[name];

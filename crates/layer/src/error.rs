@@ -325,6 +325,8 @@ pub enum NotJudged {
     Busy,
     /// There was no room in time for one more of who asks, or of all: less often, there may be.
     TooMany,
+    /// It is in a language that nobody runs.
+    Language,
     /// It is no function, or its code is none.
     Compilation,
     /// It threw something that is no refusal.

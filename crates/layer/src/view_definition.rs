@@ -139,7 +139,7 @@ impl GroupDefinition {
         if sources.is_empty() {
             return Ok(None);
         }
-        if language != JAVASCRIPT && !is_of_fields {
+        if !language.eq_ignore_ascii_case(JAVASCRIPT) && !is_of_fields {
             return Err(DefinitionError::Language(language.to_owned()));
         }
         // Of members of one name the last counts.

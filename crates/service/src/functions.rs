@@ -108,7 +108,11 @@ impl Judge for Functions {
         Box::pin(async move {
             let function = SyncFunction::new(database, source);
             self.runner.check_sync(&function).await.map_err(|error| match error {
-                Error::Missing | Error::Compilation(_) | Error::Thrown { .. } | Error::TimedOut(_) => {
+                Error::Missing
+                | Error::Language(_)
+                | Error::Compilation(_)
+                | Error::Thrown { .. }
+                | Error::TimedOut(_) => {
                     Refusal::InvalidDesign { what: DesignFault::Compilation, reason: error.to_string() }
                 }
                 error => failed(error),
@@ -224,6 +228,7 @@ fn failed(error: Error) -> Refusal {
     let because = match error {
         Error::Forbidden(reason) => return Refusal::Forbidden(reason),
         Error::Unauthorized(reason) => return Refusal::Unauthorized(reason),
+        Error::Language(_) => NotJudged::Language,
         Error::Missing | Error::Compilation(_) => NotJudged::Compilation,
         Error::Thrown { .. } => NotJudged::Thrown,
         Error::TimedOut(_) => NotJudged::TimedOut,

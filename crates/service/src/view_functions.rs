@@ -92,6 +92,8 @@ fn failure(error: Error) -> FunctionFailure {
     match error {
         Error::Compilation(reason) => FunctionFailure::Compilation(reason),
         Error::Missing => FunctionFailure::Compilation(text),
+        // A function may throw this by name.
+        Error::Language(reason) => FunctionFailure::Thrown { name: "unknown_query_language".to_owned(), reason },
         Error::Thrown { name, reason } => FunctionFailure::Thrown { name, reason },
         Error::Forbidden(reason) => FunctionFailure::Thrown { name: "forbidden".to_owned(), reason },
         Error::Unauthorized(reason) => FunctionFailure::Thrown { name: "unauthorized".to_owned(), reason },

@@ -258,6 +258,59 @@ async fn a_copy_goes_nowhere_else() {
 }
 
 #[tokio::test]
+async fn functions_of_an_unknown_language_do_not_run() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let design = |language: &str| {
+        json!({
+            "language": language,
+            "filters": {"f": "function () { return true; }"},
+            "views": {"v": {"map": "function (doc) { emit(1); }"}},
+            "shows": {"s": "function () { return 'x'; }"},
+            "lists": {"l": "function () { return 'x'; }"},
+            "updates": {"u": "function () { return [null, 'x']; }"},
+            "rewrites": "function () { return '../../x'; }",
+        })
+    };
+    for name in ["erlang", "query", "JavaScript"] {
+        let mut design = design(name);
+        if name == "query" {
+            design["views"] = json!({});
+        }
+        server.ok("PUT", &format!("/db/_design/{name}"), design).await;
+        for (method, path) in [
+            ("GET", format!("/db/_changes?filter={name}/f")),
+            ("GET", format!("/db/_changes?filter=_view&view={name}/v")),
+            ("GET", format!("/db/_design/{name}/_show/s")),
+            ("GET", format!("/db/_design/{name}/_list/l/v")),
+            ("POST", format!("/db/_design/{name}/_update/u")),
+            ("GET", format!("/db/_design/{name}/_rewrite/x")),
+        ] {
+            let answer = server.call(method, &path, "").await;
+            if name == "JavaScript" {
+                assert_ne!(answer.status, 500, "{path}: {answer:?}");
+            } else if name == "erlang" || !path.contains("_view") {
+                let told = (answer.status, answer.text("error"), answer.text("reason"));
+                assert_eq!(told, (500, "unknown_query_language".into(), name.into()), "{path}");
+            }
+        }
+    }
+    let missing = server.json("GET", "/db/_changes?filter=erlang/none", NULL).await;
+    assert_eq!(missing.0, 404, "what is not there is missing in any language");
+    // What judges in another language lets nothing through, and can be taken away.
+    let judge = json!({"language": "python", "validate_doc_update": "function () {}"});
+    let saved = server.ok("PUT", "/db/_design/judge", judge).await;
+    let (status, answer) = server.json("PUT", "/db/y", json!({})).await;
+    let expected = (500, &json!("unknown_query_language"), &json!("python"));
+    assert_eq!((status, &answer["error"], &answer["reason"]), expected);
+    let rows = server.ok("POST", "/db/_bulk_docs", json!({"docs": [{"_id": "y"}]})).await;
+    assert_eq!(rows[0]["error"], "unknown_query_language", "{rows}");
+    let rev = saved["rev"].as_str().unwrap();
+    server.ok("DELETE", &format!("/db/_design/judge?rev={rev}"), NULL).await;
+    server.ok("PUT", "/db/y", json!({})).await;
+}
+
+#[tokio::test]
 async fn numbers_and_separators_of_query_strings() {
     let store = Store::new();
     let server = serve(&store).await;
