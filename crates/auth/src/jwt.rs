@@ -11,7 +11,7 @@ mod key;
 mod memory;
 
 pub use algorithm::Algorithm;
-pub use claims::{Binding, RolesClaim};
+pub use claims::{Binding, RolesClaim, required_claims};
 pub use jwks::{JWKS_BYTES_MAX, parse_jwks};
 pub use key::{InvalidKey, KEYS_MAX, Key, KeySet, Material, VerifiedBy};
 pub use memory::Memory;

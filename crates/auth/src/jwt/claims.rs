@@ -73,6 +73,8 @@ pub struct Binding {
     pub audience: Option<String>,
     /// Claims that must be there; CouchDB wants `exp`.
     pub required: Vec<String>,
+    /// What `iss` must be besides, where `required_claims` says so in CouchDB's form.
+    pub required_issuer: Option<String>,
     /// What stands before the names of this issuer's users, so that they are no others'.
     pub name_prefix: String,
     /// Where roles stand.
@@ -81,12 +83,51 @@ pub struct Binding {
     pub trusts_system_roles: bool,
 }
 
+/// The setting `required_claims`, with commas between: names of claims, and CouchDB's `{iss, "ISSUER"}`. `None`: it is
+/// something else. CouchDB knows a value of no other claim.
+pub fn required_claims(text: &str) -> Option<(Vec<String>, Option<String>)> {
+    let (mut names, mut issuer) = (Vec::new(), None);
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let behind = match rest.strip_prefix('{') {
+            Some(pair) => {
+                let value = pair.trim_start().strip_prefix("iss")?.trim_start().strip_prefix(',')?;
+                let (value, behind) = value.trim_start().strip_prefix('"')?.split_once('"')?;
+                // No issuer is like two at once.
+                if value.is_empty() || issuer.as_deref().is_some_and(|other| other != value) {
+                    return None;
+                }
+                issuer = Some(value.to_owned());
+                behind.trim_start().strip_prefix('}')?.trim_start()
+            }
+            None => {
+                let (name, behind) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+                let name = name.trim_end();
+                if name.contains(['{', '}', '"']) {
+                    return None;
+                }
+                if !name.is_empty() {
+                    names.push(name.to_owned());
+                }
+                behind
+            }
+        };
+        rest = match behind.strip_prefix(',') {
+            Some(behind) => behind.trim_start(),
+            None if behind.is_empty() => behind,
+            None => return None,
+        };
+    }
+    Some((names, issuer))
+}
+
 impl Default for Binding {
     fn default() -> Binding {
         Binding {
             issuer: None,
             audience: None,
             required: vec!["exp".to_owned()],
+            required_issuer: None,
             name_prefix: String::new(),
             roles: RolesClaim::default(),
             trusts_system_roles: false,
@@ -107,7 +148,7 @@ impl Binding {
     }
 
     fn judge_origin(&self, claims: &Value<'_>) -> Result<(), Refused> {
-        if let Some(issuer) = &self.issuer {
+        for issuer in self.issuer.iter().chain(&self.required_issuer) {
             match claims.get("iss") {
                 None => return Err(Refused::bad_request("Missing iss claim")),
                 Some(Value::String(found)) if found == issuer => {}
@@ -211,6 +252,43 @@ mod tests {
         let binding = Binding { required: vec!["exp".into(), "jti".into()], ..lax() };
         assert_eq!(judge(&binding, r#"{"sub":"a","exp":2000000}"#, 0), Err("Missing jti claim".into()));
         assert!(judge(&binding, r#"{"sub":"a","exp":2000000,"jti":null}"#, 0).is_ok());
+    }
+
+    #[test]
+    fn claims_are_required_in_couchdbs_form() {
+        let issued = |issuer: &str| Some(issuer.to_owned());
+        for (text, names, issuer) in [
+            ("", &[][..], None),
+            ("exp", &["exp"][..], None),
+            (" exp , https://a/b,, jti ", &["exp", "https://a/b", "jti"][..], None),
+            (r#"{iss, "hello"}"#, &[][..], issued("hello")),
+            (r#"exp, {iss, "a, {b}"}, jti"#, &["exp", "jti"][..], issued("a, {b}")),
+            (r#"{ iss ,"a" } , {iss,"a"},exp"#, &["exp"][..], issued("a")),
+        ] {
+            let names: Vec<String> = names.iter().map(|name: &&str| (*name).to_owned()).collect();
+            assert_eq!(required_claims(text), Some((names, issuer)), "{text}");
+        }
+        for text in [
+            "{iss}",
+            "{iss, hello}",
+            r#"{iss, ""}"#,
+            r#"{iss, "a"} exp"#,
+            r#"{iss, "a"}, {iss, "b"}"#,
+            r#"{iss, "a""#,
+            r#"{aud, "a"}"#,
+            r#"{issuer, "a"}"#,
+            r#"exp {iss, "a"}"#,
+            "exp}",
+        ] {
+            assert_eq!(required_claims(text), None, "{text}");
+        }
+        let bound = Binding { required_issuer: issued("i"), ..lax() };
+        let with = |binding: &Binding, rest: &str| judge(binding, &format!(r#"{{"sub":"s"{rest}}}"#), 0).err();
+        assert_eq!(with(&bound, r#","iss":"i""#), None);
+        assert_eq!(with(&bound, r#","iss":"j""#).as_deref(), Some("Invalid iss claim"));
+        assert_eq!(with(&bound, "").as_deref(), Some("Missing iss claim"));
+        let both = Binding { issuer: issued("j"), ..bound };
+        assert_eq!(with(&both, r#","iss":"i""#).as_deref(), Some("Invalid iss claim"), "both hold");
     }
 
     #[test]

@@ -288,6 +288,7 @@ fn a_token_rests_on_the_very_key_that_verified_it() {
         Binding { issuer: Some("i".into()), ..lax() },
         Binding { audience: Some("a".into()), ..lax() },
         Binding { required: vec!["exp".into()], ..lax() },
+        Binding { required_issuer: Some("i".into()), ..lax() },
         Binding { name_prefix: "p/".into(), ..lax() },
         Binding { roles: RolesClaim::path("roles"), ..lax() },
         Binding { trusts_system_roles: true, ..lax() },

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use flatbed_auth::jwt::{Algorithm, RolesClaim};
+use flatbed_auth::jwt::{Algorithm, RolesClaim, required_claims};
 use flatbed_auth::session::SameSite;
 use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, PasswordHash, lockout};
@@ -263,7 +263,15 @@ const JWT_KEYS: &[JwtKey] = &[
     JwtKey { key: "issuer", apply: |jwt, text| set(&mut jwt.binding.issuer, Ok(some(text))) },
     JwtKey { key: "jwks_file", apply: |jwt, text| set(&mut jwt.jwks_file, Ok(some(text).map(Into::into))) },
     JwtKey { key: "name_prefix", apply: |jwt, text| set(&mut jwt.binding.name_prefix, Ok(text.to_owned())) },
-    JwtKey { key: "required_claims", apply: |jwt, text| set(&mut jwt.binding.required, Ok(list(text))) },
+    JwtKey {
+        key: "required_claims",
+        apply: |jwt, text| {
+            let wrong = SettingError::Wrong("names of claims such as exp,jti, and {iss, \"ISSUER\"}");
+            let (names, issuer) = required_claims(text).ok_or(wrong)?;
+            (jwt.binding.required, jwt.binding.required_issuer) = (names, issuer);
+            Ok(())
+        },
+    },
     JwtKey {
         key: "roles_claim_name",
         apply: |jwt, text| set(&mut jwt.binding.roles, Ok(RolesClaim::Named(text.to_owned()))),
@@ -610,6 +618,8 @@ mod tests {
             ("log", "level", "flatbed_layer"),
             ("log", "level", "a b=info"),
             ("jwt_auth:a", "algorithms", "none"),
+            ("jwt_auth", "required_claims", "exp {iss, \"a\"}"),
+            ("jwt_auth", "required_claims", "{aud, \"a\"}"),
         ] {
             assert!(matches!(check(section, key, text), Err(SettingError::Wrong(_))), "{section}/{key}");
         }
