@@ -50,6 +50,7 @@ async fn some_documents_only() {
 
     let cases = [
         (json!({"doc_ids": ["doc01", "doc15", "none", "doc01"]}), vec!["doc01", "doc15"]),
+        (json!({"doc_ids": ["doc%301", "%64oc15"]}), vec!["doc01", "doc15"]),
         (json!({"doc_ids": []}), vec![]),
         (json!({"selector": {"n": {"$gte": 17}, "odd": true}}), vec!["doc17", "doc19"]),
         (json!({"selector": {"n": {"$gt": 18}}}), vec!["doc19", "late"]),
@@ -64,6 +65,9 @@ async fn some_documents_only() {
             spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
             let answer = server.ok("POST", "/_replicate", spec.clone()).await;
             assert_eq!(answer["history"][0]["docs_written"], wanted.len(), "{spec} {answer}");
+            if spec["doc_ids"] == json!([]) {
+                assert_eq!(answer["no_changes"], true, "{answer}");
+            }
             // CouchDB shows these counts beside the history if `doc_ids` picks the documents.
             for member in ["docs_read", "docs_written", "doc_write_failures", "start_time", "end_time"] {
                 let of_history = Some(&answer["history"][0][member]).filter(|_| spec["doc_ids"].is_array());

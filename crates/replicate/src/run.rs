@@ -185,7 +185,9 @@ async fn replicate_by_one_function(
         return Ok(None);
     }
     let stats = checkpoints.control.progress.stats();
-    let no_changes = checkpoints.through == checkpoints.session_start();
+    // Of no documents there is nothing new, whatever else the source has.
+    let is_of_none = matches!(&spec.filter, Some(Filter::Ids(ids)) if ids.as_slice() == b"[]");
+    let no_changes = is_of_none || checkpoints.through == checkpoints.session_start();
     let members = checkpoints.session.members(&checkpoints.through, &stats);
     Ok(Some(Outcome { no_changes, stats, members }))
 }

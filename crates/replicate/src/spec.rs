@@ -1,5 +1,6 @@
 //! What is to be replicated, and how.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use flatbed_flatten::json::{Value, write, write_string};
@@ -59,6 +60,25 @@ fn hash(text: &[u8]) -> String {
     Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// An id as it is meant: `%XX` is a byte, as CouchDB reads `doc_ids`. A `+` stays one. What is no UTF-8 then stays as it is.
+fn unquoted(id: &str) -> Cow<'_, str> {
+    if !id.contains('%') {
+        return id.into();
+    }
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16)).map(|digit| digit as u8);
+    let mut bytes = Vec::with_capacity(id.len());
+    let mut rest = id.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let (byte, left) = match (first, digit(behind.first()), digit(behind.get(1))) {
+            (b'%', Some(high), Some(low)) => (high << 4 | low, behind.get(2..).unwrap_or_default()),
+            _ => (*first, behind),
+        };
+        bytes.push(byte);
+        rest = left;
+    }
+    String::from_utf8(bytes).map_or_else(|_| id.into(), Cow::Owned)
+}
+
 impl Spec {
     /// From the body of `POST /_replicate` or a document of `_replicator`.
     ///
@@ -76,10 +96,10 @@ impl Spec {
             match ids {
                 Value::Array(items) if items.iter().all(|id| id.as_str().is_some()) => {
                     // The same set is the same replication.
-                    let mut items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+                    let mut items: Vec<_> = items.iter().filter_map(Value::as_str).map(unquoted).collect();
                     items.sort_unstable();
                     items.dedup();
-                    let items = items.into_iter().map(|id| Value::String(id.into())).collect();
+                    let items = items.into_iter().map(Value::String).collect();
                     filters.push(Filter::Ids(text_of(&Value::Array(items))));
                 }
                 _ => return Err(Error::InvalidSpec("`doc_ids` must be an array of strings".to_owned())),
@@ -228,6 +248,10 @@ mod tests {
         assert_ne!(plain, id(r#"{"source":"a","target":"http://anna:x@h/b","doc_ids":["x"]}"#));
         let ids = |ids: &str| id(&format!(r#"{{"source":"a","target":"b","doc_ids":{ids}}}"#));
         assert_eq!(ids(r#"["x","y"]"#), ids(r#"["y","x","y"]"#));
+        let filter =
+            spec(r#"{"source":"a","target":"b","doc_ids":["a%2Fb","a/b","%C3%a9+","50%","%zz","%ff","%2525"]}"#);
+        let decoded = r#"["%25","%ff","%zz","50%","a/b","é+"]"#;
+        assert_eq!(filter.unwrap().filter, Some(Filter::Ids(decoded.as_bytes().to_vec())));
         // A replication that began at a later sequence has seen fewer changes.
         let since = |since: &str| id(&format!(r#"{{"source":"a","target":"b","since_seq":{since}}}"#));
         assert!(since("5") != since("6") && since("null") == id(r#"{"source":"a","target":"b"}"#));
