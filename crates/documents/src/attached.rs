@@ -35,7 +35,7 @@ pub struct Written<'v> {
     pub revpos: Option<u64>,
     /// `md5-...`, if the client says what it must be.
     pub digest: Option<String>,
-    /// Its length, if the client says so: of the bytes as they come.
+    /// Its length, if the client says so: of the bytes as they come, or as they are compressed.
     pub length: Option<u64>,
     /// The bytes come compressed.
     pub is_gzip: bool,
@@ -137,6 +137,8 @@ pub async fn attachment_edits(
         let edit = match source {
             Source::Stub => AttachmentEdit::Stub { revpos },
             Source::Inline(text) => {
+                // As documents go out: data without an encoding, and how long it is with it. It comes back as it went.
+                let is_gzip = is_gzip && length.is_none_or(|length| length == decoded_length(&text));
                 let data = Box::pin(inline(uploads, &name, &content_type, is_gzip, &text)).await?;
                 AttachmentEdit::Data { content_type, revpos, data }
             }
@@ -150,6 +152,12 @@ pub async fn attachment_edits(
         edits.push((name, edit));
     }
     Ok(edits)
+}
+
+/// How many bytes base64 stands for.
+fn decoded_length(base64: &str) -> u64 {
+    let digits = base64.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=').count();
+    digits as u64 * 3 / 4
 }
 
 async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
@@ -257,6 +265,9 @@ pub fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part
                 parts.push(Part::Text(std::mem::take(text)));
                 parts.push(Part::Data(at));
                 text.push(b'"');
+                if show.encoding {
+                    json_out::encoding(attachment, &mut object);
+                }
             } else {
                 json_out::attachment(attachment, "stub", show.encoding, &mut attachments);
             }

@@ -3,7 +3,7 @@
 pub use flatbed_layer::json::write_number as number;
 use flatbed_layer::json::{Object, name, write_string};
 pub use flatbed_layer::text::{
-    attachment, attachment_head, begin_document, digest, document, go_on_with_document, history, rev, revs,
+    attachment, attachment_head, begin_document, digest, document, encoding, go_on_with_document, history, rev, revs,
 };
 use flatbed_layer::{Place, RevId, Seq};
 

@@ -8,6 +8,7 @@ use flatbed_layer::check::check_database;
 use flatbed_testkit::until;
 
 use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
+use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 const KIND: (&str, &str) = ("content-type", "a/b");
@@ -436,6 +437,44 @@ async fn browsers_run_nothing_of_them() {
         let length = head.header("content-length").and_then(|length| length.parse().ok()).unwrap();
         soon(client.bytes(if method == "HEAD" { 0 } else { length })).await;
     }
+    server.stop().await;
+}
+
+/// Compression is told of beside the data, which has none; and a document that is sent back is the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn encodings_beside_data() {
+    let store = Store::new();
+    let (server, mut client) = serve(&store).await;
+    let text = "words ".repeat(1_000);
+    let put = client.call("PUT", "/db/d/t", &[("content-type", "text/plain")], text.as_bytes()).await.text("rev");
+    let stub = client.call("GET", "/db/d?att_encoding_info=true", &[], b"").await.json()["_attachments"]["t"].clone();
+    let is_shown = |document: &Value, path: &str| {
+        let shown = &document["_attachments"]["t"];
+        assert_eq!(shown["data"], base64(text.as_bytes()), "{path}");
+        assert_eq!((&shown["encoding"], &shown["encoded_length"]), (&"gzip".into(), &stub["encoded_length"]), "{path}");
+        assert_eq!((shown.get("length"), shown.get("stub")), (None, None), "{path}");
+    };
+    let query = "attachments=true&att_encoding_info=true";
+    for (path, place) in [
+        (format!("/db/d?{query}"), ""),
+        (format!("/db/d?{query}&open_revs=all"), "/0/ok"),
+        (format!("/db/_all_docs?{query}&include_docs=true"), "/rows/0/doc"),
+        (format!("/db/_changes?{query}&include_docs=true"), "/results/0/doc"),
+    ] {
+        let answer = client.call("GET", &path, &[], b"").await.json();
+        is_shown(answer.pointer(place).unwrap(), &path);
+    }
+    let path = format!("/db/_bulk_get?{query}");
+    let answer = client.call("POST", &path, &[], br#"{"docs":[{"id":"d"}]}"#).await.json();
+    is_shown(&answer["results"][0]["docs"][0]["ok"], &path);
+    let plain = client.call("GET", "/db/d?attachments=true", &[], b"").await.json();
+    assert_eq!(plain["_attachments"]["t"].get("encoding"), None);
+    // It comes back as it went.
+    let document = client.call("GET", &format!("/db/d?{query}"), &[], b"").await;
+    assert_eq!(document.text("_rev"), put);
+    assert_eq!(client.call("PUT", "/db/d", &[], document.body.as_bytes()).await.status, 201);
+    assert!(get(&mut client, "/db/d/t", &[]).await.1 == text.as_bytes());
+    is_clean(&store.layer().await.database("db")).await;
     server.stop().await;
 }
 

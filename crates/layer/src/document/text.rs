@@ -45,7 +45,14 @@ pub fn document(document: &Document, out: &mut Vec<u8>) {
 pub fn attachment(attachment: &Attachment, place: &str, with_encoding: bool, attachments: &mut Object<'_>) {
     let mut object = attachment_head(attachment, attachments);
     object.number("length", attachment.length).bool(place, true);
-    if with_encoding && attachment.gzip {
+    if with_encoding {
+        encoding(attachment, &mut object);
+    }
+}
+
+/// Adds `"encoding":...,"encoded_length":...` to an attachment that is stored compressed.
+pub fn encoding(attachment: &Attachment, object: &mut Object<'_>) {
+    if attachment.gzip {
         object.string("encoding", "gzip").number("encoded_length", attachment.stored_length);
     }
 }
