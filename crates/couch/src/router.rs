@@ -25,7 +25,7 @@ use crate::handlers::{
     local, local_docs, maintenance, mango, node, partition, purged_infos, raw_keys, replicate, revisions, rewrite,
     scheduler, server, session, setup, view, worker,
 };
-use crate::path::{Answering, Endpoint, InDatabase, Listed, Needed, Path, Target};
+use crate::path::{Answering, Endpoint, IdKind, InDatabase, Listed, Needed, Path, Target};
 use crate::query::Query;
 use crate::reply::failed;
 use crate::request::Request;
@@ -274,6 +274,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
     let name = name.as_str();
     let endpoint = match what {
         InDatabase::Endpoint(endpoint) => endpoint,
+        InDatabase::Document { kind: IdKind::Local, .. } => return Box::pin(local::no_id(*request)).await,
         InDatabase::Document { id, .. } => return document::document(request, name, &id).await,
         InDatabase::Root => return Box::pin(database::root(state, *request, name)).await,
         InDatabase::LocalQueries => return Box::pin(local_docs::queries(*request, name)).await,

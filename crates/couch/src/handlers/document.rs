@@ -208,13 +208,21 @@ pub(crate) fn edit_put<'b>(bytes: &'b [u8], id: &str, request: &Request) -> Resu
     let (edit, written) = edit_of_parts(parts, Some(id), request.query.get("new_edits") != Some("false"))?;
     let own = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
     if named.is_some_and(|named| own.is_some_and(|own| *own != named)) {
-        return Err(differing_revs());
+        return Err(differing_revs(request));
     }
     Ok((edit, written))
 }
 
-fn differing_revs() -> Failure {
-    Failure::bad_request("Document rev from request body and query string have different values")
+/// A document names another revision than the request's line, or, where that names none, than its headers.
+fn differing_revs(request: &Request) -> Failure {
+    match request.query.get("rev").filter(|rev| !rev.is_empty()) {
+        Some(_) => Failure::bad_request("Document rev from request body and query string have different values"),
+        None => differing_tag(),
+    }
+}
+
+fn differing_tag() -> Failure {
+    Failure::bad_request("Document rev and etag have different values")
 }
 
 fn edit_of_parts<'b>(
@@ -290,9 +298,7 @@ pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
     let query = request.query.get("rev").filter(|rev| !rev.is_empty());
     let header = request.header(header::IF_MATCH).map(|tag| tag.trim().trim_matches('"')).filter(|tag| !tag.is_empty());
     match (query, header) {
-        (Some(query), Some(header)) if query != header => {
-            Err(Failure::bad_request("Document rev and etag have different values"))
-        }
+        (Some(query), Some(header)) if query != header => Err(differing_tag()),
         (Some(rev), _) | (None, Some(rev)) => parse_rev(rev).map(Some),
         (None, None) => Ok(None),
     }
@@ -322,7 +328,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
 /// Puts the revision of the query string or headers into a client's edit.
 pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> {
     match (named_rev(request)?, &edit.parent) {
-        (Some(named), Some(parent)) if named != *parent => return Err(differing_revs()),
+        (Some(named), Some(parent)) if named != *parent => return Err(differing_revs(request)),
         (Some(named), _) => edit.parent = Some(named),
         (None, _) => {}
     }

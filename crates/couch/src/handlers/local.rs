@@ -21,8 +21,17 @@ const EDITS_AT_ONCE: usize = 250;
 /// And the bytes of their bodies, about.
 const EDITS_BYTES: usize = 1_000_000;
 
+/// What has no id behind `_local` is asked for, by any method.
+pub(crate) async fn no_id(mut request: Request) -> Result<Reply> {
+    request.skip_body().await;
+    Err(Failure::bad_request("Invalid _local document id."))
+}
+
 /// `/{db}/_local/{id}`; `id` is what stands behind `_local/`.
 pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
+    if id.is_empty() {
+        return no_id(request).await;
+    }
     if let Err(error) = check_local_id(id) {
         request.skip_body().await;
         return Err(error.into());

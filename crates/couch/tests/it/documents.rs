@@ -301,10 +301,13 @@ async fn a_revision_of_another_replica_in_the_line() {
     let data = client.call("GET", "/db/parts/a", &[], b"").await;
     assert_eq!((data.status, data.body.as_str()), (200, "one"));
     let differ = "Document rev from request body and query string have different values";
+    let by_tag = "Document rev and etag have different values";
     let none = "When `new_edits: false`, the document needs `_rev` or `_revisions` specified";
     for (path, headers, body, reason) in [
         ("/db/none?new_edits=false&rev=3-c", &[][..], &br#"{"_rev":"3-d"}"#[..], differ),
         ("/db/none?new_edits=false&rev=3-c", &[], history, differ),
+        ("/db/none", &tagged, br#"{"_rev":"2-d"}"#, by_tag),
+        ("/db/none?rev=2-c", &tagged, b"{}", by_tag),
         ("/db/none?new_edits=false", &[], b"{}", none),
         ("/db/none?new_edits=false", &related, parts, none),
         ("/db/none?new_edits=false&rev=c", &related, parts, "Invalid rev format"),
@@ -355,6 +358,13 @@ async fn copies_from_and_to_local_documents() {
         assert_eq!(copied.status, status, "{from} to {to}: {copied:?}");
     }
     assert_eq!(client.call("COPY", "/db/_local/a", &[], b"").await.status, 400);
+    for path in ["/db/_local", "/db/_local/", "/db/_local%2F"] {
+        for (method, body) in [("GET", &b""[..]), ("PUT", b"{}")] {
+            let refused = client.call(method, path, &[], body).await;
+            let told = (refused.status, refused.text("error"), refused.text("reason"));
+            assert_eq!(told, (400, "bad_request".into(), "Invalid _local document id.".into()), "{method} {path}");
+        }
+    }
     server.stop().await;
 }
 
