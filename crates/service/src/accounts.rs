@@ -10,6 +10,7 @@
 
 mod entries;
 mod polling;
+mod written;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};

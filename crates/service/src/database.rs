@@ -120,7 +120,9 @@ impl Writer {
     /// As there; and that design documents are not theirs.
     #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
-        self.0.write(|once| async move { once.update(edit).await }).await
+        let updated = self.0.write(|once| async move { once.update(edit).await }).await;
+        self.0.forget_accounts(std::iter::once(&*edit.id));
+        updated
     }
 
     /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
@@ -129,6 +131,12 @@ impl Writer {
     /// As there; [`Refusal::UserChanged`] never is one of the outcomes.
     #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+        let outcomes = self.bulk_update_now(edits).await;
+        self.0.forget_accounts(edits.iter().map(|edit| &*edit.id));
+        outcomes
+    }
+
+    async fn bulk_update_now(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let mut outcomes = self.0.now().await?.bulk_update(edits).await?;
         for _ in 0..AGAIN_MAX {
             if !outcomes.iter().any(is_changed) {
@@ -404,7 +412,9 @@ impl Purging {
     /// As there.
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        self.0.write(|database| async move { database.purge(id, revs).await }).await
+        let purged = self.0.write(|database| async move { database.purge(id, revs).await }).await;
+        self.0.forget_accounts(std::iter::once(id));
+        purged
     }
 
     /// See [`Database::set_purged_infos_limit`].

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use flatbed_layer::{Error, Layer, Refusal, Result, is_replicator_name};
+use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Fresh};
 use crate::rights::{Denied, Granted, Needs, Rights, refusal};
@@ -84,6 +84,16 @@ impl<D: Clone> Given<D> {
     pub(crate) fn forget_user(&self, name: &str) {
         if let Some((accounts, database)) = &self.users {
             accounts.principals.forget(database, name);
+        }
+    }
+
+    /// This process has written documents of the database, or may have. Those of `_users` are accounts, and whoever signs in with
+    /// one from now on is to find it as it was written.
+    pub(crate) fn forget_accounts<'i>(&self, ids: impl Iterator<Item = &'i str>) {
+        if let Some((accounts, database)) = &self.users
+            && **database == *USERS
+        {
+            accounts.forget(ids);
         }
     }
 

@@ -48,6 +48,37 @@ async fn who(client: &mut Client, cookie: &str) -> (u16, Option<String>) {
     (answer.status, answer.json()["userCtx"]["name"].as_str().map(str::to_owned))
 }
 
+/// Not within a second alone: by way of the server that has answered the change.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_changed_is_another_at_once() {
+    const ANNA: (&str, &str) = ("authorization", "Basic YW5uYTpwdw==");
+    let store = Store::new();
+    let server = store.serve(with_admin()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
+    let text = String::from_utf8(user("anna", "pw", "s", None)).unwrap();
+    let mut rev = None;
+    for (method, path, role) in [
+        ("PUT", "/_users/org.couchdb.user:anna", "first"),
+        ("PUT", "/_users/org.couchdb.user:anna", "second"),
+        ("POST", "/_users/_bulk_docs", "third"),
+    ] {
+        let named =
+            rev.map(|rev: String| format!(r#""_id":"org.couchdb.user:anna","_rev":"{rev}","#)).unwrap_or_default();
+        let text = text.replacen('{', &format!("{{{named}"), 1).replace(r#"["r"]"#, &format!(r#"["{role}"]"#));
+        let body = if method == "POST" { format!(r#"{{"docs":[{text}]}}"#) } else { text };
+        let written = client.call(method, path, &[ADMIN, JSON], body.as_bytes()).await;
+        let answer = written.json();
+        let row = if method == "POST" { &answer[0] } else { &answer };
+        rev = Some(row["rev"].as_str().unwrap_or_else(|| panic!("{written:?}")).to_owned());
+        let found = client.call("GET", "/_session", &[ANNA], b"").await.json();
+        assert_eq!(found["userCtx"]["roles"], serde_json::json!([role]), "{path}");
+    }
+    let purged = serde_json::json!({"org.couchdb.user:anna": [rev]}).to_string();
+    assert_eq!(client.call("POST", "/_users/_purge", &[ADMIN, JSON], purged.as_bytes()).await.status, 201);
+    assert_eq!(client.call("GET", "/_session", &[ANNA], b"").await.status, 401);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_goes_on_and_ends() {
     let store = Store::new();

@@ -61,6 +61,23 @@ async fn roles(accounts: &Arc<Accounts>, name: &str) -> Option<String> {
     found.account.map(|account| account.roles().join(","))
 }
 
+/// Without a look: no time passes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_this_process_writes_counts_at_once() {
+    let manual = ManualClock::new();
+    let store = Store::timed(manual.clock()).await;
+    let accounts = accounts(&store.layer);
+    users(&store.layer).create(&CreateOptions::default()).await.unwrap();
+    let rev = write_user(&store.layer, "anna", &user("a", "r0"), None).await;
+    assert_eq!(roles(&accounts, "anna").await.as_deref(), Some("r0"));
+    assert_eq!(roles(&accounts, "bob").await, None);
+    write_user(&store.layer, "anna", &user("a", "r1"), Some(rev)).await;
+    write_user(&store.layer, "bob", &user("b", "r2"), None).await;
+    accounts.forget([id_of("anna"), id_of("bob"), "_design/d".to_owned()].iter().map(String::as_str));
+    assert_eq!(roles(&accounts, "anna").await.as_deref(), Some("r1"));
+    assert_eq!(roles(&accounts, "bob").await.as_deref(), Some("r2"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_process_writes_is_seen_within_a_second() {
     let manual = ManualClock::new();
