@@ -113,7 +113,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     if docs.len() > ENTRIES_MAX {
         return Err(too_many("docs"));
     }
-    let docs = docs.into_iter().map(Value::into_owned).collect();
+    let docs: Vec<Value<'static>> = docs.into_iter().map(Value::into_owned).collect();
     drop(bytes);
     let form = Form::of(&request)?;
     let database = request.context.database(name, Read).await?;
