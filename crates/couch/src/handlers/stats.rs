@@ -226,6 +226,23 @@ mod tests {
         }
     }
 
+    /// Members of CouchDB's search, which is in programs of its own there and not in Flatbed.
+    #[test]
+    fn members_of_search() {
+        let tree = tree(&[]);
+        for (path, is_histogram) in [
+            ("couchdb.io_queue.search", false),
+            ("couchdb.io_queue2.search.count", false),
+            ("dreyfus.httpd.search", true),
+            ("nouveau.active_searches", false),
+            ("nouveau.search_latency", true),
+        ] {
+            let names: Vec<String> = path.split('.').map(str::to_owned).collect();
+            let Some(Tree::Leaf(figure, _)) = tree.find(&names) else { panic!("{path}") };
+            assert_eq!(matches!(figure, Figure::Histogram(..)), is_histogram, "{path}");
+        }
+    }
+
     #[test]
     fn members_are_told_once_and_as_what_they_are() {
         let mut paths: Vec<String> = FIGURES.iter().map(|(path, ..)| (*path).to_owned()).collect();

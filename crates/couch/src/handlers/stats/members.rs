@@ -78,6 +78,8 @@ pub(super) const UNCOUNTED: &[(&str, Kind, &str)] = &[
         partition_find_requests partition_find_timeouts partition_view_requests partition_view_timeouts \
         temporary_view_reads view_timeouts"),
     ("couchdb.httpd", Histogram, "bulk_docs"),
+    ("couchdb.io_queue", Counter, "search"),
+    ("couchdb.io_queue2.search", Counter, "count"),
     ("couchdb.mrview", Counter, "emits map_doc"),
     ("couchdb.query_server", Counter, "acquired_processes process_error_exits process_errors process_exits process_prompts \
         process_starts vdu_rejects"),
@@ -86,6 +88,7 @@ pub(super) const UNCOUNTED: &[(&str, Kind, &str)] = &[
     ("couchdb.query_server.calls", Counter, "add_fun ddoc_filter ddoc_new ddoc_other ddoc_vdu other reduce reset spawn_proc"),
     ("couchdb.query_server.time", Counter, "add_fun ddoc_filter ddoc_new ddoc_other ddoc_vdu map other reduce reset spawn_proc"),
     ("ddoc_cache", Counter, "hit miss recovery"),
+    ("dreyfus.httpd", Histogram, "search"),
     ("dreyfus.index", Histogram, "await group1 group2 info search"),
     ("dreyfus.rpc", Histogram, "group1 group2 info search"),
     ("fabric.doc_update", Counter, "errors mismatched_errors write_quorum_errors"),
@@ -99,7 +102,7 @@ pub(super) const UNCOUNTED: &[(&str, Kind, &str)] = &[
     ("mango", Counter, "evaluate_selector query_invalid_index quorum_docs_examined too_many_docs_scanned"),
     ("mem3.shard_cache", Counter, "eviction hit miss"),
     ("nouveau", Counter, "active_searches connection_closed_errors"),
-    ("nouveau", Histogram, "update_latency"),
+    ("nouveau", Histogram, "search_latency update_latency"),
     ("pread", Counter, "exceed_eof exceed_limit"),
     ("rexi", Counter, "buffered down dropped"),
     ("rexi.streams.timeout", Counter, "init_stream stream wait_for_ack"),
