@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_http::{CHUNK_BYTES, Sender};
 use flatbed_layer::json::{Object, Value, name};
-use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Uploaded};
+use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Revpos, Uploaded};
 use flatbed_service::{Uploads, json_out};
 
 use crate::error::{DocumentError, Result};
@@ -32,7 +32,7 @@ pub struct Written<'v> {
     /// Its media type.
     pub content_type: String,
     /// The generation with which it came, if the client says so.
-    pub revpos: Option<u64>,
+    pub revpos: Option<Revpos>,
     /// `md5-...`, if the client says what it must be.
     pub digest: Option<String>,
     /// Its length, if the client says so: of the bytes as they come, or as they are compressed.
@@ -95,7 +95,7 @@ pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
         let is_set = |member: &str| matches!(value.get(member), Some(Value::Bool(true)));
         let is_gzip = value.get("encoding").and_then(Value::as_str) == Some("gzip");
         let content_type = text("content_type").unwrap_or_else(|| DEFAULT_TYPE.to_owned());
-        let (revpos, digest) = (number("revpos"), text("digest"));
+        let (revpos, digest) = (value.get("revpos").map(revpos), text("digest"));
         let length = if is_gzip { number("encoded_length") } else { number("length") };
         let source = if is_set("stub") {
             Source::Stub
@@ -113,6 +113,21 @@ pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
         list.push(Written { name, content_type, revpos, digest, length, is_gzip, source });
     }
     Ok(list)
+}
+
+/// Up to here a floating point number tells each integer from the next.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Reads a `revpos`. As in CouchDB 1.0 is 1, and only an absent one says nothing: null does not.
+fn revpos(value: &Value<'_>) -> Revpos {
+    let Value::Number(text) = value else { return Revpos::Impossible };
+    if let Ok(generation) = text.parse() {
+        return Revpos::Generation(generation);
+    }
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=EXACT_MAX).contains(&number) && number.fract() == 0.0 => Revpos::Generation(number as u64),
+        _ => Revpos::Impossible,
+    }
 }
 
 /// Takes a member out of an object.
@@ -140,13 +155,13 @@ pub async fn attachment_edits(
                 // As documents go out: data without an encoding, and how long it is with it. It comes back as it went.
                 let is_gzip = is_gzip && length.is_none_or(|length| length == decoded_length(&text));
                 let data = Box::pin(inline(uploads, &name, &content_type, is_gzip, &text)).await?;
-                AttachmentEdit::Data { content_type, revpos, data }
+                AttachmentEdit::Data { content_type, revpos: revpos.and_then(Revpos::generation), data }
             }
             Source::Follows => {
                 let missing = || DocumentError::malformed(format!("The data of attachment {name} does not follow"));
                 let data = followed(&name).ok_or_else(missing)?;
                 check(&name, &data, digest.as_deref(), length)?;
-                AttachmentEdit::Data { content_type, revpos, data }
+                AttachmentEdit::Data { content_type, revpos: revpos.and_then(Revpos::generation), data }
             }
         };
         edits.push((name, edit));
@@ -468,6 +483,23 @@ fn damaged() -> Interrupted {
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn what_a_revpos_says() {
+        let said = |text: &str| revpos(&flatbed_layer::json::parse(text.as_bytes(), &Default::default()).unwrap());
+        for (text, generation) in [("0", 0), ("-0", 0), ("1", 1), ("1.0", 1), ("10e-1", 1), ("3e2", 300)] {
+            assert_eq!(said(text), Revpos::Generation(generation), "{text}");
+        }
+        assert_eq!(said("18446744073709551615"), Revpos::Generation(u64::MAX));
+        for text in ["-1", "1.5", "99999999999999999999", "1e400", "\"1\"", "null", "true", "{}", "[1]"] {
+            assert_eq!(said(text), Revpos::Impossible, "{text}");
+        }
+        for (members, revpos) in [("", None), (r#","revpos":null"#, Some(Revpos::Impossible))] {
+            let text = format!(r#"{{"x":{{"stub":true{members}}}}}"#);
+            let list = flatbed_layer::json::parse(text.as_bytes(), &Default::default()).unwrap();
+            assert_eq!(written(Some(list)).unwrap()[0].revpos, revpos, "{text}");
+        }
+    }
 
     #[test]
     fn what_is_inflated_at_once_is_bounded() {

@@ -327,12 +327,15 @@ async fn stubs_of_another_generation() {
     let foreign = br#"{"_rev":"1-a","_attachments":{"x":{"data":"b25l","revpos":0}}}"#;
     assert_eq!(client.call("PUT", "/db/zero?new_edits=false", &[], foreign).await.status, 201);
     let own = client.call("PUT", "/db/one", &[], br#"{"_attachments":{"x":{"data":"b25l"}}}"#).await.text("rev");
-    for (id, rev, revpos) in [("zero", "1-a", 0), ("one", own.as_str(), 1)] {
-        let stub = |pos: u64| {
+    for (id, rev, revpos) in [("zero", "1-a", 0_u64), ("one", own.as_str(), 1)] {
+        let stub = |pos: &str| {
             format!(r#"{{"_id":"{id}","_rev":"{rev}","_attachments":{{"x":{{"stub":true,"revpos":{pos}}}}}}}"#)
         };
         let reason = format!("Invalid attachment stub in {id} for x");
-        for wrong in [1 - revpos, 2, u64::MAX] {
+        let (other, last) = ((1 - revpos).to_string(), u64::MAX.to_string());
+        // What is no generation is not as if it were absent.
+        let never = ["-1", "1.5", "99999999999999999999", "\"1\"", "\"0\"", "null", "true", "false", "{}", "[]"];
+        for wrong in [&*other, "2", &*last].into_iter().chain(never) {
             for (method, path, body) in [
                 ("PUT", format!("/db/{id}"), stub(wrong)),
                 ("POST", "/db/_bulk_docs".to_owned(), format!(r#"{{"docs":[{}]}}"#, stub(wrong))),
@@ -344,7 +347,7 @@ async fn stubs_of_another_generation() {
         }
         let path = format!("/db/{id}");
         assert_eq!(client.call("GET", &path, &[], b"").await.text("_rev"), rev, "nothing was written");
-        let kept = client.call("PUT", &path, &[], stub(revpos).as_bytes()).await;
+        let kept = client.call("PUT", &path, &[], stub(&format!("{revpos}.0")).as_bytes()).await;
         assert_eq!(kept.status, 201, "{kept:?}");
         let shown = client.call("GET", &format!("/db/{id}?attachments=true"), &[], b"").await.json();
         assert_eq!(

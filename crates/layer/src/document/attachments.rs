@@ -66,13 +66,32 @@ pub struct Attachment {
     digest: [u8; 32],
 }
 
+/// A `revpos` as a client writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Revpos {
+    /// A generation.
+    Generation(u64),
+    /// What no attachment has: a negative number, a fraction, or no number.
+    Impossible,
+}
+
+impl Revpos {
+    /// The generation, if it is one.
+    pub fn generation(self) -> Option<u64> {
+        match self {
+            Revpos::Generation(generation) => Some(generation),
+            Revpos::Impossible => None,
+        }
+    }
+}
+
 /// An attachment as an edit has it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttachmentEdit {
     /// The one of the same name that is there already.
     Stub {
-        /// The generation that brought it, if the client says so.
-        revpos: Option<u64>,
+        /// What the client says of the generation that brought it; `None`: nothing, and any is meant.
+        revpos: Option<Revpos>,
     },
     /// One that another document has, as it stands there.
     Copy(Attachment),
@@ -207,9 +226,9 @@ impl Resolve<'_> {
     }
 
     /// The attachment that a stub refers to. An attachment of another generation than the stub names does not match.
-    fn stub(&self, name: &str, revpos: Option<u64>) -> std::result::Result<Attachment, Refusal> {
+    fn stub(&self, name: &str, revpos: Option<Revpos>) -> std::result::Result<Attachment, Refusal> {
         let mut named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
-        let found = named.find(|attachment| revpos.is_none_or(|revpos| attachment.revpos == revpos));
+        let found = named.find(|attachment| revpos.is_none_or(|revpos| revpos.generation() == Some(attachment.revpos)));
         let missing = || Refusal::MissingStub { id: self.id.to_owned(), name: name.to_owned() };
         found.cloned().ok_or_else(missing)
     }

@@ -98,7 +98,7 @@ async fn a_stub_of_a_replica_means_what_a_near_ancestor_has() {
         }
         line.insert(0, write(&db, edit("d", line.first().cloned(), false, attachments)).await.unwrap());
     }
-    let revpos = Some(line[0].generation());
+    let revpos = Some(flatbed_layer::Revpos::Generation(line[0].generation()));
     line.insert(0, format!("{}-a", line.len() + 1).parse().unwrap());
     let stubs = vec![(name(0), AttachmentEdit::Stub { revpos })];
     let of_replica = Edit { history: Some(line.clone()), ..edit("d", None, false, stubs) };
