@@ -84,6 +84,8 @@ pub(crate) struct Load {
     pub run_bytes: Option<u32>,
     /// `shards` of a database that is made; the server says which numbers it takes.
     pub shards: Option<u32>,
+    /// A database that is made is partitioned.
+    pub partitioned: bool,
     /// Send `_rev` members as they stand.
     pub keep_rev: bool,
 }
@@ -295,6 +297,7 @@ fn load(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Long("url") => load.url = Some(parser.value()?.string()?),
             Long("run-bytes") => load.run_bytes = Some(parser.value()?.parse()?),
             Long("shards") => load.shards = Some(parser.value()?.parse()?),
+            Long("partitioned") => load.partitioned = true,
             Long("keep-rev") => load.keep_rev = true,
             Value(value) if database.is_none() => database = Some(value.string()?),
             Value(value) => load.files.push(value.into()),
@@ -504,6 +507,7 @@ Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loa
   --run-bytes N    for a database that is made: pack fields into runs of about N bytes; 0 is one key a field
   --shards N       for a database that is made: put what every write changes in N places, 2 to 64, each server writing
                    to one
+  --partitioned    for a database that is made: make it partitioned, with ids such as part:name
   --keep-rev       send _rev as it stands, to update documents; without it, _rev is left out and documents are made
 ";
 
@@ -511,9 +515,10 @@ const DUMP_HELP: &str = "\
 flatbed dump DB [OPTIONS]
 
 Writes each leaf of each document on one line to stdout, deleted and conflicting ones too, with its attachments and the
-revisions before it, for flatbed load. It has no _local documents and no _security. A revision that takes more than 64 MB,
-or that the server names and refuses to read, is left out and reported. Exit status: 0 complete, 1 revisions left out,
-2 not complete.
+revisions before it, for flatbed load. It has no _local documents and no _security. Nor does it tell that a database is
+partitioned or has channels, its sync function, and when documents end (_exp): where there may be such, stderr says so. A
+revision that takes more than 64 MB, or that the server names and refuses to read, is left out and reported.
+Exit status: 0 complete, 1 revisions left out, 2 not complete.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
   --no-rev         write documents as new ones, ordered by _id: the winners alone, without _rev, with their attachments
@@ -539,11 +544,12 @@ mod tests {
         let Ok(Command::Serve(given)) = parsed("serve --ignore-stored-config") else { panic!("serve") };
         assert!(given.ignore_stored_config);
 
-        let Ok(Command::Load(load)) = parsed("load --run-bytes 0 db --shards 4 - --keep-rev f.jsonl") else {
+        let Ok(Command::Load(load)) = parsed("load --run-bytes 0 db --shards 4 - --partitioned --keep-rev f.jsonl")
+        else {
             panic!("load")
         };
         assert_eq!((load.database.as_str(), load.run_bytes, load.keep_rev), ("db", Some(0), true));
-        assert_eq!(load.shards, Some(4));
+        assert_eq!((load.shards, load.partitioned), (Some(4), true));
         assert_eq!(load.files, [PathBuf::from("-"), PathBuf::from("f.jsonl")]);
 
         let Ok(Command::Backup { out, given }) = parsed("backup --data-dir d o") else { panic!("backup") };

@@ -81,8 +81,11 @@ pub(crate) enum DumpError {
 pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     let progress = Progress::new(format!("dump {}", options.database), Unit::Documents, None);
     let output = BufWriter::with_capacity(1 << 18, io::stdout().lock());
-    let connection = Connection::open(url).await?;
+    let mut connection = Connection::open(url).await?;
     let database = encode_segment(&options.database);
+    for note in not_dumped(&mut connection, &options.database, &database).await? {
+        eprintln!("{note}");
+    }
     let mut dumping = Dumping { url, database, connection, output, progress, written: 0, left_out: 0 };
     let what = if options.no_rev {
         dumping.winners().await?;
@@ -98,6 +101,36 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     let rate = progress::rate(written, progress.elapsed());
     eprintln!("{written} {what} dumped in {seconds:.1} s ({rate}/s), {left_out} left out");
     Ok(left_out == 0)
+}
+
+/// What must be said of the database as its documents do not tell it, one line each. `path`: its name as a path has it.
+async fn not_dumped(connection: &mut Connection, name: &str, path: &str) -> Result<Vec<String>, DumpError> {
+    let answer = connection.call(Method::GET, &format!("/{path}"), Bytes::new()).await?;
+    match answer.status {
+        200 => Ok(notes(name, &answer.body)),
+        // The feed's refusal is reported.
+        404 => Ok(Vec::new()),
+        status => {
+            Ok(vec![format!("whether {name} is partitioned or has channels is unknown: {status} {}", answer.text())])
+        }
+    }
+}
+
+/// The same, from what `GET /{db}` answers.
+fn notes(name: &str, info: &[u8]) -> Vec<String> {
+    let info: Value = serde_json::from_slice(info).unwrap_or_default();
+    let has = |property: &str| info["props"][property] == true;
+    let mut notes = Vec::new();
+    if has("partitioned") {
+        notes.push(format!("{name} is partitioned, which the dump does not tell: load it with --partitioned"));
+    }
+    if has("channels") {
+        notes.push(format!(
+            "{name} has channels, which the dump does not tell, nor its sync function, its users and roles, and when \
+             documents end (_exp): make the database that it is loaded into by PUT with them"
+        ));
+    }
+    notes
 }
 
 /// The state of a running dump.
@@ -425,6 +458,18 @@ mod tests {
             assert_eq!(revision(row.as_bytes()), Some(Revision::Unreadable(error.as_bytes())));
         }
         assert_eq!((revision(br#"{"id":"a","docs":[]}"#), revision(b"{}")), (None, None));
+    }
+
+    #[test]
+    fn what_documents_do_not_tell() {
+        let said = |info: &str| notes("db", info.as_bytes());
+        for nothing in ["", "[]", "{}", r#"{"props":{}}"#, r#"{"props":{"partitioned":false,"run_bytes":0}}"#] {
+            assert_eq!(said(nothing), Vec::<String>::new(), "{nothing}");
+        }
+        let parts = "db is partitioned, which the dump does not tell: load it with --partitioned";
+        assert_eq!(said(r#"{"props":{"partitioned":true}}"#), [parts]);
+        let both = said(r#"{"props":{"partitioned":true,"channels":true}}"#);
+        assert!(both.len() == 2 && both[1].contains("its sync function") && both[1].contains("(_exp)"), "{both:?}");
     }
 
     #[test]

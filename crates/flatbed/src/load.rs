@@ -121,8 +121,13 @@ pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
 }
 
 async fn create(url: &Url, database: &str, options: &Load) -> Result<(), LoadError> {
-    let settings = [("run_bytes", "--run-bytes", options.run_bytes), ("shards", "--shards", options.shards)];
-    let given = || settings.iter().filter_map(|(name, flag, value)| Some((name, flag, (*value)?)));
+    let number = |value: Option<u32>| value.map(|value| value.to_string());
+    let settings = [
+        ("run_bytes", "--run-bytes", number(options.run_bytes)),
+        ("shards", "--shards", number(options.shards)),
+        ("partitioned", "--partitioned", options.partitioned.then(|| "true".to_owned())),
+    ];
+    let given = || settings.iter().filter_map(|(name, flag, value)| Some((name, flag, value.as_ref()?)));
     let query: Vec<String> = given().map(|(name, _, value)| format!("{name}={value}")).collect();
     let path = format!("/{database}?{}", query.join("&"));
     let answer = Connection::open(url).await?.call(Method::PUT, &path, Bytes::new()).await?;

@@ -111,6 +111,9 @@ pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
         if info.is_partitioned {
             props.bool("partitioned", true);
         }
+        if info.has_channels {
+            props.bool("channels", true);
+        }
         props.number("run_bytes", info.run_bytes.into());
         props.end();
         object.number("doc_del_count", info.doc_del_count).number("doc_count", info.doc_count);

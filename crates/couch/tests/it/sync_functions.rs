@@ -84,6 +84,8 @@ async fn databases_with_channels_are_made() {
     assert_eq!(illegal, answer(400, "bad_request", "Illegal channel name \"a,b\""));
     server.ok("PUT", "/db/a", json!({"channels": "A", "_exp": 60})).await;
     server.ok("PUT", "/plain", json!({"anything": "else"})).await;
+    assert_eq!(server.ok("GET", "/db", NULL).await["props"]["channels"], true);
+    assert_eq!(server.ok("GET", "/plain", NULL).await["props"].get("channels"), None);
     server.ok("PUT", "/plain/a", json!({"channels": "a,b"})).await;
     let expiring = refused(&server, "PUT", "/plain/b", json!({"_exp": 60})).await;
     assert_eq!(expiring, answer(400, "doc_validation", "Bad special document member: _exp"));

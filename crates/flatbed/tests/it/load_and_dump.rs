@@ -146,6 +146,38 @@ async fn all_leaves_come_back_with_their_attachments() {
     assert!(text(&loaded).contains("1 documents loaded"), "{}", text(&loaded));
 }
 
+/// Documents do not tell what their database is.
+#[tokio::test]
+async fn what_a_dump_does_not_hold_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let url = server.url.to_string();
+    let mut connection = server.connect().await;
+    let file = directory.path().join("parts.jsonl");
+    let path = file.to_str().unwrap();
+    fs::write(&file, "{\"_id\":\"a:1\"}\n{\"_id\":\"b:1\"}\n").unwrap();
+    for database in ["parts", "again"] {
+        let loaded = run(&["load", database, path, "--partitioned", "--url", &url]);
+        assert!(loaded.status.success(), "{}", text(&loaded));
+        let (_, info) = call(&mut connection, Method::GET, &format!("/{database}"), "").await;
+        assert_eq!((&info["props"]["partitioned"], &info["doc_count"]), (&true.into(), &2.into()), "{info}");
+        let dump = run(&["dump", database, "--url", &url]);
+        assert!(dump.status.success(), "{}", text(&dump));
+        assert!(text(&dump).contains(&format!("{database} is partitioned, which")), "{}", text(&dump));
+        fs::write(&file, &dump.stdout).unwrap();
+    }
+    let loaded = run(&["load", "plain", path, "--url", &url]);
+    assert!(loaded.status.success(), "{}", text(&loaded));
+    let there = run(&["load", "plain", path, "--partitioned", "--url", &url]);
+    assert!(text(&there).contains("plain exists: --partitioned is not applied"), "{}", text(&there));
+    let (status, made) = call(&mut connection, Method::PUT, "/ends", r#"{"channels":true}"#).await;
+    assert_eq!(status, 201, "{made}");
+    let dump = run(&["dump", "ends", "--url", &url]);
+    assert!(dump.status.success() && text(&dump).contains("ends has channels, which"), "{}", text(&dump));
+    let dump = run(&["dump", "plain", "--url", &url]);
+    assert!(dump.status.success() && !text(&dump).contains("which the dump"), "{}", text(&dump));
+}
+
 #[tokio::test]
 async fn what_fails_is_reported() {
     let directory = tempfile::tempdir().unwrap();
