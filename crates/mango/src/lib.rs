@@ -29,6 +29,7 @@ mod pcre;
 mod plan;
 mod projection;
 mod ranges;
+mod readings;
 mod refused;
 mod rows;
 mod sort;

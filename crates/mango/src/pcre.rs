@@ -1,8 +1,11 @@
-//! Translates PCRE syntax that the engine lacks: verbs before a pattern, and lookaheads at its beginning.
+//! Translates PCRE syntax that the engine lacks: verbs before a pattern, and lookaheads at its beginning. What both engines accept
+//! and read differently, [`crate::readings`] rewrites before.
 //!
 //! Both translations are exact. A lookahead behind `^` is tested only at the beginning of the text, so a pattern with such lookaheads
 //! is equivalent to several patterns that must, or must not, match. Syntax that needs backtracking (backreferences, other lookaheads
 //! and lookbehinds) is refused: an engine with a limit of backtracking steps has no limit of time between two of them.
+
+use crate::readings::as_in_pcre;
 
 /// The most lookaheads that are split off a pattern. A selector has no room for more compiled patterns; a pattern with more
 /// lookaheads stays unchanged, and the engine refuses it.
@@ -35,7 +38,7 @@ pub(crate) struct Translated {
 }
 
 /// Translates a pattern. `None`: it begins with a verb that is unknown or that changes matching in an unsupported way, or it
-/// has a class that cannot be rewritten.
+/// has syntax that PCRE reads otherwise and that cannot be rewritten.
 pub(crate) fn translate(pattern: &str) -> Option<Translated> {
     let (mut utf, mut ucp, mut line_end, mut rest) = (false, false, LineEnd::Lf, pattern);
     while let Some(verb) = rest.strip_prefix("(*") {
@@ -53,10 +56,8 @@ pub(crate) fn translate(pattern: &str) -> Option<Translated> {
         rest = behind;
     }
     let characters = if utf || ucp { Characters::Whole } else { Characters::Bytes };
-    let text = match utf && !ucp {
-        true => with_ascii_classes(rest)?,
-        false => rest.to_owned(),
-    };
+    let read = as_in_pcre(rest, characters, line_end)?;
+    let text = if utf && !ucp { with_ascii_classes(&read)? } else { read };
     let parts = split_lookaheads(&text).unwrap_or_else(|| vec![(text, true)]);
     Some(Translated { characters, line_end, parts })
 }
@@ -323,16 +324,16 @@ mod tests {
             ("(?i)(?s)^(?i)(?=a)b", &["(?is)^(?:a)", "(?is)^b"]),
             ("^((?!no|never).)*$", &["not (?:no|never)", "^.*$"]),
             ("(?i)^(?:(?!no).)*$", &["not (?i)(?:no)", "(?i)^.*$"]),
-            // These patterns stay unchanged, and the engine refuses them.
+            ("^(?=[[]a)b", &["^(?:[\\[]a)", "^b"]),
+            // These patterns are not split, and the engine refuses them.
             ("(?=a)b", &["(?=a)b"]),
             ("(?m)^(?=a)b", &["(?m)^(?=a)b"]),
             ("^(?=a)b|c", &["^(?=a)b|c"]),
             ("^(?=a)*b", &["^(?=a)*b"]),
-            ("^(?=[[]a)b", &["^(?=[[]a)b"]),
             ("^(?=a", &["^(?=a"]),
             ("^((?!no$).)*$", &["^((?!no$).)*$"]),
             ("^((?!a|).)*$", &["^((?!a|).)*$"]),
-            ("^(?=a)[[]|c", &["^(?=a)[[]|c"]),
+            ("^(?=a)[[]|c", &["^(?=a)[\\[]|c"]),
         ];
         for (pattern, expected) in cases {
             assert_eq!(parts(pattern), *expected, "{pattern}");

@@ -123,6 +123,18 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         ("(?i)^(?!admin|root)[a-z]+$", &["user", "badmin"], &["ADMINS", "root"]),
         ("^((?!foo|bar).)*$", &["", "fo ob ar"], &["a foo", "bar"]),
         ("(*UTF8)^(?!é)", &["e", ""], &["é", "éa"]),
+        // What the engine would read otherwise, in classes and outside.
+        ("^[a&&b]$", &["a", "&", "b"], &["c"]),
+        ("^[[a]b]$", &["[b]", "ab]"], &["a", "b"]),
+        ("^[^[a]]$", &["x]"], &["x", "a]"]),
+        ("^[a~~]$", &["a", "~"], &["b"]),
+        ("^[+--]$", &["+", ",", "-"], &["."]),
+        ("(*UTF8)^[\\w--9]$", &["a", "-", "/"], &[","]),
+        ("^\\<a\\>$", &["<a>"], &["a"]),
+        ("\\b{start}$", &["a{start}"], &["start", "a"]),
+        ("^a\\vb$", &["a\\nb", "a\\rb", "a\\u000bb"], &["a b", "avb", "a\\u2028b"]),
+        ("(*UTF8)^[x\\v]$", &["\\u0085", "\\u2028", "x", "\\f"], &["v", " "]),
+        ("^(?x) [ #] $", &[" ", "#"], &["", "x"]),
     ];
     for (pattern, selected, others) in cases {
         let documents = |texts: &[&str]| texts.iter().map(with).collect::<Vec<String>>();
@@ -135,9 +147,26 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         assert_eq!(compiled.to_json(), json(&regex(pattern)));
     }
     // Syntax that needs backtracking, and unknown verbs.
-    for pattern in
-        ["(a)\\1", "x(?=y)", "(?<=x)y", "(?=a)b", "^(?=a)b|c", "(*UTF9)x", "x(*UTF8)", "(*ACCEPT)x", "(*UTF8)^[+-\\d]$"]
-    {
+    for pattern in [
+        "(a)\\1",
+        "x(?=y)",
+        "(?<=x)y",
+        "(?=a)b",
+        "^(?=a)b|c",
+        "(*UTF9)x",
+        "x(*UTF8)",
+        "(*ACCEPT)x",
+        "(*UTF8)^[+-\\d]$",
+        // What PCRE refuses, or reads as something that needs backtracking.
+        "[a--b]",
+        "[a-\\v]",
+        "\\u0041",
+        "(*UTF8)\\U00000041",
+        "(?u)a",
+        "a(?R)",
+        "a++a",
+        "[:alpha:]",
+    ] {
         let refused = Selector::new(&json(&regex(pattern))).err();
         assert!(matches!(refused, Some(InvalidSelector::Argument { .. })), "{pattern} {refused:?}");
     }
