@@ -237,7 +237,7 @@ async fn all_or_nothing_writes_nothing() {
     // Another replica's revisions are no transaction in CouchDB either, and what is not `true` is none.
     assert_eq!(ask(json!({"all_or_nothing": true, "new_edits": false})).await.0, 400, "`a` has no revision");
     assert_eq!(ask(json!({"all_or_nothing": "true"})).await.0, 201);
-    assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 1);
+    assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 2);
 }
 
 #[tokio::test]

