@@ -491,7 +491,7 @@ mod tests {
             assert_eq!(said(text), Revpos::Generation(generation), "{text}");
         }
         assert_eq!(said("18446744073709551615"), Revpos::Generation(u64::MAX));
-        for text in ["-1", "1.5", "99999999999999999999", "1e400", "\"1\"", "null", "true", "{}", "[1]"] {
+        for text in ["-1", "1.5", "99999999999999999999", "\"1\"", "null", "true", "{}", "[1]"] {
             assert_eq!(said(text), Revpos::Impossible, "{text}");
         }
         for (members, revpos) in [("", None), (r#","revpos":null"#, Some(Revpos::Impossible))] {

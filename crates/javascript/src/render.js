@@ -177,17 +177,15 @@ const render = (() => {
     return new Failure(kind, `function raised error: ${source(error)} \nstacktrace: ${stack}`);
   };
 
-  // A show passes headers by name to `start`, or, as a list does, an object with `headers` and `code`.
+  // A show passes headers by name to `start`. What a list passes, `headers` and `code`, has no effect in a show, as in CouchDB.
   const withStarted = (response) => {
     if (!isResponse(started)) return response;
-    const isOfLists = isResponse(started.headers);
-    const headers = isOfLists ? started.headers : started;
-    const names = keysOf(headers);
-    if (names.length > 0) {
+    const names = keysOf(started);
+    for (let i = 0; i < names.length; i++) {
+      if (typeof started[names[i]] !== 'string') continue;
       response.headers = response.headers || {};
-      for (let i = 0; i < names.length; i++) response.headers[names[i]] = headers[names[i]];
+      response.headers[names[i]] = started[names[i]];
     }
-    if (isOfLists && started.code !== undefined && response.code === undefined) response.code = started.code;
     return response;
   };
 
