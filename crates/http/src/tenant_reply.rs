@@ -95,11 +95,14 @@ fn may_choose(name: &HeaderName) -> bool {
         "x-webkit-csp",
         "x-xss-protection",
     ];
+    /// `X-` headers by which this server says what became of a write or a request. Functions of applications choose others of
+    /// that beginning.
+    const OF_SERVER: [&str; 3] = ["x-couch-id", "x-couch-request-id", "x-couch-update-newrev"];
     /// Beginnings of those by which proxies send a file or another reply instead, and of those that this server or a proxy says.
     const RESERVED: [&str; 10] = [
         "x-accel-",
         "x-auth-",
-        "x-couch",
+        "x-couchdb-",
         "x-flatbed-",
         "x-forwarded-",
         "x-http-method",
@@ -131,6 +134,7 @@ fn may_choose(name: &HeaderName) -> bool {
         _ => {
             name.starts_with("x-")
                 && !ACTED_UPON.contains(&name)
+                && !OF_SERVER.contains(&name)
                 && !RESERVED.iter().any(|reserved| name.starts_with(reserved))
         }
     }
@@ -165,11 +169,21 @@ mod tests {
         let reply = Reply::from(TenantReply::new(Reply::json(StatusCode::OK, Vec::new()), &html));
         assert_eq!(reply.headers.get_all(header::CONTENT_TYPE).iter().collect::<Vec<_>>(), ["text/html"]);
         assert_eq!((reply.headers.contains_key("x-mine"), reply.headers.contains_key("set-cookie")), (true, false));
-        for name in ["x-accel-redirect", "x-sendfile", "x-sendfile-type", "x-couch-id", "x-flatbed-storage", "refresh"]
-        {
+        for name in [
+            "x-accel-redirect",
+            "x-sendfile",
+            "x-sendfile-type",
+            "x-couch-id",
+            "x-couch-request-id",
+            "x-couch-update-newrev",
+            "x-couchdb-body-time",
+            "x-flatbed-storage",
+            "refresh",
+        ] {
             assert!(!may_choose(&HeaderName::from_static(name)), "{name}");
         }
-        for name in ["content-disposition", "location", "x-robots-tag"] {
+        // CouchDB's own suite sets `X-Couch-Test-Header` in lists.
+        for name in ["content-disposition", "location", "x-robots-tag", "x-couch-test-header"] {
             assert!(may_choose(&HeaderName::from_static(name)), "{name}");
         }
     }
