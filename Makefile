@@ -20,7 +20,7 @@ host = $(shell rustc -vV | sed -n 's/^host: //p')
 # The parts of `make test`, in their order; `.ci/run` times each.
 parts := lint test-build client-tests rust-tests doc-tests bindings-tests
 
-.PHONY: help fuzz run test parts torture test-worker $(parts) test-oracle memcheck sanitize crash mutants attack bench bench-worker \
+.PHONY: help fuzz run test parts torture test-worker $(parts) test-oracle memcheck sanitize crash mutants attack proto bench bench-worker \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -103,6 +103,9 @@ bindings-tests: bindings-library tests/bindings/node/node_modules/.package-lock.
 pouchdb-suites: need-rust need-npm tests/pouchdb-suites/node_modules/.package-lock.json ## PouchDB's own suites against Flatbed; POUCHDB=DIRECTORY is its source
 	cargo build --package flatbed
 	CARGO_TARGET_DIR='$(abspath $(target))' node tests/pouchdb-suites/run.mjs '$(POUCHDB)'
+
+proto: need-rust ## write crates/layer/src/store/proto.rs from flatbed.proto
+	cargo run --quiet --manifest-path crates/layer/proto/generate/Cargo.toml --target-dir $(target)/proto
 
 test-oracle: bindings-library ## replay all that a real cluster answered on libfdb_c.so
 	$(run-bindings) --library $(bindings)/lib oracle-all
