@@ -1,23 +1,30 @@
 //! Documents that end.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::{Layer, Open, Store, all_changes, assert_clean, change, get, put};
-use flatbed_channels::Expiry;
+use flatbed_channels::{Expiry, Given, Grant, Grantee, Kind};
 use flatbed_clock::ManualClock;
-use flatbed_layer::channels::Asker;
+use flatbed_layer::channels::{Asker, PrincipalWrite, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    BackgroundOptions, ChannelsOptions, CreateOptions, Database, Edit, Error, NotFound, Refusal, RevId, Updated, User,
+    BackgroundOptions, ChannelsOptions, CreateOptions, Database, Document, Edit, Error, GetOptions, Judge, Judgement,
+    LayerOptions, NotFound, Refusal, RevId, Rule, Updated, User, Verdict, Writing,
 };
 use flatbed_testkit::until;
 use foundationdb::tuple::{Bytes, pack};
+use futures_util::future::BoxFuture;
 
 async fn create(layer: &Layer) -> Database {
-    let channels = Some(ChannelsOptions::default());
+    create_with(layer, ChannelsOptions::default()).await
+}
+
+async fn create_with(layer: &Layer, channels: ChannelsOptions) -> Database {
+    let channels = Some(channels);
     layer.create_database("db", &CreateOptions { channels, ..CreateOptions::default() }).await.expect("created");
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
-    flatbed_layer::Layer::database(layer, "db", user.through(std::sync::Arc::new(Open))).asked_by(Asker::All)
+    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(Asker::All)
 }
 
 fn ends(id: &str, parent: Option<RevId>, in_s: i64) -> Edit<'static> {
@@ -106,6 +113,94 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     assert_clean(&layer, &db).await;
 }
 
+/// Sync functions, whatever their text: the document `key` gives the user `alice` the channel `A`, and all others are in it.
+struct KeyGives;
+
+impl Judge for KeyGives {
+    fn load(&self, _: &Document, _: &str) -> Arc<dyn Rule> {
+        Arc::new(KeyGives)
+    }
+
+    fn sync_function(&self, _: &str, _: &str) -> Option<Arc<dyn Rule>> {
+        Some(Arc::new(KeyGives))
+    }
+
+    fn check_sync_function<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn caller(&self) -> u64 {
+        0
+    }
+}
+
+impl Rule for KeyGives {
+    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+        let channel = "A".to_owned();
+        let verdict = match &*write.edit.id {
+            "key" => {
+                let grant = Grant { to: Grantee::User("alice".to_owned()), what: Given::Channel(channel) };
+                Verdict { grants: [grant].into(), ..Verdict::default() }
+            }
+            _ => Verdict { channels: [channel].into(), ..Verdict::default() },
+        };
+        Box::pin(async move { Ok(verdict) })
+    }
+}
+
+/// What another server has changed since this one last read the database's record.
+#[derive(Debug)]
+enum Changed {
+    Security,
+    SyncFunction,
+}
+
+#[tokio::test]
+async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_judges() {
+    for changed in [Changed::Security, Changed::SyncFunction] {
+        let store = Store::new();
+        let alone = async || {
+            let options = LayerOptions { root: store.root.clone(), ..LayerOptions::default() };
+            Layer::open_alone(store.fdb.clone(), options, Some(Arc::new(KeyGives))).await.expect("the layer opens")
+        };
+        let (layer, other) = (alone().await, alone().await);
+        let db = create_with(&layer, ChannelsOptions { sync: Some("first".to_owned()) }).await;
+        let alice = PrincipalWrite {
+            kind: Kind::User,
+            name: "alice".to_owned(),
+            email: String::new(),
+            is_disabled: false,
+            admin_channels: [].into(),
+            admin_roles: [].into(),
+            signs_in: Some(SignsIn::Password(b"{}".to_vec())),
+            is_new: true,
+        };
+        db.put_principal(&alice).await.expect("written");
+        put(&db, "secret", None, "{}").await.expect("written");
+        db.update(&ends("key", None, -5)).await.expect("written");
+        // Whether she may read it at either server. The other one has the database's record in its cache afterwards.
+        let may_read = async || {
+            let mut may_read = [false; 2];
+            for (may_read, layer) in may_read.iter_mut().zip([&layer, &other]) {
+                let reader = layer.database("db").reader().asked_by(Asker::Principal("alice".into()));
+                *may_read = reader.get("secret", &GetOptions::default()).await.is_ok();
+            }
+            may_read
+        };
+        assert_eq!(may_read().await, [true, true], "{changed:?}");
+        match changed {
+            Changed::Security => db.set_security(br#"{"members":{"roles":["a"]}}"#).await.expect("set"),
+            Changed::SyncFunction => db.set_sync_function(Some("second")).await.expect("set"),
+        }
+        bury(&other).await;
+        let key = all_changes(&db).await.into_iter().find(|row| row.id == "key").expect("a row");
+        assert!(key.deleted, "{changed:?}");
+        assert_eq!(db.info().await.expect("figures").doc_count, 1, "{changed:?}");
+        assert_eq!(may_read().await, [false, false], "{changed:?}");
+        assert_clean(&layer, &db).await;
+    }
+}
+
 /// As if the clock were set back after the look at the due work.
 #[tokio::test]
 async fn work_that_is_done_leaves_nothing_of_what_it_was_due_for() {
@@ -128,7 +223,7 @@ async fn what_has_ended_goes_where_another_server_has_given_the_database_channel
     // The resync of no documents is done.
     bury(&layer).await;
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
-    let db = flatbed_layer::Layer::database(&layer, "db", user.through(std::sync::Arc::new(Open)));
+    let db = flatbed_layer::Layer::database(&layer, "db", user.through(Arc::new(Open)));
     let db = db.asked_by(Asker::All);
     db.update(&ends("over", None, -5)).await.expect("written");
     bury(&other).await;
