@@ -1,72 +1,11 @@
 //! Replicator databases beside `_replicator`: those that were created as such, by their names.
 
-use std::pin::Pin;
-use std::time::Duration;
-
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use flatbed_auth::PasswordHash;
-use flatbed_replicator::ReplicatorOptions;
 use flatbed_testkit::until_wanted;
 use foundationdb::tuple::{Bytes, pack};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Options, Running, ServerOptions, Store};
-
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
-
-fn replicator() -> ReplicatorOptions {
-    ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
-}
-
-fn options() -> Options {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
-    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    Options { server, ..replicator().into() }
-}
-
-/// Sends a request. Boxed: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
-fn asked<'a>(
-    server: &'a Running,
-    who: &'a [(&'a str, &'a str)],
-    method: &'a str,
-    path: &'a str,
-    body: Value,
-) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
-    Box::pin(async move {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let mut client = server.connect().await;
-        client.call(method, path, who, body.as_bytes()).await
-    })
-}
-
-/// Sends a request as the administrator, which must succeed.
-async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
-    let answer = asked(server, &[ADMIN], method, path, body).await;
-    assert!(answer.status < 300, "{method} {path}: {answer:?}");
-    answer.json()
-}
-
-async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
-    until_wanted(path, look, wanted).await
-}
-
-/// A user document; its password is its name.
-fn user(name: &str) -> Value {
-    let members = PasswordHash::salted(name, name, 600_000).put_into(Vec::new());
-    let mut text = Vec::new();
-    flatbed_layer::json::write(&flatbed_layer::json::Value::Object(members), &mut text);
-    let mut document: Value = serde_json::from_slice(&text).unwrap();
-    document["name"] = json!(name);
-    document["type"] = json!("user");
-    document["roles"] = json!([]);
-    document
-}
-
-fn basic(name: &str) -> String {
-    format!("Basic {}", STANDARD.encode(format!("{name}:{name}")))
-}
+use super::accounts::{ADMIN, asked, basic, ok, options, options_without_admin, until, user};
+use crate::support::Store;
 
 /// Renames a database that no server has open, without notifying any server.
 async fn rename(store: &Store, from: &str, to: &str) {
@@ -81,7 +20,7 @@ async fn rename(store: &Store, from: &str, to: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_further_databases_are_worked_off() {
     let store = Store::new();
-    let (one, two) = (store.serve(replicator()).await, store.serve(replicator()).await);
+    let (one, two) = (store.serve(options_without_admin()).await, store.serve(options_without_admin()).await);
     for path in ["/a", "/x%2F_replicator", "/x%2Fy%2F_replicator", "/x%2F_replicators"] {
         one.ok("PUT", path, Value::Null).await;
     }
@@ -150,13 +89,13 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     for path in ["/_users", "/x%2F_replicator", "/a", "/secret"] {
         ok(&server, "PUT", path, Value::Null).await;
     }
-    let born = ok(&server, "PUT", "/_users/org.couchdb.user:anna", user("anna")).await;
-    ok(&server, "PUT", "/_users/org.couchdb.user:bob", user("bob")).await;
+    let born = ok(&server, "PUT", "/_users/org.couchdb.user:anna", user("anna", "anna")).await;
+    ok(&server, "PUT", "/_users/org.couchdb.user:bob", user("bob", "bob")).await;
     let members = json!({"members": {"names": ["anna", "bob"]}});
     ok(&server, "PUT", "/x%2F_replicator/_security", members.clone()).await;
     ok(&server, "PUT", "/a/_security", members).await;
     ok(&server, "PUT", "/secret/doc", json!({})).await;
-    let (anna, bob) = (basic("anna"), basic("bob"));
+    let (anna, bob) = (basic("anna", "anna"), basic("bob", "bob"));
     let (anna, bob) = ([("authorization", &*anna)], [("authorization", &*bob)]);
     // The server's copy of `_security` may be a second old.
     let look = async || json!(asked(&server, &anna, "GET", "/x%2F_replicator/none", Value::Null).await.status);
@@ -218,10 +157,10 @@ async fn one_from_before_asks_for_nothing() {
     for path in ["/_users", "/before", "/x%2F_replicator", "/secret"] {
         ok(&before, "PUT", path, Value::Null).await;
     }
-    ok(&before, "PUT", "/_users/org.couchdb.user:anna", user("anna")).await;
+    ok(&before, "PUT", "/_users/org.couchdb.user:anna", user("anna", "anna")).await;
     ok(&before, "PUT", "/before/_security", json!({"members": {"names": ["anna"]}})).await;
     ok(&before, "PUT", "/secret/doc", json!({})).await;
-    let anna = basic("anna");
+    let anna = basic("anna", "anna");
     let anna = [("authorization", &*anna)];
     let forged = json!({"source": "secret", "target": "stolen", "create_target": true, "owner": "admin",
                         "owner_account": "admin"});

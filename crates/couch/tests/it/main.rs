@@ -4,6 +4,7 @@
 #![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
 
 mod access;
+mod accounts;
 mod answering;
 mod any_requests;
 mod attachments;

@@ -1,72 +1,12 @@
 //! On whose behalf replications run.
 
-use std::pin::Pin;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use flatbed_auth::PasswordHash;
-use flatbed_replicator::ReplicatorOptions;
-use flatbed_testkit::{pass, until_wanted};
+use flatbed_testkit::pass;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Options, Running, ServerOptions, Store};
-
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
-
-fn options() -> Options {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
-    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    Options { server, ..options_without_admin() }
-}
-
-fn options_without_admin() -> Options {
-    let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() };
-    replicator.into()
-}
-
-/// In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
-fn asked<'a>(
-    server: &'a Running,
-    who: &'a [(&'a str, &'a str)],
-    method: &'a str,
-    path: &'a str,
-    body: Value,
-) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
-    Box::pin(async move {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let mut client = server.connect().await;
-        client.call(method, path, who, body.as_bytes()).await
-    })
-}
-
-async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
-    until_wanted(path, look, wanted).await
-}
-
-/// As the administrator, what must succeed.
-async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
-    let answer = asked(server, &[ADMIN], method, path, body).await;
-    assert!(answer.status < 300, "{method} {path}: {answer:?}");
-    answer.json()
-}
-
-/// A user document; its password is its salt.
-fn user(name: &str, salt: &str) -> Value {
-    let members = PasswordHash::salted(salt, salt, 600_000).put_into(Vec::new());
-    let mut text = Vec::new();
-    flatbed_layer::json::write(&flatbed_layer::json::Value::Object(members), &mut text);
-    let mut document: Value = serde_json::from_slice(&text).unwrap();
-    document["name"] = json!(name);
-    document["type"] = json!("user");
-    document["roles"] = json!([]);
-    document
-}
-
-fn basic(name: &str, password: &str) -> String {
-    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
-}
+use super::accounts::{ADMIN, asked, basic, ok, options, options_without_admin, until, user};
+use crate::support::{Running, ServerOptions, Store};
 
 /// A document that is written into `from` comes to `to`.
 async fn goes_over(server: &Running, id: &str, (from, to): (&str, &str)) {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use base64::Engine;
 use flatbed_auth::PasswordHash;
 use flatbed_testkit::pass;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
+use super::accounts::basic;
 use crate::support::{Client, Running, ServerOptions, Store, soon};
 
 /// A line a form of path, a letter a method.
@@ -40,10 +40,6 @@ fn refusals(letter: char) -> [Option<(u16, &'static str)>; 5] {
         'u' => [stranger, outsider, outsider, outsider, None],
         other => panic!("{other}"),
     }
-}
-
-fn basic(name: &str, password: &str) -> String {
-    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}")))
 }
 
 /// What somebody is known by, all with the password `test`; without a name by nothing.

@@ -1,0 +1,74 @@
+//! What tests of replications with owners share: servers with an administrator, who asks them, and users' documents.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flatbed_auth::PasswordHash;
+use flatbed_replicator::ReplicatorOptions;
+use flatbed_testkit::until_wanted;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Options, Running, ServerOptions};
+
+/// The header of the administrator of [`options`].
+pub const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+
+/// A server with an administrator; its replications are tried again soon.
+pub fn options() -> Options {
+    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
+    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    Options { server, ..options_without_admin() }
+}
+
+/// The same without an administrator.
+pub fn options_without_admin() -> Options {
+    ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }.into()
+}
+
+/// Sends a request with these headers. Boxed: a test's future holds those of all its calls, and debug builds lay each of them out on
+/// the stack.
+pub fn asked<'a>(
+    server: &'a Running,
+    who: &'a [(&'a str, &'a str)],
+    method: &'a str,
+    path: &'a str,
+    body: Value,
+) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+    Box::pin(async move {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut client = server.connect().await;
+        client.call(method, path, who, body.as_bytes()).await
+    })
+}
+
+/// Sends a request as the administrator, which must succeed.
+pub async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
+    let answer = asked(server, &[ADMIN], method, path, body).await;
+    assert!(answer.status < 300, "{method} {path}: {answer:?}");
+    answer.json()
+}
+
+/// Asks as the administrator until what is read at a path is as wanted.
+pub async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
+    until_wanted(path, look, wanted).await
+}
+
+/// A user document with the password's hash, whose salt is the password.
+pub fn user(name: &str, password: &str) -> Value {
+    let members = PasswordHash::salted(password, password, 600_000).put_into(Vec::new());
+    let mut text = Vec::new();
+    flatbed_layer::json::write(&flatbed_layer::json::Value::Object(members), &mut text);
+    let mut document: Value = serde_json::from_slice(&text).unwrap();
+    document["name"] = json!(name);
+    document["type"] = json!("user");
+    document["roles"] = json!([]);
+    document
+}
+
+/// The value of an `Authorization` header.
+pub fn basic(name: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
+}
