@@ -78,7 +78,7 @@ torture: need-rust ## what a release has to pass: tortures, kills and faults at 
 	  FLATBED_CRASH_KILLS=300 cargo nextest run --no-fail-fast $(tested) -E '$(tortures)'; \
 	FLATBED_TEST_SEEDS=5000 cargo nextest run $(tested) -E 'test(never_two_holders) | test(no_two_processes_believe)'; \
 	FLATBED_FDB_BUGGIFY=0,$$seed,0.3 FLATBED_TEST_FAULTS=0.05,$$seed,0.3 FLATBED_TEST_SEED=$$seed FLATBED_CRASH_SEED=$$seed \
-	  cargo nextest run --no-fail-fast $(tested)
+	  FLATBED_TEST_ROWS=50000 cargo nextest run --no-fail-fast $(tested)
 
 # What `make test` does without, as most machines lack it.
 test-worker: need-rust $(target)/worker/installed ## the worker against real servers, which it installs: PostgreSQL, MariaDB and an S3 server; DOCUMENTS=100000 and SECONDS_OF_TORTURE=600 make its torture long

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 use flatbed_collate::reduce::Reducer;
+use flatbed_testkit::number;
 use proptest::prelude::*;
 use prost::Message;
 
@@ -18,6 +19,7 @@ use crate::view::read_tests::{Asked, asked, compare};
 use crate::view::tests::{
     Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
 };
+use crate::view_bounds::ViewBounds;
 
 /// Documents with a few dozens of rows each, of all kinds.
 fn large() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
@@ -101,67 +103,96 @@ async fn sees(db: &Database, model: &Model, asked: &[Asked]) {
     }
 }
 
-/// The bounds of a server.
-fn as_served(group: ViewGroup) -> ViewGroup {
-    group.bounded(Bounds { rows: 1_500, rows_bytes: 400_000, ..Bounds::default() })
+/// Rows that a document may have here. A server's bound is 50,000, which `make torture` takes: each transaction compares all rows of
+/// the document, so the time grows with their square. What a transaction writes does not depend on it from some thousands on.
+fn rows_max() -> u32 {
+    number("FLATBED_TEST_ROWS").unwrap_or(10_000)
 }
 
-/// As many rows as a document may have; rows as large as may be; as many long keys as there is room for; and then they go: by a
-/// first build, and by following.
-#[tokio::test]
-async fn no_transaction_is_large() {
-    let spaces = |bytes: usize| " ".repeat(bytes);
-    let many = |add: u32| (0..49_998).map(|n| (format!("[{},{n}]", n % 10), (n + add).to_string())).collect::<Vec<_>>();
-    let huge = |n: u32| vec![("1".to_owned(), format!("{n}{}", spaces(8_000_000)))];
-    let middle = |n: u32| (0..60).map(|at| (at.to_string(), format!("{n}{}", spaces(100_000)))).collect::<Vec<_>>();
-    let long =
-        |n: u32| (0..150).map(|at| (format!("[\"{}\",{at}]", "a".repeat(5_000)), n.to_string())).collect::<Vec<_>>();
-    let full = |n: u32| (0..500).map(|at| (at.to_string(), format!("{n}{}", spaces(15_000)))).collect::<Vec<_>>();
-    let rows = |kind: usize, n: u32| match kind {
-        0 => many(n),
-        1 => huge(n),
-        2 => middle(n),
-        3 => full(n),
-        _ => long(n),
-    };
-    for (kind, name) in
-        ["50,000 rows", "a row of 8 MB", "60 rows of 100 kB", "500 of 15 kB", "150 long keys"].iter().enumerate()
-    {
-        let (db, _storage) = database().await;
-        let group = as_served(group());
-        let of = |n: u32| {
-            let one = vec![("7".to_owned(), n.to_string())];
-            Model::from([("large".to_owned(), vec![one.clone(), rows(kind, n), one])])
-        };
-        let (mut most, mut steps) = (0, Vec::new());
-        let documents = prepared(&group, &of(1));
-        let mut count = 0;
-        loop {
-            let (applied, _, bytes) = sized_step(&db, &group, Todo::Write(&documents)).await;
-            (most, count) = (bytes.max(most), count + 1);
-            if applied.documents == 1 {
-                break;
-            }
+/// The bounds of a server, but for [`rows_max`].
+fn as_served(group: ViewGroup) -> ViewGroup {
+    let document = ViewBounds { rows: rows_max() as usize, ..ViewBounds::default() };
+    group.bounded(Bounds { document, rows: 1_500, rows_bytes: 400_000, ..Bounds::default() })
+}
+
+fn spaces(bytes: usize) -> String {
+    " ".repeat(bytes)
+}
+
+/// A document's rows in one of its trees: keys and values.
+type Rows = Vec<(String, String)>;
+
+/// Enters the one document of some work, and returns how many transactions that takes. Each is measured ([`sized_step`]).
+async fn transactions_of(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> usize {
+    let (mut most, mut count) = (0, 0);
+    loop {
+        let (applied, _, bytes) = sized_step(db, group, todo).await;
+        (most, count) = (bytes.max(most), count + 1);
+        if applied.documents == 1 {
+            println!("{most} bytes at most, {count} transactions");
+            return count;
         }
-        steps.push(count);
-        while step(&db, &group, Todo::Build).await.1.phase != FOLLOWED {}
-        for documents in [of(2), Model::from([("large".to_owned(), vec![Vec::new(); 3])])] {
-            let documents = prepared(&group, &documents);
-            let mut count = 0;
-            loop {
-                let (applied, _, bytes) = sized_step(&db, &group, Todo::Apply(&documents)).await;
-                (most, count) = (bytes.max(most), count + 1);
-                if applied.documents == 1 {
-                    break;
-                }
-            }
-            steps.push(count);
-        }
-        println!("{name}: {most} bytes at most, {steps:?} transactions");
-        while step(&db, &group, Todo::Apply(&[])).await.1.untidy {}
-        assert_is(&db, &group, &Model::new()).await;
-        assert_eq!(keys_of(&db).await, 1, "its progress alone");
     }
+}
+
+/// A document has rows, which are those of a number; then those of another one; then none: by a first build, and by following.
+/// Returns how many transactions each took.
+async fn enter_in_small_transactions(rows: impl Fn(u32) -> Rows) -> [usize; 3] {
+    let (db, _storage) = database().await;
+    let group = as_served(group());
+    let of = |n: u32| {
+        let one = vec![("7".to_owned(), n.to_string())];
+        Model::from([("large".to_owned(), vec![one.clone(), rows(n), one])])
+    };
+    let none = Model::from([("large".to_owned(), vec![Vec::new(); 3])]);
+    let built = transactions_of(&db, &group, Todo::Write(&prepared(&group, &of(1)))).await;
+    while step(&db, &group, Todo::Build).await.1.phase != FOLLOWED {}
+    let changed = transactions_of(&db, &group, Todo::Apply(&prepared(&group, &of(2)))).await;
+    let gone = transactions_of(&db, &group, Todo::Apply(&prepared(&group, &none))).await;
+    while step(&db, &group, Todo::Apply(&[])).await.1.untidy {}
+    assert_is(&db, &group, &Model::new()).await;
+    assert_eq!(keys_of(&db).await, 1, "its progress alone");
+    [built, changed, gone]
+}
+
+/// As many rows as a document may have.
+#[tokio::test]
+async fn no_transaction_of_many_rows_is_large() {
+    let row = |n: u32, add: u32| (format!("[{},{n}]", n % 10), (n + add).to_string());
+    let rows = |add: u32| -> Rows { (0..rows_max() - 2).map(|n| row(n, add)).collect() };
+    let transactions = enter_in_small_transactions(rows).await;
+    assert!(transactions.iter().all(|count| *count > 6), "{transactions:?}");
+}
+
+/// A row as large as may be.
+#[tokio::test]
+async fn no_transaction_of_a_huge_row_is_large() {
+    let rows = |n: u32| -> Rows { vec![("1".to_owned(), format!("{n}{}", spaces(8_000_000)))] };
+    enter_in_small_transactions(rows).await;
+}
+
+/// Rows that lie in parts.
+#[tokio::test]
+async fn no_transaction_of_large_rows_is_large() {
+    let row = |at: u32, n: u32| (at.to_string(), format!("{n}{}", spaces(100_000)));
+    let rows = |n: u32| -> Rows { (0..60).map(|at| row(at, n)).collect() };
+    enter_in_small_transactions(rows).await;
+}
+
+/// Rows that are nearly large enough for that.
+#[tokio::test]
+async fn no_transaction_of_full_rows_is_large() {
+    let row = |at: u32, n: u32| (at.to_string(), format!("{n}{}", spaces(15_000)));
+    let rows = |n: u32| -> Rows { (0..500).map(|at| row(at, n)).collect() };
+    enter_in_small_transactions(rows).await;
+}
+
+/// As many long keys as there is room for.
+#[tokio::test]
+async fn no_transaction_of_long_keys_is_large() {
+    let row = |at: u32, n: u32| (format!("[\"{}\",{at}]", "a".repeat(5_000)), n.to_string());
+    let rows = |n: u32| -> Rows { (0..150).map(|at| row(at, n)).collect() };
+    enter_in_small_transactions(rows).await;
 }
 
 /// Each node takes nearly what a value of storage may.
