@@ -110,6 +110,9 @@ pub struct LayerOptions {
     pub view_bounds: ViewBounds,
     /// Queries that wait for an index fail once its builder has failed for this long.
     pub index_stuck_max: Duration,
+    /// How long a transaction that fails is tried again before its error is given to who asked for it: of a database that an operator has
+    /// locked, for one.
+    pub retry_max: Duration,
     /// Where all of the layer takes the time from, and what is built on it.
     pub clock: Clock,
 }
@@ -129,6 +132,7 @@ impl Default for LayerOptions {
             single_writes_at_once: None,
             view_bounds: ViewBounds::default(),
             index_stuck_max: Duration::from_secs(30),
+            retry_max: transaction::RETRY_MAX,
             clock: Clock::system(),
         }
     }
@@ -226,7 +230,7 @@ impl Layer {
         }
         let keys = RootKeys::new(&options.root);
         let clock = options.clock.clone();
-        let metrics = Instruments::new(&clock);
+        let metrics = Instruments::new(&clock, options.retry_max);
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
         let Opened { uuid, epoch, is_unmoved } = transaction::write(&db, &metrics, &mut open).await?;
         if is_unmoved {

@@ -1,23 +1,37 @@
-//! What the transactions of a layer count in, and where they take the time from.
+//! What the transactions of a layer count in, where they take the time from, and how long they are tried again.
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_clock::Clock;
 
 use crate::metrics::Metrics;
+use crate::store::transaction::RETRY_MAX;
 
-/// The metrics of a layer, with its clock.
-#[derive(Debug, Default)]
+/// The metrics of a layer, with its clock and the bound of retries.
+#[derive(Debug)]
 pub(crate) struct Instruments {
     metrics: Metrics,
     clock: Clock,
+    retry_max: Duration,
+}
+
+impl Default for Instruments {
+    fn default() -> Self {
+        Instruments { metrics: Metrics::default(), clock: Clock::default(), retry_max: RETRY_MAX }
+    }
 }
 
 impl Instruments {
-    /// Nothing is counted yet.
-    pub(crate) fn new(clock: &Clock) -> Arc<Instruments> {
-        Arc::new(Instruments { metrics: Metrics::default(), clock: clock.clone() })
+    /// Nothing is counted yet. `retry_max`: as [`LayerOptions::retry_max`](crate::LayerOptions::retry_max).
+    pub(crate) fn new(clock: &Clock, retry_max: Duration) -> Arc<Instruments> {
+        Arc::new(Instruments { metrics: Metrics::default(), clock: clock.clone(), retry_max })
+    }
+
+    /// How long an operation is tried again.
+    pub(crate) fn retry_max(&self) -> Duration {
+        self.retry_max
     }
 
     /// The layer's clock.

@@ -17,9 +17,9 @@ use crate::metrics::Metrics;
 pub(crate) use crate::store::counted::{BoxedPageRead, Page, PageRead, Transaction};
 use crate::store::instruments::Instruments;
 
-/// How long an operation is tried again before its last error is given to the client. A commit that may have happened
-/// is never left unresolved by it: the error says so.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long an operation is tried again before its last error is given to the client, unless the layer is set up otherwise. A commit
+/// that may have happened is never left unresolved by it: the error says so.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// An attempt's reads take no longer than this: FoundationDB's client waits for ever for a cluster that does not answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
@@ -126,7 +126,7 @@ async fn write_untraced<O: Operation>(
             Err(_) if state.maybe_committed => return Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
             Err(error) => return Err(Error::Storage(error)),
         };
-        if started.elapsed() > RETRY_MAX {
+        if started.elapsed() > metrics.retry_max() {
             let error = if state.maybe_committed { FdbError::from_code(COMMIT_UNKNOWN_RESULT) } else { error };
             return Err(Error::Storage(error));
         }
@@ -179,7 +179,7 @@ async fn read_untraced<O: Operation>(
             Err(Error::Storage(error)) => {
                 note(metrics, error);
                 trx = trx.on_error(error).await.map_err(Error::Storage)?;
-                if started.elapsed() > RETRY_MAX {
+                if started.elapsed() > metrics.retry_max() {
                     return Err(Error::Storage(error));
                 }
             }
