@@ -94,13 +94,15 @@ fn edits<'a>(ids: &'a [String], body: &'a str) -> Vec<Edit<'a>> {
     ids.iter().map(edit).collect()
 }
 
-/// Writes of three processes one after the other, of the last one many more: the order that they have on every feed.
-async fn written_in_turns(layers: &[Layer; 3]) -> Vec<String> {
+/// Writes of three processes one after the other, of the last one many more: the order that they have on every feed. Each round has 66
+/// documents, whose ids end with so many letters.
+async fn write_in_turns(layers: &[Layer; 3], rounds: usize, letters: usize) -> Vec<String> {
     let mut order = Vec::new();
-    for round in 0..120 {
+    let end = "i".repeat(letters);
+    for round in 0..rounds {
         for (number, layer) in layers.iter().enumerate() {
             let count = if number == 2 { 60 } else { 3 };
-            let ids: Vec<String> = (0..count).map(|at| format!("{round:03}-{number}-{at:02}")).collect();
+            let ids: Vec<String> = (0..count).map(|at| format!("{round:03}-{number}-{at:02}{end}")).collect();
             let results = layer.database("db").bulk_update(&edits(&ids, "{}")).await.unwrap();
             assert!(results.iter().all(Result::is_ok));
             order.extend(ids);
@@ -134,7 +136,7 @@ async fn feeds_have_the_order_of_commits_and_every_parameter_its_meaning() {
     let store = Store::new().sharded(4);
     let layers = layers::<3>(&store).await;
     create(&layers[0], "db", None).await;
-    let order = written_in_turns(&layers).await;
+    let order = write_in_turns(&layers, 120, 0).await;
     let db = layers[1].database("db");
     let (ids, last, pages) = walk(&db, ChangesQuery::default()).await;
     assert_eq!(ids, order);
@@ -186,7 +188,8 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
     let store = Store::new().sharded(4);
     let layers = layers::<3>(&store).await;
     create(&layers[0], "db", None).await;
-    let order = written_in_turns(&layers).await;
+    // Their ids fill four transactions of a renewal.
+    let order = write_in_turns(&layers, 24, 900).await;
     let [first, second, _] = layers.each_ref().map(|layer| layer.database("db"));
     // What a bucket whose entries have all moved on says of itself is older than what the others have.
     let moved = store.layer().await.database("db");
@@ -194,8 +197,12 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
     put(&first, "moved", Some(&rev), "{}").await.unwrap();
     let seen = second.update_seq().await.unwrap();
     for _ in 0..2 {
-        let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
+        let mut told = Vec::new();
+        let renewed = renew(&store.fdb, &store.root, false, |moved| told.push(moved)).await.unwrap();
         assert_eq!(renewed.entries, order.len() as u64 + 1);
+        told.dedup();
+        // Nothing, and what was moved by then after each of the four.
+        assert!(told.len() > 4, "{told:?}");
         assert_clean(&layers[2], &second).await;
         let (ids, last, _) = walk(&second, ChangesQuery { since: Since::after(seen), ..ChangesQuery::default() }).await;
         assert_eq!((&ids[..order.len()], ids[order.len()].as_str()), (&order[..], "moved"));

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_clock::ManualClock;
+use flatbed_flatten::json::{Limits, parse};
 use flatbed_jobs::Leases;
 use flatbed_testkit::{Faults, Mortal, Storage, until};
 
 use super::functions::Texts;
-use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
+use super::{compare, define, recomputed, rows, sorted, standing, violations};
 use crate::actor::Actor;
 use crate::at_once::Paced;
 use crate::background::{Background, BackgroundOptions};
@@ -27,7 +28,7 @@ use crate::view::build::NODES;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::LoadedGroup;
-use crate::{Authority, CreateOptions, Layer, ViewBounds, ViewUpdate};
+use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds, ViewUpdate};
 
 /// Documents that each process maps before it stands still until all have: of more than one lease.
 const PART: u64 = 40;
@@ -60,8 +61,21 @@ async fn database(storage: &Storage) -> Database {
 /// Documents, and a group that nobody has begun.
 async fn fill(db: &Database, documents: usize) {
     db.create(&CreateOptions::default()).await.unwrap();
-    for n in 0..documents {
-        put(db, &format!("d{n:04}"), Some(&format!(r#"{{"n":{}}}"#, n % 13))).await;
+    let body = |n: usize| parse(format!(r#"{{"n":{}}}"#, n % 13).as_bytes(), &Limits::default()).unwrap().into_owned();
+    let edit = |n: usize| Edit {
+        expiry: None,
+        id: format!("d{n:04}").into(),
+        parent: None,
+        history: None,
+        deleted: false,
+        attachments: Vec::new(),
+        body: body(n),
+    };
+    let edits: Vec<Edit<'_>> = (0..documents).map(edit).collect();
+    // What an attempt with an unknown result has written is there.
+    let is_there = |outcome: &Outcome| matches!(outcome, Ok(_) | Err(Refusal::Conflict));
+    for edits in edits.chunks(100) {
+        assert!(db.bulk_update(edits).await.unwrap().iter().all(is_there));
     }
 }
 
