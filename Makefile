@@ -35,11 +35,12 @@ test: $(parts) ## all checks and tests
 parts:
 	@echo $(parts)
 
-# The second run of clippy checks the program without the parts that are cargo features.
+# The second run of clippy checks the program without the parts that are cargo features; its tests are those of the first. Other features
+# of dependencies are on there, so all crates below it are checked once more.
 lint: need-rust
 	cargo fmt --all --check
 	cargo clippy $(tested) --all-targets -- -D warnings
-	cargo clippy --package flatbed --no-default-features --all-targets -- -D warnings
+	cargo clippy --package flatbed --no-default-features --bins -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc $(tested) --no-deps --document-private-items
 	cargo test --quiet --package flatbed-tidy
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --workspace check licenses bans sources; fi
