@@ -182,7 +182,7 @@ async fn what_came_early_in_a_slow_body_is_kept() {
     client.stream.write_all(early).await.unwrap();
     for piece in late.chunks(late.len() / 60 + 1) {
         let asked = Instant::now();
-        pass(Duration::from_millis(180)).await;
+        pass(Duration::from_millis(120)).await;
         client.stream.write_all(piece).await.unwrap();
         layer.sweep_broken_uploads(&layer.actor, broken_after).await.unwrap();
         // On a machine that stands still for so long nobody goes on with it, either: then this proves nothing.

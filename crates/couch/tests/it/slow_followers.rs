@@ -103,7 +103,7 @@ async fn who_reads_slowly_is_not_closed() {
     }
     let mut slow = deaf(server.address, "/db/_changes?feed=continuous&include_docs=true&heartbeat=1000").await;
     let mut piece = vec![0; 8 * 1024];
-    for _ in 0..130 {
+    for _ in 0..90 {
         let asked = Instant::now();
         let read = soon(slow.read(&mut piece)).await;
         pass(Duration::from_millis(60)).await;
