@@ -1,5 +1,6 @@
 //! Documents that end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -170,8 +171,8 @@ async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_
             name: "alice".to_owned(),
             email: String::new(),
             is_disabled: false,
-            admin_channels: [].into(),
-            admin_roles: [].into(),
+            admin_channels: BTreeSet::new(),
+            admin_roles: BTreeSet::new(),
             signs_in: Some(SignsIn::Password(b"{}".to_vec())),
             is_new: true,
         };
