@@ -136,7 +136,8 @@ async fn feeds_have_the_order_of_commits_and_every_parameter_its_meaning() {
     let store = Store::new().sharded(4);
     let layers = layers::<3>(&store).await;
     create(&layers[0], "db", None).await;
-    let order = write_in_turns(&layers, 120, 0).await;
+    // Three pages of at most 2,000 rows.
+    let order = write_in_turns(&layers, 62, 0).await;
     let db = layers[1].database("db");
     let (ids, last, pages) = walk(&db, ChangesQuery::default()).await;
     assert_eq!(ids, order);
