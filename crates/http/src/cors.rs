@@ -52,6 +52,14 @@ impl Cors {
         }
     }
 
+    /// Whether a page may change something, with or without credentials: one of the same host, one that its browser calls of
+    /// the same origin (a proxy may have asked for another name), or one of an origin that may call. A request that names
+    /// no page may, too. A browser asks for no leave before it sends a form or a text, so the answer's headers come too late.
+    pub(crate) fn may_change(&self, page: &Page<'_>) -> bool {
+        let is_same = || page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == b"same-origin");
+        self.is_own_or_listed(page) || self.allowed(page.headers).is_some() || is_same()
+    }
+
     /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
     /// no page at all. With credentials an origin must be listed.
     pub(crate) fn may_open(&self, page: &Page<'_>) -> bool {
@@ -252,6 +260,44 @@ mod tests {
             let with = page(&[("host", "db.example"), ("origin", "https://evil.example"), (name, value)]);
             assert!(!all.may_open(&of(&with, false)), "{name}");
         }
+    }
+
+    #[test]
+    fn foreign_pages_change_nothing() {
+        let may = |cors: &Cors, pairs: &[(&'static str, &str)]| {
+            let mut headers = page(pairs);
+            headers.insert(header::HOST, "localhost:5984".parse().unwrap());
+            cors.may_change(&of(&headers, false))
+        };
+        let none = Cors::default();
+        let foreign: &[&[(&'static str, &str)]] = &[
+            &[("origin", "https://evil.example")],
+            &[("origin", "http://localhost:3000")],
+            &[("origin", "null")],
+            &[("origin", "")],
+            &[("origin", "https://evil.example"), ("authorization", "Basic YTpi")],
+            &[("origin", "https://evil.example"), ("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "cross-site")],
+        ];
+        for headers in foreign {
+            assert!(!may(&none, headers), "{headers:?}");
+        }
+        let own: &[&[(&'static str, &str)]] = &[
+            &[],
+            &[("origin", "http://localhost:5984")],
+            &[("origin", "https://db.example"), ("sec-fetch-site", "same-origin")],
+            &[("sec-fetch-site", "none")],
+            &[("authorization", "Basic YTpi")],
+        ];
+        for headers in own {
+            assert!(may(&none, headers), "{headers:?}");
+        }
+        let some = Cors { origins: vec!["http://localhost:3000".into()], ..Cors::default() };
+        assert!(may(&some, foreign[1]) && !may(&some, foreign[0]));
+        let all = Cors { origins: vec!["*".into()], ..Cors::default() };
+        assert!(may(&all, foreign[0]) && may(&all, foreign[1]));
+        // Without an origin nothing says that it is one of those.
+        assert!(!may(&all, foreign[6]));
     }
 
     #[test]

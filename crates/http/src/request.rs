@@ -41,7 +41,7 @@ pub struct Request {
     pub sender: Option<IpAddr>,
     /// The name that the client has asked for, where a proxy that is believed says so.
     pub forwarded_host: Option<String>,
-    /// A page of another origin has made it, which must not change anything with the session of its user. What
+    /// A page of another origin has made it, which must not change anything. What
     /// [`Surface::changes`](crate::Surface::changes) something was refused already.
     pub is_foreign: bool,
     /// Nobody between the client and this process can read along: what was agreed upon can be a secret, and a cookie be

@@ -161,3 +161,56 @@ async fn without_an_administrator_only_this_machines_names_are_taken() {
     assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n").await.0, 400);
     server.stop().await;
 }
+
+/// A form or a text needs no preflight request, and where everyone is an administrator no session either.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_administrator_foreign_pages_change_nothing() {
+    let store = Store::new();
+    let listed = "http://localhost:3000";
+    let cors = Cors { origins: vec![listed.to_owned()], ..Cors::default() };
+    let server = store.serve(ServerOptions { cors, ..ServerOptions::default() }).await;
+    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    for (method, path) in [
+        ("POST", "/db/_design/d/_update/u"),
+        ("GET", "/db/_design/d/_update/u"),
+        ("POST", "/db/_view_cleanup"),
+        ("POST", "/db/_compact"),
+        ("POST", "/db"),
+        ("POST", "/_node/_local/_config/_reload"),
+        ("POST", "/_worker/_api/dlq/import"),
+        ("POST", "/_replicate"),
+        ("POST", "/no/such/route"),
+    ] {
+        let ask = async |page: &[(&str, &str)]| {
+            let headers = [&[("content-type", "text/plain")][..], page].concat();
+            let body: &[u8] = if method == "GET" { b"" } else { b"{}" };
+            // What is refused leaves its body unread.
+            let answer = server.connect().await.call(method, path, &headers, body).await;
+            (answer.status == 403 && answer.text("reason").starts_with("A page of another origin"), answer.status)
+        };
+        for page in [
+            &[("origin", "http://evil.example")][..],
+            &[("origin", "null")],
+            &[("origin", "http://localhost:3001")],
+            &[("origin", "http://evil.example"), ("authorization", "Basic YTpi")],
+            &[("sec-fetch-site", "cross-site")],
+        ] {
+            let (is_refused, status) = ask(page).await;
+            assert!(is_refused, "{method} {path} {page:?}: {status}");
+        }
+        for page in [
+            &[("origin", "http://localhost")][..],
+            &[],
+            &[("origin", listed)],
+            &[("origin", "http://behind.example"), ("sec-fetch-site", "same-origin")],
+        ] {
+            let (is_refused, status) = ask(page).await;
+            assert!(!is_refused, "{method} {path} {page:?}: {status}");
+        }
+    }
+    // What changes nothing is answered, and the browser keeps the answer from the page.
+    let origin = [("origin", "http://evil.example")];
+    let read = server.connect().await.call("GET", "/db", &origin, b"").await;
+    assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None));
+    server.stop().await;
+}
