@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
-use flatbed_layer::channels::Asker;
+use flatbed_layer::channels::{Asker, PrincipalAt, SignsIn};
 use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
     USERS, User, is_replicator_name,
@@ -30,6 +30,9 @@ const IDENTIFIED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Longer names no database has: they are not looked for.
 const NAME_BYTES_MAX: usize = 300;
+
+/// The name of no database.
+const NO_DATABASE: &str = "";
 
 /// Somebody has not the right that they need, or it is not known.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -214,12 +217,18 @@ impl Rights {
         accounts: &'g Arc<Accounts>,
         name: &'g str,
     ) -> Result<Granted<'g>, Denied> {
-        let (access, is_replicator) = self.judge(needs, layer, name).await?;
+        let (access, is_replicator) = self.judge(needs, layer, accounts, name).await?;
         Ok(Granted { rights: self, layer, accounts, name, access, is_replicator })
     }
 
     /// The user's access to a database, if it is sufficient, and whether it is a replicator database.
-    async fn judge(&self, needs: Needs, layer: &Layer, name: &str) -> Result<(Access, bool), Denied> {
+    async fn judge(
+        &self,
+        needs: Needs,
+        layer: &Layer,
+        accounts: &Accounts,
+        name: &str,
+    ) -> Result<(Access, bool), Denied> {
         let principal = self.principal();
         if principal.is_admin {
             return Ok((Access::Admin, asks_for_replications(layer, name).await?));
@@ -230,8 +239,9 @@ impl Rights {
         let found =
             if name.len() > NAME_BYTES_MAX { Err(LayerError::DatabaseNotFound) } else { layer.security(name).await };
         let found = match found {
-            // Strangers are not told which databases there are.
-            Err(LayerError::DatabaseNotFound) if principal.name.is_none() => {
+            // A database that does not exist is answered as one that the user may not read: names are not told. Where the
+            // settings show everyone the names, users with a name get CouchDB's 404.
+            Err(LayerError::DatabaseNotFound) if principal.name.is_none() || !self.users.shows_database_names() => {
                 return Err(security::not_a_member(principal).into());
             }
             found => found?,
@@ -239,14 +249,48 @@ impl Rights {
         if let Some(is_here) = self.standing.is_user_of(name, found.incarnation()) {
             // Nobody in other databases, and in their own that alone, whatever its `_security` says.
             if !is_here || !found.has_channels() {
-                return Err(security::not_a_member(principal).into());
+                return Err(self.refuse_outsider(layer).await);
             }
             needs.are_met(principal, Access::Member, &found)?;
             return Ok((Access::Member, is_replicator(name, &found)));
         }
         let access = access(principal, name, &found.parsed(parsed));
+        if access == Access::Nobody && !(found.has_channels() && self.is_user_in(accounts, name).await?) {
+            return Err(self.refuse_outsider(layer).await);
+        }
         needs.are_met(principal, access, &found)?;
         Ok((access, is_replicator(name, &found)))
+    }
+
+    /// Why a user without access is refused. The `_security` of an existing database is mostly known without a transaction; the
+    /// lookup of a name that no database has makes this refusal read what the refusal for a missing database reads.
+    async fn refuse_outsider(&self, layer: &Layer) -> Denied {
+        match layer.security(NO_DATABASE).await {
+            Ok(_) | Err(LayerError::DatabaseNotFound) => security::not_a_member(self.principal()).into(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Whether an account, or without a name the guest, is a user of a database with channels and not disabled.
+    async fn is_user_in(&self, accounts: &Accounts, database: &str) -> Result<bool, LayerError> {
+        let account = self.principal().name.as_deref();
+        if account == Some("") {
+            return Ok(false);
+        }
+        let is_let_in = |user: &PrincipalAt| {
+            !user.principal.is_disabled && (account.is_none() || user.principal.signs_in == SignsIn::Account)
+        };
+        let came = self.users.clock().now();
+        // A user who was made a moment ago is let in at once.
+        for fresh in [Fresh::Second, Fresh::Since(came)] {
+            match accounts.user_of(database, account.unwrap_or_default(), fresh).await {
+                Ok(Some(user)) if is_let_in(&user) => return Ok(true),
+                Ok(_) => {}
+                Err(LayerError::DatabaseNotFound) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) fn user(&self) -> User {

@@ -43,6 +43,11 @@ impl UserDocuments {
         self.sign_in.clock()
     }
 
+    /// Whether everyone may list the names of databases.
+    pub(crate) fn shows_database_names(&self) -> bool {
+        !self.configuration.now().auth.admin_only_all_dbs
+    }
+
     /// The same for who comes from somewhere.
     pub(crate) fn from(&self, peer: Option<IpAddr>) -> UserDocuments {
         UserDocuments { peer, ..self.clone() }

@@ -114,9 +114,9 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
                 };
                 let (status, reason) = ask(&mut client, who, method, &path, body).await;
                 let mut expected = refusals(letter)[at];
-                // Who is known gets to see that it is not there.
+                // Only administrators of the server get to see that it is not there.
                 if path.starts_with("/none") && letter == 'm' && at > 0 {
-                    expected = if at < 4 { Some((404, "")) } else { None };
+                    expected = if at < 4 { Some(NOT_ALLOWED) } else { None };
                 }
                 let is_so = match expected {
                     Some((expected, _)) if *method == "HEAD" => status == expected,
@@ -230,6 +230,105 @@ async fn names_of_databases_are_everyones_where_the_settings_say_so() {
             assert_eq!(posted.json()[2], json!({"key": "none", "error": "not_found"}));
         }
     }
+    server.stop().await;
+}
+
+/// What is asked of a database: method, path behind its name, body.
+const OF_DATABASES: &[(&str, &str, &str)] = &[
+    ("GET", "", ""),
+    ("HEAD", "", ""),
+    ("POST", "", "{}"),
+    ("POST", "", "{"),
+    ("PUT", "", ""),
+    ("DELETE", "", ""),
+    ("GET", "/doc", ""),
+    ("GET", "/doc?rev=x", ""),
+    ("PUT", "/doc", "{}"),
+    ("DELETE", "/doc?rev=1-a", ""),
+    ("COPY", "/doc", ""),
+    ("GET", "/doc/file", ""),
+    ("PUT", "/doc/file", "x"),
+    ("GET", "/_local/doc", ""),
+    ("PUT", "/_local/doc", "{}"),
+    ("GET", "/_all_docs", ""),
+    ("GET", "/_changes", ""),
+    ("GET", "/_changes?feed=continuous", ""),
+    ("POST", "/_bulk_docs", "{"),
+    ("POST", "/_bulk_get", "{}"),
+    ("POST", "/_revs_diff", "{}"),
+    ("POST", "/_find", r#"{"selector":{}}"#),
+    ("GET", "/_index", ""),
+    ("GET", "/_design/d", ""),
+    ("PUT", "/_design/d", "{}"),
+    ("GET", "/_design/d/_view/v", ""),
+    ("POST", "/_design/d/_update/u", ""),
+    ("GET", "/_security", ""),
+    ("PUT", "/_security", "{}"),
+    ("PUT", "/_revs_limit", "1"),
+    ("POST", "/_compact", ""),
+    ("POST", "/_purge", "{}"),
+    ("GET", "/_shards", ""),
+];
+
+/// Members of `_replicate`, `ONE` for the database.
+const OF_REPLICATIONS: [&str; 3] = [
+    r#"{"source":"ONE","target":"open"}"#,
+    r#"{"source":"open","target":"ONE"}"#,
+    r#"{"source":"open","target":"ONE","create_target":true}"#,
+];
+
+/// A database that a user may not read is answered as one that does not exist: status, headers and body.
+#[tokio::test(flavor = "multi_thread")]
+async fn users_without_access_do_not_learn_which_databases_there_are() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    let team = json!({"members": {"roles": ["team"]}});
+    for (name, made, security) in [
+        ("open", Value::Null, json!({})),
+        ("shut", Value::Null, team.clone()),
+        ("room", json!({"channels": true}), team),
+    ] {
+        root(&mut client, "PUT", &format!("/{name}"), &made).await;
+        root(&mut client, "PUT", &format!("/{name}/_security"), &security).await;
+    }
+    let shown = async |who: &str, name: &str, (method, path, body): (&str, &str, &str)| {
+        let mut headers = headers(who);
+        headers.push(("destination".into(), "copied".into()));
+        headers.push(("content-type".into(), "application/json".into()));
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let answer = server.connect().await.call(method, path, &headers, body.as_bytes()).await;
+        let is_own = |name: &str| matches!(name, "date" | "x-couch-request-id");
+        let kept =
+            answer.headers.iter().filter(|(name, _)| !is_own(name)).map(|(name, value)| format!("{name}: {value}"));
+        let mut kept: Vec<String> = kept.collect();
+        kept.sort();
+        (answer.status, format!("{}\n{}", kept.join("\n"), answer.body).replace(name, "ONE"))
+    };
+    for who in ["", "outsider"] {
+        for (method, path, body) in OF_DATABASES {
+            let ask = async |name: &str| shown(who, name, (*method, &format!("/{name}{path}"), *body)).await;
+            let none = ask("none").await;
+            assert!(matches!(none.0, 401 | 403), "{who} {method} {path}: {none:?}");
+            for there in ["shut", "room"] {
+                assert_eq!(ask(there).await, none, "{who} {method} {there}{path}");
+            }
+        }
+        for spec in OF_REPLICATIONS {
+            let ask = async |name: &str| shown(who, name, ("POST", "/_replicate", &spec.replace("ONE", name))).await;
+            let none = ask("none").await;
+            assert_eq!(none.0, 401, "{who} {spec}: {none:?}");
+            for there in ["shut", "room"] {
+                assert_eq!(ask(there).await, none, "{who} {there} {spec}");
+            }
+        }
+    }
+    // Members and administrators see what they saw.
+    assert_eq!(ask(&mut client, "member", "GET", "/shut/doc", "").await.0, 404);
+    assert_eq!(ask(&mut client, "root", "GET", "/none", "").await.0, 404);
+    // Where the settings tell everyone the names, a missing one is missing.
+    root(&mut client, "PUT", "/_node/_local/_config/chttpd/admin_only_all_dbs", &json!("false")).await;
+    assert_eq!(ask(&mut client, "outsider", "GET", "/none", "").await.0, 404);
+    assert_eq!(ask(&mut client, "outsider", "GET", "/shut", "").await, (403, NOT_ALLOWED.1.to_owned()));
     server.stop().await;
 }
 

@@ -359,9 +359,11 @@ fn judge(
     };
     for database in databases {
         let outcome = match (database, who) {
-            // Strangers do not learn which databases there are, unless it goes while they do something with it.
-            (None, Who::Nobody) if databases.len() == 1 => &mut outcomes.refused,
-            (None, Who::Nobody) => {
+            // Only administrators learn which databases there are, or users whose database goes while they do something with it.
+            (None, Who::Nobody | Who::Somebody { is_admin: false, .. }) if databases.len() == 1 => {
+                &mut outcomes.refused
+            }
+            (None, Who::Nobody | Who::Somebody { is_admin: false, .. }) => {
                 outcomes.refused = true;
                 &mut outcomes.absent
             }

@@ -250,11 +250,40 @@ async fn a_database_says_who_its_members_and_administrators_are() {
         assert_eq!((all(&anna, "db").await, all(&nobody, "db").await), (of_anna, of_nobody), "{security}");
         assert_eq!(all(&store.context, "db").await, NOTHING);
     }
-    // Strangers do not learn which there are; who is known does, as in CouchDB.
+    // Neither strangers nor users with a name learn which there are.
     let long = "a".repeat(20_000);
     for name in ["none", "Bad", long.as_str()] {
         assert_eq!(all(&nobody, name).await, STRANGER);
-        assert_eq!(all(&anna, name).await, [404, 404, 404, 404, 401, 401]);
+        assert_eq!(all(&anna, name).await, OUTSIDER);
+    }
+}
+
+/// It takes as many transactions: `_security` of one that is there is in memory.
+#[tokio::test]
+async fn a_refusal_does_not_tell_by_its_reads_whether_there_is_a_database() {
+    let store = Store::new().await;
+    let transactions = || {
+        let families = store.service.metrics();
+        let of = families.iter().find(|family| family.name == "flatbed_transactions").unwrap();
+        let count = |value: &flatbed_metrics::Value| match value {
+            flatbed_metrics::Value::Count(count) => *count,
+            _ => 0,
+        };
+        of.samples.iter().map(|sample| count(&sample.value)).sum::<u64>()
+    };
+    for principal in [Principal::anonymous(), user(&["r"])] {
+        let context = store.service.context(Standing::new(principal, RestsOn::Nothing));
+        // What the process looks at of its own accord comes beside some of them.
+        let fewest = async |name: &str| {
+            let mut fewest = u64::MAX;
+            for _ in 0..20 {
+                let before = transactions();
+                assert!(context.database(name, Read).await.is_err());
+                fewest = fewest.min(transactions() - before);
+            }
+            fewest
+        };
+        assert_eq!((fewest("db").await, fewest("none").await), (1, 1));
     }
 }
 
