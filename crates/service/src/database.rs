@@ -245,8 +245,10 @@ impl Once {
         Ok(())
     }
 
-    /// Whether this edit may be made: design documents are their database's administrators'.
+    /// Whether this edit may be made: design documents are their database's administrators', and names of the server's
+    /// administrators are no one else's in `_users`.
     fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
+        self.entering.as_ref().map_or(Ok(()), |entering| entering.may_register(edit))?;
         if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
     }
 
@@ -259,8 +261,8 @@ impl Once {
 
     async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         let edits = prepared(self.entering.as_ref(), std::slice::from_ref(edit)).await?;
-        self.allows(edit)?;
         let edit = edits.first().unwrap_or(edit);
+        self.allows(edit)?;
         match &self.owner {
             None => self.database.update(edit).await,
             Some(by) => {

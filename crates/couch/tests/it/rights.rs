@@ -332,6 +332,67 @@ async fn users_without_access_do_not_learn_which_databases_there_are() {
     server.stop().await;
 }
 
+/// Whoever may register gets the answer of a name that is taken; an administrator's password alone signs in.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_administrators_are_not_registered() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    let config = "/_node/_local/_config";
+    root(&mut client, "PUT", &format!("{config}/couchdb/users_db_security_editable"), &json!("true")).await;
+    root(&mut client, "PUT", "/_users/_security", &json!({})).await;
+    let user = |name: &str| json!({"name": name, "type": "user", "roles": [], "password": "mine"});
+    let put = async |name: &str, body: &Value| {
+        let path = format!("/_users/org.couchdb.user:{name}");
+        let answer = server.connect().await.call("PUT", &path, &[], body.to_string().as_bytes()).await;
+        (answer.status, answer.body)
+    };
+    // As CouchDB compares names, another case is another name.
+    for (name, status) in [("root", 409), ("member", 409), ("Root", 201)] {
+        assert_eq!(put(name, &user(name)).await.0, status, "{name}");
+    }
+    // Neither the words nor a document that is refused anyhow tell whose name it is.
+    assert_eq!(put("root", &user("root")).await, put("member", &user("member")).await);
+    for wrong in [json!({}), json!({"name": "x", "type": "user", "roles": []})] {
+        assert_eq!(put("root", &wrong).await, put("member", &wrong).await);
+        assert_eq!(put("root", &wrong).await.0, 403);
+    }
+    let docs = ["root", "member", "free"].map(|name| {
+        let mut document = user(name);
+        document["_id"] = json!(format!("org.couchdb.user:{name}"));
+        document
+    });
+    let body = json!({ "docs": docs }).to_string();
+    let json_type = [("content-type", "application/json")];
+    let answer = server.connect().await.call("POST", "/_users/_bulk_docs", &json_type, body.as_bytes()).await;
+    let rows = answer.json();
+    assert_eq!((&rows[0]["error"], &rows[1]["error"]), (&json!("conflict"), &json!("conflict")), "{rows}");
+    assert_eq!(rows[2]["ok"], true, "{rows}");
+    // An administrator may, and their password stays that of the configuration.
+    root(&mut client, "PUT", "/_users/org.couchdb.user:root", &user("root")).await;
+    let signs_in = async |name: &str, password: &str| {
+        let authorization = basic(name, password);
+        let mut client = server.connect().await;
+        client.call("GET", "/_session", &[("authorization", &*authorization)], b"").await
+    };
+    assert_eq!((signs_in("root", "test").await.status, signs_in("root", "mine").await.status), (200, 401));
+
+    // A user who is made an administrator.
+    let credentials = json!({"name": "member", "password": "test"}).to_string();
+    let session = server.connect().await.call("POST", "/_session", &[], credentials.as_bytes()).await;
+    let cookie = session.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap().to_owned();
+    let of_session = async || {
+        let answer = server.connect().await.call("GET", "/_session", &[("cookie", &*cookie)], b"").await.json();
+        answer["userCtx"]["name"].clone()
+    };
+    assert_eq!(of_session().await, json!("member"));
+    root(&mut client, "PUT", &format!("{config}/admins/member"), &json!("other")).await;
+    assert_eq!(of_session().await, Value::Null);
+    assert_eq!(signs_in("member", "test").await.status, 401);
+    let admin = signs_in("member", "other").await.json();
+    assert!(admin["userCtx"]["roles"].as_array().unwrap().contains(&json!("_admin")), "{admin}");
+    server.stop().await;
+}
+
 /// Followers of all kinds, and their lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_their_feeds_with_their_rights() {
