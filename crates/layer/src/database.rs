@@ -24,7 +24,7 @@ use crate::read::attachment::OpenAttachment;
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::missing::MissingRevs;
 use crate::read::routings::{DocumentRouting, Routings};
-use crate::read::seen_info::{SeenInfo, seen_info, seen_seq};
+use crate::read::seen_info::{seen_info, seen_seq};
 use crate::read::viewer::{Coming, is_judged};
 use crate::record_change::ChangeRecord;
 use crate::store::buckets::SHARDS_MAX;
@@ -88,14 +88,15 @@ pub struct PartitionInfo {
 }
 
 impl Reader {
-    /// Counts and sizes.
+    /// Counts and sizes. A reader that sees documents one by one ([`Seen`](crate::Seen)) gets zeros and the first sequence, since
+    /// figures count documents of others.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
     #[boxed]
     pub async fn info(&self) -> Result<DatabaseInfo> {
-        let asker = self.asker();
-        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name, asker }).await?;
+        let (asker, is_part) = (self.asker(), self.seen().is_some());
+        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name, asker, is_part }).await?;
         if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
             self.inner.due.note(Kind::Superseded, &self.name);
         }
@@ -251,8 +252,8 @@ impl Reader {
         let mut rest = wanted;
         while !rest.is_empty() {
             let wanted = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
-            let (inner, name, asker) = (&self.inner, &self.name, self.asker());
-            let found = self.read_about(&mut MissingRevs { inner, name, asker, wanted }).await?;
+            let (inner, name, asker, seen) = (&self.inner, &self.name, self.asker(), self.seen());
+            let found = self.read_about(&mut MissingRevs { inner, name, asker, seen, wanted }).await?;
             rest = rest.get(found.len().max(1)..).unwrap_or_default();
             missing.extend(found);
         }
@@ -566,6 +567,8 @@ struct ReadInfo<'a> {
     inner: &'a Inner,
     name: &'a str,
     asker: &'a Asker,
+    /// Documents are seen one by one.
+    is_part: bool,
 }
 
 impl Operation for ReadInfo<'_> {
@@ -573,8 +576,12 @@ impl Operation for ReadInfo<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DatabaseInfo> {
         let instance = self.inner.resolve(trx, self.name).await?;
+        if self.is_part {
+            return Ok(info_of_part(&instance, 0, Seq::zero(instance.incarnation())));
+        }
         if is_judged(&instance, self.asker) {
-            return self.seen(trx, &instance).boxed().await;
+            let info = seen_info(self.inner, trx, &instance, self.asker).boxed().await?;
+            return Ok(info_of_part(&instance, info.doc_count, info.update_seq));
         }
         let all = instance.keys.all();
         let meta = instance.buckets.begin_meta(trx, instance.incarnation());
@@ -617,28 +624,25 @@ impl Operation for ReadInfo<'_> {
     }
 }
 
-impl ReadInfo<'_> {
-    /// The same for who sees a part: of what others have nothing is said.
-    async fn seen(&self, trx: &Transaction, instance: &Instance) -> Result<DatabaseInfo> {
-        let SeenInfo { doc_count, update_seq } = seen_info(self.inner, trx, instance, self.asker).await?;
-        Ok(DatabaseInfo {
-            doc_count,
-            doc_del_count: 0,
-            update_seq,
-            external_size_bytes: 0,
-            active_size_bytes: 0,
-            superseded_size_bytes: 0,
-            purge_seq: 0,
-            is_compacting: false,
-            file_size_bytes: 0,
-            incarnation: instance.incarnation(),
-            created_at_ms: instance.record.created_at_ms,
-            run_bytes: instance.record.run_bytes,
-            shards: instance.record.shards.max(1),
-            hinted_shards: Some(instance.record.hinted_shards).filter(|shards| *shards > 0),
-            has_channels: true,
-            is_partitioned: instance.record.partitioned,
-        })
+/// The figures for a reader that sees a part of the documents: nothing is said of the others.
+fn info_of_part(instance: &Instance, doc_count: u64, update_seq: Seq) -> DatabaseInfo {
+    DatabaseInfo {
+        doc_count,
+        doc_del_count: 0,
+        update_seq,
+        external_size_bytes: 0,
+        active_size_bytes: 0,
+        superseded_size_bytes: 0,
+        purge_seq: 0,
+        is_compacting: false,
+        file_size_bytes: 0,
+        incarnation: instance.incarnation(),
+        created_at_ms: instance.record.created_at_ms,
+        run_bytes: instance.record.run_bytes,
+        shards: instance.record.shards.max(1),
+        hinted_shards: Some(instance.record.hinted_shards).filter(|shards| *shards > 0),
+        has_channels: instance.channels() > 0,
+        is_partitioned: instance.record.partitioned,
     }
 }
 

@@ -38,6 +38,11 @@ pub trait Seen: Send + Sync + Debug {
     /// Whether they see all of a document, attachments too.
     fn is_whole(&self, id: &str) -> bool;
 
+    /// Whether they may not learn that there is a document of this id.
+    fn hides(&self, _id: &str) -> bool {
+        false
+    }
+
     /// What they see of another one: members of its body, as JSON text without braces, as are those that are left. It has no
     /// attachments then.
     ///

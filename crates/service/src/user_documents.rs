@@ -193,6 +193,10 @@ impl Seen for SeenBy {
         self.owns(id)
     }
 
+    fn hides(&self, id: &str) -> bool {
+        !self.owns(id)
+    }
+
     fn part(&self, id: &str, members: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
         let text = [b"{", members, b"}"].concat();
         let body = json::parse(&text, &Limits::default()).map_err(|_| refusal(Refused::not_found()))?;

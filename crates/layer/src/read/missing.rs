@@ -9,6 +9,7 @@ use crate::asker::Asker;
 use crate::document::body::{self, BODY_BYTES_MAX};
 use crate::document::tree::{Leaf, Leaves};
 use crate::error::Result;
+use crate::handle::Seen;
 use crate::layer::Inner;
 use crate::read::get::READ_AHEAD;
 use crate::read::seen;
@@ -30,6 +31,8 @@ pub(crate) struct MissingRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub asker: &'a Asker,
+    /// What a reader of documents one by one sees: hidden documents are answered as documents that do not exist.
+    pub seen: Option<&'a dyn Seen>,
     pub wanted: &'a [Named],
 }
 
@@ -48,7 +51,8 @@ impl Operation for MissingRevs<'_> {
         for part in self.wanted.chunks(READ_AHEAD) {
             let begin = |(id, revs): &Named| {
                 let keys = instance.keys.document(id);
-                let leaves = (!revs.is_empty()).then(|| body::begin_reading(trx, keys.leaves()));
+                let is_hidden = self.seen.is_some_and(|seen| seen.hides(id));
+                let leaves = (!revs.is_empty() && !is_hidden).then(|| body::begin_reading(trx, keys.leaves()));
                 (keys, leaves)
             };
             let reads: Vec<_> = part.iter().map(begin).collect();

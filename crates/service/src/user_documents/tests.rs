@@ -167,3 +167,38 @@ fn what_is_public_is_shown() {
     assert!(!closed.is_whole("org.couchdb.user:"));
     assert_eq!(closed.part(BOB, br#""email":"b@x""#), Err(missing()));
 }
+
+/// Registrations and edits of others move no figure, and revisions of their documents are missing.
+#[tokio::test]
+async fn figures_count_no_documents_of_others() {
+    let store = open().await;
+    let shown = async |context: &Context| {
+        let reader = context.database(USERS, Read).await.unwrap();
+        let info = reader.info().await.unwrap();
+        assert_eq!((info.doc_count, info.doc_del_count, info.purge_seq), (0, 0, 0));
+        assert_eq!((info.active_size_bytes, info.external_size_bytes, info.file_size_bytes), (0, 0, 0));
+        info
+    };
+    let contexts = [nobody(&store), as_user(&store, "anna")];
+    let mut before = Vec::new();
+    for context in &contexts {
+        before.push(shown(context).await);
+    }
+    let anna = write(&store.context, &edit(ANNA, None, OF_ANNA)).await.unwrap();
+    let bob = write(&store.context, &edit(BOB, None, OF_BOB)).await.unwrap();
+    for (context, before) in contexts.iter().zip(&before) {
+        assert_eq!(shown(context).await, *before);
+    }
+    let later: RevId = "9-aa".parse().unwrap();
+    let wanted =
+        [(BOB.to_owned(), vec![bob.clone(), later.clone()]), (ANNA.to_owned(), vec![anna.clone(), later.clone()])];
+    let look =
+        async |context: &Context| context.database(USERS, Read).await.unwrap().missing_revs(&wanted).await.unwrap();
+    let hidden = |rev: &RevId| (vec![rev.clone(), later.clone()], Vec::<RevId>::new());
+    let known = |rev: &RevId| (vec![later.clone()], vec![rev.clone()]);
+    assert_eq!(look(&contexts[0]).await, [hidden(&bob), hidden(&anna)]);
+    assert_eq!(look(&contexts[1]).await, [hidden(&bob), known(&anna)]);
+    assert_eq!(look(&store.context).await, [known(&bob), known(&anna)]);
+    let whole = store.context.database(USERS, Read).await.unwrap().info().await.unwrap();
+    assert_eq!(whole.doc_count, 2);
+}
