@@ -314,6 +314,9 @@ impl From<ViewFailure> for Failure {
                 FunctionFailure::Busy(_) => busy(reason),
                 FunctionFailure::TooMuch(_) | FunctionFailure::NotRun => internal("internal_server_error", reason),
             },
+            ViewFailure::DatabaseFull { .. } => {
+                Failure::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", reason)
+            }
             ViewFailure::TooManyGroups => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             // A change of the design document, or one that is yet to come.
             ViewFailure::Changed => Failure::not_found(reason),
@@ -356,6 +359,9 @@ impl From<Refusal> for Failure {
             Refusal::AttachmentTooLarge { bytes_max } => {
                 let reason = format!("attachments are larger than {bytes_max} bytes");
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
+            }
+            Refusal::DatabaseFull { .. } => {
+                Failure::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", reason)
             }
             Refusal::Closed => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             Refusal::UploadSwept => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),

@@ -118,6 +118,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         storage: false,
     },
     Setting {
+        key: "database_bytes_max",
+        value: "N",
+        help: "bytes that a database may hold, documents, attachments and views; 0 is no bound [0]",
+        storage: false,
+    },
+    Setting {
         key: "view_rows_max",
         value: "N",
         help: "rows that a document may have in the views of a design document, up to 200000 [50000]",
@@ -382,6 +388,8 @@ pub(crate) struct Settings {
     pub run_bytes: Option<u32>,
     /// The largest document, if not the layer's default.
     pub document_bytes_max: Option<u64>,
+    /// What a database may hold, if not the layer's default.
+    pub database_bytes_max: Option<u64>,
     /// Rows that a document may have in a group of views, if not the layer's default.
     pub view_rows_max: Option<usize>,
     /// What they may take, likewise.
@@ -452,6 +460,7 @@ impl Settings {
             has_console: first("console").map_or(Ok(cfg!(feature = "console")), Found::truth)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
+            database_bytes_max: first("database_bytes_max").map(|found| found.number(0..=1 << 60)).transpose()?,
             view_rows_max: first("view_rows_max").map(|found| found.number(1..=200_000)).transpose()?,
             view_bytes_max: first("view_bytes_max").map(|found| found.number(1..=64_000_000)).transpose()?,
             view_row_bytes_max: first("view_row_bytes_max").map(|found| found.number(1..=16_000_000)).transpose()?,
@@ -478,6 +487,7 @@ impl Settings {
         LayerOptions {
             root: self.root.as_ref().map_or(defaults.root, |root| root.as_bytes().to_vec()),
             document_bytes_max: self.document_bytes_max.unwrap_or(defaults.document_bytes_max),
+            database_bytes_max: self.database_bytes_max.unwrap_or(defaults.database_bytes_max),
             default_run_bytes: self.run_bytes.unwrap_or(defaults.default_run_bytes),
             view_bounds: ViewBounds {
                 rows: self.view_rows_max.unwrap_or(defaults.view_bounds.rows),
@@ -586,6 +596,16 @@ mod tests {
         assert_eq!(settings.listening.places.len(), 2);
         assert_eq!(settings.root.as_deref(), Some("r"));
         assert_eq!(settings.storage, StorageChoice::DataDirectory("d".into()));
+    }
+
+    #[test]
+    fn the_bound_of_a_database() {
+        let bound = |values: &[(&'static str, &str)]| {
+            Settings::resolve(&[layer("x", values)]).map(|settings| settings.layer_options().database_bytes_max)
+        };
+        assert_eq!(bound(&[]).unwrap(), 0);
+        assert_eq!(bound(&[("database_bytes_max", "5000000000")]).unwrap(), 5_000_000_000);
+        assert!(bound(&[("database_bytes_max", "5GB")]).is_err());
     }
 
     #[test]

@@ -596,7 +596,7 @@ impl Operation for ReadInfo<'_> {
         let file_size_bytes = match (known, size) {
             (Some(known), _) => known,
             (None, Some(size)) => {
-                let size = size.await?.max(0) as u64;
+                let size = (size.await?.max(0) as u64).max(active_size_bytes);
                 instance.size.enter(now, size);
                 size
             }

@@ -112,6 +112,12 @@ pub enum ViewFailure {
     /// The database has as many groups of views as it may have.
     #[error("the database has too many design documents with views")]
     TooManyGroups,
+    /// The database holds as much as it may, so that no rows are added.
+    #[error("the view is not built: the database holds as much as it may ({bytes_max} bytes)")]
+    DatabaseFull {
+        /// See [`Refusal::DatabaseFull`].
+        bytes_max: u64,
+    },
     /// So many queries wait for groups to be built already.
     #[error("too many queries are waiting for views")]
     TooManyWaiting,
@@ -260,6 +266,12 @@ pub enum Refusal {
         status: u16,
         /// In its words.
         reason: String,
+    },
+    /// The database holds as much as a database may: deletions go on.
+    #[error("the database holds as much as it may ({bytes_max} bytes): delete or purge documents, or compact it")]
+    DatabaseFull {
+        /// The bound: [`crate::LayerOptions::database_bytes_max`].
+        bytes_max: u64,
     },
     /// The database is closed to all but its administrators for a while.
     #[error("The database is closed to its users for the moment.")]

@@ -38,7 +38,11 @@ const PURGED_INFOS_LIMIT: u64 = 1_000;
 /// What all keys of a database take, as the storage estimates: asked for from time to time, since the answer costs a cluster's
 /// servers more than a count.
 #[derive(Debug, Default)]
-pub(crate) struct RangeSize(Mutex<Option<(Instant, u64)>>);
+pub(crate) struct RangeSize {
+    newest: Mutex<Option<(Instant, u64)>>,
+    /// Held by the task that reads it for a bound.
+    pub reading: tokio::sync::Mutex<()>,
+}
 
 /// For how long a size is remembered.
 const SIZE_KEPT: Duration = Duration::from_secs(60);
@@ -46,12 +50,17 @@ const SIZE_KEPT: Duration = Duration::from_secs(60);
 impl RangeSize {
     /// As it was less than a minute ago.
     pub(crate) fn known(&self, now: Instant) -> Option<u64> {
-        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|(since, _)| now.saturating_duration_since(*since) < SIZE_KEPT).map(|(_, bytes)| bytes)
+        self.known_within(now, SIZE_KEPT)
+    }
+
+    /// As it was less than `age` ago.
+    pub(crate) fn known_within(&self, now: Instant, age: Duration) -> Option<u64> {
+        let known = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        known.filter(|(since, _)| now.saturating_duration_since(*since) < age).map(|(_, bytes)| bytes)
     }
 
     pub(crate) fn enter(&self, now: Instant, bytes: u64) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, bytes));
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, bytes));
     }
 }
 

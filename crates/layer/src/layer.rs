@@ -87,6 +87,8 @@ pub struct LayerOptions {
     /// The largest document, in bytes of JSON text of its body. At most 8 MB: one revision must be readable and
     /// writable by pointers to blobs within FoundationDB's 5 s.
     pub document_bytes_max: u64,
+    /// What a database may hold, in bytes, about: documents, attachments and rows of views. 0: there is no bound.
+    pub database_bytes_max: u64,
     /// `run_bytes` of databases created without one.
     pub default_run_bytes: u32,
     /// Databases whose changes are followed on a watch of their own; further ones share a poll. FoundationDB allows a
@@ -122,6 +124,7 @@ impl Default for LayerOptions {
         LayerOptions {
             root: b"fb".to_vec(),
             document_bytes_max: 8_000_000,
+            database_bytes_max: 0,
             default_run_bytes: DEFAULT_RUN_BYTES,
             watches_max: WATCHES_MAX,
             leaves_max: LEAVES_MAX,

@@ -54,6 +54,7 @@ mod resync;
 mod resyncs;
 mod security;
 mod sign_in;
+mod size_limit;
 mod store;
 mod stored_settings;
 mod sweeper;
@@ -148,7 +149,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 51] = [
+    let table: [(&str, &[&str]); 52] = [
         ("at_once", &[]),
         ("compactions", &[]),
         ("line_pacer", &[]),
@@ -203,18 +204,31 @@ fn folders_know_only_those_below_them() {
                 "lanes",
             ],
         ),
+        ("size_limit", &["error", "store", "layer"]),
         ("database_names", &["error", "store", "layer"]),
         ("security", &["confirmed", "error", "store", "instance", "layer"]),
         ("admission", &["actor", "confirmed", "error", "store", "instance", "layer"]),
         ("record_change", &["actor", "admission", "confirmed", "error", "store", "layer"]),
         ("handle", &["actor", "asker", "error", "store", "layer"]),
         ("forget", &["error", "store", "instance", "layer"]),
-        ("document", &["actor", "admission", "error", "store", "instance", "layer", "handle"]),
+        ("document", &["actor", "admission", "error", "store", "instance", "layer", "size_limit", "handle"]),
         ("channels", &["asker", "error", "held", "store", "instance", "layer", "handle", "document"]),
         ("index", &["error", "store", "view_definition", "instance", "layer", "document", "channels"]),
         (
             "read",
-            &["admission", "asker", "channels", "error", "held", "store", "instance", "layer", "handle", "document"],
+            &[
+                "admission",
+                "asker",
+                "channels",
+                "error",
+                "held",
+                "store",
+                "instance",
+                "layer",
+                "size_limit",
+                "handle",
+                "document",
+            ],
         ),
         ("find", &["error", "index_waits", "store", "instance", "layer", "handle", "document", "index", "read"]),
         (
@@ -273,6 +287,7 @@ fn folders_know_only_those_below_them() {
                 "instance",
                 "lanes",
                 "layer",
+                "size_limit",
                 "handle",
                 "document",
                 "index",
@@ -292,6 +307,7 @@ fn folders_know_only_those_below_them() {
                 "view_updates",
                 "instance",
                 "layer",
+                "size_limit",
                 "handle",
                 "document",
                 "index",

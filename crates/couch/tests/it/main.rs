@@ -19,6 +19,7 @@ mod ended;
 mod fair_places;
 mod feed_parameters;
 mod feeds;
+mod full_database;
 mod functions;
 mod further_replicators;
 mod hidden_documents;

@@ -36,6 +36,22 @@ pub struct Edit<'a> {
     pub body: Value<'a>,
 }
 
+/// The largest body of a deletion that a full database takes, in bytes of JSON.
+const DELETION_BYTES_MAX: usize = 4_096;
+
+impl Edit<'_> {
+    /// Whether the edit deletes a revision that exists, and adds little.
+    pub(crate) fn is_small_deletion(&self) -> bool {
+        let is_of_revision = self.parent.is_some() || self.history.as_ref().is_some_and(|history| history.len() > 1);
+        if !self.deleted || !is_of_revision || !self.attachments.is_empty() {
+            return false;
+        }
+        let mut text = Vec::new();
+        flatbed_flatten::json::write(&self.body, &mut text);
+        text.len() <= DELETION_BYTES_MAX
+    }
+}
+
 /// A JSON document taken apart: special members here, all others in `body`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EditParts<'a> {

@@ -16,6 +16,7 @@ use crate::document::staging::{self, Stage};
 use crate::error::{Error, Refusal, Result};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
+use crate::size_limit::{self, Growth};
 use crate::store::once::random_id;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
@@ -86,6 +87,7 @@ const STAGED_BYTES_MAX: usize = 500_000;
 /// and so is not found by who wants it.
 pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Actor, data: &[&Unstaged]) -> Result<()> {
     let mut rest = data;
+    check_size(inner, instance, actor).await?;
     while !rest.is_empty() {
         let mut bytes = 0;
         let fits = |data: &&&Unstaged| {
@@ -98,6 +100,14 @@ pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Acto
         rest = later;
     }
     Ok(())
+}
+
+/// Refuses users' data that a full database does not take.
+async fn check_size(inner: &Inner, instance: &Instance, actor: &Actor) -> Result<()> {
+    match actor.user() {
+        Some(_) => size_limit::check(inner, &instance.name, Growth::Documents).await,
+        None => Ok(()),
+    }
 }
 
 struct StageSmall<'a> {
@@ -324,6 +334,7 @@ impl Upload {
 
     /// Writes the first `bytes` of what is pending.
     async fn stage(&mut self, bytes: usize) -> Result<()> {
+        check_size(&self.inner, &self.instance, &self.actor).await?;
         let rest = self.pending.split_off(bytes.min(self.pending.len()));
         let now = std::mem::replace(&mut self.pending, rest);
         self.digest(&now);

@@ -6,8 +6,9 @@ use flatbed_revtree::DocumentId;
 
 use crate::document::edit::Document;
 use crate::document::text;
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result, ViewFailure};
 use crate::group::job::Job;
+use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
 use crate::view_updates::LoggedFailure;
@@ -34,10 +35,19 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 /// some after each other end the mapping.
 ///
 /// # Errors
-/// [`Error::View`]: the group's functions cannot be run, ended the whole query, or break their bounds on every document.
+/// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or break their bounds on every document.
 /// [`Error::ShuttingDown`]: the group is gone, or the process stops.
 pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<PreparedDocument>> {
     let metrics = &job.reader.inner.metrics;
+    // What only takes rows away goes on.
+    if documents.iter().any(|document| document.document.is_some()) {
+        match size_limit::check(&job.reader.inner, &job.reader.name, Growth::Reserve).await {
+            Err(Error::Refused(Refusal::DatabaseFull { bytes_max })) => {
+                return Err(ViewFailure::DatabaseFull { bytes_max }.into());
+            }
+            checked => checked?,
+        }
+    }
     let (mut texts, mut places) = (Vec::with_capacity(documents.len()), Vec::with_capacity(documents.len()));
     let mut emitted: Vec<Emitted> = Vec::with_capacity(documents.len());
     let trees = job.definition().trees.len();

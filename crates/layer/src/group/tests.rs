@@ -1,6 +1,7 @@
 //! Groups as they are built and followed, compared with what is recomputed from the documents.
 #![cfg(test)]
 
+mod full;
 mod functions;
 mod large;
 mod long;

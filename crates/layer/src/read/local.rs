@@ -15,6 +15,7 @@ use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
 use crate::read::viewer::{Coming, is_judged};
+use crate::size_limit::{self, Growth};
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::once::Once;
 use crate::store::proto;
@@ -46,6 +47,7 @@ impl Database {
     /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
     #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
+        check_size(self).await?;
         edit_local(self, LocalEdit::Put(document.clone())).await.map(|_| ())
     }
 
@@ -62,7 +64,19 @@ impl Database {
     /// An error means that the database is gone or the storage gave up; the outcomes are then unknown.
     #[boxed]
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+        if edits.iter().any(|edit| matches!(edit, LocalEdit::Put(_))) {
+            check_size(self).await?;
+        }
         edit_locals(self, edits).await
+    }
+}
+
+/// Refuses users' local documents that a full database does not take. Replicators keep their places here: they are small, and
+/// count among what goes on for a while.
+async fn check_size(database: &Database) -> Result<()> {
+    match database.actor.user() {
+        Some(_) => size_limit::check(&database.inner, &database.name, Growth::Reserve).await,
+        None => Ok(()),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::instance::Instance;
 use crate::judge::ask::{self, Asked, Judged};
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
+use crate::size_limit::{self, Growth};
 use crate::store::keys::DocumentKeys;
 use crate::store::once::random_id;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
@@ -117,6 +118,7 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
         return Err(refusal.into());
     }
     let (edits, work) = (std::slice::from_ref(edit), Work::new(inner));
+    check_size(database, edits).await?;
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
         let Cut { batches, refused } = prepare(database, &instance, edits, &[0]).await?;
@@ -137,6 +139,18 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
         }
     }
     Err(Error::DatabaseNotFound)
+}
+
+/// Refuses users' edits that a full database does not take. They are refused together: a replicator passes over a document that is
+/// refused by itself, and must come back for these.
+async fn check_size(database: &Database, edits: &[Edit<'_>]) -> Result<()> {
+    let inner = &*database.inner;
+    if inner.options.database_bytes_max == 0 || database.actor.user().is_none() {
+        return Ok(());
+    }
+    let are_deletions = edits.iter().all(Edit::is_small_deletion);
+    let growth = if are_deletions { Growth::Reserve } else { Growth::Documents };
+    size_limit::check(inner, &database.name, growth).await
 }
 
 /// Writes edits; one outcome each, in order. Several edits of one document are made one after the other.
@@ -162,6 +176,7 @@ pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> 
         resolved(inner, name).await?;
     }
     let work = Work::new(inner);
+    check_size(database, edits).await?;
     for wave in waves {
         outcomes.extend(write_wave(database, edits, wave, &work).await?);
     }

@@ -29,6 +29,7 @@ mod restored;
 mod room;
 mod security;
 mod shards;
+mod size_limit;
 mod stored_keys;
 mod stored_settings;
 mod support;

@@ -21,7 +21,7 @@ use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{
     BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Cut, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch,
-    instance_of, judge_items, prepare, resolved, transaction_bytes,
+    check_size, instance_of, judge_items, prepare, resolved, transaction_bytes,
 };
 
 /// What is known of the operation over all its attempts.
@@ -49,6 +49,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
         // No transaction will find out whether the database is there.
         return resolved(inner, name).await.map(|_| Vec::new());
     }
+    check_size(database, edits).await?;
     let mut attempts = Attempts { once: inner.once()?, revs: Vec::new(), maybe_committed: false };
     let wanted: Vec<usize> = (0..edits.len()).collect();
     for _ in 0..BEGUN_ANEW_MAX {

@@ -1,0 +1,35 @@
+//! A database that holds as much as it may, over HTTP.
+
+use flatbed_layer::LayerOptions;
+use serde_json::{Value, json};
+
+use crate::support::{ServerOptions, Store};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_beyond_the_bound_are_insufficient_storage() {
+    // A cluster's estimate comes from a sample.
+    let Some(store) = Store::on_an_engine() else { return };
+    let unbound = store.serve(ServerOptions::default()).await;
+    unbound.ok("PUT", "/db", Value::Null).await;
+    let text = "x".repeat(100_000);
+    let rev = unbound.ok("PUT", "/db/a", json!({ "text": text })).await["rev"].as_str().unwrap().to_owned();
+    let options = LayerOptions { database_bytes_max: 90_000, ..LayerOptions::default() };
+    let bound = store.serve_on(store.layer_with(options).await, ServerOptions::default()).await;
+    for (method, path, body) in [
+        ("PUT", "/db/b", json!({})),
+        ("POST", "/db", json!({})),
+        ("POST", "/db/_bulk_docs", json!({"docs": [{"_id": "b"}]})),
+        ("POST", "/db/_bulk_docs", json!({"docs": [{"_id": "b", "_rev": "1-a"}], "new_edits": false})),
+        ("PUT", "/db/b/file", json!("data")),
+        ("PUT", "/db/_design/d", json!({})),
+    ] {
+        let (status, answer) = bound.json(method, path, body).await;
+        assert_eq!((status, &answer["error"]), (507, &json!("insufficient_storage")), "{method} {path}: {answer}");
+        assert!(answer["reason"].as_str().unwrap().contains("90000 bytes"), "{answer}");
+    }
+    bound.ok("PUT", "/db/_local/l", json!({})).await;
+    bound.ok("GET", "/db/a", Value::Null).await;
+    bound.ok("DELETE", &format!("/db/a?rev={rev}"), Value::Null).await;
+    bound.stop().await;
+    unbound.stop().await;
+}
