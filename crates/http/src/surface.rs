@@ -35,7 +35,8 @@ pub trait Surface: Sized + Send + Sync + 'static {
     /// Whether everyone may do everything. Then it is served on loopback addresses and under loopback names alone.
     fn is_open(&self) -> bool;
 
-    /// Whether a request may change something, so that no page of another origin may make it with the session of its user.
+    /// Whether a request may change something, so that a page of an origin that CORS does not allow may not make it, and one of an
+    /// origin that is not listed by name not with the session of its user. The default holds for new routes.
     fn changes(_target: &Self::Target, method: &Method) -> bool {
         !method.is_safe()
     }
