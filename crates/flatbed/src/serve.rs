@@ -140,6 +140,17 @@ pub(crate) struct Given<'g> {
     pub ignores_stored: bool,
 }
 
+/// How many replications there may be.
+fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
+    let defaults = ReplicatorOptions::default();
+    ReplicatorOptions {
+        jobs_max: settings.replication_jobs.unwrap_or(defaults.jobs_max),
+        user_jobs_max: settings.replication_user_jobs.unwrap_or(defaults.user_jobs_max),
+        user_documents_max: settings.replication_user_documents.unwrap_or(defaults.user_documents_max),
+        ..defaults
+    }
+}
+
 /// Serves until SIGINT or SIGTERM, and then until running requests are done.
 ///
 /// # Errors
@@ -155,7 +166,7 @@ pub(crate) async fn serve(
     let values = values(settings, config, admin)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
     let allowed = Arc::new(settings.replication_allow.clone());
-    let replicator = ReplicatorOptions { tls: tls.clone(), allowed, ..ReplicatorOptions::default() };
+    let replicator = ReplicatorOptions { tls: tls.clone(), allowed, ..replicator_bounds(settings) };
     let listening = &settings.listening;
     let listen = listening.listen().await?;
     let mut signals = Signals::new()?;

@@ -154,6 +154,24 @@ pub(crate) const SETTINGS: &[Setting] = &[
         storage: false,
     },
     Setting {
+        key: "replication_jobs",
+        value: "N",
+        help: "replications that run, or wait to be retried, at once in this process, 4 of 5 at most of users who are no administrators [500]",
+        storage: false,
+    },
+    Setting {
+        key: "replication_user_jobs",
+        value: "N",
+        help: "the same of one user who is no administrator [20]",
+        storage: false,
+    },
+    Setting {
+        key: "replication_user_documents",
+        value: "N",
+        help: "unfinished documents of _replicator that such a user may have; a further one fails [100]",
+        storage: false,
+    },
+    Setting {
         key: "worker",
         value: "true",
         help: "run jobs of the changes worker, documents of _worker, in this process; without a value, --worker [false]",
@@ -400,6 +418,12 @@ pub(crate) struct Settings {
     pub replication_ca: Option<PathBuf>,
     /// What replications of users may reach beside the internet.
     pub replication_allow: Allowed,
+    /// Replications at once, if not the replicator's default.
+    pub replication_jobs: Option<usize>,
+    /// Those of one user, likewise.
+    pub replication_user_jobs: Option<usize>,
+    /// Unfinished documents of one user, likewise.
+    pub replication_user_documents: Option<usize>,
     /// Firefox Sync, if it is served.
     pub syncstorage: Option<SyncSettings>,
     /// Sync Gateway's API, if it is served.
@@ -469,6 +493,11 @@ impl Settings {
                 .map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
                 .transpose()?
                 .unwrap_or_default(),
+            replication_jobs: first("replication_jobs").map(|found| found.number(1..=10_000)).transpose()?,
+            replication_user_jobs: first("replication_user_jobs").map(|found| found.number(1..=10_000)).transpose()?,
+            replication_user_documents: first("replication_user_documents")
+                .map(|found| found.number(1..=100_000))
+                .transpose()?,
             syncstorage: SyncSettings::resolve(layers)?,
             gateway: GatewaySettings::resolve(layers)?,
             worker: WorkerSettings::resolve(layers)?,

@@ -84,6 +84,12 @@ pub trait Job: Send + Sync + 'static {
         Some(Box::new(()))
     }
 
+    /// Resolves when the job must give its room to another. The run is then dropped where it stands, the lease is released, and
+    /// the job asks for room anew. Called each time the lease is taken.
+    async fn recalled(&self) {
+        std::future::pending().await
+    }
+
     /// How long a run may take to end when it is told to; then it is dropped.
     fn grace(&self) -> Duration {
         Duration::from_secs(30)

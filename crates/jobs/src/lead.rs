@@ -154,10 +154,11 @@ async fn hold<J: Job, L: Leases>(
         biased;
         // The run is dropped where it stands: nothing further of it is recorded.
         () = renew(&**job, claim, &**leases, begun) => End::Superseded,
+        () = job.recalled() => End::Recalled,
         end = while_valid(claim, supervise(&**job, backoff, Some(fence))) => end,
     };
     job.status().rest();
-    if let End::Done = end {
+    if let End::Done | End::Recalled = end {
         let state = job.state();
         // Another process may have the lease before the answer comes.
         claim.is_ours.send_replace(false);
@@ -286,6 +287,7 @@ mod tests {
         seconds: AtomicU32,
         done_at: u32,
         has_room: AtomicBool,
+        recall: Notify,
         claim: Claim,
     }
 
@@ -293,7 +295,7 @@ mod tests {
         fn new(owner: u8, done_at: u32) -> Arc<Counts> {
             let claim = Claim::new([owner; 16], SILENCE_MAX, &Clock::system());
             let (status, seconds, has_room) = (Status::new(&Clock::system()), AtomicU32::new(0), AtomicBool::new(true));
-            Arc::new(Counts { status, seconds, done_at, has_room, claim })
+            Arc::new(Counts { status, seconds, done_at, has_room, recall: Notify::new(), claim })
         }
 
         fn seconds(&self) -> u32 {
@@ -344,6 +346,10 @@ mod tests {
         fn room(&self) -> Option<crate::Room> {
             self.has_room.load(Ordering::Relaxed).then(|| Box::new(()) as crate::Room)
         }
+
+        async fn recalled(&self) {
+            self.recall.notified().await;
+        }
     }
 
     /// Leads the job, and looks at its lease every 4 seconds.
@@ -385,6 +391,22 @@ mod tests {
         second.await.unwrap();
         assert_eq!((one.seconds(), two.seconds()), (100, 100));
         assert_eq!(leases.lease.lock().unwrap().owner, b"");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_whose_room_is_recalled_gives_it_up_and_resumes_later() {
+        let leases = Arc::<Memory>::default();
+        let one = Counts::new(1, 100);
+        let first = spawn(&one, &leases);
+        seconds(10).await;
+        one.has_room.store(false, Ordering::Relaxed);
+        one.recall.notify_one();
+        seconds(20).await;
+        assert!(!one.claim.is_ours() && !one.status.has_ended());
+        assert_eq!((one.seconds(), leases.lease.lock().unwrap().owner.len()), (10, 0));
+        one.has_room.store(true, Ordering::Relaxed);
+        first.await.unwrap();
+        assert_eq!(one.seconds(), 100);
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,6 +19,8 @@ pub enum End {
     Done,
     /// Another process has it now.
     Superseded,
+    /// Its room was recalled for another job of this process; see [`Job::recalled`].
+    Recalled,
 }
 
 /// Runs a job, again and again where that is wanted or it fails, until it is done or told to end.

@@ -11,6 +11,7 @@ use flatbed_replicate::{Error, Outcome, Spec};
 
 use crate::description::Description;
 use crate::replication::{Extent, Replication};
+use crate::room::{Asking, SeatHandle};
 use crate::{GRACE, NODE, Replicator};
 
 /// A replicator database that this server follows.
@@ -78,6 +79,7 @@ impl Followed {
 /// What is known while the lease is held, and forgotten then: it may be long.
 #[derive(Default)]
 struct Held {
+    seat: Option<SeatHandle>,
     spec: Option<Arc<Spec>>,
     /// What the replication ended with: it is not run again, and only to be noted in the document.
     done: Option<Result<Outcome, Error>>,
@@ -118,6 +120,72 @@ impl Job for Work {
     }
 
     async fn run(&self, run: Run) -> Result<Next, Failure> {
+        self.rest(false);
+        let ended = self.run_once(run).await;
+        // A replication that has ended is not begun again because its end could not be noted: what is known of it goes with the seat.
+        let is_resting = ended.is_err() && self.held().done.is_none();
+        self.rest(is_resting);
+        ended
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.followed.state()
+    }
+
+    fn restore(&self, state: &[u8]) {
+        self.followed.job.status.restore(error_count(state, &self.followed.rev.to_string()));
+    }
+
+    fn room(&self) -> Option<Room> {
+        if self.is_pausing() {
+            return None;
+        }
+        let Followed { filter_bytes, job, .. } = &*self.followed;
+        let room = self.replicator.room(*filter_bytes, job.user.as_deref(), Asking::Again)?;
+        self.held().seat = Some(room.seat().clone());
+        Some(Box::new(Holding { _room: room, held: self.held.clone() }))
+    }
+
+    async fn recalled(&self) {
+        let seat = self.held().seat.clone();
+        match seat {
+            Some(seat) => seat.recalled().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        GRACE
+    }
+
+    fn log_failure(&self, reason: &str) {
+        self.followed.job.log_failure(reason);
+    }
+}
+
+impl Work {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rest(&self, is_resting: bool) {
+        let seat = self.held().seat.clone();
+        if let Some(seat) = seat {
+            seat.rest(is_resting);
+        }
+    }
+
+    /// Whether the job gave its seat up after a failure and is not to be retried yet: to give the seat up makes no pause shorter.
+    fn is_pausing(&self) -> bool {
+        let standing = self.followed.job.standing();
+        let failed = standing.history.front().filter(|event| event.kind == "crashed");
+        failed.is_some_and(|event| {
+            let pause = self.replicator.backoff().pause(standing.error_count);
+            self.replicator.clock().unix() < Duration::from_secs(event.at).saturating_add(pause)
+        })
+    }
+
+    async fn run_once(&self, run: Run) -> Result<Next, Failure> {
         let known = self.held().spec.clone();
         let spec = match known {
             Some(spec) => spec,
@@ -149,33 +217,6 @@ impl Job for Work {
             }
         };
         self.note_end(&run, &done).await
-    }
-
-    fn state(&self) -> Vec<u8> {
-        self.followed.state()
-    }
-
-    fn restore(&self, state: &[u8]) {
-        self.followed.job.status.restore(error_count(state, &self.followed.rev.to_string()));
-    }
-
-    fn room(&self) -> Option<Room> {
-        let room = self.replicator.room(self.followed.filter_bytes, self.followed.job.user.as_deref())?;
-        Some(Box::new(Holding { _room: room, held: self.held.clone() }))
-    }
-
-    fn grace(&self) -> Duration {
-        GRACE
-    }
-
-    fn log_failure(&self, reason: &str) {
-        self.followed.job.log_failure(reason);
-    }
-}
-
-impl Work {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the end in the document. Where that fails it is tried again, each time after a longer pause, and the
@@ -267,8 +308,9 @@ mod tests {
 
     #[test]
     fn what_is_known_is_forgotten_with_the_room() {
-        let held = Arc::new(Mutex::new(Held { spec: None, done: Some(Err(Error::Superseded)) }));
-        let room = crate::room::Rooms::new(1, 1).take(0, None).unwrap();
+        let held = Arc::new(Mutex::new(Held { done: Some(Err(Error::Superseded)), ..Held::default() }));
+        let now = flatbed_clock::Clock::system().now();
+        let room = crate::room::rooms_of(1, 1).take(0, None, Asking::Again, now).unwrap();
         drop(Holding { _room: room, held: held.clone() });
         assert!(held.lock().unwrap().done.is_none());
     }

@@ -7,8 +7,10 @@
 mod description;
 mod follow;
 mod owner;
+mod refusals;
 mod replication;
 mod room;
+mod seats;
 mod supervisor;
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +28,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::follow::Origins;
-use crate::room::{Room, Rooms};
+use crate::room::{Asking, Room, Rooms};
+use crate::seats::SeatLimits;
 
 pub use crate::description::Description;
 pub use crate::follow::Followed;
@@ -47,6 +50,14 @@ const TREES_MAX: usize = 2;
 /// How long replications may take for their last checkpoint when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// One of so many places is kept for administrators.
+const ADMINS_PART: usize = 5;
+
+/// Places for the jobs of users who are no administrators.
+fn users_jobs_max(jobs_max: usize) -> usize {
+    jobs_max - jobs_max / ADMINS_PART
+}
+
 /// How replications are tried again and shared between servers.
 #[derive(Debug, Clone)]
 pub struct ReplicatorOptions {
@@ -58,6 +69,8 @@ pub struct ReplicatorOptions {
     pub jobs_max: usize,
     /// The same of one user who is no administrator.
     pub user_jobs_max: usize,
+    /// A running replication of a document keeps its place for this long, whichever owner waits for one.
+    pub turn: Duration,
     /// Documents of `_replicator` that a user who is no administrator may have worked off at a time, those that wait included; a
     /// further one fails.
     pub user_documents_max: usize,
@@ -78,6 +91,7 @@ impl Default for ReplicatorOptions {
             lease: Duration::from_secs(15),
             jobs_max: 500,
             user_jobs_max: 20,
+            turn: Duration::from_secs(60),
             user_documents_max: 100,
             memory_bytes: 512 << 20,
             tls: Tls::default(),
@@ -151,7 +165,14 @@ impl Replicator {
             // Without randomness nothing else of the server works either; leases must differ all the same.
             owner = u128::from(std::process::id()).to_le_bytes();
         }
-        let rooms = Rooms::new(options.jobs_max, options.user_jobs_max);
+        let rooms = Rooms::new(SeatLimits {
+            jobs_max: options.jobs_max,
+            users_jobs_max: users_jobs_max(options.jobs_max),
+            user_jobs_max: options.user_jobs_max,
+            turn: options.turn,
+            // Each job that waits asks once in a quarter of it.
+            wait_max: options.lease,
+        });
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
         let memory = Memory::new(options.memory_bytes);
@@ -326,9 +347,9 @@ impl Replicator {
         jobs
     }
 
-    /// Room for one more job with such a filter; `user`: of whom, unless of an administrator. `None`: it is all taken.
-    pub(crate) fn room(&self, filter_bytes: usize, user: Option<&str>) -> Option<Room> {
-        self.rooms.take(filter_bytes, user)
+    /// See [`Rooms::take`].
+    pub(crate) fn room(&self, filter_bytes: usize, user: Option<&str>, asking: Asking) -> Option<Room> {
+        self.rooms.take(filter_bytes, user, asking, self.clock().now())
     }
 
     /// The job for a replication that `standing` asks for: the one that runs already, or a new one.
@@ -343,7 +364,7 @@ impl Replicator {
         if let Some(job) = jobs.get(&id).filter(|job| !job.status.has_ended()) {
             return if job.is_of(standing) { Ok(job.clone()) } else { Err(NotDone::Others) };
         }
-        let room = self.room(spec.filter_bytes(), spec.owner.as_deref()).ok_or(NotDone::NoRoom)?;
+        let room = self.room(spec.filter_bytes(), spec.owner.as_deref(), Asking::Once).ok_or(NotDone::NoRoom)?;
         let job = Replication::new(id.clone(), &spec, owner, None, self.clock());
         jobs.insert(id.clone(), job.clone());
         drop(jobs);

@@ -7,12 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
 use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, Wait};
-use flatbed_replicate::{Error, Progress, Spec};
+use flatbed_replicate::{Error, Spec};
 
 use crate::Replicator;
 use crate::description::Description;
 use crate::follow::{Followed, Origins};
 use crate::owner::Owner;
+use crate::refusals::{Refusals, Refused};
 use crate::replication::{Origin, Replication};
 
 /// After an error, and before a database is read that was deleted and made again.
@@ -118,8 +119,10 @@ impl Job for Supervisor {
     }
 
     async fn run(&self, _: Run) -> Result<Next, Failure> {
+        let refusals = Refusals::new();
         tokio::select! {
-            () = follow(&self.replicator, &self.database) => Ok(Next::Again(PAUSE)),
+            () = follow(&self.replicator, &self.database, &refusals) => Ok(Next::Again(PAUSE)),
+            () = refusals.write(&self.replicator) => Ok(Next::Again(PAUSE)),
             () = watch_leases(&self.replicator, &self.database) => Ok(Next::Again(PAUSE)),
             () = self.status().stopped() => Ok(Next::Done),
         }
@@ -164,7 +167,7 @@ async fn look_at_leases(replicator: &Arc<Replicator>, database: &str) -> flatbed
 }
 
 /// Follows a database until it is gone, is another one, or cannot be read.
-async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>) {
+async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusals) {
     let reader = replicator.reader(name);
     if **name == *REPLICATOR
         && let Err(error) = reader.wait_until_there().await
@@ -201,7 +204,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>) {
             if let Some(seen) = &mut seen {
                 seen.insert(row.id.clone());
             }
-            if let Err(error) = take(replicator, &origins, row).await {
+            if let Err(error) = take(replicator, &origins, row, refusals).await {
                 tracing::warn!(%error, database = &**name, "whose replication it is cannot be read; all are read again");
                 return;
             }
@@ -212,6 +215,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>) {
         // All is read once: what was followed from before and is gone was in another database.
         if let Some(seen) = seen.take() {
             replicator.keep(name, &seen);
+            refusals.note_end();
         }
         match changes.wait().await {
             Wait::MayHaveChanged => {}
@@ -221,7 +225,12 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>) {
 }
 
 /// Acts on a document's change.
-async fn take(replicator: &Arc<Replicator>, origins: &Origins, row: &ChangeRow) -> flatbed_layer::Result<()> {
+async fn take(
+    replicator: &Arc<Replicator>,
+    origins: &Origins,
+    row: &ChangeRow,
+    refusals: &Refusals,
+) -> flatbed_layer::Result<()> {
     let description = row.doc.as_ref().filter(|_| !row.deleted).and_then(Description::read);
     let before = replicator.followed_by(&origins.name, &row.id);
     if let (Some(before), Some(description)) = (&before, &description)
@@ -233,7 +242,6 @@ async fn take(replicator: &Arc<Replicator>, origins: &Origins, row: &ChangeRow) 
     if before.is_some() {
         replicator.unfollow(&origins.name, &row.id);
     }
-    let database = replicator.database(&origins.name);
     let ended = description.as_ref().is_none_or(|description| description.end().is_some());
     if let Some(mut description) = description.filter(|_| !ended) {
         match asked(replicator, &mut description, &origins.name).await? {
@@ -246,16 +254,17 @@ async fn take(replicator: &Arc<Replicator>, origins: &Origins, row: &ChangeRow) 
                 replicator.follow(followed, before);
             }
             Err(error) => {
-                let noted = description.note(&database, None, 0, &Progress::default(), &Err(error)).await;
-                if let Err(error) = noted {
-                    tracing::warn!(%error, database = &*origins.name, "a document could not be refused");
-                }
+                let owner = description.owner().ok();
+                let owner = owner.as_ref().and_then(Owner::name).unwrap_or_default();
+                let Description { id, rev, .. } = &description;
+                let (origins, id, rev) = (origins.clone(), id.clone(), rev.clone());
+                refusals.push(owner, Refused { origins, id, rev, error });
             }
         }
         return Ok(());
     }
     if before.is_some()
-        && let Err(error) = database.drop_lease(&row.id).await
+        && let Err(error) = replicator.database(&origins.name).drop_lease(&row.id).await
     {
         tracing::debug!(%error, "a replication's lease could not be removed");
     }

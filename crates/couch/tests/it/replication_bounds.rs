@@ -28,14 +28,18 @@ async fn server(store: &Store, replicator: ReplicatorOptions) -> Running {
     let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..replicator };
     let server = store.serve(Options { server, replicator, ..Options::default() }).await;
-    ok(&server, ADMIN, "PUT", "/_users", Value::Null).await;
+    users(&server).await;
+    server
+}
+
+async fn users(server: &Running) {
+    ok(server, ADMIN, "PUT", "/_users", Value::Null).await;
     for name in ["anna", "bob"] {
         // SHA-1 of `pw` and the salt.
         let user = json!({"name": name, "type": "user", "roles": [], "password_scheme": "simple", "salt": "salt",
             "password_sha": "2bfa821dd4f3af5adfb5734457839bed7b324819"});
-        ok(&server, ADMIN, "PUT", &format!("/_users/org.couchdb.user:{name}"), user).await;
+        ok(server, ADMIN, "PUT", &format!("/_users/org.couchdb.user:{name}"), user).await;
     }
-    server
 }
 
 /// In a box, as below: a test's future holds those of all its calls.
@@ -362,4 +366,47 @@ async fn documents_are_their_owners() {
 async fn until(server: &Running, path: &str, status: u16) {
     let look = async || asked(server, ADMIN, "GET", path, Value::Null).await;
     until_wanted(path, look, |answer| answer.status == status).await;
+}
+
+/// Neither documents that are refused nor jobs that fail for ever keep another owner's document waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_take_turns_at_few_places() {
+    let store = Store::new();
+    // A job that waits to be retried would keep its place for ten minutes.
+    let replicator = ReplicatorOptions {
+        first_pause: Duration::from_secs(600),
+        jobs_max: 2,
+        user_jobs_max: 2,
+        user_documents_max: 3,
+        turn: Duration::from_millis(500),
+        lease: Duration::from_secs(4),
+        ..ReplicatorOptions::default()
+    };
+    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
+    let shell = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    let server = store.serve(Options { server: shell, replicator, ..Options::default() }).await;
+    users(&server).await;
+    for (name, members) in [("a", &["anna", "bob"][..]), ("b", &["anna", "bob"])] {
+        database(&server, name, members).await;
+    }
+    ok(&server, ADMIN, "PUT", "/a/doc", json!({})).await;
+    ok(&server, ADMIN, "PUT", "/_replicator", Value::Null).await;
+    let security = json!({"members": {"names": ["anna", "bob"], "roles": []}, "admins": {"roles": ["_admin"]}});
+    ok(&server, ADMIN, "PUT", "/_replicator/_security", security).await;
+    let admitted = async || asked(&server, ANNA, "GET", "/_replicator", Value::Null).await.status == 200;
+    within_a_second("she is admitted", admitted).await;
+
+    let docs: Vec<Value> = (0..500)
+        .map(|n| json!({"_id": format!("anna{n:03}"), "source": format!("missing{n}"), "target": "b", "continuous": true}))
+        .collect();
+    ok(&server, ANNA, "POST", "/_replicator/_bulk_docs", json!({"docs": docs})).await;
+    let states = async || ok(&server, ADMIN, "GET", "/_scheduler/docs?limit=1000", Value::Null).await;
+    let is_crashing = |shown: &Value| shown["docs"].as_array().unwrap().iter().any(|doc| doc["state"] == "crashing");
+    until_wanted("a job of anna's fails", states, is_crashing).await;
+
+    ok(&server, BOB, "PUT", "/_replicator/bobs", json!({"source": "a", "target": "b"})).await;
+    until(&server, "/b/doc", 200).await;
+    let look = async || ok(&server, ADMIN, "GET", "/_replicator/bobs", Value::Null).await;
+    until_wanted("bob's ends", look, |doc| doc["_replication_state"] == "completed").await;
+    server.stop().await;
 }
