@@ -360,7 +360,7 @@ impl From<Refusal> for Failure {
                 let reason = format!("attachments are larger than {bytes_max} bytes");
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "attachment_too_large", reason)
             }
-            Refusal::DatabaseFull { .. } => {
+            Refusal::DatabaseFull { .. } | Refusal::LocalDocumentsFull => {
                 Failure::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", reason)
             }
             Refusal::Closed => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),

@@ -142,6 +142,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         storage: true,
     },
     Setting {
+        key: "local_bytes_max",
+        value: "N",
+        help: "bytes of a database's local documents together, of which clients without a name have an eighth [536870912]",
+        storage: true,
+    },
+    Setting {
         key: "replication_ca",
         value: "FILE",
         help: "PEM file of certificates that replications, and jwks of [syncstorage], trust over https, beside Mozilla's authorities",
@@ -414,6 +420,8 @@ pub(crate) struct Settings {
     pub view_bytes_max: Option<u64>,
     /// What one of them may have, likewise.
     pub view_row_bytes_max: Option<usize>,
+    /// Bytes of a database's local documents, likewise.
+    pub local_bytes_max: Option<u64>,
     /// Certificates that replications trust, beside those that they trust anyhow.
     pub replication_ca: Option<PathBuf>,
     /// What replications of users may reach beside the internet.
@@ -488,6 +496,9 @@ impl Settings {
             view_rows_max: first("view_rows_max").map(|found| found.number(1..=200_000)).transpose()?,
             view_bytes_max: first("view_bytes_max").map(|found| found.number(1..=64_000_000)).transpose()?,
             view_row_bytes_max: first("view_row_bytes_max").map(|found| found.number(1..=16_000_000)).transpose()?,
+            local_bytes_max: first("local_bytes_max")
+                .map(|found| found.number(1_000_000..=1_000_000_000_000))
+                .transpose()?,
             replication_ca: first("replication_ca").map(Found::path),
             replication_allow: first("replication_allow")
                 .map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
@@ -517,6 +528,7 @@ impl Settings {
             root: self.root.as_ref().map_or(defaults.root, |root| root.as_bytes().to_vec()),
             document_bytes_max: self.document_bytes_max.unwrap_or(defaults.document_bytes_max),
             database_bytes_max: self.database_bytes_max.unwrap_or(defaults.database_bytes_max),
+            local_bytes_max: self.local_bytes_max.unwrap_or(defaults.local_bytes_max),
             default_run_bytes: self.run_bytes.unwrap_or(defaults.default_run_bytes),
             view_bounds: ViewBounds {
                 rows: self.view_rows_max.unwrap_or(defaults.view_bounds.rows),

@@ -243,7 +243,9 @@ impl From<Refusal> for Failure {
             Refusal::Rejected { status, .. } => {
                 Failure::new(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), reason)
             }
-            Refusal::DatabaseFull { .. } => Failure::new(StatusCode::INSUFFICIENT_STORAGE, reason),
+            Refusal::DatabaseFull { .. } | Refusal::LocalDocumentsFull => {
+                Failure::new(StatusCode::INSUFFICIENT_STORAGE, reason)
+            }
             Refusal::Closed => Failure::closed(),
             Refusal::UploadSwept | Refusal::UserChanged => Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason),
             Refusal::TooManyLeaves { .. } | Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, reason),

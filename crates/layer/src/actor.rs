@@ -178,6 +178,11 @@ impl Entrant {
 }
 
 impl Actor {
+    /// Whether it is a user without a name who is no administrator.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.user().is_some_and(|user| user.name.is_none() && !user.roles.iter().any(|role| role == "_admin"))
+    }
+
     /// The user; `None` is the server.
     pub fn user(&self) -> Option<&User> {
         match self {

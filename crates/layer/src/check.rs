@@ -7,6 +7,7 @@ mod attachments;
 mod document;
 mod fields;
 mod groups;
+mod locals;
 mod replicators;
 mod settings;
 mod updates;
@@ -244,6 +245,10 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 0
             }
             Subspace::Meta | Subspace::Locals | Subspace::Purges | Subspace::Leases | Subspace::Compacted => {
+                self.plain(subspace).await?
+            }
+            Subspace::LocalBytes => {
+                locals::check(inner, instance, self.report).await?;
                 self.plain(subspace).await?
             }
             Subspace::Fields => {

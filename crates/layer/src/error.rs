@@ -181,6 +181,9 @@ pub enum Refusal {
          are allowed. Must begin with a letter."
     )]
     IllegalDatabaseName(String),
+    /// The local documents of a database, or of one of its users, have as many bytes as they may have.
+    #[error("There is no room for more local documents: delete some.")]
+    LocalDocumentsFull,
     /// A setting is out of its bounds.
     #[error("{0}")]
     InvalidSetting(String),

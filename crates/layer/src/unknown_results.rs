@@ -6,7 +6,7 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_testkit::{Storage, until};
 
 use crate::layer::{Create, Delete};
-use crate::read::local::{EditLocals, LocalEdit};
+use crate::read::local::{EditLocals, LocalEdit, LocalEffect};
 use crate::record_change::ChangeRecord;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
@@ -258,21 +258,21 @@ async fn a_local_document_is_deleted_once() {
     let delete = || EditLocals::new(&db, &edits).unwrap();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     let mut first = delete();
-    assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [true]);
-    assert_eq!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), [true], "it was there");
+    assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [LocalEffect::Made]);
+    assert_eq!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Made], "it was there");
     // What is written since stays.
     let mut second = delete();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
-    assert_eq!(store.attempt(&mut second, FIRST, true).await.unwrap(), [true]);
+    assert_eq!(store.attempt(&mut second, FIRST, true).await.unwrap(), [LocalEffect::Made]);
     db.put_local(&document(b"\"a\":2")).await.unwrap();
-    assert_eq!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap(), [true]);
+    assert_eq!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Made]);
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
     // What somebody else deleted is not what this one deleted, whatever an attempt saw that failed for certain.
     let mut third = delete();
-    assert_eq!(store.attempt(&mut third, FIRST, false).await.unwrap(), [true]);
+    assert_eq!(store.attempt(&mut third, FIRST, false).await.unwrap(), [LocalEffect::Made]);
     assert!(db.delete_local("l").await.unwrap());
-    assert_eq!(store.attempt(&mut third, Attempt::default(), true).await.unwrap(), [false]);
-    assert_eq!(store.attempt(&mut third, LATER, true).await.unwrap(), [false]);
+    assert_eq!(store.attempt(&mut third, Attempt::default(), true).await.unwrap(), [LocalEffect::Missing]);
+    assert_eq!(store.attempt(&mut third, LATER, true).await.unwrap(), [LocalEffect::Missing]);
 }
 
 #[tokio::test]

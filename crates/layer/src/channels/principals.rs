@@ -358,6 +358,7 @@ impl Operation for Delete<'_> {
             for whose in [name, &format!(":{name}")] {
                 let locals = instance.keys.principal_locals(whose);
                 trx.clear_range(&locals.begin, &locals.end);
+                trx.clear(&instance.keys.local_bytes(Some(whose)));
             }
         }
         for what in things_of(kind, name, &before) {

@@ -1,9 +1,15 @@
 //! Local documents: `_local/...`, without history, never replicated, in no index.
 //!
-//! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays.
+//! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays. No function judges it,
+//! so their bytes are counted and bounded.
+
+use std::collections::HashMap;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::local_id;
+use foundationdb::FdbResult;
+use foundationdb::future::FdbSlice;
+use foundationdb::options::MutationType;
 use futures_util::FutureExt;
 use prost::Message;
 
@@ -19,7 +25,8 @@ use crate::size_limit::{self, Growth};
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::once::Once;
 use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::store::records::decode_counter;
+use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Reader {
     /// Reads a local document; `None`: it does not exist. `id` is without `_local/`.
@@ -44,7 +51,7 @@ impl Database {
     /// Writes a local document over the one of its id.
     ///
     /// # Errors
-    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`].
+    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`], [`Refusal::LocalDocumentsFull`].
     #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         check_size(self).await?;
@@ -92,6 +99,15 @@ const LOCALS_BYTES_MAX: usize = 850_000;
 /// The longest name under which somebody has local documents of their own: it stands in keys, beside an id.
 const OWNER_BYTES_MAX: usize = 1_000;
 
+/// Of [`crate::LayerOptions::local_bytes_max`], the part of each user of a database with channels, and of writers without a name.
+const LOCAL_BYTES_PART: u64 = 8;
+
+/// What a local document counts beside its id and record: its keys, and what the storage takes for small values.
+const LOCAL_OVERHEAD_BYTES: u64 = 256;
+
+/// Begins the member `counted` of a record.
+const COUNTED_TAG: u8 = 3 << 3;
+
 /// Local documents that a page of a list shows.
 const PAGE_LOCALS_MAX: usize = 100;
 
@@ -134,6 +150,14 @@ impl Owner {
             return Err(Refusal::Forbidden("The name is too long to have local documents.".to_owned()).into());
         }
         Ok(Owner::Of(name))
+    }
+
+    /// The name under which they are kept; `None`: the database's.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Owner::Database => None,
+            Owner::Of(name) => Some(name),
+        }
     }
 
     fn all(&self, keys: &Keys) -> KeyRange {
@@ -242,16 +266,31 @@ impl LocalEdit {
     }
 }
 
+/// What an edit of a local document did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LocalEffect {
+    /// It was written or removed.
+    Made,
+    /// There was none to remove.
+    Missing,
+    /// There is no room for it.
+    NoRoom,
+}
+
 /// Does one thing. Whether there was one, if it is removed; true if it is written.
 async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
     edit.check()?;
     let (inner, edits) = (&*database.inner, [edit]);
     let mut operation = EditLocals::new(database, &edits)?;
-    Ok(transaction::write(&inner.db, &inner.metrics, &mut operation).await?.contains(&true))
+    let effects = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
+    if effects.contains(&LocalEffect::NoRoom) {
+        return Err(Refusal::LocalDocumentsFull.into());
+    }
+    Ok(effects.contains(&LocalEffect::Made))
 }
 
 /// Does one thing after the other, in as many transactions as their size asks for. What was to be removed and is not there
-/// is a refusal of that one.
+/// is a refusal of that one, as is what there is no room for.
 async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
     let inner = &*database.inner;
     let mut outcomes = Vec::with_capacity(edits.len());
@@ -270,12 +309,52 @@ async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<Loc
         let count = rest.iter().take(TRANSACTION_EDITS_MAX).take_while(fits).count().max(1);
         let (batch, later) = rest.split_at(count);
         let mut operation = EditLocals::new(database, batch)?;
-        let found = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
-        let missing = Refusal::DocumentNotFound(NotFound::Missing);
-        outcomes.extend(found.into_iter().map(|found| if found { Ok(()) } else { Err(missing.clone()) }));
+        let effects = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
+        outcomes.extend(effects.into_iter().map(|effect| match effect {
+            LocalEffect::Made => Ok(()),
+            LocalEffect::Missing => Err(Refusal::DocumentNotFound(NotFound::Missing)),
+            LocalEffect::NoRoom => Err(Refusal::LocalDocumentsFull),
+        }));
         rest = later;
     }
     Ok(outcomes)
+}
+
+/// The record of a local document, and what it counts of the bytes of all. The count stands first, so that the first part has it.
+fn record_of(document: &LocalDocument) -> (Vec<u8>, i64) {
+    let LocalDocument { id, revision, body } = document;
+    let record = proto::LocalDocument { revision: *revision, members: body.clone(), counted: 0 }.encode_to_vec();
+    let counted = LOCAL_OVERHEAD_BYTES + record.len() as u64 + id.len() as u64;
+    let count = proto::LocalDocument { counted, ..proto::LocalDocument::default() }.encode_to_vec();
+    ([count, record].concat(), i64::try_from(counted).unwrap_or(i64::MAX))
+}
+
+/// What a local document counts, by the first part of its record; 0 in one of a program that did not count.
+pub(crate) fn counted_in(first_part: &[u8]) -> i64 {
+    let Some((&COUNTED_TAG, rest)) = first_part.split_first() else { return 0 };
+    let length = rest.iter().position(|byte| byte & 0x80 == 0).map_or(0, |last| last + 1);
+    let varint = rest.iter().take(length).rev();
+    let counted = varint.fold(0_u64, |sum, byte| sum << 7 | u64::from(byte & 0x7f));
+    i64::try_from(counted).unwrap_or(0)
+}
+
+/// Reads under way: the first parts of the documents that are edited, and the bytes of all, where some are written.
+struct LocalReads<F> {
+    firsts: Vec<F>,
+    bytes: Option<F>,
+}
+
+fn begin_reads(
+    trx: &Transaction,
+    keys: &Keys,
+    owner: &Owner,
+    edits: &[LocalEdit],
+) -> LocalReads<impl Future<Output = FdbResult<Option<FdbSlice>>> + Send + use<>> {
+    // Who writes the same document meanwhile has changed what is counted of it.
+    let firsts = edits.iter().map(|edit| trx.get(&owner.part(keys, edit.id(), 0), false)).collect();
+    let is_write = |edit: &LocalEdit| matches!(edit, LocalEdit::Put(_));
+    let bytes = edits.iter().any(is_write).then(|| trx.get(&keys.local_bytes(owner.name()), true));
+    LocalReads { firsts, bytes }
 }
 
 /// Local documents that are written or removed together.
@@ -283,19 +362,28 @@ pub(crate) struct EditLocals<'a> {
     database: &'a Database,
     edits: &'a [LocalEdit],
     once: Once,
-    /// What the attempts that left a mark have found, by the marks' numbers.
-    found: Vec<Vec<bool>>,
+    /// What the attempts that left a mark have done, by the marks' numbers.
+    effects: Vec<Vec<LocalEffect>>,
 }
 
 impl<'a> EditLocals<'a> {
     pub(crate) fn new(database: &'a Database, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
-        Ok(EditLocals { database, edits, once: database.inner.once()?, found: Vec::new() })
+        Ok(EditLocals { database, edits, once: database.inner.once()?, effects: Vec::new() })
+    }
+
+    /// Bytes that the owner's local documents may have together where this writer adds to them.
+    fn bytes_max(&self, owner: &Owner) -> i64 {
+        let max = self.database.inner.options.local_bytes_max;
+        let max = match owner {
+            Owner::Database if !self.database.actor.is_anonymous() => max,
+            Owner::Database | Owner::Of(_) => max / LOCAL_BYTES_PART,
+        };
+        i64::try_from(max).unwrap_or(i64::MAX)
     }
 }
 
 impl Operation for EditLocals<'_> {
-    /// Whether there was one, of each; not looked at for a write.
-    type Output = Vec<bool>;
+    type Output = Vec<LocalEffect>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let Database { actor, .. } = self.database;
@@ -303,36 +391,66 @@ impl Operation for EditLocals<'_> {
         let (instance, writer) = inner.resolve_for(trx, self.database.name(), actor).await?;
         // What an earlier attempt wrote or removed may have been written over, or written anew.
         if let Some(number) = self.once.happened(trx, attempt).await? {
-            let found = usize::try_from(number).ok().and_then(|number| self.found.get(number)).cloned();
-            return found.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
+            let effects = usize::try_from(number).ok().and_then(|number| self.effects.get(number)).cloned();
+            return effects.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
         }
+        let (keys, asker) = (&instance.keys, self.database.asker());
+        // With what is read of the user, unless it is known only then whose documents are meant.
+        let begun = (!is_judged(&instance, asker)).then(|| begin_reads(trx, keys, &Owner::Database, self.edits));
         writer.admitted(trx, &instance).await?;
-        let owner = Owner::find(inner, trx, &instance, self.database.asker()).await?;
-        let keys = &instance.keys;
-        let mut found = Vec::with_capacity(self.edits.len());
+        let owner = Owner::find(inner, trx, &instance, asker).await?;
+        let reads = match begun {
+            Some(begun) => begun,
+            None => begin_reads(trx, keys, &owner, self.edits),
+        };
+        // `None`: it is not there.
+        let mut counted: HashMap<&str, Option<i64>> = HashMap::new();
+        for (edit, first) in self.edits.iter().zip(reads.firsts) {
+            let first = first.await?;
+            counted.entry(edit.id()).or_insert_with(|| first.map(|first| counted_in(&first)));
+        }
+        let mut bytes = match reads.bytes {
+            Some(read) => decode_counter(read.await?.as_deref())?.max(0),
+            None => 0,
+        };
+        let (bytes_max, bytes_before) = (self.bytes_max(&owner), bytes);
+        let mut effects = Vec::with_capacity(self.edits.len());
         for edit in self.edits {
+            let before = counted.get(edit.id()).copied().flatten();
             let parts = owner.parts(keys, edit.id());
             let LocalEdit::Put(document) = edit else {
-                let is_there = trx.get(&owner.part(keys, edit.id(), 0), false).await?.is_some();
-                if is_there {
+                if let Some(before) = before {
                     trx.clear_range(&parts.begin, &parts.end);
+                    bytes -= before;
+                    counted.insert(edit.id(), None);
                 }
-                found.push(is_there);
+                effects.push(if before.is_some() { LocalEffect::Made } else { LocalEffect::Missing });
                 continue;
             };
+            let (record, count) = record_of(document);
+            let growth = count - before.unwrap_or(0);
+            if growth > 0 && bytes.saturating_add(growth) > bytes_max {
+                effects.push(LocalEffect::NoRoom);
+                continue;
+            }
             trx.clear_range(&parts.begin, &parts.end);
-            let record = proto::LocalDocument { revision: document.revision, members: document.body.clone() };
-            for (part, bytes) in (0..).zip(record.encode_to_vec().chunks(RUN_BYTES_MAX as usize)) {
+            for (part, bytes) in (0..).zip(record.chunks(RUN_BYTES_MAX as usize)) {
                 trx.set(&owner.part(keys, &document.id, part), bytes);
             }
-            found.push(true);
+            bytes += growth;
+            counted.insert(edit.id(), Some(count));
+            effects.push(LocalEffect::Made);
         }
-        // Where there is nothing to remove, nothing is written, and no commit can be in doubt.
-        if found.contains(&true) {
+        if bytes != bytes_before {
+            let delta = (bytes - bytes_before).to_le_bytes();
+            Quiet(trx).atomic(&keys.local_bytes(owner.name()), &delta, MutationType::Add)?;
+        }
+        // Where nothing is written, no commit can be in doubt.
+        if effects.contains(&LocalEffect::Made) {
             self.once.mark(trx);
-            self.found.push(found.clone());
+            self.effects.push(effects.clone());
         }
-        Ok(found)
+        Ok(effects)
     }
 }
 

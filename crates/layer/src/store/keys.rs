@@ -69,6 +69,7 @@ const SHARDED: u64 = 15;
 const PARTITIONS: u64 = 16;
 const CHANNELS: u64 = 17;
 const PRINCIPALS: u64 = 18;
+const LOCAL_BYTES: u64 = 19;
 
 // Under {NS}/META.
 const LAST_SEQ: u64 = 0;
@@ -348,6 +349,23 @@ impl Keys {
 
     pub(crate) fn locals(&self) -> KeyRange {
         KeyRange { begin: self.one(LOCAL), end: self.one(LOCAL + 1) }
+    }
+
+    /// The bytes of all local documents of an owner, an 8-byte little-endian integer changed by atomic ADD. `None`: the database's.
+    pub(crate) fn local_bytes(&self, owner: Option<&str>) -> Vec<u8> {
+        let mut key = self.one(LOCAL_BYTES);
+        if let Some(owner) = owner {
+            put_text(&mut key, TUPLE_STRING, owner.as_bytes());
+        }
+        key
+    }
+
+    /// The owner in such a key.
+    pub(crate) fn split_local_bytes(&self, key: &[u8]) -> Result<Option<String>> {
+        match behind(key, &self.one(LOCAL_BYTES)) {
+            [] => Ok(None),
+            rest => take_text(rest).map(Some),
+        }
     }
 
     /// The id and part in a key of [`Keys::locals`].

@@ -19,6 +19,7 @@ mod followers;
 mod generated_proto;
 mod lease;
 mod live_channels;
+mod local_documents;
 mod many_leaves;
 mod once;
 mod partitions;

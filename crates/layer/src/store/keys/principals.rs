@@ -217,6 +217,11 @@ impl Keys {
         under(&prefix)
     }
 
+    /// All local documents of all users.
+    pub(crate) fn all_principal_locals(&self) -> KeyRange {
+        KeyRange { begin: self.two(PRINCIPALS, LOCALS), end: self.two(PRINCIPALS, LOCALS + 1) }
+    }
+
     /// What a key of users and roles is.
     pub(crate) fn split_principals(&self, key: &[u8]) -> Result<PrincipalPart> {
         let (part, rest) = take_int(behind(key, &self.one(PRINCIPALS)))?;

@@ -5,7 +5,8 @@ use crate::store::keys::bucket::take_meta;
 use crate::store::keys::tuple::{bad_key, behind, take_int};
 use crate::store::keys::{
     ALL_DOCS, ATTACHMENT_DATA, ATTACHMENT_USES, BLOBS, BY_SEQ, CHANNELS, COMPACTED, DOC, FIELDS, IDS, INDEXES,
-    KeyRange, Keys, LEASES, LOCAL, META, NAMES, NEXT_ID, PARTITIONS, PRINCIPALS, PURGES, RELEASED, SHARDED, STAGED,
+    KeyRange, Keys, LEASES, LOCAL, LOCAL_BYTES, META, NAMES, NEXT_ID, PARTITIONS, PRINCIPALS, PURGES, RELEASED,
+    SHARDED, STAGED,
 };
 
 /// A subspace of {NS}.
@@ -30,12 +31,13 @@ pub(crate) enum Subspace {
     Partitions,
     Channels,
     Principals,
+    LocalBytes,
 }
 
 /// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
 /// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
 /// second meaning.
-const SUBSPACES: [(Subspace, u64, &str); 19] = [
+const SUBSPACES: [(Subspace, u64, &str); 20] = [
     (Subspace::Meta, META, "counters"),
     (Subspace::Fields, FIELDS, "fields"),
     (Subspace::Documents, DOC, "documents"),
@@ -55,6 +57,7 @@ const SUBSPACES: [(Subspace, u64, &str); 19] = [
     (Subspace::Partitions, PARTITIONS, "partitions"),
     (Subspace::Channels, CHANNELS, "channels"),
     (Subspace::Principals, PRINCIPALS, "principals"),
+    (Subspace::LocalBytes, LOCAL_BYTES, "local_bytes"),
 ];
 
 impl Subspace {
@@ -124,6 +127,7 @@ impl Keys {
             Subspace::Partitions => self.bucket(0, 0).partition_parse(key).map(drop),
             Subspace::Channels => self.split_channels(key).map(drop),
             Subspace::Principals => self.split_principals(key).map(drop),
+            Subspace::LocalBytes => self.split_local_bytes(key).map(drop),
         }
     }
 }
@@ -184,6 +188,8 @@ mod tests {
             (Subspace::Channels, keys.resync()),
             (Subspace::Principals, keys.principal(flatbed_channels::Kind::Role, "r")),
             (Subspace::Principals, keys.gateway_session(&[0; 20])),
+            (Subspace::LocalBytes, keys.local_bytes(None)),
+            (Subspace::LocalBytes, keys.local_bytes(Some(""))),
         ];
         for (subspace, key) in built {
             let range = keys.subspace(subspace);
