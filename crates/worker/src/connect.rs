@@ -21,6 +21,7 @@ use crate::documents::{
     Addressing, Auth, AuthMethod, CloudOutput, CloudProvider, DatabaseType, Description, HttpOutput, Input,
     OnHttpDelete, Output, RdbmsOutput,
 };
+use crate::file_claim::{FileClaim, FileUse};
 use crate::memory::Charge;
 use crate::output::http::{Http, Ways};
 use crate::output::lines::Lines;
@@ -57,6 +58,9 @@ pub enum ConnectError {
     /// Files are not set up.
     #[error("the server names no directory for files of jobs")]
     Directory,
+    /// The file is another's, by the id of its job.
+    #[error("the job {0:?} writes the same file")]
+    Taken(String),
     /// A target that does not begin.
     #[error("the target: {0}")]
     Target(String),
@@ -257,6 +261,8 @@ pub struct Connected {
     pub target: AnyTarget,
     /// What hides all secrets of both.
     pub redactor: Redactor,
+    /// That no other job writes the target's file, if it is one: to be kept as long as the target.
+    pub claim: Option<FileClaim>,
 }
 
 /// The server whose databases jobs name, and that has the jobs: this process itself, or one elsewhere.
@@ -348,9 +354,13 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         let name = name.as_deref().filter(|name| !name.contains(['/', '\\', '\0']) && !name.starts_with('.'));
         Ok(files.as_deref().ok_or(ConnectError::Directory)?.join(name.ok_or(ConnectError::Directory)?))
     };
+    let mut claim = None;
     let target = match &job.output {
         Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
             let file = in_files(&Some(output.database.clone()))?;
+            // SQLite takes an empty file for an empty database.
+            opened(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
+            claim = Some(FileClaim::take(&file, FileUse::Sqlite, &job.id)?);
             let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables);
             AnyTarget::Sqlite(target.timed_by(clock.clone()))
         }
@@ -383,13 +393,14 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             CloudProvider::File => {
                 let path = in_files(&output.file)?;
                 let file = opened(&path).map_err(|error| ConnectError::Target(error.to_string()))?;
+                claim = Some(FileClaim::take(&path, FileUse::Lines, &job.id)?);
                 let file = Arc::new(file);
                 let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file);
                 AnyTarget::File(lines.in_turn(reach.turns.at(&path).timed_by(clock.clone())))
             }
         },
     };
-    Ok(Connected { source, target, redactor: reader.redactor() })
+    Ok(Connected { source, target, redactor: reader.redactor(), claim })
 }
 
 /// A file to append to. One that is new lasts as its lines do: its name is on the disk before a checkpoint passes them.
@@ -599,6 +610,29 @@ mod tests {
         std::fs::write(inside.join("two"), "a\r\nb: c").unwrap();
         let job = described(json!({"headers": {"x-key": "file:two"}}), "cloud", stdout());
         assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Header(_))));
+    }
+
+    #[test]
+    fn a_second_job_does_not_write_the_file_of_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let secrets = Secrets::default();
+        let (one, elsewhere) = (reach(&secrets, Some(directory.path())), reach(&secrets, Some(directory.path())));
+        let file = |name: &str| json!({"id": "out", "provider": "file", "file": name});
+        let sqlite = json!({"id": "out", "database_type": "sqlite", "database": "x", "create_tables": true});
+        let first = described(json!({}), "rdbms", sqlite);
+        let connected = connect(&first, &one).unwrap();
+        for name in ["x", "x-wal"] {
+            let second = Description { id: "second".to_owned(), ..described(json!({}), "cloud", file(name)) };
+            // Another process asks as this one does.
+            for reach in [&one, &elsewhere] {
+                let refused = connect(&second, reach).unwrap_err();
+                assert_eq!(refused.to_string(), "the job \"j\" writes the same file", "{name}");
+            }
+        }
+        drop(connected);
+        let second = Description { id: "second".to_owned(), ..described(json!({}), "cloud", file("x-wal")) };
+        let _connected = connect(&second, &elsewhere).unwrap();
+        assert!(matches!(connect(&first, &one), Err(ConnectError::Taken(job)) if job == "second"));
     }
 
     #[test]

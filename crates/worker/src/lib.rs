@@ -30,6 +30,7 @@ pub mod decimal;
 pub mod difference;
 pub mod documents;
 pub mod failure;
+pub mod file_claim;
 pub mod import;
 pub mod mapping;
 pub mod memory;
