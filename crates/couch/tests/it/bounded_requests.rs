@@ -1,6 +1,8 @@
 //! What one request may ask for is bounded: lists, the work for each of their entries, and work that nobody waits for.
 
-use crate::support::{Running, ServerOptions, Store};
+use crate::support::{Running, ServerOptions, Store, within_a_second};
+use flatbed_auth::PasswordHash;
+use flatbed_layer::LayerOptions;
 use serde_json::{Value, json};
 
 async fn serve(store: &Store) -> Running {
@@ -192,5 +194,47 @@ async fn local_documents_of_one_request_go_together() {
     assert_eq!(shown, expected);
     assert_eq!(server.ok("GET", "/db/_local/0", Value::Null).await["a"], large);
     assert_eq!(server.ok("GET", "/db/_local/2", Value::Null).await["a"], 2);
+    server.stop().await;
+}
+
+/// A database that everyone may write to, were it not for its function, which local documents pass by.
+#[tokio::test(flavor = "multi_thread")]
+async fn local_documents_of_clients_without_a_name_are_bounded() {
+    const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+    let store = Store::new();
+    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
+    let options = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
+    let layer = store.layer_with(LayerOptions { local_bytes_max: 8_000_000, ..LayerOptions::default() }).await;
+    let server = store.serve_on(layer, options).await;
+    let call = async |method: &str, path: &str, headers: &[(&str, &str)], body: &Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        server.connect().await.call(method, path, headers, body.as_bytes()).await
+    };
+    assert_eq!(call("PUT", "/public", &[ADMIN], &Value::Null).await.status, 201);
+    let open = json!({"members": {"names": [], "roles": []}, "admins": {"names": [], "roles": ["_admin"]}});
+    assert_eq!(call("PUT", "/public/_security", &[ADMIN], &open).await.status, 200);
+    let is_open = async || call("GET", "/public", &[], &Value::Null).await.status == 200;
+    within_a_second("the database is open", is_open).await;
+    let refuses = json!({"validate_doc_update": "function () { throw {forbidden: 'no'}; }"});
+    assert_eq!(call("PUT", "/public/_design/d", &[ADMIN], &refuses).await.status, 201);
+    assert_eq!(call("PUT", "/public/doc", &[], &json!({})).await.status, 403);
+
+    let large = json!({"a": "x".repeat(300_000)});
+    for (name, status) in [("1", 201), ("2", 201), ("3", 201), ("4", 507), ("1", 201)] {
+        let answer = call("PUT", &format!("/public/_local/{name}"), &[], &large).await;
+        assert_eq!(answer.status, status, "{name}: {answer:?}");
+        assert!(status == 201 || answer.text("error") == "insufficient_storage", "{answer:?}");
+    }
+    let docs = json!({"docs": [{"_id": "_local/4", "a": large["a"]}, {"_id": "_local/2", "_deleted": true}]});
+    let rows = call("POST", "/public/_bulk_docs", &[], &docs).await.json();
+    assert_eq!((&rows[0]["error"], &rows[1]["ok"]), (&json!("insufficient_storage"), &json!(true)), "{rows}");
+    assert_eq!(call("PUT", "/public/_local/4", &[], &large).await.status, 201);
+    assert_eq!(call("PUT", "/public/_local/admins", &[ADMIN], &large).await.status, 201);
+    // Who may not write documents may not write these.
+    let closed = json!({"members": {"names": ["bob"], "roles": []}, "admins": {"names": [], "roles": ["_admin"]}});
+    assert_eq!(call("PUT", "/public/_security", &[ADMIN], &closed).await.status, 200);
+    for method in ["PUT", "DELETE"] {
+        assert_eq!(call(method, "/public/_local/1", &[], &json!({})).await.status, 401, "{method}");
+    }
     server.stop().await;
 }
