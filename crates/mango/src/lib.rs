@@ -93,6 +93,11 @@ impl Selector {
         compile::bounded(selector)
     }
 
+    /// Whether a selector, or a request that has one, is read in a millisecond at most: it is small and has no regular expression.
+    pub fn is_quick(request: &Value<'_>) -> bool {
+        compile::is_quick(request)
+    }
+
     /// Whether a document, an object with its special members, is selected. `stop` is asked now and then.
     ///
     /// # Errors

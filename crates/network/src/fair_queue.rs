@@ -18,7 +18,7 @@ pub struct Bounds {
     pub of_all: usize,
 }
 
-/// Tickets that wait, by who sent them: `W` is a [`crate::Network`], `T` whatever stands for a check.
+/// Tickets that wait, by who sent them: `W` is a [`crate::Network`] or the name of a database, `T` whatever stands for a piece of work.
 ///
 /// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
 /// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
@@ -34,7 +34,7 @@ pub struct FairQueue<W, T> {
     turns: VecDeque<W>,
 }
 
-impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
+impl<W: Clone + Eq + Hash, T: PartialEq> FairQueue<W, T> {
     /// Nobody waits.
     pub fn new(bounds: Bounds) -> FairQueue<W, T> {
         FairQueue { bounds, len: 0, waiting: HashMap::new(), turns: VecDeque::new() }
@@ -67,7 +67,7 @@ impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
             gave_way = Some(self.give_way(2).ok_or(Full)?);
         }
         if of_one == 0 {
-            self.turns.push_back(who);
+            self.turns.push_back(who.clone());
         }
         self.waiting.entry(who).or_default().push_back(ticket);
         self.len += 1;
@@ -80,7 +80,7 @@ impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
         if tickets.len() < at_least.max(1) {
             return None;
         }
-        let (who, ticket) = (*who, tickets.pop_back()?);
+        let (who, ticket) = (who.clone(), tickets.pop_back()?);
         self.len -= 1;
         if tickets.is_empty() {
             self.waiting.remove(&who);
@@ -102,7 +102,7 @@ impl<W: Copy + Eq + Hash, T: PartialEq> FairQueue<W, T> {
         if tickets.is_empty() {
             self.waiting.remove(&who);
         } else {
-            self.turns.push_back(who);
+            self.turns.push_back(who.clone());
         }
         self.len -= 1;
         Some((who, ticket))

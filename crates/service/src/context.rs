@@ -14,6 +14,7 @@ use flatbed_layer::channels::SignsIn;
 use flatbed_layer::json::Value;
 use flatbed_layer::{Closed, Layer, Reader, Result, User};
 use flatbed_mango::Field;
+use flatbed_network::Network;
 
 use crate::accounts::{Accounts, Fresh};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
@@ -22,13 +23,23 @@ use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, completed};
 use crate::rights::{Administer, Denied, Needs, Right, Rights, asks_for_replications};
-use crate::selecting::{Projection, Selecting, SelectorError, Selectors};
+use crate::selecting::{Projection, Selecting, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
-use crate::sign_in::{CheckOptions, SessionBegun, SignIn};
+use crate::sign_in::{CheckOptions, SessionBegun, SignIn, network};
 use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
+use crate::turns::Origin;
 use crate::user_documents::UserDocuments;
 use crate::watching::{Judged, RightsWatch, Watching};
+
+/// How a service does what takes long.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceOptions {
+    /// How passwords are checked.
+    pub checks: CheckOptions,
+    /// How selectors are compiled and matched.
+    pub selectors: SelectorOptions,
+}
 
 /// What the surfaces of a program are given in the place of its layer. Cheap to clone.
 #[derive(Clone)]
@@ -46,14 +57,20 @@ impl Service {
     /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
     /// feeds, and functions that answer requests. Without administrators in the `configuration`, everyone is one.
     pub fn new(layer: Layer, functions: Runner, configuration: Configuration) -> Service {
-        Service::checking(layer, functions, configuration, CheckOptions::default())
+        Service::with_options(layer, functions, configuration, ServiceOptions::default())
     }
 
-    /// As [`Service::new`], with passwords checked as these options say.
-    pub fn checking(layer: Layer, functions: Runner, configuration: Configuration, checks: CheckOptions) -> Service {
+    /// As [`Service::new`], with passwords checked and selectors matched as these options say.
+    pub fn with_options(
+        layer: Layer,
+        functions: Runner,
+        configuration: Configuration,
+        options: ServiceOptions,
+    ) -> Service {
+        let ServiceOptions { checks, selectors } = options;
         layer.run_views_by(Arc::new(Functions::new(functions.clone())));
         let designs = Designs::default();
-        let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone()));
+        let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone(), Selectors::new(selectors)));
         let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone(), checks));
         let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
         let answering = Answering::new(functions, designs);
@@ -72,8 +89,8 @@ impl Service {
         let (watching, judged) = (self.watching.clone(), Arc::default());
         let (layer, configuration) = (self.layer.clone(), self.configuration.clone());
         let (rights, renewed) = (Rights::new(standing, self.users.clone()), Mutex::default());
-        let sign_in = self.sign_in.clone();
-        Context { layer, rights, renewed, feeds, answering, watching, configuration, sign_in, judged }
+        let (sign_in, address) = (self.sign_in.clone(), network(None));
+        Context { layer, rights, renewed, feeds, answering, watching, configuration, sign_in, judged, address }
     }
 
     /// Who makes a request. Without administrators everyone is one.
@@ -193,10 +210,11 @@ impl Service {
         self.layer.clock()
     }
 
-    /// See [`Layer::metrics`], and those of signing in. They name nobody's databases, and nobody.
+    /// See [`Layer::metrics`], those of signing in, and those of selectors. They name nobody's databases, and nobody.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         let mut families = self.layer.metrics();
         families.extend(self.sign_in.families());
+        families.extend(self.feeds.selectors.families());
         families
     }
 }
@@ -247,6 +265,8 @@ pub struct Context {
     sign_in: Arc<SignIn>,
     /// What was given.
     judged: Arc<Judged>,
+    /// The client's, by which it takes turns.
+    address: Network,
 }
 
 impl fmt::Debug for Context {
@@ -265,6 +285,7 @@ impl Context {
     #[must_use]
     pub fn from_peer(mut self, peer: Option<IpAddr>) -> Context {
         self.rights.users = self.rights.users.from(peer);
+        self.address = network(peer);
         self
     }
 
@@ -381,18 +402,27 @@ impl Context {
         Ok(found.map(|(session, _)| (session.name, session.ends_at_ms)))
     }
 
-    /// Compiles a selector for a feed.
+    /// The client's address and a database, by which work takes turns.
+    pub(crate) fn origin(&self, database: &str) -> Origin {
+        Origin { address: self.address, database: database.into() }
+    }
+
+    /// Compiles a selector for a feed of a database.
     ///
     /// # Errors
     /// [`SelectorError`].
     #[boxed]
-    pub async fn selector(&self, selector: Value<'static>) -> std::result::Result<Selecting, SelectorError> {
-        self.feeds.selectors.compile(selector).await
+    pub async fn selector(
+        &self,
+        database: &str,
+        selector: Value<'static>,
+    ) -> std::result::Result<Selecting, SelectorError> {
+        self.feeds.selectors.compile(self.origin(database), selector).await
     }
 
-    /// Builds a projection of a feed's documents to these fields.
-    pub fn projection(&self, fields: Vec<Field>) -> Projection {
-        Projection::new(fields, &self.feeds.selectors)
+    /// Builds a projection of documents of a database's feed to these fields.
+    pub fn projection(&self, database: &str, fields: Vec<Field>) -> Projection {
+        Projection::new(self.origin(database), fields, &self.feeds.selectors)
     }
 
     pub(crate) fn selectors(&self) -> &Selectors {

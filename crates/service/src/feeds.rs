@@ -139,8 +139,8 @@ pub(crate) struct Feeds {
 }
 
 impl Feeds {
-    pub(crate) fn new(functions: Runner, designs: Designs) -> Feeds {
-        Feeds { filters: Filters::new(functions, designs), selectors: Selectors::new() }
+    pub(crate) fn new(functions: Runner, designs: Designs, selectors: Selectors) -> Feeds {
+        Feeds { filters: Filters::new(functions, designs), selectors }
     }
 
     #[cfg(test)]

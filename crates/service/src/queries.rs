@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use crate::context::Context;
 use crate::json_out;
 use crate::selecting::{SelectorError, Selectors};
+use crate::turns::Origin;
 
-/// A selector that weighs more, as each with a regular expression does, is matched apart from the threads of the runtime, with few
-/// others at once.
+/// A selector that weighs more, as each with a regular expression does, is matched apart from the threads of the runtime, in turns.
 const HEAVY: usize = 16;
 
 /// How often a query is planned anew because the database has other indexes by now.
@@ -50,16 +50,17 @@ pub struct Counted {
 }
 
 impl Context {
-    /// Reads a request that has selectors, with what may take long apart from the threads of the runtime.
+    /// Reads a request to a database that has selectors, with what may take long apart from the threads of the runtime.
     ///
     /// # Errors
     /// What `read` refuses; [`SelectorError`].
     pub async fn read_query<T: Send + 'static>(
         &self,
+        database: &str,
         body: Value<'static>,
         read: impl FnOnce(&Value<'_>, &dyn Fn() -> bool) -> std::result::Result<T, Refused> + Send + 'static,
     ) -> Result<T> {
-        Ok(self.selectors().read(body, read).await??)
+        Ok(self.selectors().read(&self.origin(database), body, read).await??)
     }
 
     /// Plans a query of a database that was given to whoever asks. Of its documents none is read.
@@ -68,9 +69,10 @@ impl Context {
     /// [`QueryError`]
     #[boxed]
     pub async fn query(&self, database: &Reader, find: Find) -> Result<Query> {
-        let plan = Planned::new(database, &find, None).await?;
-        let (began, selectors) = (database.clock().now(), self.selectors().clone());
-        Ok(Query { database: database.clone(), find, plan, plans: 1, is_begun: false, selectors, began })
+        let work = self.work(database);
+        let plan = Planned::new(&work, &find, Answer::Documents, None).await?;
+        let began = database.clock().now();
+        Ok(Query { find, plan, plans: 1, is_begun: false, work, began })
     }
 
     /// Counts the documents that a selector selects.
@@ -79,33 +81,49 @@ impl Context {
     /// [`QueryError`]
     #[boxed]
     pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
-        let began = database.clock().now();
+        let (began, work) = (database.clock().now(), self.work(database));
         let mut known = None;
         for _ in 0..PLANS_MAX {
-            let (indexes, choice) = planned(database, &find, known.take()).await?;
-            let (stopped, stop) = stopping();
-            let _stopped = stopped;
-            let is_heavy = choice.is_heavy();
-            let options = FindOptions { stop: Some(stop), is_alone: is_heavy, ..FindOptions::default() };
-            let index = choice.index.clone();
-            if is_heavy {
-                // Before it takes a turn.
-                database.wait_for_index(&indexes, &choice.plan()).await?;
-            }
-            let reader = database.clone();
-            let count = async move { reader.count(&indexes, &choice.plan(), &options).await };
-            let counted = if is_heavy { self.selectors().long(count).await? } else { count.await };
+            let mut plan = Planned::new(&work, &find, Answer::Count, known.take()).await?;
+            let counted = loop {
+                match plan.read(&work).await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break Ok(plan.stats),
+                    Err(error) => break Err(error),
+                }
+            };
             match counted {
-                Err(Error::Refused(Refusal::IndexGone)) => known = Some(database.json_indexes().await?),
+                Err(QueryError::Layer(Error::Refused(Refusal::IndexGone))) => {
+                    known = Some(database.json_indexes().await?);
+                }
                 counted => {
-                    let (count, stats) = counted?;
-                    let stats = ExecutionStats { time_ms: since(database, began), ..stats };
-                    return Ok(Counted { find, index, count, stats });
+                    let stats = ExecutionStats { time_ms: since(database, began), ..counted? };
+                    return Ok(Counted { find, index: plan.index, count: stats.results_returned, stats });
                 }
             }
         }
         Err(Error::from(Refusal::IndexGone).into())
     }
+
+    fn work(&self, database: &Reader) -> Work {
+        let (selectors, origin) = (self.selectors().clone(), self.origin(database.name()));
+        Work { database: database.clone(), selectors, origin }
+    }
+}
+
+/// Where a query's pages are read, and by whose turns.
+struct Work {
+    database: Reader,
+    selectors: Selectors,
+    origin: Origin,
+}
+
+/// What a query answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Documents,
+    /// How many there are.
+    Count,
 }
 
 /// Sets a mark when it is dropped, so that what goes on for it sees that nobody is waiting.
@@ -180,14 +198,13 @@ impl Choice {
 
 /// A query under way.
 pub struct Query {
-    database: Reader,
     find: Find,
     plan: Planned,
     /// How often it was planned.
     plans: usize,
     /// Something was read for it.
     is_begun: bool,
-    selectors: Selectors,
+    work: Work,
     began: Instant,
 }
 
@@ -205,18 +222,25 @@ struct Planned {
 }
 
 impl Planned {
-    async fn new(database: &Reader, find: &Find, indexes: Option<Arc<JsonIndexes>>) -> Result<Planned> {
+    async fn new(work: &Work, find: &Find, answer: Answer, indexes: Option<Arc<JsonIndexes>>) -> Result<Planned> {
+        let database = &work.database;
         let (indexes, choice) = planned(database, find, indexes).await?;
         let (stopped, stop) = stopping();
         let is_heavy = choice.is_heavy();
-        let options = FindOptions {
-            skip: find.skip,
-            limit: find.limit,
-            conflicts: find.conflicts,
-            exact_stats: find.execution_stats,
-            counts_each: find.r > 1,
-            is_alone: is_heavy,
-            stop: Some(stop),
+        let selectors = work.selectors.clone();
+        let is_wanted: Stop = Arc::new(move || selectors.are_wanted());
+        let is_wanted = is_heavy.then_some(is_wanted);
+        let of_work = FindOptions { is_alone: is_heavy, is_wanted, stop: Some(stop), ..FindOptions::default() };
+        let options = match answer {
+            Answer::Documents => FindOptions {
+                skip: find.skip,
+                limit: find.limit,
+                conflicts: find.conflicts,
+                exact_stats: find.execution_stats,
+                counts_each: find.r > 1,
+                ..of_work
+            },
+            Answer::Count => FindOptions { limit: u64::MAX, counts: true, ..of_work },
         };
         Ok(Planned {
             index: choice.index.clone(),
@@ -229,20 +253,21 @@ impl Planned {
         })
     }
 
-    async fn read(&mut self, selectors: &Selectors) -> Result<Option<Vec<FoundRow>>> {
+    async fn read(&mut self, work: &Work) -> Result<Option<Vec<FoundRow>>> {
         // Nothing is matched while an index is being built: no turn is taken for that.
         if let Some(rows) = &mut self.rows
             && !rows.wait().await?
         {
             return Ok(Some(Vec::new()));
         }
-        let Some(mut rows) = self.rows.take() else { return Ok(None) };
+        // No turn is taken to find that there is nothing more.
+        let Some(mut rows) = self.rows.take_if(|rows| rows.has_more()) else { return Ok(None) };
         let (rows, page) = if self.is_heavy {
             let page = async move {
                 let page = rows.read_page().await;
                 (rows, page)
             };
-            selectors.long(page).await?
+            work.selectors.long(&work.origin, page).await?
         } else {
             let page = rows.read_page().await;
             (rows, page)
@@ -272,12 +297,12 @@ impl Query {
     /// The next rows, planned anew where the database has other indexes before there was any.
     async fn read(&mut self) -> Result<Option<Vec<FoundRow>>> {
         loop {
-            match self.plan.read(&self.selectors).await {
+            match self.plan.read(&self.work).await {
                 Err(QueryError::Layer(Error::Refused(Refusal::IndexGone)))
                     if !self.is_begun && self.plans < PLANS_MAX =>
                 {
-                    let indexes = self.database.json_indexes().await?;
-                    self.plan = Planned::new(&self.database, &self.find, Some(indexes)).await?;
+                    let indexes = self.work.database.json_indexes().await?;
+                    self.plan = Planned::new(&self.work, &self.find, Answer::Documents, Some(indexes)).await?;
                     self.plans += 1;
                 }
                 read => {
@@ -312,7 +337,8 @@ impl Query {
             return Ok(Some(page.iter().filter_map(value).collect()));
         }
         let texts = page.iter().map(|row| text_of_found(&row.document)).collect();
-        Ok(Some(self.selectors.each(1, texts, move |value, _| Ok(projected(value))).await?))
+        let Work { selectors, origin, .. } = &self.work;
+        Ok(Some(selectors.each(origin, 1, texts, move |value, _| Ok(projected(value))).await?))
     }
 
     /// The bookmark behind what was read.
@@ -322,7 +348,7 @@ impl Query {
 
     /// What it has cost so far.
     pub fn stats(&self) -> ExecutionStats {
-        ExecutionStats { time_ms: since(&self.database, self.began), ..self.plan.stats }
+        ExecutionStats { time_ms: since(&self.work.database, self.began), ..self.plan.stats }
     }
 }
 

@@ -1,27 +1,34 @@
-//! Selectors of feeds, compiled and matched where that takes long without holding up the runtime's threads.
+//! Selectors of feeds and queries, compiled and matched where that takes long without holding up the runtime's threads.
 //!
-//! Of both a few go on at once, on threads for blocking work. The permit is the work's, not the request's: it comes back
-//! when the work ends, which it does soon after the last who waited for it is gone.
+//! Of both a few go on at once, on threads for blocking work, in turns by address and by database. The turn is the work's, not the
+//! request's: it ends with the work, which ends soon after the request is gone.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, Error as LayerError, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, Field, InvalidSelector, Selector, project};
+use flatbed_metrics::{Family, Kind, Value as Measured};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::json_out;
+use crate::turns::{Origin, Slice, Turns};
 
 /// Selectors that are compiled at once.
 const COMPILED_AT_ONCE: usize = 2;
 
-/// Selectors that are compiled or wait for it.
-const COMPILING_MAX: usize = 32;
+/// Selectors that wait to be compiled.
+const COMPILING_WAITING_MAX: usize = 1_024;
 
 /// Pages of documents that are matched at once, of those that take long.
 const MATCHED_AT_ONCE: usize = 2;
+
+/// Pages that wait to be matched: a change is matched for all its followers at once.
+const MATCHING_WAITING_MAX: usize = 16_384;
 
 /// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
 const SHORT_WORK: usize = 500_000;
@@ -41,8 +48,8 @@ pub enum SelectorError {
     /// It is none, or beyond its bounds.
     #[error("{}", invalid(.0))]
     Invalid(InvalidSelector),
-    /// Many are being compiled.
-    #[error("Too many selectors are being compiled")]
+    /// There is no room for it among those that wait for a turn.
+    #[error("Too many selectors are being compiled or matched")]
     Busy,
     /// A document is too much for it, or nobody waits for it.
     #[error(transparent)]
@@ -64,51 +71,87 @@ fn invalid(error: &InvalidSelector) -> String {
     }
 }
 
+/// How selectors are compiled and matched.
+#[derive(Clone)]
+pub struct SelectorOptions {
+    /// Called at the beginning of each turn, on the turn's thread. It does nothing, unless a test makes it wait.
+    pub before_each: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Default for SelectorOptions {
+    fn default() -> Self {
+        SelectorOptions { before_each: Arc::new(|| ()) }
+    }
+}
+
+impl fmt::Debug for SelectorOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SelectorOptions").finish_non_exhaustive()
+    }
+}
+
 /// What selectors are compiled and matched with. Cheap to clone; made once.
 #[derive(Debug, Clone)]
 pub(crate) struct Selectors {
-    room: Arc<Semaphore>,
-    compiling: Arc<Semaphore>,
-    matching: Arc<Semaphore>,
+    compiling: Arc<Turns>,
+    matching: Arc<Turns>,
     trees: Arc<Semaphore>,
+    options: SelectorOptions,
 }
 
 impl Selectors {
     /// None is compiled or matched yet.
-    pub(crate) fn new() -> Selectors {
-        let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        let (room, compiling) = (semaphore(COMPILING_MAX), semaphore(COMPILED_AT_ONCE));
-        let trees = semaphore(TREES_BYTES_MAX / PERMIT_BYTES);
-        Selectors { room, compiling, matching: semaphore(MATCHED_AT_ONCE), trees }
+    pub(crate) fn new(options: SelectorOptions) -> Selectors {
+        let compiling = Turns::new(COMPILED_AT_ONCE, COMPILING_WAITING_MAX);
+        let matching = Turns::new(MATCHED_AT_ONCE, MATCHING_WAITING_MAX);
+        let trees = Arc::new(Semaphore::new(TREES_BYTES_MAX / PERMIT_BYTES));
+        Selectors { compiling, matching, trees, options }
+    }
+
+    /// What is measured.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        let mut waiting =
+            Family::new("flatbed_selectors_waiting", "Selectors that wait for a turn, by what for.", Kind::Gauge);
+        let mut turns = Family::new("flatbed_selector_turns", "Turns that selectors had, by what for.", Kind::Counter);
+        for (work, of) in [("compile", &self.compiling), ("match", &self.matching)] {
+            let labels = [("work", Cow::Borrowed(work))];
+            waiting.push(&labels, Measured::Number(of.waiting() as f64));
+            turns.push(&labels, Measured::Count(of.begun()));
+        }
+        vec![waiting, turns]
+    }
+
+    /// Whether work that matches waits for a turn.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.matching.waiting() > 0
     }
 
     /// Compiles a selector.
     ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
-    pub(crate) async fn compile(&self, selector: Value<'static>) -> Result<Selecting> {
-        // What goes on without its request must not hold more than this.
-        Selector::measure(&selector).map_err(SelectorError::Invalid)?;
-        let _room = self.room.try_acquire().map_err(|_| SelectorError::Busy)?;
-        let compiled = apart(&self.compiling, move |stop| Selector::new_unless(&selector, stop)).await?;
+    pub(crate) async fn compile(&self, origin: Origin, selector: Value<'static>) -> Result<Selecting> {
+        let compiled = self.read(&origin, selector, Selector::new_unless).await?;
         let selector = Arc::new(compiled.map_err(SelectorError::Invalid)?);
-        Ok(Selecting { selector, selectors: self.clone() })
+        Ok(Selecting { selector, selectors: self.clone(), origin })
     }
-}
 
-impl Selectors {
     /// Reads a request that has selectors in it, which are compiled.
     ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
     pub(crate) async fn read<T: Send + 'static>(
         &self,
+        origin: &Origin,
         request: Value<'static>,
         read: impl FnOnce(&Value<'_>, &dyn Fn() -> bool) -> T + Send + 'static,
     ) -> Result<T> {
+        // What goes on without its request must not hold more than this.
         Selector::measure(&request).map_err(SelectorError::Invalid)?;
-        let _room = self.room.try_acquire().map_err(|_| SelectorError::Busy)?;
-        apart(&self.compiling, move |stop| read(&request, stop)).await
+        if Selector::is_quick(&request) {
+            return Ok(read(&request, &|| false));
+        }
+        self.apart(&self.compiling, origin, move |stop| read(&request, stop)).await
     }
 
     /// Works on documents given as JSON text, each with its tree in memory meanwhile; `weight`: about how much is done for a
@@ -118,45 +161,95 @@ impl Selectors {
     /// Those of `work`, [`SelectorError::BrokenOff`].
     pub(crate) async fn each<T: Send + 'static>(
         &self,
+        origin: &Origin,
         weight: usize,
         texts: Vec<Vec<u8>>,
-        work: impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T> + Send + 'static,
+        mut work: impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T> + Send + 'static,
     ) -> Result<Vec<T>> {
-        if is_short(weight, texts.iter().map(Vec::len)) {
-            return each(texts, work, |_| (), &|| false);
+        let is_short = is_short(weight, texts.iter().map(Vec::len));
+        let (mut done, mut left) = (Vec::with_capacity(texts.len()), texts.into_iter());
+        if is_short {
+            each(&mut left, &mut done, &work, || false, |_| (), &|| false)?;
+            return Ok(done);
         }
-        let room = tree_room(&self.trees);
-        apart(&self.matching, move |stop| each(texts, work, room, stop)).await?
+        while left.len() > 0 {
+            let room = tree_room(&self.trees);
+            let slice = move |stop: &dyn Fn() -> bool| {
+                let (slice, mut some) = (Slice::begin(), Vec::new());
+                each(&mut left, &mut some, &work, || slice.is_over(), room, stop)?;
+                Ok::<_, SelectorError>((some, left, work))
+            };
+            let (some, rest, again) = self.apart(&self.matching, origin, slice).await??;
+            done.extend(some);
+            (left, work) = (rest, again);
+        }
+        Ok(done)
     }
-}
 
-impl Selectors {
-    /// Carries out work that matches for long between its waits, on a thread of its own when there is one for it.
+    /// Carries out a slice of work that matches between its waits, on a thread of its own when it has a turn.
     ///
     /// # Errors
-    /// [`SelectorError::BrokenOff`].
-    pub(crate) async fn long<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
+    /// [`SelectorError::Busy`], [`SelectorError::BrokenOff`].
+    pub(crate) async fn long<T: Send + 'static>(
+        &self,
+        origin: &Origin,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
         let runtime = Handle::current();
-        apart(&self.matching, move |_| runtime.block_on(work)).await
+        self.apart(&self.matching, origin, move |_| runtime.block_on(work)).await
+    }
+
+    /// Runs work on a thread of its own when it has a turn; it can see whether its request still waits.
+    async fn apart<T: Send + 'static>(
+        &self,
+        turns: &Arc<Turns>,
+        origin: &Origin,
+        work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
+    ) -> Result<T> {
+        struct Abandon(Arc<AtomicBool>);
+        impl Drop for Abandon {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let turn = turns.wait(origin).await.map_err(|_| SelectorError::Busy)?;
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let _abandon = Abandon(abandoned.clone());
+        let before_each = self.options.before_each.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            before_each();
+            work(&|| abandoned.load(Ordering::Relaxed))
+        });
+        done.await.map_err(|error| match error.is_cancelled() {
+            true => SelectorError::ShuttingDown,
+            false => SelectorError::BrokenOff("a selector was not matched to its end".to_owned()),
+        })
     }
 }
 
+/// Works on documents in order, at least one, until the slice is over.
 fn each<T, P>(
-    texts: Vec<Vec<u8>>,
-    work: impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T>,
+    left: &mut std::vec::IntoIter<Vec<u8>>,
+    done: &mut Vec<T>,
+    work: &impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T>,
+    is_over: impl Fn() -> bool,
     room: impl Fn(usize) -> P,
     stop: &dyn Fn() -> bool,
-) -> Result<Vec<T>> {
-    let one = |text: Vec<u8>| {
+) -> Result<()> {
+    for text in left {
         if stop() {
             return Err(SelectorError::Exhausted(Exhausted::Stopped));
         }
         let _room = room(json::tree_bytes(&text));
         let value = json::parse(&text, &Limits::default());
         let value = value.map_err(|_| SelectorError::BrokenOff("a document is no JSON".to_owned()))?;
-        work(&value, stop)
-    };
-    texts.into_iter().map(one).collect()
+        done.push(work(&value, stop)?);
+        if is_over() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Waits for room for trees. One that waits for room has none, and one that has room needs no more of it to get on.
@@ -177,40 +270,17 @@ fn is_short(weight: usize, documents: impl Iterator<Item = usize>) -> bool {
     largest <= SHORT_DOCUMENT_BYTES && all.saturating_mul(weight) <= SHORT_WORK
 }
 
-/// Runs work on a thread of its own when there is a permit for it; it can see whether somebody still waits.
-async fn apart<T: Send + 'static>(
-    permits: &Arc<Semaphore>,
-    work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
-) -> Result<T> {
-    struct Abandon(Arc<AtomicBool>);
-    impl Drop for Abandon {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-    let permit = permits.clone().acquire_owned().await.map_err(|error| SelectorError::BrokenOff(error.to_string()))?;
-    let abandoned = Arc::new(AtomicBool::new(false));
-    let _abandon = Abandon(abandoned.clone());
-    let done = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        work(&|| abandoned.load(Ordering::Relaxed))
-    });
-    done.await.map_err(|error| match error.is_cancelled() {
-        true => SelectorError::ShuttingDown,
-        false => SelectorError::BrokenOff("a selector was not matched to its end".to_owned()),
-    })
-}
-
 /// The fields of documents that a feed shows. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Projection {
     fields: Arc<[Field]>,
     selectors: Selectors,
+    origin: Origin,
 }
 
 impl Projection {
-    pub(crate) fn new(fields: Vec<Field>, selectors: &Selectors) -> Projection {
-        Projection { fields: fields.into(), selectors: selectors.clone() }
+    pub(crate) fn new(origin: Origin, fields: Vec<Field>, selectors: &Selectors) -> Projection {
+        Projection { fields: fields.into(), selectors: selectors.clone(), origin }
     }
 
     /// Returns the fields of a document as JSON text. Attachments are stubs.
@@ -223,7 +293,7 @@ impl Projection {
         let fields = self.fields.clone();
         // The cost of a field is the members that it passes.
         let weight = fields.len().max(1);
-        let projected = self.selectors.each(weight, vec![text], move |value, _| {
+        let projected = self.selectors.each(&self.origin, weight, vec![text], move |value, _| {
             let mut text = Vec::new();
             json::write(&project(value, &fields), &mut text);
             Ok(text)
@@ -238,6 +308,7 @@ impl Projection {
 pub struct Selecting {
     selector: Arc<Selector>,
     selectors: Selectors,
+    origin: Origin,
 }
 
 impl Selecting {
@@ -249,8 +320,19 @@ impl Selecting {
         if self.is_short(&rows) {
             return self.pass_now(rows);
         }
-        let (selector, room) = (self.selector.clone(), tree_room(&self.selectors.trees));
-        apart(&self.selectors.matching, move |stop| pass(&selector, rows, room, stop)).await?
+        let (mut passed, mut left) = (Vec::new(), rows.into_iter());
+        while left.len() > 0 {
+            let (selector, room) = (self.selector.clone(), tree_room(&self.selectors.trees));
+            let slice = move |stop: &dyn Fn() -> bool| {
+                let (slice, mut some) = (Slice::begin(), Vec::new());
+                pass(&selector, &mut left, &mut some, || slice.is_over(), room, stop)?;
+                Ok::<_, SelectorError>((some, left))
+            };
+            let (some, rest) = self.selectors.apart(&self.selectors.matching, &self.origin, slice).await??;
+            passed.extend(some);
+            left = rest;
+        }
+        Ok(passed)
     }
 
     /// As [`Selecting::pass`], where that is short.
@@ -258,7 +340,9 @@ impl Selecting {
     /// # Errors
     /// [`SelectorError::Exhausted`].
     pub(crate) fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
-        pass(&self.selector, rows, |_| (), &|| false)
+        let mut passed = Vec::new();
+        pass(&self.selector, &mut rows.into_iter(), &mut passed, || false, |_| (), &|| false)?;
+        Ok(passed)
     }
 
     /// Whether it takes some milliseconds at most.
@@ -303,15 +387,17 @@ impl Row for Arc<TailRow> {
     }
 }
 
-/// The rows whose documents are selected; each has its tree in memory while it is asked about, for which there is `room`.
+/// Adds the rows whose documents are selected to `passed`, until the slice is over after a document; each has its tree in memory
+/// while it is asked about, for which there is `room`.
 fn pass<R: Row, P>(
     selector: &Selector,
-    rows: Vec<R>,
+    left: &mut std::vec::IntoIter<R>,
+    passed: &mut Vec<R>,
+    is_over: impl Fn() -> bool,
     room: impl Fn(usize) -> P,
     stop: &dyn Fn() -> bool,
-) -> Result<Vec<R>> {
-    let mut passed = Vec::new();
-    for row in rows {
+) -> Result<()> {
+    for row in left {
         match row.kind() {
             RowKind::Changed => {}
             RowKind::Lost | RowKind::Revoked | RowKind::User => {
@@ -332,8 +418,11 @@ fn pass<R: Row, P>(
         if selected.map_err(SelectorError::Exhausted)? {
             passed.push(row);
         }
+        if is_over() {
+            break;
+        }
     }
-    Ok(passed)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -346,15 +435,23 @@ mod tests {
 
     use super::*;
 
+    fn origin() -> Origin {
+        Origin { address: std::net::IpAddr::from([127, 0, 0, 1]).into(), database: "db".into() }
+    }
+
+    fn selectors() -> Selectors {
+        Selectors::new(SelectorOptions::default())
+    }
+
     /// Requests that end before their work does start no further work.
     #[tokio::test]
-    async fn permits_belong_to_the_work() {
-        let permits = Arc::new(Semaphore::new(2));
+    async fn turns_belong_to_the_work() {
+        let (selectors, origin) = (selectors(), origin());
         let (begun, turn) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Mutex::new(())));
         let held = turn.lock().await;
         for _ in 0..30 {
             let (begun, turn) = (begun.clone(), turn.clone());
-            let work = apart(&permits, move |_| {
+            let work = selectors.apart(&selectors.matching, &origin, move |_| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 drop(turn.blocking_lock());
             });
@@ -363,7 +460,8 @@ mod tests {
         }
         until("two are at work", async || begun.load(Ordering::SeqCst) >= 2).await;
         drop(held);
-        let _all = soon(permits.acquire_many(2)).await.unwrap();
+        let turn = || selectors.matching.wait(&origin);
+        let _all = soon(async { (turn().await.unwrap(), turn().await.unwrap()) }).await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
     }
 
@@ -396,16 +494,17 @@ mod tests {
         let row = row(None);
         let selector = Selector::new(&json::parse(b"{}", &Limits::default()).unwrap()).unwrap();
         let rows = vec![row.clone(), row.lost(), row];
-        let passed = pass(&selector, rows, |_| (), &|| false).unwrap();
+        let mut passed = Vec::new();
+        pass(&selector, &mut rows.into_iter(), &mut passed, || false, |_| (), &|| false).unwrap();
         assert_eq!(passed.iter().map(|row| row.kind).collect::<Vec<_>>(), [RowKind::Lost]);
     }
 
     /// Trees of documents are up to 32 times their texts.
     #[tokio::test]
     async fn trees_of_large_documents_wait_for_room() {
-        let selectors = Selectors::new();
+        let selectors = selectors();
         let selector = json::parse(br#"{"_id":"d"}"#, &Limits::default()).unwrap().into_owned();
-        let selecting = selectors.compile(selector).await.unwrap();
+        let selecting = selectors.compile(origin(), selector).await.unwrap();
         let rows = |numbers: usize| vec![row(Some(format!("\"a\":[{}0]", "0,".repeat(numbers))))];
         assert!(selecting.is_short(&rows(10_000)) && !selecting.is_short(&rows(40_000)));
         let taken = selectors.trees.clone().acquire_many_owned((TREES_BYTES_MAX / PERMIT_BYTES) as u32).await.unwrap();
@@ -419,13 +518,33 @@ mod tests {
         assert_eq!(selecting.pass(rows(4_000_000)).await.unwrap().len(), 1);
     }
 
+    /// Here a slice is one document.
+    #[tokio::test]
+    async fn a_page_has_a_turn_for_each_slice() {
+        let (selectors, origin) = (selectors(), origin());
+        let parse = |text: &str| json::parse(text.as_bytes(), &Limits::default()).unwrap().into_owned();
+        let quick = selectors.compile(origin.clone(), parse(r#"{"_id":"d"}"#)).await.unwrap();
+        assert_eq!(selectors.compiling.begun(), 0, "a quick one waits for no turn");
+        let selecting = selectors.compile(origin.clone(), parse(r#"{"a":{"$regex":"^b*$"}}"#)).await.unwrap();
+        assert_eq!(selectors.compiling.begun(), 1);
+        let text = "b".repeat(70_000);
+        let rows = || [text.as_str(), "c", text.as_str()].map(|text| row(Some(format!(r#""a":"{text}""#)))).to_vec();
+        assert_eq!(selecting.pass(rows()).await.unwrap().len(), 2);
+        assert_eq!(selectors.matching.begun(), 3);
+        assert_eq!(quick.pass(rows()).await.unwrap().len(), 3);
+        let texts = rows().iter().map(|row| crate::queries::text_of(row.doc.as_ref().unwrap())).collect();
+        let done = selectors.each(&origin, 1, texts, |value, _| Ok(value.get("a").is_some())).await;
+        assert_eq!((done.unwrap(), selectors.matching.begun()), (vec![true; 3], 9));
+    }
+
     #[tokio::test]
     async fn what_nobody_waits_for_stops() {
-        let permits = Arc::new(Semaphore::new(1));
-        let endless = apart(&permits, |stop| {
+        let (mut selectors, origin) = (selectors(), origin());
+        selectors.matching = Turns::new(1, 1);
+        let endless = selectors.apart(&selectors.matching, &origin, |stop| {
             until_blocking("nobody waits any more", stop);
         });
         assert!(tokio::time::timeout(Duration::from_millis(50), endless).await.is_err());
-        assert_eq!(soon(apart(&permits, |_| 7)).await.unwrap(), 7);
+        assert_eq!(soon(selectors.apart(&selectors.matching, &origin, |_| 7)).await.unwrap(), 7);
     }
 }

@@ -474,7 +474,7 @@ fn counting(secrets: &[SigningSecret], timeout_s: u64, now_s: u64) -> Vec<Secret
 }
 
 /// Where a client comes from, for turns and lock-out. Those without an address are one.
-fn network(peer: Option<IpAddr>) -> Network {
+pub(crate) fn network(peer: Option<IpAddr>) -> Network {
     Network::from(peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
 }
 

@@ -80,8 +80,8 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let handshake =
         if feed == Feed::WebSocket { Some(Handshake::of(&state.shell.cors(), &mut request)?) } else { None };
     let query = &query;
-    let fields = fields(&request.context, query, &posted)?;
-    let (mut scope, mut filter) = filter(&request.context, query, &request.query, posted).await?;
+    let fields = fields(&request.context, name, query, &posted)?;
+    let (mut scope, mut filter) = filter(&request.context, name, query, &request.query, posted).await?;
     if let Scope::Ids(ids) = &scope {
         memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
     }
@@ -178,7 +178,13 @@ fn all_leaves(query: &Query) -> Result<bool> {
 
 /// Which documents the query names, and which of these pass, with arguments from there or from the posted object;
 /// functions of design documents come later. `query` has lower-case names, `given` the client's spelling.
-async fn filter(context: &Context, query: &Query, given: &Query, posted: Value<'static>) -> Result<(Scope, Filter)> {
+async fn filter(
+    context: &Context,
+    database: &str,
+    query: &Query,
+    given: &Query,
+    posted: Value<'static>,
+) -> Result<(Scope, Filter)> {
     let scope = match query.get("filter") {
         None | Some("" | "_view") => Scope::All,
         Some("_doc_ids") => {
@@ -192,7 +198,7 @@ async fn filter(context: &Context, query: &Query, given: &Query, posted: Value<'
         Some("_selector") => {
             let missing = || Failure::bad_request("Selector must be specified in POST payload");
             let selector = take(posted, "selector").ok_or_else(missing)?;
-            return Ok((Scope::All, Filter::Selector(context.selector(selector).await?)));
+            return Ok((Scope::All, Filter::Selector(context.selector(database, selector).await?)));
         }
         Some(other) if let Some(name) = other.strip_prefix(INDEX) => {
             let unnamed = || Failure::bad_request("`filter` must be of the form `_index/NAME` or `_index/DESIGN/NAME`");
@@ -205,7 +211,7 @@ async fn filter(context: &Context, query: &Query, given: &Query, posted: Value<'
 }
 
 /// Reads the `fields` of a filter by selector. `None`: rows show all fields.
-fn fields(context: &Context, query: &Query, posted: &Value<'_>) -> Result<Option<Projection>> {
+fn fields(context: &Context, database: &str, query: &Query, posted: &Value<'_>) -> Result<Option<Projection>> {
     if query.get("filter") != Some("_selector") {
         return Ok(None);
     }
@@ -218,7 +224,7 @@ fn fields(context: &Context, query: &Query, posted: &Value<'_>) -> Result<Option
         Some(_) => return Err(Failure::bad_request("Selector error: fields must be JSON array")),
     };
     let fields = fields.map_err(|refused| Failure::bad_request(refused.reason))?;
-    Ok(fields.map(|fields| context.projection(fields)))
+    Ok(fields.map(|fields| context.projection(database, fields)))
 }
 
 /// The function of a design document that `filter` names; `None` if it names none.

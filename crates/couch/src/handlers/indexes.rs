@@ -26,7 +26,7 @@ pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
         Method::POST => {
             let (body, _memory) = body_of(&mut request).await?;
             let parse = |body: &Value<'_>, stop: &dyn Fn() -> bool| IndexRequest::parse(body, stop);
-            let wanted = request.context.read_query(body, parse).await?;
+            let wanted = request.context.read_query(name, body, parse).await?;
             let created = request.context.database(name, Write).await?.create_index(&wanted).await?;
             Ok(answer(&wanted.answer(created)))
         }

@@ -74,7 +74,7 @@ impl<'s> Running<'s> {
 async fn find(state: &State, mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
     let (body, memory) = body_of(&mut request).await?;
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
-    let find = request.context.read_query(body, parse).await?;
+    let find = request.context.read_query(name, body, parse).await?;
     let database = request.context.database(name, Read).await?;
     let query = request.context.query(&database, find).await?;
     let queries = state.queries.clone();
@@ -143,7 +143,7 @@ async fn write_documents(
 async fn explain_find(mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
     let (body, _memory) = body_of(&mut request).await?;
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
-    let find = request.context.read_query(body, parse).await?;
+    let find = request.context.read_query(name, body, parse).await?;
     let database = request.context.database(name, Read).await?;
     let indexes = database.json_indexes().await?;
     let catalog = Catalog { database: name, partitioned: indexes.is_partitioned(), indexes: indexes.all() };
@@ -154,7 +154,7 @@ async fn explain_find(mut request: Request, name: &str, partition: Option<String
 async fn count(state: &State, mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
     let (body, _memory) = body_of(&mut request).await?;
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse_count(body, partition.as_deref(), stop);
-    let find = request.context.read_query(body, parse).await?;
+    let find = request.context.read_query(name, body, parse).await?;
     let database = request.context.database(name, Read).await?;
     let Counted { find, index, count, stats } = request.context.count(&database, find).await?;
     let kind = QueryIndex::of(&index);

@@ -47,6 +47,7 @@ mod revisions;
 mod rights;
 mod sample_views;
 mod selector_indexes;
+mod selector_turns;
 mod selectors;
 mod sessions;
 mod slow_followers;

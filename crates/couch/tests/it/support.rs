@@ -14,7 +14,7 @@ use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, Serve
 use flatbed_outward::{Allowed, Network, Tls};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
-use flatbed_service::{CheckOptions, Configuration, Functions, Service};
+use flatbed_service::{CheckOptions, Configuration, Functions, SelectorOptions, Service, ServiceOptions};
 pub use flatbed_testkit::http::{Answer, Client};
 pub use flatbed_testkit::soon;
 use flatbed_testkit::{Faults, PATIENCE, Storage, engine, until, until_wanted};
@@ -179,7 +179,8 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     }
     let configuration = Configuration::open(layer.layer.clone(), values, false).await;
     let (functions, configuration) = (layer.functions.clone(), configuration.expect("it opens"));
-    let service = Service::checking(layer.layer.clone(), functions, configuration, options.checks);
+    let of_service = ServiceOptions { checks: options.checks, selectors: options.selectors };
+    let service = Service::with_options(layer.layer.clone(), functions, configuration, of_service);
     let accounts = service.accounts().clone();
     let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, accounts, connect);
     let shell = Shell::new(ShellOptions {
@@ -269,6 +270,7 @@ pub struct ServerOptions {
     pub proxies: Proxies,
     pub stall_max: Duration,
     pub checks: CheckOptions,
+    pub selectors: SelectorOptions,
     pub session_body_max: Duration,
     /// What stands in the configuration file besides: section, key, value.
     pub settings: Vec<(String, String, String)>,
@@ -293,6 +295,7 @@ impl Default for ServerOptions {
             proxies,
             stall_max,
             checks: CheckOptions::default(),
+            selectors: SelectorOptions::default(),
             session_body_max: CouchOptions::default().session_body_max,
             settings: Vec::new(),
             runs_background: true,

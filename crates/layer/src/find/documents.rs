@@ -42,6 +42,8 @@ pub(crate) struct Matcher<'a> {
     conflicts: bool,
     stop: Option<&'a Stop>,
     turn: Instant,
+    /// How long it has matched documents.
+    matched: Duration,
 }
 
 impl<'a> Matcher<'a> {
@@ -49,7 +51,12 @@ impl<'a> Matcher<'a> {
         let rows = selector.for_rows(&within.instance.fields.view());
         let asks_beside = BESIDE.iter().any(|member| selector.asks_about(member));
         let turn = within.trx.clock().now();
-        Matcher { within, selector, rows, asks_beside, conflicts, stop, turn }
+        Matcher { within, selector, rows, asks_beside, conflicts, stop, turn, matched: Duration::ZERO }
+    }
+
+    /// How long it has matched documents, without what was waited for.
+    pub(crate) fn matched(&self) -> Duration {
+        self.matched
     }
 
     /// Whether names may be missing that other processes gave ids.
@@ -74,6 +81,7 @@ impl<'a> Matcher<'a> {
             let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts.into())).await?;
             return self.selects_value(&whole(&document)?);
         }
+        let began = clock.now();
         let selects = |selector: &RowSelector<'_>| {
             let names = self.within.instance.fields.view();
             let stop = || self.stop.is_some_and(|stop| stop());
@@ -88,6 +96,7 @@ impl<'a> Matcher<'a> {
             }
             done => done,
         };
+        self.matched += clock.since(began);
         done.map_err(|error| match error {
             RowsError::Exhausted(_) => Refusal::SelectorExhausted.into(),
             RowsError::Decode(error) => Error::Corrupt(format!("the body of {id:?}: {error}")),
@@ -95,9 +104,12 @@ impl<'a> Matcher<'a> {
     }
 
     /// The same of a document that is at hand.
-    pub(crate) fn selects_value(&self, document: &Value<'_>) -> Result<bool> {
-        let stop = || self.stop.is_some_and(|stop| stop());
-        self.selector.matches_unless(document, &stop).map_err(|_| Refusal::SelectorExhausted.into())
+    pub(crate) fn selects_value(&mut self, document: &Value<'_>) -> Result<bool> {
+        let (clock, stop) = (self.within.trx.clock(), || self.stop.is_some_and(|stop| stop()));
+        let began = clock.now();
+        let selects = self.selector.matches_unless(document, &stop);
+        self.matched += clock.since(began);
+        selects.map_err(|_| Refusal::SelectorExhausted.into())
     }
 }
 

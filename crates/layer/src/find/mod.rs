@@ -1,7 +1,6 @@
 //! Queries of Mango: which json indexes there are to choose from, and how a plan is carried out, page by page.
 
 mod catalog;
-mod count;
 mod documents;
 mod page;
 mod partition_tests;

@@ -36,6 +36,9 @@ const ROWS_MAX: usize = if cfg!(test) { 11 } else { PAGE_ROWS_MAX };
 /// A page ends after so long: a transaction has 5 s.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 
+/// A page ends after it has matched documents for so long, if others wait for their turn.
+const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
+
 /// A page whose rows are fewer is read when it is asked for.
 const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
@@ -172,7 +175,7 @@ impl Operation for Page<'_> {
             false => read_ranges(trx, &instance, &ids, place.pace, query.reverse).await?,
         };
         let mut documents = Documents::new(&within, &ids, known);
-        let mut bytes = 0;
+        let (mut bytes, mut has_yielded) = (0, false);
         for (at, (id, entry)) in rows.iter().enumerate() {
             page.examined += 1;
             let Some(entry) = entry else { continue };
@@ -186,7 +189,10 @@ impl Operation for Page<'_> {
                 let ordinal = page.examined;
                 page.found.push(Found { ordinal, id: id.clone(), key, document, is_dropped });
             }
-            if at + 1 < rows.len() && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
+            let is_last = at + 1 == rows.len();
+            let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE);
+            has_yielded = !is_last && matched && query.is_wanted.as_ref().is_some_and(|is_wanted| is_wanted());
+            if has_yielded || !is_last && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
                 break;
             }
         }
@@ -198,7 +204,12 @@ impl Operation for Page<'_> {
                 true => place.pace,
                 false => place.pace.next(examined, documents.bytes(), share),
             };
-            page.next = Some(place.next(last.clone(), page.examined, pace));
+            let mut next = place.next(last.clone(), page.examined, pace);
+            if has_yielded {
+                // As many rows as a slice has time for: what was read of others is read again.
+                next.rows_max = examined.saturating_mul(2);
+            }
+            page.next = Some(next);
         }
         Ok(Some(page))
     }

@@ -41,8 +41,13 @@ pub struct FindOptions {
     pub exact_stats: bool,
     /// Each row is looked at where the query is asked, as in CouchDB with `r` above 1: of design documents none is counted.
     pub counts_each: bool,
+    /// Documents are counted, and not shown.
+    pub counts: bool,
     /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
     pub is_alone: bool,
+    /// Asked after documents that were matched; `true`: others wait for their turn, and the page ends once it has matched for
+    /// a slice of time.
+    pub is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Asked now and then; `true`: nobody is waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -85,6 +90,7 @@ pub(crate) struct Query {
     /// No design document is counted, whether it is selected or not.
     pub counts_each: bool,
     pub stop: Option<Stop>,
+    pub is_wanted: Option<Stop>,
     /// The indexes that it was planned with.
     pub indexes: JsonIndexes,
 }
@@ -138,7 +144,8 @@ impl Drop for Ahead {
 impl Reader {
     /// Carries out a plan that was made with these indexes of the database. Nothing is read yet.
     pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
-        let FindOptions { skip, limit, conflicts, exact_stats, counts_each, is_alone, stop } = options;
+        let FindOptions { skip, limit, conflicts, exact_stats, counts_each, counts, .. } = options;
+        let FindOptions { is_alone, is_wanted, stop, .. } = options;
         let query = Query {
             index: plan.index.clone(),
             number: indexes.number(plan.index),
@@ -149,10 +156,11 @@ impl Reader {
             residual: plan.residual.clone(),
             after: plan.after.clone(),
             conflicts,
-            counts: false,
-            counts_rows: false,
+            counts,
+            counts_rows: counts && plan.counts_rows(),
             counts_each,
             stop,
+            is_wanted,
             indexes: indexes.clone(),
         };
         let next = Some(Place::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);
@@ -176,16 +184,14 @@ impl Reader {
 }
 
 impl Find {
-    /// Documents are counted, and not shown; with `rows` not even read.
-    pub(crate) fn count_only(&mut self, rows: bool) {
-        if let Some(query) = Arc::get_mut(&mut self.query) {
-            (query.counts, query.counts_rows) = (true, rows);
-        }
-    }
-
     /// What was examined and answered until now; the time is the caller's to fill in.
     pub fn stats(&self) -> ExecutionStats {
         self.stats
+    }
+
+    /// Whether there may be another page.
+    pub fn has_more(&self) -> bool {
+        self.next.is_some()
     }
 
     /// The row that was answered, or passed over by `skip`, last.

@@ -1,6 +1,8 @@
 //! Queries against what all documents say, asked one by one.
 #![cfg(test)]
 
+use std::sync::Arc;
+
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{Bookmark, Find as Request, Index, compare};
 use flatbed_testkit::{Storage, until};
@@ -181,8 +183,10 @@ pub(super) async fn assert_answers(db: &Database, requests: &[&str], used: &str)
             let ids: Vec<_> = ask(db, request, limit).await.into_iter().map(|(id, _)| id).collect();
             assert_eq!(ids, wanted, "{request} by {limit}");
         }
-        let (count, _) = db.count(&indexes, &plan, &FindOptions::default()).await.unwrap();
-        assert_eq!(count, wanted.len() as u64, "{request}");
+        let options = FindOptions { limit: u64::MAX, counts: true, ..FindOptions::default() };
+        let mut query = db.find(&indexes, &plan, options);
+        assert_eq!(query.next_page().await.unwrap(), None, "{request}");
+        assert_eq!(query.stats().results_returned, wanted.len() as u64, "{request}");
         // Skipped without a bookmark.
         let options = FindOptions { skip: 3, limit: 4, ..FindOptions::default() };
         let mut query = db.find(&indexes, &plan, options);
@@ -448,4 +452,30 @@ async fn who_has_waited_for_an_index_reads_without_another_wait() {
     let (page, waited) = waits::count(query.read_page()).await;
     assert_eq!((page.unwrap().map(|rows| rows.len()), waited.transactions), (Some(1), 1));
     assert_eq!(layer.index_waits(), (Vec::new(), 0));
+}
+
+/// Here a slice is one document that was matched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_ends_where_others_wait() {
+    let (layer, authority, _storage) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    let documents: Vec<_> = (0..5).map(|n| (format!("d{n}"), format!(r#"{{"n":{n}}}"#))).collect();
+    put_all(&db, &documents).await;
+    let find = Request::parse(&json(r#"{"selector":{"n":{"$gt":1}}}"#), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let pages = async |is_wanted: bool| {
+        let is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || is_wanted));
+        let options = FindOptions { limit: 100, is_alone: true, is_wanted, ..FindOptions::default() };
+        let mut query = db.find(&indexes, &plan, options);
+        let mut pages = Vec::new();
+        while let Some(rows) = query.read_page().await.unwrap() {
+            pages.push(rows.len());
+        }
+        (pages, query.stats().keys_examined)
+    };
+    assert_eq!(pages(true).await, (vec![0, 0, 1, 1, 1], 5));
+    let (alone, examined) = pages(false).await;
+    assert!(alone.len() < 5, "{alone:?}");
+    assert_eq!((alone.iter().sum::<usize>(), examined), (3, 5));
 }

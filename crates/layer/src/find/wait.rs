@@ -1,11 +1,9 @@
 //! Waiting for an index that is being built.
 
-use async_recursion::async_recursion as boxed;
-use flatbed_mango::{Index, Plan};
+use flatbed_mango::Index;
 use futures_util::FutureExt;
 
 use crate::error::Result;
-use crate::find::catalog::JsonIndexes;
 use crate::handle::Reader;
 use crate::index_waits::{Unbuilt, Waiting};
 use crate::layer::Inner;
@@ -15,26 +13,6 @@ use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 impl Reader {
-    /// Waits until the index that a plan uses may be read, or is no longer there.
-    ///
-    /// # Errors
-    /// [`Error::Index`](crate::Error::Index), and those of the storage.
-    #[boxed]
-    pub async fn wait_for_index(&self, indexes: &JsonIndexes, plan: &Plan<'_>) -> Result<()> {
-        let Some(number) = indexes.number(plan.index) else { return Ok(()) };
-        let is_readable = self
-            .inner
-            .cached(&self.name)
-            .filter(|known| !is_outdated(&known.record, self.inner.collation))
-            .is_some_and(|known| known.record.indexes.iter().any(|index| index.number == number && index.readable));
-        if is_readable {
-            return Ok(());
-        }
-        let mut waiting = self.begin_to_wait(number, plan.index)?;
-        while !self.wait_for(&mut waiting).await? {}
-        Ok(())
-    }
-
     pub(super) fn begin_to_wait(&self, number: u64, index: &Index) -> Result<Waiting> {
         let design = index.ddoc().unwrap_or_default();
         self.inner.index_waits.begin(&self.name, number, design, index.name())

@@ -312,3 +312,16 @@ proptest! {
         }
     }
 }
+
+/// What is quick is read beside other work, without a turn.
+#[test]
+fn small_requests_without_regular_expressions_are_quick() {
+    for quick in [r#"{"a":1}"#, r#"{"selector":{"a":{"$gt":"$regex"}},"limit":1}"#, "[]", r#"{"a":{"$in":[1,[2]]}}"#] {
+        assert!(Selector::is_quick(&json(quick)), "{quick}");
+    }
+    let many = format!(r#"{{"a":{{"$in":[{}0]}}}}"#, "0,".repeat(1_000));
+    let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(17 << 10));
+    for slow in [r#"{"a":{"$regex":"b"}}"#, r#"{"$or":[{"a":1},{"a":{"$not":{"$regex":"b"}}}]}"#, &many, &long] {
+        assert!(!Selector::is_quick(&json(slow)), "{slow}");
+    }
+}

@@ -179,7 +179,7 @@ async fn filters_pass_rows_up_to_the_limit() {
     };
     let selector = async || {
         let selector = json::parse(br#"{"n":{"$lt":2}}"#, &Limits::default()).unwrap().into_owned();
-        Filter::Selector(store.context.selector(selector).await.unwrap())
+        Filter::Selector(store.context.selector("db", selector).await.unwrap())
     };
     for (filter, expected) in
         [(function("even"), &["d0", "d2", "d4"][..]), (view(), &["d4", "d5"]), (selector().await, &["d0", "d1"])]
