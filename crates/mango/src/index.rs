@@ -167,8 +167,16 @@ impl Index {
 
     /// The order in which indexes are listed: that of all ids first, then by design document and name.
     pub fn compare(&self, other: &Index) -> Ordering {
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
         (&self.ddoc, &self.name).cmp(&(&other.ddoc, &other.name))
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often two indexes were compared.
+    pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Two are the same if they have one name: it is all that identifies them.
