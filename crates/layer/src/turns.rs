@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
+
+use crate::error::{Error, Result};
+
+/// Design documents of different databases whose selectors are compiled at once.
+const COMPILED_AT_ONCE: usize = 2;
 
 /// Permits of one server.
 pub(crate) struct Turns {
@@ -15,6 +20,8 @@ pub(crate) struct Turns {
     pub queries_ahead: Arc<Semaphore>,
     /// Old revisions that are read for who judges, in all: their size is known when they are there.
     pub judged_reads: Semaphore,
+    /// Selectors of design documents that are compiled.
+    compiling: Arc<Semaphore>,
 }
 
 impl Default for Turns {
@@ -24,6 +31,63 @@ impl Default for Turns {
             walks_ahead: Arc::new(Semaphore::new(16)),
             queries_ahead: Arc::new(Semaphore::new(16)),
             judged_reads: Semaphore::new(12),
+            compiling: Arc::new(Semaphore::new(COMPILED_AT_ONCE)),
         }
+    }
+}
+
+impl Turns {
+    /// Compiles selectors of a design document on a thread of its own. `own` is the database's: it has one ticket in the line of
+    /// all databases, which is first come, first served, so that databases take turns. The turn is the work's, not the request's.
+    ///
+    /// # Errors
+    /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
+    pub(crate) async fn compile<T: Send + 'static>(
+        &self,
+        own: &Arc<Mutex<()>>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let own = own.clone().lock_owned().await;
+        let turn = self.compiling.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turns = (own, turn);
+            work()
+        });
+        done.await.map_err(Error::of_task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use flatbed_testkit::{soon, until};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_database_leaves_turns_to_others() {
+        let (turns, gate) = (Arc::new(Turns::default()), Arc::new(Mutex::new(())));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let held = gate.lock().await;
+        let (noisy, quiet) = (Arc::<Mutex<()>>::default(), Arc::<Mutex<()>>::default());
+        let works: Vec<_> = (0..5)
+            .map(|_| {
+                let (turns, noisy, begun, gate) = (turns.clone(), noisy.clone(), begun.clone(), gate.clone());
+                let work = move || {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    drop(gate.blocking_lock());
+                };
+                tokio::spawn(async move { turns.compile(&noisy, work).await })
+            })
+            .collect();
+        until("one is at work", async || begun.load(Ordering::SeqCst) > 0).await;
+        assert_eq!(soon(turns.compile(&quiet, || 7)).await.unwrap(), 7);
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        drop(held);
+        for work in works {
+            soon(work).await.unwrap().unwrap();
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 5);
     }
 }

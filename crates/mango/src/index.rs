@@ -8,7 +8,7 @@ use crate::field::Field;
 use crate::normal::member;
 use crate::options::{object, text};
 use crate::projection::put;
-use crate::{BESIDE, Selector};
+use crate::{BESIDE, InvalidSelector, Selector};
 
 /// The name of the index of all ids, and the only one that is not in a design document.
 const ALL_DOCS: &str = "_all_docs";
@@ -48,13 +48,23 @@ impl Index {
         if !is_of_query(document) {
             return Vec::new();
         }
-        let partitioned = match document.get("options").and_then(|options| options.get("partitioned")) {
-            Some(Value::Bool(partitioned)) => *partitioned,
-            _ => partitioned,
-        };
+        let partitioned = is_partitioned(document, partitioned);
         let Some(Value::Object(views)) = document.get("views") else { return Vec::new() };
         let index = |(name, view): &(std::borrow::Cow<'_, str>, Value<'_>)| of_view(id, name, view, partitioned);
         views.iter().filter_map(index).collect()
+    }
+
+    /// The index that one view of a design document defines: see [`Index::of_design_document`].
+    pub fn of_view(id: &str, document: &Value<'_>, view: &str, partitioned: bool) -> Option<Index> {
+        let definition = document.get("views").filter(|_| is_of_query(document))?.get(view)?;
+        of_view(id, view, definition, is_partitioned(document, partitioned))
+    }
+
+    /// Whether the filters of a design document's indexes are compiled, with or without success, before `stop` says otherwise.
+    pub fn compiles_unless(document: &Value<'_>, stop: &dyn Fn() -> bool) -> bool {
+        let Some(Value::Object(views)) = document.get("views").filter(|_| is_of_query(document)) else { return true };
+        let mut filters = views.iter().filter_map(|(_, view)| filter_of(view.get("map")?));
+        filters.all(|filter| !matches!(Selector::new_unless(filter, stop), Err(InvalidSelector::Stopped)))
     }
 
     /// The index that a view of a design document is, by its map alone: views in the language `query` are read by what
@@ -190,17 +200,28 @@ pub(crate) fn is_of_query(document: &Value<'_>) -> bool {
     document.get("language").and_then(Value::as_str) == Some("query")
 }
 
+/// Whether the indexes of a design document are local to partitions, in a database that is `partitioned` or not.
+fn is_partitioned(document: &Value<'_>, partitioned: bool) -> bool {
+    match document.get("options").and_then(|options| options.get("partitioned")) {
+        Some(Value::Bool(partitioned)) => *partitioned,
+        _ => partitioned,
+    }
+}
+
 fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool) -> Option<Index> {
     let Some(Value::Object(_)) = view.get("options") else { return None };
     of_map(id, name, view.get("map")?, partitioned)
 }
 
+/// The filter in the map of a view. CouchDB had filters of another name.
+fn filter_of<'m, 'v>(map: &'m Value<'v>) -> Option<&'m Value<'v>> {
+    map.get("partial_filter_selector").or_else(|| map.get("selector"))
+}
+
 fn of_map(id: &str, name: &str, map: &Value<'_>, partitioned: bool) -> Option<Index> {
     let Value::Object(members) = map else { return None };
     let Some(Value::Object(fields)) = map.get("fields") else { return None };
-    // CouchDB had filters of another name.
-    let filter = map.get("partial_filter_selector").or_else(|| map.get("selector"));
-    let partial = match filter {
+    let partial = match filter_of(map) {
         None => None,
         Some(Value::Object(filter)) if filter.is_empty() => None,
         Some(filter) => Some(Selector::new(filter).ok()?),

@@ -25,8 +25,8 @@ impl Writer {
         let indexes = self.json_indexes().await?;
         let created = self.change(request.ddoc(), |existing| {
             let Some(body) = request.put_into(existing, indexes.is_partitioned())? else { return Ok(Change::Nothing) };
-            let made = Index::of_design_document(request.ddoc(), &body, indexes.is_partitioned());
-            let made = made.iter().find(|index| index.name() == request.name());
+            // The filters of the other indexes are not compiled for it.
+            let made = Index::of_view(request.ddoc(), &body, request.name(), indexes.is_partitioned());
             if let Some(index) = made.filter(|index| !indexes.all().contains(index)) {
                 if !indexes.has_room_for(request.ddoc(), &body, request.name()) {
                     return Err(refused("The database has as many indexes as it can have"));

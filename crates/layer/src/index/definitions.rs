@@ -1,6 +1,7 @@
 //! Which indexes a database has: what its design documents define, in the transaction that writes them.
 
 use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_mango::Selector;
 use flatbed_revtree::DocumentId;
 use prost::Message;
 
@@ -9,6 +10,7 @@ use crate::index::build::unbuilt;
 use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
+use crate::index::selector::definition::MEMBER;
 use crate::layer::Inner;
 use crate::store::due::{self, Kind};
 use crate::store::features::{is_outdated, name_collations, name_features, name_verdicts};
@@ -71,7 +73,7 @@ impl Definitions {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
-                (changed.indexes, changed.too_long) = defined_by(within, &body);
+                (changed.indexes, changed.too_long) = defined(within, &body).await?;
                 // What is wrong with it is said to who asks for its views.
                 let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
                 if let Ok(Some(group)) = group {
@@ -229,11 +231,28 @@ pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecor
     within.trx.update_metadata_version();
 }
 
+/// Whether a design document may have selectors that take long to compile.
+pub(crate) fn has_selectors(body: &Value<'_>) -> bool {
+    let is_of_query = body.get("language").and_then(Value::as_str) == Some("query");
+    (is_of_query || body.get(MEMBER).is_some()) && !Selector::is_quick(body)
+}
+
+/// See [`defined_by`], with selectors compiled where that holds up nobody.
+async fn defined(within: &Within<'_>, body: &Value<'_>) -> Result<(Vec<Defined>, usize)> {
+    let Within { inner, instance, .. } = *within;
+    let (is_partitioned, collation) = (instance.record.partitioned, inner.collation);
+    if !has_selectors(body) {
+        return Ok(defined_by(body, is_partitioned, collation));
+    }
+    let body = body.clone().into_owned();
+    inner.turns.compile(&instance.compiling, move || defined_by(&body, is_partitioned, collation)).await
+}
+
 /// What a design document defines; and how many definitions are too long for that.
-fn defined_by(within: &Within<'_>, body: &Value<'_>) -> (Vec<Defined>, usize) {
+fn defined_by(body: &Value<'_>, is_partitioned: bool, collation: &str) -> (Vec<Defined>, usize) {
     let (mut all, mut too_long): (Vec<Defined>, usize) = (Vec::new(), 0);
     for kind in KINDS {
-        for definition in kind.defined_by(body, within.instance.record.partitioned, within.inner.collation) {
+        for definition in kind.defined_by(body, is_partitioned, collation) {
             let defined = (kind.name(), definition);
             if defined.1.len() > kind.definition_bytes_max() {
                 too_long += 1;

@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_clock::Clock;
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
+use flatbed_mango::Index;
 
 use crate::error::{DesignFault, NotJudged, Refusal};
+use crate::index::definitions::has_selectors;
 use crate::index::selector::definition as selectors;
+use crate::instance::Instance;
+use crate::layer::Inner;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, ViewFunctions};
@@ -70,29 +73,27 @@ const MAPS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map
 const MAPS_OF_FIELDS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Object])];
 const REDUCES: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("reduce"), &[Text])];
 
-/// Whether a design document may be written. `database` tells its database from all others, which is `partitioned` or not. Where nobody runs functions
+/// Whether a design document may be written to a database, which `named` tells from all others. Where nobody runs functions
 /// they are not looked at, and neither are those of a language that nobody runs, as in CouchDB.
 ///
 /// # Errors
 /// [`Refusal::InvalidDesign`]; [`Refusal::NotJudged`]: its functions could not be looked at.
 pub(super) async fn check(
     body: &Value<'_>,
-    database: &str,
+    (inner, instance): (&Inner, &Instance),
+    named: &str,
     functions: Option<&Arc<dyn ViewFunctions>>,
-    partitioned: bool,
-    clock: &Clock,
 ) -> Result<(), Refusal> {
+    let partitioned = instance.record.partitioned;
     check_members(body, partitioned)?;
-    if let Some(member) = body.get(selectors::MEMBER) {
-        check_selectors(member.clone().into_owned(), clock.clone()).await?;
-    }
+    check_selectors(body, inner, instance).await?;
     let (Some(functions), Ok(Some(group))) = (functions, GroupDefinition::of_design(body, partitioned)) else {
         return Ok(());
     };
     if group.is_of_fields() {
         return Ok(());
     }
-    functions.load(database, &group.source(), ViewBounds::default()).check().await.or_else(|failure| {
+    functions.load(named, &group.source(), ViewBounds::default()).check().await.or_else(|failure| {
         let reason = failure.to_string();
         let because = match failure {
             FunctionFailure::Compilation(_) | FunctionFailure::Thrown { .. } => {
@@ -110,15 +111,26 @@ pub(super) async fn check(
 /// For so long a design document's selectors are compiled.
 const SELECTORS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Whether selectors may be written, which is found out where it holds nobody up.
-async fn check_selectors(member: Value<'static>, clock: Clock) -> Result<(), Refusal> {
-    let until = clock.now() + SELECTORS_TIME_MAX;
-    let checked = tokio::task::spawn_blocking(move || selectors::check(&member, &|| clock.now() >= until)).await;
-    match checked {
-        Ok(Some(checked)) => checked,
-        Ok(None) => Err(Refusal::not_judged(NotJudged::TimedOut, "the selectors take too long")),
-        Err(_) => Err(Refusal::not_judged(NotJudged::Internal, "the selectors were not looked at")),
-    }
+/// Whether the selectors of its indexes may be written, which is found out where it holds nobody up.
+async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -> Result<(), Refusal> {
+    let clock = inner.clock.clone();
+    let check = move |body: &Value<'_>| {
+        let until = clock.now() + SELECTORS_TIME_MAX;
+        let stop = || clock.now() >= until;
+        match body.get(selectors::MEMBER) {
+            _ if !Index::compiles_unless(body, &stop) => None,
+            Some(member) => selectors::check(member, &stop),
+            None => Some(Ok(())),
+        }
+    };
+    let checked = if has_selectors(body) {
+        let body = body.clone().into_owned();
+        let checked = inner.turns.compile(&instance.compiling, move || check(&body)).await;
+        checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not looked at"))?
+    } else {
+        check(body)
+    };
+    checked.unwrap_or_else(|| Err(Refusal::not_judged(NotJudged::TimedOut, "the selectors take too long")))
 }
 
 /// The same, but for what its functions are.

@@ -150,8 +150,8 @@ impl Judging<'_> {
         // As in CouchDB: a broken function must not keep anybody from mending it.
         if DocumentId::of(&edit.id).is_design() {
             if !edit.deleted {
-                let (functions, clock) = (database.inner.views.functions(), &database.inner.clock);
-                design::check(&edit.body, &self.named, functions, instance.record.partitioned, clock)
+                let functions = database.inner.views.functions();
+                design::check(&edit.body, (&database.inner, instance), &self.named, functions)
                     .await
                     .map_err(|refusal| cut(refusal, self.of))?;
             }

@@ -108,6 +108,11 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
     assert_eq!(both.get("by"), Some(&Value::String("us".into())));
     let indexes = Index::of_design_document("_design/d", &both, false);
     assert_eq!(indexes.iter().map(Index::name).collect::<Vec<_>>(), ["a", "b"]);
+    for index in &indexes {
+        let own = Index::of_view("_design/d", &both, index.name(), false).unwrap();
+        assert_eq!((&own, own.to_json()), (index, index.to_json()));
+    }
+    assert_eq!(Index::of_view("_design/d", &both, "c", false), None);
     let left = without_index(&both, "a").unwrap();
     assert_eq!(text(left.get("views").unwrap()).matches("_count").count(), 1);
     assert_eq!(text(&without_index(&left, "b").unwrap()), r#"{"by":"us","language":"query"}"#);
@@ -319,4 +324,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn filters_of_indexes_are_compiled_until_it_is_too_late() {
+    let body = |language: &str, filter: &str| {
+        json(&format!(
+            r#"{{"language":"{language}","views":{{"a":{{"map":{{"fields":{{"a":"asc"}}}}}},
+                "b":{{"map":{{"fields":{{"b":"asc"}},"partial_filter_selector":{filter}}}}}}}}}"#
+        ))
+    };
+    let regex = r#"{"b":{"$regex":"x"}}"#;
+    assert!(Index::compiles_unless(&body("query", regex), &|| false));
+    assert!(!Index::compiles_unless(&body("query", regex), &|| true));
+    // An invalid one is none to wait for, and neither are those of another language.
+    assert!(Index::compiles_unless(&body("query", r#"{"$bad":1}"#), &|| true));
+    assert!(Index::compiles_unless(&body("javascript", regex), &|| true));
+    assert!(Index::compiles_unless(&json("{}"), &|| true));
 }
