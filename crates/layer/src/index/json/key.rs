@@ -1,5 +1,8 @@
 //! The keys that documents have in json indexes, made of the rows of their bodies.
 
+use std::time::Duration;
+
+use flatbed_clock::Clock;
 use flatbed_collate::SortKey;
 use flatbed_collate::label::LABEL_BYTES_MAX;
 use flatbed_flatten::json::Value;
@@ -8,6 +11,7 @@ use flatbed_flatten::{DecodeError, json_len};
 use flatbed_mango::{Exhausted, Index, IndexReader, RowsError};
 use flatbed_revtree::{DocumentId, RevId};
 use prost::Message;
+use tokio::time::Instant;
 
 use crate::document::body::{Prepared, Rows};
 use crate::document::fields::FieldsView;
@@ -69,6 +73,17 @@ pub(crate) fn special(id: &str, rev: &RevId) -> Value<'static> {
     Value::Object(vec![("_id".into(), text(id.to_owned())), ("_rev".into(), text(rev.to_string()))])
 }
 
+/// Other work of the thread has its turn after so long.
+const TURN: Duration = Duration::from_millis(2);
+
+/// Lets other work of the thread go on, if a filter has taken long since `began`: a document may be asked about by 1,000 filters, one
+/// after the other.
+pub(crate) async fn yield_if_long(clock: &Clock, began: Instant) {
+    if clock.since(began) > TURN {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Makes keys of bodies, in one database.
 #[derive(Default)]
 pub(crate) struct Keyed {
@@ -97,6 +112,7 @@ impl Keyed {
         if DocumentId::of(of.0).is_design() {
             return Ok(None);
         }
+        let began = inner.clock.now();
         let values = match self.with_cache(instance, index, of, body) {
             Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
                 Box::pin(instance.reload_names(inner)).await?;
@@ -104,6 +120,7 @@ impl Keyed {
             }
             done => done,
         };
+        yield_if_long(&inner.clock, began).await;
         match values {
             Ok(Some(values)) => DocumentKey::new(values).map(Some),
             // It is not in the index, as its filter says nothing of it; and so it is whenever it is asked.
@@ -158,4 +175,21 @@ pub(crate) async fn catch_up(within: &Within<'_>, next_field_id: Option<&[u8]>) 
         Box::pin(instance.reload_names(inner)).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_clock::ManualClock;
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_that_takes_long_lets_others_go_on() {
+        let manual = ManualClock::new();
+        let (clock, began) = (manual.clock(), manual.clock().now());
+        assert!(yield_if_long(&clock, began).now_or_never().is_some());
+        manual.advance(TURN + Duration::from_millis(1));
+        assert!(yield_if_long(&clock, began).now_or_never().is_none());
+    }
 }

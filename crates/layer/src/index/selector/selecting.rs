@@ -13,7 +13,7 @@ use foundationdb::future::FdbSlice;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::index::json::key::{Body, catch_up, special};
+use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
 use crate::index::selector::definition::{Compiled, compiled};
@@ -62,6 +62,7 @@ impl One {
     /// Whether a document is taken, by its body.
     async fn takes(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
         let index = self.index.clone()?;
+        let (clock, began) = (&within.inner.clock, within.inner.clock.now());
         let taken = match self.with_names(within.instance, &index, id, info, body) {
             Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
                 Box::pin(within.instance.reload_names(within.inner)).await?;
@@ -69,6 +70,7 @@ impl One {
             }
             done => done,
         };
+        yield_if_long(clock, began).await;
         match taken {
             Ok(taken) => Ok(taken),
             // It is in no index, whenever it is asked about.
