@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{Document, Error, FindOptions, FoundDocument, FoundRow, JsonIndexes, Reader, Refusal};
-use flatbed_mango::{Bookmark, ExecutionStats, Find, Index, Plan, Refused, Source, project};
+use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Refused, Source, explain, project};
 use tokio::time::Instant;
 
 use crate::context::Context;
@@ -16,6 +16,9 @@ use crate::turns::Origin;
 
 /// A selector that weighs more, as each with a regular expression does, is matched apart from the threads of the runtime, in turns.
 const HEAVY: usize = 16;
+
+/// A query is planned at once if the number of indexes times the weight of its selector is at most this: some milliseconds.
+const SHORT_PLAN: usize = if cfg!(test) { 100 } else { 100_000 };
 
 /// How often a query is planned anew because the database has other indexes by now.
 const PLANS_MAX: usize = 10;
@@ -105,6 +108,27 @@ impl Context {
         Err(Error::from(Refusal::IndexGone).into())
     }
 
+    /// What `_explain` answers of a query.
+    ///
+    /// # Errors
+    /// [`QueryError`]
+    #[boxed]
+    pub async fn explain_query(&self, database: &Reader, find: Find) -> Result<Value<'static>> {
+        let indexes = database.json_indexes().await?;
+        let (is_short, name) = (is_short(&indexes, &find), database.name().to_owned());
+        let explain = move || {
+            let (partitioned, indexes) = (indexes.is_partitioned(), indexes.all());
+            explain(&find, &Catalog { database: &name, partitioned, indexes })
+        };
+        let explained = if is_short {
+            explain()
+        } else {
+            let work = self.work(database);
+            work.selectors.plan(&work.origin, explain).await?
+        };
+        Ok(explained?)
+    }
+
     fn work(&self, database: &Reader) -> Work {
         let (selectors, origin) = (self.selectors().clone(), self.origin(database.name()));
         Work { database: database.clone(), selectors, origin }
@@ -116,6 +140,23 @@ struct Work {
     database: Reader,
     selectors: Selectors,
     origin: Origin,
+}
+
+impl Work {
+    /// Looks at each index for a query, apart from the threads of the runtime where that takes long.
+    async fn choose(&self, indexes: &Arc<JsonIndexes>, find: &Find) -> Result<std::result::Result<Choice, Refused>> {
+        if is_short(indexes, find) {
+            return Ok(indexes.plan(self.database.name(), find).map(Choice::of));
+        }
+        let (indexes, find, name) = (indexes.clone(), find.clone(), self.database.name().to_owned());
+        let choose = move || indexes.plan(&name, &find).map(Choice::of);
+        Ok(self.selectors.plan(&self.origin, choose).await?)
+    }
+}
+
+/// Whether it takes some milliseconds at most to look through a query's selector for each index.
+fn is_short(indexes: &JsonIndexes, find: &Find) -> bool {
+    indexes.all().len().saturating_mul(find.selector.weight()) <= SHORT_PLAN
 }
 
 /// What a query answers.
@@ -143,10 +184,11 @@ fn stopping() -> (Stopped, Stop) {
 }
 
 /// Plans with the indexes that are known, without a read, or with those that were read just now.
-async fn planned(database: &Reader, find: &Find, read: Option<Arc<JsonIndexes>>) -> Result<(Arc<JsonIndexes>, Choice)> {
+async fn planned(work: &Work, find: &Find, read: Option<Arc<JsonIndexes>>) -> Result<(Arc<JsonIndexes>, Choice)> {
+    let database = &work.database;
     let known = if read.is_none() { database.json_indexes_known() } else { None };
     if let Some(known) = known {
-        let choice = known.plan(database.name(), find).map(Choice::of);
+        let choice = work.choose(&known, find).await?;
         // What nothing is read for is to fail where there is no database; and others may have defined what was missing.
         if let Ok(choice) = choice
             && choice.source != Source::Nothing
@@ -158,7 +200,7 @@ async fn planned(database: &Reader, find: &Find, read: Option<Arc<JsonIndexes>>)
         Some(read) => read,
         None => database.json_indexes().await?,
     };
-    let choice = indexes.plan(database.name(), find).map(Choice::of)?;
+    let choice = work.choose(&indexes, find).await??;
     Ok((indexes, choice))
 }
 
@@ -224,7 +266,7 @@ struct Planned {
 impl Planned {
     async fn new(work: &Work, find: &Find, answer: Answer, indexes: Option<Arc<JsonIndexes>>) -> Result<Planned> {
         let database = &work.database;
-        let (indexes, choice) = planned(database, find, indexes).await?;
+        let (indexes, choice) = planned(work, find, indexes).await?;
         let (stopped, stop) = stopping();
         let is_heavy = choice.is_heavy();
         let selectors = work.selectors.clone();
@@ -372,4 +414,31 @@ pub(crate) fn text_of(document: &Document) -> Vec<u8> {
     let mut text = Vec::new();
     json_out::document(document, &mut text);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_layer::json::Limits;
+
+    use super::*;
+    use crate::feeds::tests::Store;
+    use crate::rights::Read;
+
+    #[tokio::test]
+    async fn a_plan_that_takes_long_has_a_turn() {
+        let store = Store::new().await;
+        let database = store.context.database("db", Read).await.unwrap();
+        let find = |values: usize| {
+            let body = format!(r#"{{"selector":{{"a":{{"$in":[{}0]}}}}}}"#, "0,".repeat(values));
+            Find::parse(&json::parse(body.as_bytes(), &Limits::default()).unwrap(), None, &|| false).unwrap()
+        };
+        let turns = || store.context.selectors().compile_turns();
+        store.context.query(&database, find(1)).await.unwrap();
+        store.context.explain_query(&database, find(1)).await.unwrap();
+        assert_eq!(turns(), 0);
+        store.context.query(&database, find(200)).await.unwrap();
+        assert_eq!(turns(), 1);
+        let explained = store.context.explain_query(&database, find(200)).await.unwrap();
+        assert_eq!((explained.get("dbname").and_then(Value::as_str), turns()), (Some("db"), 2));
+    }
 }

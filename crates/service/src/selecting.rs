@@ -154,6 +154,25 @@ impl Selectors {
         self.apart(&self.compiling, origin, move |stop| read(&request, stop)).await
     }
 
+    /// Carries out work that takes long as it goes through a whole selector again and again, on a thread of its own when it has a
+    /// turn.
+    ///
+    /// # Errors
+    /// [`SelectorError::Busy`], [`SelectorError::BrokenOff`].
+    pub(crate) async fn plan<T: Send + 'static>(
+        &self,
+        origin: &Origin,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        self.apart(&self.compiling, origin, move |_| work()).await
+    }
+
+    /// How many turns to compile or to plan have begun.
+    #[cfg(test)]
+    pub(crate) fn compile_turns(&self) -> u64 {
+        self.compiling.begun()
+    }
+
     /// Works on documents given as JSON text, each with its tree in memory meanwhile; `weight`: about how much is done for a
     /// byte.
     ///

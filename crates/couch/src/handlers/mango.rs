@@ -2,7 +2,7 @@
 
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Value};
-use flatbed_mango::{Catalog, ExecutionStats, Find, HEAD, count_answer, explain, tail, write_tail};
+use flatbed_mango::{ExecutionStats, Find, HEAD, count_answer, tail, write_tail};
 use flatbed_service::{Counted, Query, QueryError, Read};
 use hyper::StatusCode;
 
@@ -145,10 +145,7 @@ async fn explain_find(mut request: Request, name: &str, partition: Option<String
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
     let find = request.context.read_query(name, body, parse).await?;
     let database = request.context.database(name, Read).await?;
-    let indexes = database.json_indexes().await?;
-    let catalog = Catalog { database: name, partitioned: indexes.is_partitioned(), indexes: indexes.all() };
-    let explained = explain(&find, &catalog).map_err(QueryError::Refused)?;
-    Ok(answer(&explained))
+    Ok(answer(&request.context.explain_query(&database, find).await?))
 }
 
 async fn count(state: &State, mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
