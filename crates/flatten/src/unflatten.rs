@@ -23,6 +23,16 @@ pub trait FieldNames {
     }
 }
 
+impl<N: FieldNames + ?Sized> FieldNames for &N {
+    fn name_of(&self, id: u64) -> Option<&str> {
+        (**self).name_of(id)
+    }
+
+    fn member_text_of(&self, id: u64) -> Option<&[u8]> {
+        (**self).member_text_of(id)
+    }
+}
+
 /// What stands before a member's value: its name as a JSON string, and a colon.
 pub fn member_text(name: &str) -> Box<[u8]> {
     let mut text = Vec::with_capacity(name.len() + 3);

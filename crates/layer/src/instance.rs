@@ -115,8 +115,8 @@ pub(crate) struct Instance {
     pub rules: OnceCell<Rules>,
     /// Held while this process upgrades it from an older format.
     pub upgrading: tokio::sync::Mutex<()>,
-    /// Held while this process compiles the selectors of one of its design documents.
-    pub compiling: Arc<tokio::sync::Mutex<()>>,
+    /// Held while this process compiles or asks selectors of its indexes, where that takes long.
+    pub selecting: Arc<tokio::sync::Mutex<()>>,
     /// Bytes that this process has superseded, from a number drawn by lot: of many processes that each know little of a
     /// database one comes to a threshold as often as one that knows all would.
     pub superseded_bytes: AtomicU64,

@@ -416,7 +416,7 @@ impl Inner {
                 let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
                 let (updated, root) = (UpdatedKeys::new(&self.keys, name, buckets.own_number()), self.keys.clone());
                 let (name, rules) = (name.to_owned(), Default::default());
-                let (upgrading, compiling) = Default::default();
+                let (upgrading, selecting) = Default::default();
                 let superseded_bytes = AtomicU64::new(RandomState::new().hash_one(0) % SUPERSEDED_NOTED_EACH);
                 Arc::new(Instance {
                     name,
@@ -432,7 +432,7 @@ impl Inner {
                     hub,
                     rules,
                     upgrading,
-                    compiling,
+                    selecting,
                     superseded_bytes,
                 })
             }

@@ -6,8 +6,8 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::error::{Error, Result};
 
-/// Design documents of different databases whose selectors are compiled at once.
-const COMPILED_AT_ONCE: usize = 2;
+/// Databases whose selectors are compiled or asked at once, where that takes long.
+const SELECTING_AT_ONCE: usize = 2;
 
 /// Permits of one server.
 pub(crate) struct Turns {
@@ -20,8 +20,8 @@ pub(crate) struct Turns {
     pub queries_ahead: Arc<Semaphore>,
     /// Old revisions that are read for who judges, in all: their size is known when they are there.
     pub judged_reads: Semaphore,
-    /// Selectors of design documents that are compiled.
-    compiling: Arc<Semaphore>,
+    /// Selectors of indexes that are compiled or asked, where that takes long.
+    pub selecting: Arc<Semaphore>,
 }
 
 impl Default for Turns {
@@ -31,24 +31,24 @@ impl Default for Turns {
             walks_ahead: Arc::new(Semaphore::new(16)),
             queries_ahead: Arc::new(Semaphore::new(16)),
             judged_reads: Semaphore::new(12),
-            compiling: Arc::new(Semaphore::new(COMPILED_AT_ONCE)),
+            selecting: Arc::new(Semaphore::new(SELECTING_AT_ONCE)),
         }
     }
 }
 
 impl Turns {
-    /// Compiles selectors of a design document on a thread of its own. `own` is the database's: it has one ticket in the line of
+    /// Compiles selectors of indexes, or asks them, on a thread of its own. `own` is the database's: it has one ticket in the line of
     /// all databases, which is first come, first served, so that databases take turns. The turn is the work's, not the request's.
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
-    pub(crate) async fn compile<T: Send + 'static>(
+    pub(crate) async fn select<T: Send + 'static>(
         &self,
         own: &Arc<Mutex<()>>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         let own = own.clone().lock_owned().await;
-        let turn = self.compiling.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
+        let turn = self.selecting.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
         let done = tokio::task::spawn_blocking(move || {
             let _turns = (own, turn);
             work()
@@ -78,11 +78,11 @@ mod tests {
                     begun.fetch_add(1, Ordering::SeqCst);
                     drop(gate.blocking_lock());
                 };
-                tokio::spawn(async move { turns.compile(&noisy, work).await })
+                tokio::spawn(async move { turns.select(&noisy, work).await })
             })
             .collect();
         until("one is at work", async || begun.load(Ordering::SeqCst) > 0).await;
-        assert_eq!(soon(turns.compile(&quiet, || 7)).await.unwrap(), 7);
+        assert_eq!(soon(turns.select(&quiet, || 7)).await.unwrap(), 7);
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         drop(held);
         for work in works {

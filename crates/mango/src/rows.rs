@@ -88,14 +88,15 @@ impl Selector {
         &self,
         reader: &SelectorReader,
         pairs: P,
-        names: &impl FieldNames,
+        names: impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
         stop: &dyn Fn() -> bool,
     ) -> Result<bool, RowsError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
-        let read = reader.0.read(pairs, names, special)?;
+        let read = reader.0.read(pairs, &names, special)?;
+        drop(names);
         Ok(self.normal().holds(&read, &mut Steps::new(stop))?)
     }
 }
@@ -107,21 +108,23 @@ impl RowSelector<'_> {
     }
 
     /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
-    /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter.
+    /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter. `names` may hold a lock: they are
+    /// dropped before conditions are tested, which may take long.
     ///
     /// # Errors
     /// [`RowsError`]; as for [`Selector::matches_unless`].
     pub fn matches<'k, P>(
         &self,
         pairs: P,
-        names: &impl FieldNames,
+        names: impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
         stop: &dyn Fn() -> bool,
     ) -> Result<bool, RowsError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
-        let read = self.reader.read(pairs, names, special)?;
+        let read = self.reader.read(pairs, &names, special)?;
+        drop(names);
         Ok(self.selector.holds(&read, &mut Steps::new(stop))?)
     }
 }
@@ -150,14 +153,16 @@ impl Index {
         &self,
         reader: &IndexReader,
         pairs: P,
-        names: &impl FieldNames,
+        names: impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<Value<'static>>>, RowsError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
-        self.key_read(&reader.0.read(pairs, names, special)?, stop)
+        let read = reader.0.read(pairs, &names, special)?;
+        drop(names);
+        self.key_read(&read, stop)
     }
 
     fn key_read(&self, read: &Read<'_>, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Value<'static>>>, RowsError> {

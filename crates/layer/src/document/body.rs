@@ -74,13 +74,15 @@ pub(crate) fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
     (prefix_bytes + path.len() + value.len() + ROW_OVERHEAD_BYTES) as u64
 }
 
-/// Rows as they came from FoundationDB, with how much of each key is not path.
+/// Rows as they came from FoundationDB, with how much of each key is not path. Cheap to clone.
+#[derive(Clone)]
 pub(crate) struct Rows {
     parts: Vec<Part>,
     prefix_bytes: usize,
 }
 
 /// Rows of a page, which others may have rows of, too.
+#[derive(Clone)]
 struct Part {
     page: Arc<FdbValues>,
     rows: Range<usize>,

@@ -85,7 +85,7 @@ impl<'a> Matcher<'a> {
         let selects = |selector: &RowSelector<'_>| {
             let names = self.within.instance.fields.view();
             let stop = || self.stop.is_some_and(|stop| stop());
-            selector.matches(rows.iter(), &names, || special(id, &info.winner), &stop)
+            selector.matches(rows.iter(), names, || special(id, &info.winner), &stop)
         };
         let done = match selects(&self.rows) {
             Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {

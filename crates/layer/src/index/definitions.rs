@@ -245,7 +245,7 @@ async fn defined(within: &Within<'_>, body: &Value<'_>) -> Result<(Vec<Defined>,
         return Ok(defined_by(body, is_partitioned, collation));
     }
     let body = body.clone().into_owned();
-    inner.turns.compile(&instance.compiling, move || defined_by(&body, is_partitioned, collation)).await
+    inner.turns.select(&instance.selecting, move || defined_by(&body, is_partitioned, collation)).await
 }
 
 /// What a design document defines; and how many definitions are too long for that.

@@ -125,7 +125,7 @@ async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -
     };
     let checked = if has_selectors(body) {
         let body = body.clone().into_owned();
-        let checked = inner.turns.compile(&instance.compiling, move || check(&body)).await;
+        let checked = inner.turns.select(&instance.selecting, move || check(&body)).await;
         checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not looked at"))?
     } else {
         check(body)

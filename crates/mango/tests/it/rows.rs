@@ -83,6 +83,49 @@ fn only_what_is_asked_about_is_read() {
     }
 }
 
+/// Names that tell when they are let go of, as a lock on them is.
+struct Locked<'n>(&'n Names, &'n std::cell::Cell<bool>);
+
+impl FieldNames for Locked<'_> {
+    fn name_of(&self, id: u64) -> Option<&str> {
+        self.0.name_of(id)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.1.set(false);
+    }
+}
+
+#[test]
+fn names_are_let_go_of_before_conditions_are_tested() {
+    let options = PackOptions { run_bytes: 4_000, compressed_from_bytes: None };
+    let body = json(r#"{"a":1}"#);
+    let names = Names::of(&body, "");
+    let pairs = pack_with(&flatten(&body, &names, &FlattenOptions { path_bytes_max: 8_000 }), &options);
+    let pairs = pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+    let special = || json(r#"{"_id":"a","_rev":"1-x"}"#);
+    let long = Selector::new(&json(&format!(r#"{{"a":{{"$in":[{}2]}}}}"#, "2,".repeat(20_000)))).unwrap();
+    let (is_locked, asked) = (std::cell::Cell::new(true), std::cell::Cell::new(0));
+    let stop = || {
+        assert!(!is_locked.get());
+        asked.set(asked.get() + 1);
+        false
+    };
+    assert_eq!(
+        long.matches_rows(&long.reader(&names), pairs.clone(), Locked(&names, &is_locked), special, &stop),
+        Ok(false)
+    );
+    is_locked.set(true);
+    assert_eq!(long.for_rows(&names).matches(pairs.clone(), Locked(&names, &is_locked), special, &stop), Ok(false));
+    is_locked.set(true);
+    let map = json(r#"{"fields":{"a":"asc"},"partial_filter_selector":{"a":{"$in":[2]}}}"#);
+    let index = Index::of_map("_design/d", "i", &map).unwrap();
+    assert_eq!(index.key_of_rows(&index.reader(&names), pairs, Locked(&names, &is_locked), special, &stop), Ok(None));
+    assert!(!is_locked.get() && asked.get() >= 2, "{}", asked.get());
+}
+
 #[test]
 fn members_of_replicators_are_read_of_bodies() {
     let options = PackOptions { run_bytes: 4_000, compressed_from_bytes: None };

@@ -13,8 +13,8 @@ use flatbed_revtree::{DocumentId, RevId};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::document::body::{Prepared, Rows};
-use crate::document::fields::FieldsView;
+use crate::document::body::Rows;
+use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
@@ -64,7 +64,32 @@ impl DocumentKey {
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     Read(&'a Rows),
-    Prepared(&'a Prepared),
+    /// Path and value of each row.
+    Prepared(&'a [(Vec<u8>, Vec<u8>)]),
+}
+
+/// The same, for another thread.
+pub(crate) enum OwnBody {
+    Read(Rows),
+    Prepared(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+impl Body<'_> {
+    pub(crate) fn to_own(self) -> OwnBody {
+        match self {
+            Body::Read(rows) => OwnBody::Read(rows.clone()),
+            Body::Prepared(rows) => OwnBody::Prepared(rows.to_vec()),
+        }
+    }
+}
+
+impl OwnBody {
+    pub(crate) fn body(&self) -> Body<'_> {
+        match self {
+            OwnBody::Read(rows) => Body::Read(rows),
+            OwnBody::Prepared(rows) => Body::Prepared(rows),
+        }
+    }
 }
 
 /// The members of a document that are no part of its body.
@@ -83,6 +108,9 @@ pub(crate) async fn yield_if_long(clock: &Clock, began: Instant) {
         tokio::task::yield_now().await;
     }
 }
+
+/// The values of a document's key, if it is in the index.
+type Values = std::result::Result<Option<Vec<Value<'static>>>, RowsError>;
 
 /// Makes keys of bodies, in one database.
 #[derive(Default)]
@@ -113,10 +141,10 @@ impl Keyed {
             return Ok(None);
         }
         let began = inner.clock.now();
-        let values = match self.with_cache(instance, index, of, body) {
+        let values = match self.values(inner, instance, index, of, body).await? {
             Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
                 Box::pin(instance.reload_names(inner)).await?;
-                self.with_cache(instance, index, of, body)
+                self.values(inner, instance, index, of, body).await?
             }
             done => done,
         };
@@ -131,20 +159,41 @@ impl Keyed {
         }
     }
 
+    /// The values with the names that are known, found apart from the threads of the runtime where that takes long.
+    async fn values(
+        &mut self,
+        inner: &Inner,
+        instance: &Instance,
+        index: &Index,
+        of: (&str, &RevId),
+        body: Body<'_>,
+    ) -> Result<Values> {
+        // What takes long asks whether to stop.
+        match self.with_cache(&instance.fields, index, of, body, &|| true) {
+            Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
+            done => return Ok(done),
+        }
+        let (fields, index, id, rev, body) =
+            (instance.fields.clone(), index.clone(), of.0.to_owned(), of.1.clone(), body.to_own());
+        let work = move || Keyed::default().with_cache(&fields, &index, (&id, &rev), body.body(), &|| false);
+        inner.turns.select(&instance.selecting, work).await
+    }
+
     fn with_cache(
         &mut self,
-        instance: &Instance,
+        fields: &Fields,
         index: &Index,
         (id, rev): (&str, &RevId),
         body: Body<'_>,
-    ) -> std::result::Result<Option<Vec<Value<'static>>>, RowsError> {
-        let names = instance.fields.view();
+        stop: &dyn Fn() -> bool,
+    ) -> Values {
+        let names = fields.view();
         let (reader, special) = (self.reader(index, &names), || special(id, rev));
         match body {
-            Body::Read(rows) => index.key_of_rows(reader, rows.iter(), &names, special, &|| false),
-            Body::Prepared(body) => {
-                let rows = body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-                index.key_of_rows(reader, rows, &names, special, &|| false)
+            Body::Read(rows) => index.key_of_rows(reader, rows.iter(), names, special, stop),
+            Body::Prepared(rows) => {
+                let rows = rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+                index.key_of_rows(reader, rows, names, special, stop)
             }
         }
     }

@@ -224,7 +224,7 @@ impl Maintainer {
         let (inner, instance, of) = (within.inner, within.instance, (change.id, &change.new.winner));
         let read;
         let body = match change.new_rows(within).await? {
-            NewRows::Brought(body) => Body::Prepared(body),
+            NewRows::Brought(body) => Body::Prepared(&body.rows),
             NewRows::Known(rows) => Body::Read(rows),
             NewRows::Read(rows) => {
                 read = rows;

@@ -12,6 +12,7 @@ use flatbed_mango::{Exhausted, RowsError, SelectorReader};
 use foundationdb::future::FdbSlice;
 use prost::Message;
 
+use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
@@ -63,10 +64,10 @@ impl One {
     async fn takes(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
         let index = self.index.clone()?;
         let (clock, began) = (&within.inner.clock, within.inner.clock.now());
-        let taken = match self.with_names(within.instance, &index, id, info, body) {
+        let taken = match self.matches(within, &index, id, info, body).await? {
             Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
                 Box::pin(within.instance.reload_names(within.inner)).await?;
-                self.with_names(within.instance, &index, id, info, body)
+                self.matches(within, &index, id, info, body).await?
             }
             done => done,
         };
@@ -81,32 +82,72 @@ impl One {
         }
     }
 
-    fn with_names(
+    /// Whether a document is taken with the names that are known, found apart from the threads of the runtime where that takes long.
+    async fn matches(
         &mut self,
-        instance: &Instance,
-        index: &Compiled,
+        within: &Within<'_>,
+        index: &Arc<Compiled>,
         id: &str,
         info: &Info,
         body: Body<'_>,
+    ) -> Result<std::result::Result<bool, RowsError>> {
+        let Within { inner, instance, .. } = *within;
+        // What takes long asks whether to stop.
+        match self.with_names(&instance.fields, index, special_of(id, info), body) {
+            Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
+            done => return Ok(done),
+        }
+        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.to_own());
+        let special = special_of(id, info);
+        let work = move || {
+            let names = fields.view();
+            let reader = index.selector.reader(&names);
+            matches(&index, &reader, names, special, body.body(), &|| false)
+        };
+        inner.turns.select(&instance.selecting, work).await
+    }
+
+    fn with_names(
+        &mut self,
+        fields: &Fields,
+        index: &Compiled,
+        special: impl FnOnce() -> Value<'static>,
+        body: Body<'_>,
     ) -> std::result::Result<bool, RowsError> {
-        let names = instance.fields.view();
+        let names = fields.view();
         let (len, reader) = self.reader.get_or_insert_with(|| (names.len(), index.selector.reader(&names)));
         if *len != names.len() && reader.lacks_ids() {
             (*len, *reader) = (names.len(), index.selector.reader(&names));
         }
-        let special = || {
-            let mut special = special(id, &info.winner);
-            if let (true, Value::Object(members)) = (info.deleted, &mut special) {
-                members.push(("_deleted".into(), Value::Bool(true)));
-            }
-            special
-        };
-        match body {
-            Body::Read(rows) => index.selector.matches_rows(reader, rows.iter(), &names, special, &|| false),
-            Body::Prepared(body) => {
-                let rows = body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-                index.selector.matches_rows(reader, rows, &names, special, &|| false)
-            }
+        matches(index, reader, names, special, body, &|| true)
+    }
+}
+
+/// A document's members that are no part of its body.
+fn special_of(id: &str, info: &Info) -> impl FnOnce() -> Value<'static> + Send + use<> {
+    let (id, rev, deleted) = (id.to_owned(), info.winner.clone(), info.deleted);
+    move || {
+        let mut special = special(&id, &rev);
+        if let (true, Value::Object(members)) = (deleted, &mut special) {
+            members.push(("_deleted".into(), Value::Bool(true)));
+        }
+        special
+    }
+}
+
+fn matches(
+    index: &Compiled,
+    reader: &SelectorReader,
+    names: FieldsView<'_>,
+    special: impl FnOnce() -> Value<'static>,
+    body: Body<'_>,
+    stop: &dyn Fn() -> bool,
+) -> std::result::Result<bool, RowsError> {
+    match body {
+        Body::Read(rows) => index.selector.matches_rows(reader, rows.iter(), names, special, stop),
+        Body::Prepared(rows) => {
+            let rows = rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
+            index.selector.matches_rows(reader, rows, names, special, stop)
         }
     }
 }
@@ -153,7 +194,7 @@ impl Selecting {
     pub(crate) async fn selected(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<Vec<u64>> {
         let rows = change.new_rows(within).await?;
         let body = match &rows {
-            NewRows::Brought(body) => Body::Prepared(body),
+            NewRows::Brought(body) => Body::Prepared(&body.rows),
             NewRows::Known(rows) => Body::Read(rows),
             NewRows::Read(rows) => Body::Read(rows),
         };

@@ -73,6 +73,35 @@ async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
     assert_clean(&other).await;
 }
 
+#[tokio::test]
+async fn a_filter_that_takes_long_waits_for_a_turn() {
+    let (layer, authority, _storage) = crate::fenced::layer().await;
+    let [db, other] = ["db", "other"].map(|name| layer.database(name, authority.for_job("test")));
+    let index = r#"{"fields":{"n":"asc"},"partial_filter_selector":{"text":{"$regex":"^a*$"}}}"#;
+    let long = format!(r#"{{"n":1,"text":"{}"}}"#, "a".repeat(40_000));
+    other.create(&CreateOptions::default()).await.unwrap();
+    for db in [&db, &other] {
+        put(db, "_design/d", None, &design(&[index])).await.unwrap();
+        build_all(db).await;
+    }
+    let held = db.inner.turns.selecting.clone().acquire_many_owned(2).await.unwrap();
+    let mut write = Box::pin(put(&db, "long", None, &long));
+    let short = async {
+        for n in 0..20 {
+            put(&other, &format!("short{n}"), None, r#"{"n":2,"text":"aaa"}"#).await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = &mut write => panic!("no turn was free"),
+        () = short => {}
+    }
+    drop(held);
+    write.await.unwrap();
+    assert_eq!(ids_of(&db, 1).await, ["long"]);
+    assert_exact(&db).await;
+}
+
 /// Each clears long keys that take much of a transaction.
 #[tokio::test]
 async fn many_long_keys_that_go_are_taken_in_several_transactions() {
