@@ -2,6 +2,7 @@
 //! runs functions.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flatbed_flatten::json::{Limits, Value, parse, write};
 use flatbed_mango::Index;
@@ -14,6 +15,9 @@ use crate::view_functions::{EmittedRows, FunctionFailure, GroupFunctions, Mapped
 
 /// Batches that a process maps at once, each with the tree of one document in memory.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// A batch lets others have their turn after so long, between two documents.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// The maps of a group.
 pub(crate) struct FieldMaps(Arc<Vec<Index>>);
@@ -39,13 +43,20 @@ impl GroupFunctions for FieldMaps {
         let indexes = Arc::clone(&self.0);
         Box::pin(async move {
             let busy = || FunctionFailure::Busy("the process is stopping".to_owned());
-            let room = AT_ONCE.acquire().await.map_err(|_| busy())?;
-            let mapped = tokio::task::spawn_blocking(move || {
-                let _room = room;
-                documents.iter().map(|document| map(&indexes, document)).collect()
-            });
-            let documents = mapped.await.map_err(|_| busy())?;
-            Ok(Mapped { documents, ..Mapped::default() })
+            let (mut mapped, mut left) = (Vec::with_capacity(documents.len()), documents.into_iter());
+            while left.len() > 0 {
+                let room = AT_ONCE.acquire().await.map_err(|_| busy())?;
+                let indexes = Arc::clone(&indexes);
+                let slice = tokio::task::spawn_blocking(move || {
+                    let (_room, began) = (room, Instant::now());
+                    let some = map_some(&indexes, &mut left, || began.elapsed() >= SLICE);
+                    (some, left)
+                });
+                let (some, rest) = slice.await.map_err(|_| busy())?;
+                mapped.extend(some);
+                left = rest;
+            }
+            Ok(Mapped { documents: mapped, ..Mapped::default() })
         })
     }
 
@@ -53,6 +64,22 @@ impl GroupFunctions for FieldMaps {
         // Their reduces are built in.
         Box::pin(std::future::ready(Err(FunctionFailure::NotRun)))
     }
+}
+
+/// The rows of documents, of at least one, until the slice is over.
+fn map_some(
+    indexes: &[Index],
+    left: &mut std::vec::IntoIter<Vec<u8>>,
+    is_over: impl Fn() -> bool,
+) -> Vec<Vec<Result<EmittedRows, FunctionFailure>>> {
+    let mut mapped = Vec::new();
+    for document in left {
+        mapped.push(map(indexes, &document));
+        if is_over() {
+            break;
+        }
+    }
+    mapped
 }
 
 /// The rows of a document in each view: one of the values of its fields, if it has all of them.
@@ -104,5 +131,12 @@ mod tests {
         let found: Vec<Vec<String>> = mapped.documents.iter().map(|views| views.iter().map(rows).collect()).collect();
         assert_eq!(found, [["[1.0,[null]] null", ""], ["", r#"[{"b":1,"a":2}] null"#], ["", ""], ["", ""]]);
         assert_eq!(mapped.stopped, None);
+    }
+
+    #[test]
+    fn a_batch_ends_its_turn_between_two_documents() {
+        let mut left = ["{}", "{}", "{}"].map(|document| document.as_bytes().to_vec()).to_vec().into_iter();
+        assert_eq!((map_some(&[], &mut left, || true).len(), left.len()), (1, 2));
+        assert_eq!((map_some(&[], &mut left, || false).len(), left.len()), (2, 0));
     }
 }

@@ -151,7 +151,7 @@ impl Judging<'_> {
         if DocumentId::of(&edit.id).is_design() {
             if !edit.deleted {
                 let functions = database.inner.views.functions();
-                design::check(&edit.body, (&database.inner, instance), &self.named, functions)
+                design::check(&edit.body, (&*database.inner, *instance), &self.named, functions)
                     .await
                     .map_err(|refusal| cut(refusal, self.of))?;
             }

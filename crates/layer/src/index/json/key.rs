@@ -175,7 +175,7 @@ impl Keyed {
         }
         let (fields, index, id, rev, body) =
             (instance.fields.clone(), index.clone(), of.0.to_owned(), of.1.clone(), body.to_own());
-        let work = move || Keyed::default().with_cache(&fields, &index, (&id, &rev), body.body(), &|| false);
+        let work = move || Keyed::default().with_cache(&fields, &index, (id.as_str(), &rev), body.body(), &|| false);
         inner.turns.select(&instance.selecting, work).await
     }
 
