@@ -439,7 +439,7 @@ impl Context {
         database: &Reader,
         design: &str,
     ) -> std::result::Result<DesignFunctions, AnswerError> {
-        self.answering.begin(database, design).await
+        self.answering.begin(&self.origin(database.name()), database, design).await
     }
 
     /// A request as functions are given it: `request` is the text of a JSON object that has members, to which is added who
@@ -465,7 +465,8 @@ impl Context {
     /// [`FeedError`].
     #[boxed]
     pub async fn feed(&self, database: &Reader, query: FeedQuery) -> std::result::Result<Feed, FeedError> {
-        self.feeds.begin(&self.known(), self.rights_watch(), database, query).await
+        let origin = self.origin(database.name());
+        self.feeds.begin(&self.known(), &origin, self.rights_watch(), database, query).await
     }
 
     /// The server.

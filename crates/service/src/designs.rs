@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use flatbed_javascript::{Design, Error as FunctionError};
 use flatbed_layer::{Error as LayerError, GetOptions, Reader, RevId};
-use tokio::sync::Semaphore;
 
 use crate::json_out;
+use crate::turns::{Origin, Turns};
 
 /// Design documents that are read at once: each has its text in memory several times until it is known to be held.
 const READ_AT_ONCE: usize = 4;
+
+/// Requests that wait to read one.
+const READING_WAITING_MAX: usize = 16_384;
 
 /// Texts that feeds hold, those of all databases together, and of one.
 const BYTES_MAX: usize = 128 << 20;
@@ -40,12 +43,12 @@ pub(crate) enum DesignError {
 #[derive(Debug, Clone)]
 pub(crate) struct Designs {
     state: Arc<Mutex<State>>,
-    reading: Arc<Semaphore>,
+    reading: Arc<Turns>,
 }
 
 impl Default for Designs {
     fn default() -> Designs {
-        Designs { state: Arc::default(), reading: Arc::new(Semaphore::new(READ_AT_ONCE)) }
+        Designs { state: Arc::default(), reading: Turns::new(READ_AT_ONCE, READING_WAITING_MAX) }
     }
 }
 
@@ -74,12 +77,17 @@ impl Designs {
         self.lock().bytes
     }
 
+    #[cfg(test)]
+    pub(crate) fn reading(&self) -> &Arc<Turns> {
+        &self.reading
+    }
+
     /// A design document as it stands.
     ///
     /// # Errors
     /// That it is not there; [`FunctionError::Busy`] where there is no room.
-    pub(crate) async fn read(&self, database: &Reader, id: &str) -> Result<Arc<Held>, DesignError> {
-        let _turn = self.reading.acquire().await.map_err(|_| FunctionError::OutOfResources)?;
+    pub(crate) async fn read(&self, origin: &Origin, database: &Reader, id: &str) -> Result<Arc<Held>, DesignError> {
+        let _turn = self.reading.wait(origin).await.map_err(|_| FunctionError::Busy)?;
         let options = GetOptions { local_seq: true, ..GetOptions::default() };
         let mut document = database.get(id, &options).await?;
         // A sequence tells its database from those that had the name before.

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::designs::{DesignError, Designs};
 use crate::rights::Rights;
 use crate::selecting::{Selecting, SelectorError, Selectors};
+use crate::turns::Origin;
 use crate::watching::{Basis, RightsWatch};
 use function::{Filters, Function};
 
@@ -148,10 +149,16 @@ impl Feeds {
         self.filters.held_bytes()
     }
 
+    #[cfg(test)]
+    fn reading(&self) -> &Arc<crate::turns::Turns> {
+        self.filters.reading()
+    }
+
     /// Begins a feed. Of its rows none is read.
     pub(crate) async fn begin(
         &self,
         rights: &Rights,
+        origin: &Origin,
         watch: RightsWatch,
         database: &Reader,
         query: FeedQuery,
@@ -169,7 +176,7 @@ impl Feeds {
             Filter::None => Passing::All,
             Filter::Selector(selecting) => Passing::Selector(selecting),
             Filter::Function(asked) => {
-                Passing::Function(Box::pin(self.filters.find(asked, rights, database, all_leaves)).await?)
+                Passing::Function(Box::pin(self.filters.find(asked, rights, origin, database, all_leaves)).await?)
             }
         };
         let rows = Rows {

@@ -13,6 +13,7 @@ use crate::feeds::{FeedError, Result};
 use crate::functions::completed;
 use crate::json_out;
 use crate::rights::Rights;
+use crate::turns::Origin;
 
 /// Documents that a function is given at once, and bytes of them (one document may pass it).
 const DOCUMENTS_AT_ONCE: usize = 100;
@@ -59,16 +60,22 @@ impl Filters {
         self.designs.bytes()
     }
 
+    #[cfg(test)]
+    pub(super) fn reading(&self) -> &Arc<crate::turns::Turns> {
+        self.designs.reading()
+    }
+
     /// The function that is named. Its design document is read now: the feed keeps it as it is.
     pub(super) async fn find(
         &self,
         asked: FilterFunction,
         rights: &Rights,
+        origin: &Origin,
         database: &Reader,
         all_leaves: bool,
     ) -> Result<Function> {
         let FilterFunction { design, name, kind } = asked;
-        let held = self.designs.read(database, &design_id(&design)).await?;
+        let held = self.designs.read(origin, database, &design_id(&design)).await?;
         let path: &[&str] = match kind {
             FilterKind::Filter { .. } => &["filters", &name],
             FilterKind::View => &["views", &name, "map"],

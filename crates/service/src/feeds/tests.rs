@@ -9,6 +9,7 @@ use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{ChangesPage, CreateOptions, Edit, Layer, LayerOptions};
 use flatbed_testkit::{PATIENCE, Storage, soon, until, until_some, within};
+use futures_util::FutureExt;
 
 use super::*;
 use crate::context::{Context, Service};
@@ -220,6 +221,32 @@ async fn feeds_share_what_they_filter_by() {
     assert!((1 << 20..2 << 20).contains(&held), "{held}");
     drop(feeds);
     assert_eq!(store.service.feeds().held_bytes(), 0);
+}
+
+/// Whoever reads many design documents leaves others their turn.
+#[tokio::test]
+async fn design_documents_are_read_in_turns() {
+    let store = Store::new().await;
+    store.put("_design/d", r#"{"filters":{"all":"function () { return true; }"}}"#).await;
+    let turns = store.service.feeds().reading().clone();
+    let noisy = Origin { address: std::net::IpAddr::from([10, 0, 0, 1]).into(), database: "noisy".into() };
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(turns.wait(&noisy).await.unwrap());
+    }
+    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(turns.wait(&noisy))).collect();
+    for waiting in &mut waiting {
+        assert!(waiting.now_or_never().is_none());
+    }
+    let quiet = store.feed(FeedQuery { filter: function("all"), ..query(Follow::No) });
+    let end = async {
+        until("it waits, too", async || turns.waiting() == 21).await;
+        held.truncate(1);
+    };
+    let (begun, ()) = soon(async { tokio::join!(quiet, end) }).await;
+    assert!(begun.is_ok());
+    // Two turns before it, and the one that it gave back.
+    assert_eq!(turns.waiting(), 17);
 }
 
 /// A function is asked while the feed waits; the time may be up before it answers.
