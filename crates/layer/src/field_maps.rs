@@ -19,6 +19,9 @@ static AT_ONCE: Semaphore = Semaphore::const_new(2);
 /// A batch lets others have their turn after so long, between two documents.
 const SLICE: Duration = Duration::from_millis(20);
 
+/// Bytes of the rows of one answer: with the first document beyond, the answer ends.
+const ROWS_BYTES_MAX: usize = if cfg!(test) { 2_000 } else { 16 << 20 };
+
 /// The maps of a group.
 pub(crate) struct FieldMaps(Arc<Vec<Index>>);
 
@@ -43,17 +46,19 @@ impl GroupFunctions for FieldMaps {
         let indexes = Arc::clone(&self.0);
         Box::pin(async move {
             let busy = || FunctionFailure::Busy("the process is stopping".to_owned());
-            let (mut mapped, mut left) = (Vec::with_capacity(documents.len()), documents.into_iter());
-            while left.len() > 0 {
+            let (mut mapped, mut left, mut bytes) = (Vec::with_capacity(documents.len()), documents.into_iter(), 0);
+            while left.len() > 0 && bytes <= ROWS_BYTES_MAX {
                 let room = AT_ONCE.acquire().await.map_err(|_| busy())?;
                 let indexes = Arc::clone(&indexes);
                 let slice = tokio::task::spawn_blocking(move || {
                     let (_room, began) = (room, Instant::now());
-                    let some = map_some(&indexes, &mut left, || began.elapsed() >= SLICE);
-                    (some, left)
+                    let is_over = |more| began.elapsed() >= SLICE || bytes + more > ROWS_BYTES_MAX;
+                    let (some, more) = map_some(&indexes, &mut left, is_over);
+                    (some, more, left)
                 });
-                let (some, rest) = slice.await.map_err(|_| busy())?;
+                let (some, more, rest) = slice.await.map_err(|_| busy())?;
                 mapped.extend(some);
+                bytes += more;
                 left = rest;
             }
             Ok(Mapped { documents: mapped, ..Mapped::default() })
@@ -66,20 +71,22 @@ impl GroupFunctions for FieldMaps {
     }
 }
 
-/// The rows of documents, of at least one, until the slice is over.
+/// The rows of documents, of at least one, until `is_over` says so of their bytes; and these bytes.
 fn map_some(
     indexes: &[Index],
     left: &mut std::vec::IntoIter<Vec<u8>>,
-    is_over: impl Fn() -> bool,
-) -> Vec<Vec<Result<EmittedRows, FunctionFailure>>> {
-    let mut mapped = Vec::new();
+    is_over: impl Fn(usize) -> bool,
+) -> (Vec<Vec<Result<EmittedRows, FunctionFailure>>>, usize) {
+    let (mut mapped, mut bytes) = (Vec::new(), 0);
     for document in left {
-        mapped.push(map(indexes, &document));
-        if is_over() {
+        let rows = map(indexes, &document);
+        bytes += rows.iter().flatten().map(EmittedRows::bytes).sum::<usize>();
+        mapped.push(rows);
+        if is_over(bytes) {
             break;
         }
     }
-    mapped
+    (mapped, bytes)
 }
 
 /// The rows of a document in each view: one of the values of its fields, if it has all of them.
@@ -131,12 +138,19 @@ mod tests {
         let found: Vec<Vec<String>> = mapped.documents.iter().map(|views| views.iter().map(rows).collect()).collect();
         assert_eq!(found, [["[1.0,[null]] null", ""], ["", r#"[{"b":1,"a":2}] null"#], ["", ""], ["", ""]]);
         assert_eq!(mapped.stopped, None);
+        // An answer ends with the document whose rows are too much together with those before it.
+        let long = |n: usize| format!(r#"{{"_id":"{n}","n":"{}"}}"#, "x".repeat(1_500)).into_bytes();
+        let mapped = maps.map((0..4).map(long).collect()).await.unwrap();
+        assert_eq!((mapped.documents.len(), mapped.stopped), (4, None), "none has a row without all fields");
+        let long = |n: usize| format!(r#"{{"_id":"{n}","n":"{}","o":{{"p":1}}}}"#, "x".repeat(1_500)).into_bytes();
+        let mapped = maps.map((0..4).map(long).collect()).await.unwrap();
+        assert_eq!((mapped.documents.len(), mapped.stopped), (2, None));
     }
 
     #[test]
     fn a_batch_ends_its_turn_between_two_documents() {
         let mut left = ["{}", "{}", "{}"].map(|document| document.as_bytes().to_vec()).to_vec().into_iter();
-        assert_eq!((map_some(&[], &mut left, || true).len(), left.len()), (1, 2));
-        assert_eq!((map_some(&[], &mut left, || false).len(), left.len()), (2, 0));
+        assert_eq!((map_some(&[], &mut left, |_| true).0.len(), left.len()), (1, 2));
+        assert_eq!((map_some(&[], &mut left, |_| false).0.len(), left.len()), (2, 0));
     }
 }
