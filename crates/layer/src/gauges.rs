@@ -10,6 +10,7 @@ impl Layer {
     pub fn metrics(&self) -> Vec<Family> {
         let mut families = self.inner.metrics.families();
         let Followers { followers, behind, lag, by_channels, held } = self.followers();
+        let (rows_held, most_rows_held) = self.inner.views.rows_memory.usage();
         let gauges = [
             ("flatbed_tail_followers", "Followers of changes that wait for new ones.", followers as f64),
             ("flatbed_tail_followers_behind", "Of these, those that read by-seq themselves again.", behind as f64),
@@ -42,6 +43,16 @@ impl Layer {
                 "flatbed_view_groups_failing",
                 "Groups of views that failed when this process was to follow them last.",
                 self.inner.views.failing().values().map(Vec::len).sum::<usize>() as f64,
+            ),
+            (
+                "flatbed_view_rows_memory_bytes",
+                "What rows take in memory from when maps emit them until they are written, in bytes.",
+                rows_held as f64,
+            ),
+            (
+                "flatbed_view_rows_memory_max_bytes",
+                "The most that these have taken since the process began, in bytes.",
+                most_rows_held as f64,
             ),
             (
                 "flatbed_view_documents_left",

@@ -46,6 +46,7 @@ use crate::store::upgrade::Older;
 use crate::turns::Turns;
 use crate::view_bounds::ViewBounds;
 use crate::view_updates::ViewUpdates;
+use crate::view_updates::memory::bytes_by_default;
 
 /// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
@@ -113,6 +114,9 @@ pub struct LayerOptions {
     /// Bytes of the local documents of a database together, each with some for its keys. Writers without a name add none beyond an
     /// eighth; each user of a database with channels has an eighth.
     pub local_bytes_max: u64,
+    /// What rows take in memory from when maps emit them until they are written, in bytes: of all databases together, half of
+    /// it of one. A single document may take more, while no other one does. By default 64 MB for each processor, and 128 MB.
+    pub view_memory_bytes: usize,
     /// Queries that wait for an index fail once its builder has failed for this long.
     pub index_stuck_max: Duration,
     /// How long a transaction that fails is tried again before its error is given to who asked for it: of a database that an operator has
@@ -141,6 +145,7 @@ impl Default for LayerOptions {
             single_writes_at_once: None,
             view_bounds: ViewBounds::default(),
             local_bytes_max: LOCAL_DOCUMENTS_BYTES_MAX,
+            view_memory_bytes: bytes_by_default(),
             index_stuck_max: Duration::from_secs(30),
             retry_max: transaction::RETRY_MAX,
             clock: Clock::system(),
@@ -248,7 +253,7 @@ impl Layer {
         }
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
-        let views = ViewUpdates::new(random_id()?, options.view_bounds, &clock);
+        let views = ViewUpdates::new(random_id()?, options.view_bounds, options.view_memory_bytes, &clock);
         let (closing, databases) = (watch::Sender::new(false), DashMap::new());
         let lanes = Lanes::new(options.single_writes_at_once);
         let index_waits = IndexWaits::new(options.index_stuck_max, &clock);

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use flatbed_flatten::json::tree_bytes;
 use futures_util::future::BoxFuture;
 
 use crate::view_bounds::ViewBounds;
@@ -77,7 +78,8 @@ pub struct Mapped {
     pub documents: Vec<Vec<Result<EmittedRows, FunctionFailure>>>,
     /// Why the document behind those has no answer, and none after it: a function ended the whole query
     /// ([`FunctionFailure::Thrown`]) or broke a bound with it. [`FunctionFailure::Busy`] says nothing of the document: it is to
-    /// be asked for again, later.
+    /// be asked for again, later. `None` with fewer documents than were asked for, but one: their rows are many, and the rest is to
+    /// be asked for again.
     pub stopped: Option<FunctionFailure>,
     /// What functions have logged: the first of it.
     pub logs: Vec<String>,
@@ -123,6 +125,11 @@ impl EmittedRows {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.cuts.is_empty()
+    }
+
+    /// What the JSON trees of all keys and values take at most, in bytes.
+    pub(crate) fn json_bytes(&self) -> usize {
+        tree_bytes(self.text.as_bytes())
     }
 
     /// Bytes of all keys and values.

@@ -16,6 +16,9 @@ use crate::line_pacer::LinePacer;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
+use memory::RowsMemory;
+
+pub(crate) mod memory;
 
 /// Definitions that are kept; with more of them any goes, and is read again.
 const LOADED_MAX: usize = 500;
@@ -65,6 +68,8 @@ pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
     clock: Clock,
     bounds: ViewBounds,
+    /// What holds rows that were emitted.
+    pub rows_memory: Arc<RowsMemory>,
     /// Marks what this process is at.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
@@ -122,6 +127,8 @@ pub(crate) struct GroupState {
     pub entered: AtOnce,
     /// Documents of a range of a first build.
     pub range: AtOnce,
+    /// Documents that are mapped in one call: fewer where the rows of more had no room.
+    pub mapped_at_once: AtomicUsize,
     /// The most documents that a task has shown as done.
     #[cfg(test)]
     pub most_shown: AtomicU64,
@@ -214,8 +221,10 @@ pub struct ViewTask {
 }
 
 impl ViewUpdates {
-    pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds, clock: &Clock) -> ViewUpdates {
+    /// `memory_bytes`: for rows that were emitted.
+    pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds, memory_bytes: usize, clock: &Clock) -> ViewUpdates {
         ViewUpdates {
+            rows_memory: RowsMemory::new(memory_bytes),
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
             clock: clock.clone(),
@@ -387,6 +396,7 @@ impl GroupState {
             lines: LinePacer::new(clock),
             entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
             range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
+            mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
             #[cfg(test)]
             most_shown: AtomicU64::new(0),
         }
@@ -567,7 +577,7 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_tried_again_less_and_less_often() {
-        let views = ViewUpdates::new([0; 16], ViewBounds::default(), &Clock::system());
+        let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &Clock::system());
         let state = views.group((0, 0));
         let pause = |failure: &ViewFailure| {
             state.give_up("db", failure.clone());
@@ -603,7 +613,7 @@ mod tests {
 
     #[test]
     fn groups_that_nobody_uses_are_forgotten() {
-        let views = ViewUpdates::new([0; 16], ViewBounds::default(), &Clock::system());
+        let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &Clock::system());
         let used = views.group((0, 0));
         (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
         assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);

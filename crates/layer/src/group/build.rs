@@ -19,7 +19,7 @@ use crate::group::later;
 use crate::group::leases::{
     Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, Token, WriteRows, Wrote, new_token,
 };
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::Got;
@@ -382,49 +382,60 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
     }
-    let (long, prepared): (Vec<_>, Vec<_>) =
-        map(&job, to_map).await?.into_iter().partition(PreparedDocument::has_long_keys);
-    let long: Vec<String> = long.iter().map(|document| document.id().to_owned()).collect();
+    let mut wrote = Some(Wrote::Documents(0));
+    while !to_map.is_empty() && matches!(wrote, Some(Wrote::Documents(_))) {
+        let MappedPart { documents, rest, room } = map(&job, to_map).await?;
+        to_map = rest;
+        wrote = write_part(&job, (&of.0, of.1), documents).await?;
+        drop(room);
+    }
+    job.state.range.took(documents as usize, job.clock().since(began));
+    Ok(Done::Range { of, from, until, documents, wrote })
+}
+
+/// Writes the rows of mapped documents of a lease, and notes those with long keys. `None`: the group is gone.
+async fn write_part(job: &Job, lease: (&str, Token), documents: Vec<PreparedDocument>) -> Result<Option<Wrote>> {
+    let (long, prepared): (Vec<_>, Vec<_>) = documents.into_iter().partition(PreparedDocument::has_long_keys);
+    let long: Vec<String> = long.into_iter().map(|document| document.id().to_owned()).collect();
     for ids in long.chunks(later::NOTED_AT_ONCE) {
-        let wrote = Step::run(&job, later::Note { lease: (&of.0, of.1), ids }).await?;
+        let wrote = Step::run(job, later::Note { lease, ids }).await?;
         if !matches!(wrote, Some(Wrote::Documents(_))) {
-            return Ok(Done::Range { of, from, until, documents, wrote });
+            return Ok(wrote);
         }
     }
     let mut rest = prepared.as_slice();
-    loop {
-        let wrote = if rest.is_empty() {
-            Some(Wrote::Documents(0))
-        } else {
-            let mut pace = Paced::new(&job.state.entered);
-            let work = WriteRows { lease: (&of.0, of.1), documents: rest, pace: &mut pace };
-            let wrote = Step::run(&job, work).await?;
-            pace.end();
-            wrote
-        };
+    while !rest.is_empty() {
+        let mut pace = Paced::new(&job.state.entered);
+        let wrote = Step::run(job, WriteRows { lease, documents: rest, pace: &mut pace }).await?;
+        pace.end();
         match wrote {
-            Some(Wrote::Documents(count)) if count < rest.len() => rest = rest.get(count..).unwrap_or_default(),
-            wrote => {
-                job.state.range.took(documents as usize, job.clock().since(began));
-                return Ok(Done::Range { of, from, until, documents, wrote });
-            }
+            Some(Wrote::Documents(count)) => rest = rest.get(count..).unwrap_or_default(),
+            wrote => return Ok(wrote),
         }
     }
+    Ok(Some(Wrote::Documents(0)))
 }
 
 /// Documents as they are, with where each stands: a walk does not say so.
-pub(super) async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
-    let options = GetOptions { local_seq: true, conflicts: true, deleted_conflicts: true, ..GetOptions::default() };
+async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
     let ids: Vec<String> = documents.into_iter().map(|document| document.id).collect();
     let (mut read, mut from): (Vec<ToMap>, usize) = (Vec::with_capacity(ids.len()), 0);
     while let Some(rest) = ids.get(from..).filter(|rest| !rest.is_empty()) {
-        let requests: Vec<_> = rest.iter().map(|id| (id.clone(), options.clone())).collect();
-        let found = job.reader.get_many(&requests).await?;
+        let found = read_with_local_seq(job, rest).await?;
         from += found.len().max(1);
-        for (id, found) in rest.iter().zip(found) {
-            let document = if let Got::Document(document) = found { Some(*document) } else { None };
-            read.push(ToMap { id: id.clone(), document });
-        }
+        read.extend(found);
     }
     Ok(read)
+}
+
+/// The first of some documents, as many as one answer has.
+pub(super) async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec<ToMap>> {
+    let options = GetOptions { local_seq: true, conflicts: true, deleted_conflicts: true, ..GetOptions::default() };
+    let requests: Vec<_> = ids.iter().map(|id| (id.clone(), options.clone())).collect();
+    let found = job.reader.get_many(&requests).await?;
+    let read = ids.iter().zip(found).map(|(id, found)| {
+        let document = if let Got::Document(document) = found { Some(*document) } else { None };
+        ToMap { id: id.clone(), document }
+    });
+    Ok(read.collect())
 }

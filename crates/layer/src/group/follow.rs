@@ -13,13 +13,14 @@ use crate::feed::query::{ChangesQuery, Documents, Extras, Since};
 use crate::feed::tail::TailDocument;
 use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::purges;
 use crate::group::steps::{Enter, Entered, LetGo, Step, drained, place_of, purges_of};
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::view::prepare::PreparedDocument;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
+use crate::view_updates::memory::RowsRoom;
 
 /// Without changes for so long the group is let go.
 const LINGER: Duration = Duration::from_secs(60);
@@ -72,13 +73,24 @@ impl Run {
     }
 }
 
-/// A run, mapped.
-struct MappedRun {
-    documents: Vec<PreparedDocument>,
+/// What is left of a run to be mapped.
+struct ReadRun {
+    /// Each once, with where its last change stands, in that order.
+    documents: Vec<ToMap>,
     seqs: Vec<Seq>,
     /// Where the feed stands behind it.
     last_seq: Option<Seq>,
     ended_as_of: Option<i64>,
+}
+
+/// A run, or a part of one whose rows have room in memory, mapped.
+struct MappedRun {
+    documents: Vec<PreparedDocument>,
+    seqs: Vec<Seq>,
+    /// Where the group stands with all of it; `None`: where it stood.
+    last_seq: Option<Seq>,
+    ended_as_of: Option<i64>,
+    room: RowsRoom,
 }
 
 /// What became of a run.
@@ -105,13 +117,14 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
     loop {
         let (mut place, purges) = (place_of(&progress)?, purges_of(&progress));
         let query = ChangesQuery { since: Since::after(place), extras: EXTRAS, ..ChangesQuery::default() };
-        let mut feed = Feed { changes: Changes::new(job.reader.clone(), query).asking_version(), is_at_end: false };
+        let changes = Changes::new(job.reader.clone(), query).asking_version();
+        let mut feed = Feed { changes, is_at_end: false, rest: None };
         let mut ahead = None;
         let (purged, ended_as_of) = loop {
             let run = match ahead.take() {
                 Some(run) => run,
                 None => match feed.next(job).await? {
-                    Some(run) => feed.map(job, run).await?,
+                    Some(run) => run,
                     None if job.is_closing() => return Ok(Outcome::Elsewhere),
                     None => {
                         let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
@@ -119,8 +132,8 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
                     }
                 },
             };
-            // What is there already is mapped while this run is entered.
-            let (entered, next) = tokio::join!(enter(job, &mut place, purges, &run), feed.ahead(job));
+            // What is there already is mapped while this run is entered. It may wait for the run's room, which comes back with its end.
+            let (entered, next) = tokio::join!(enter(job, &mut place, purges, run), feed.ahead(job));
             match entered? {
                 EnteredRun::All => ahead = next?,
                 EnteredRun::Purged { progress, ended_as_of } => break (progress, ended_as_of),
@@ -142,9 +155,10 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
 }
 
 /// Enters a run, in as many transactions as it takes. `purges`: the group's count of purges before the run was read.
-async fn enter(job: &Job, place: &mut Seq, purges: i64, run: &MappedRun) -> Result<EnteredRun> {
-    let (mut documents, mut seqs) = (run.documents.as_slice(), run.seqs.as_slice());
-    let (last_seq, ended_as_of) = (run.last_seq.unwrap_or(*place), run.ended_as_of);
+async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Result<EnteredRun> {
+    let MappedRun { documents, seqs, last_seq, ended_as_of, room: _room } = run;
+    let (mut documents, mut seqs) = (documents.as_slice(), seqs.as_slice());
+    let last_seq = last_seq.unwrap_or(*place);
     loop {
         let stamp = place.stamp().to_vec();
         let mut pace = Paced::new(&job.state.entered);
@@ -181,43 +195,68 @@ struct Feed {
     changes: Changes,
     /// By-seq has been read to its end, so that what followers share is behind it.
     is_at_end: bool,
+    /// What is left of the run that was read last.
+    rest: Option<ReadRun>,
 }
 
 impl Feed {
-    /// What comes next, once there is something or the group is asked for; `None`: nothing for a while, or the process stops.
-    async fn next(&mut self, job: &Job) -> Result<Option<Run>> {
-        let mut run = Run::default();
-        if self.is_at_end && !self.share(job, &mut run).await? {
-            return Ok(None);
-        }
-        if !self.is_at_end || run.is_cut {
-            self.page(job, &mut run).await?;
-        }
-        Ok(Some(run))
+    /// What comes next, mapped, once there is something or the group is asked for; `None`: nothing for a while, or the process stops.
+    async fn next(&mut self, job: &Job) -> Result<Option<MappedRun>> {
+        let run = match self.rest.take() {
+            Some(rest) => rest,
+            None => {
+                let mut run = Run::default();
+                if self.is_at_end && !self.share(job, &mut run).await? {
+                    return Ok(None);
+                }
+                self.read(job, run).await?
+            }
+        };
+        self.map(job, run).await.map(Some)
     }
 
     /// What is there already, mapped; `None`: there is nothing.
     async fn ahead(&mut self, job: &Job) -> Result<Option<MappedRun>> {
-        let mut run = Run::default();
-        if self.is_at_end {
-            let Some(followed) = self.changes.follow_place().now_or_never() else { return Ok(None) };
-            if !self.take(followed, &mut run) {
-                return Ok(None);
+        let run = match self.rest.take() {
+            Some(rest) => rest,
+            None => {
+                let mut run = Run::default();
+                if self.is_at_end {
+                    let Some(followed) = self.changes.follow_place().now_or_never() else { return Ok(None) };
+                    if !self.take(followed, &mut run) {
+                        return Ok(None);
+                    }
+                }
+                self.read(job, run).await?
             }
-        }
-        if !self.is_at_end || run.is_cut {
-            self.page(job, &mut run).await?;
-        }
+        };
         self.map(job, run).await.map(Some)
     }
 
-    async fn map(&self, job: &Job, run: Run) -> Result<MappedRun> {
+    /// Reads the rest of a run from by-seq, if what followers share does not have it.
+    async fn read(&mut self, job: &Job, mut run: Run) -> Result<ReadRun> {
+        if !self.is_at_end || run.is_cut {
+            self.page(job, &mut run).await?;
+        }
         let (last_seq, ended_as_of) = (self.changes.last_seq().map(|place| place.seq()), self.changes.ended_as_of());
         if !run.documents.is_empty() {
             job.state.is_behind();
         }
         let (seqs, documents) = run.newest();
-        Ok(MappedRun { documents: map(job, documents).await?, seqs, last_seq, ended_as_of })
+        Ok(ReadRun { documents, seqs, last_seq, ended_as_of })
+    }
+
+    /// Maps a run, or the first of it for which there is room.
+    async fn map(&mut self, job: &Job, run: ReadRun) -> Result<MappedRun> {
+        let ReadRun { documents, mut seqs, last_seq, ended_as_of } = run;
+        let MappedPart { documents, rest, room } = map(job, documents).await?;
+        if rest.is_empty() {
+            return Ok(MappedRun { documents, seqs, last_seq, ended_as_of, room });
+        }
+        let behind = seqs.split_off(documents.len());
+        self.rest = Some(ReadRun { documents: rest, seqs: behind, last_seq, ended_as_of });
+        let stands = seqs.last().copied();
+        Ok(MappedRun { documents, seqs, last_seq: stands, ended_as_of: None, room })
     }
 
     /// Takes what followers share, as much as there is and a run holds. False: nothing for a while.

@@ -4,9 +4,9 @@ use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::group::job::Job;
-use crate::group::mapper::{ToMap, map};
-use crate::group::purges::enter_documents;
-use crate::group::steps::{EnteredPurges, purges_of};
+use crate::group::mapper::ToMap;
+use crate::group::purges::map_and_enter;
+use crate::group::steps::EnteredPurges;
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -27,9 +27,8 @@ pub(super) enum Finished {
 pub(super) async fn finish(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let Some(id) = under_way(&progress).map(str::to_owned) else { return Ok(Finished::Stands(Box::new(progress))) };
     let document = job.reader.read(&mut Read { job, id: &id }).await?;
-    let documents = map(job, vec![document]).await?;
-    let as_before = EnteredPurges { purges: purges_of(&progress), stamp: progress.purge_stamp.clone(), drained: None };
-    enter_documents(job, progress, &documents, &as_before).await
+    let as_before = EnteredPurges::as_before(&progress);
+    map_and_enter(job, progress, vec![document], &as_before).await
 }
 
 struct Read<'a> {

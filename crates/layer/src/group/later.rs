@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::group::build::Outcome;
 use crate::group::job::Job;
 use crate::group::leases::{Token, Wrote};
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -63,26 +63,30 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
         if job.is_closing() {
             return Ok(Some(Outcome::Elsewhere));
         }
-        let (keys, documents): (Vec<_>, Vec<_>) = job.reader.read(&mut Read { job }).await?.into_iter().unzip();
+        let (keys, mut documents): (Vec<_>, Vec<_>) = job.reader.read(&mut Read { job }).await?.into_iter().unzip();
         if keys.is_empty() {
             return Ok(None);
         }
-        let documents = map(job, documents).await?;
-        let (mut keys, mut rest) = (keys.as_slice(), documents.as_slice());
-        while !rest.is_empty() {
-            let mut pace = Paced::new(&job.state.entered);
-            let wrote = Step::run(job, Enter { keys, documents: rest, pace: &mut pace }).await?;
-            pace.end();
-            match wrote {
-                None => return Ok(Some(Outcome::Elsewhere)),
-                // Another process has entered them: what is left is read anew.
-                Some(Wrote::Lost) => break,
-                Some(Wrote::Full) => return Ok(Some(Outcome::Anew)),
-                Some(Wrote::Documents(count)) => {
-                    // They were counted when they were noted: what is shown moves on all the same.
-                    job.state.get_on(count as u64);
-                    keys = keys.get(count..).unwrap_or_default();
-                    rest = rest.get(count..).unwrap_or_default();
+        let mut keys = keys.as_slice();
+        'read: while !documents.is_empty() {
+            let MappedPart { documents: mapped, rest: behind, room: _room } = map(job, documents).await?;
+            documents = behind;
+            let mut rest = mapped.as_slice();
+            while !rest.is_empty() {
+                let mut pace = Paced::new(&job.state.entered);
+                let wrote = Step::run(job, Enter { keys, documents: rest, pace: &mut pace }).await?;
+                pace.end();
+                match wrote {
+                    None => return Ok(Some(Outcome::Elsewhere)),
+                    // Another process has entered them: what is left is read anew.
+                    Some(Wrote::Lost) => break 'read,
+                    Some(Wrote::Full) => return Ok(Some(Outcome::Anew)),
+                    Some(Wrote::Documents(count)) => {
+                        // They were counted when they were noted: what is shown moves on all the same.
+                        job.state.get_on(count as u64);
+                        keys = keys.get(count..).unwrap_or_default();
+                        rest = rest.get(count..).unwrap_or_default();
+                    }
                 }
             }
         }

@@ -1,8 +1,9 @@
-//! Documents are mapped: what a batch of them has in a group, outside of any transaction.
+//! Documents are mapped: what a batch of them has in a group, outside of any transaction, in parts whose rows have room in memory.
 
 use std::sync::atomic::Ordering;
 
 use flatbed_revtree::DocumentId;
+use tokio::sync::Semaphore;
 
 use crate::document::edit::Document;
 use crate::document::text;
@@ -11,11 +12,16 @@ use crate::group::job::Job;
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
-use crate::view_updates::LoggedFailure;
+use crate::view_updates::memory::RowsRoom;
+use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
 
 /// Documents after each other on which functions may break a bound: then they are broken, and not the documents. One of time
 /// counts as three, as it has kept a processor busy for all of it.
 const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
+
+/// A document of whose rows the JSON trees take more than this is prepared while no other one is, in a process.
+const LARGE_JSON_BYTES: usize = 16 << 20;
+static LARGE_JSON: Semaphore = Semaphore::const_new(1);
 
 /// A document to be mapped.
 #[derive(Debug)]
@@ -25,20 +31,59 @@ pub(super) struct ToMap {
     pub document: Option<Document>,
 }
 
+/// Documents that were mapped, and room for their rows until this is dropped.
+pub(super) struct MappedPart {
+    /// The first ones, at least one.
+    pub documents: Vec<PreparedDocument>,
+    /// Those behind them, to be mapped once these are written.
+    pub rest: Vec<ToMap>,
+    pub room: RowsRoom,
+}
+
 /// Whether a document of this id may have rows in a group.
 fn is_mapped(job: &Job, id: &str) -> bool {
     job.definition().options.include_design || !DocumentId::of(id).is_design()
 }
 
-/// Maps documents; each comes out, in order. One on which a function throws has no rows in that view, and one that breaks a
-/// bound of its functions has none in any: that is counted, and logged at most once a minute for each view. Each such document costs a processor seconds, so
-/// some after each other end the mapping.
+/// Documents of which functions are asked at once, and those between them that have no rows.
+struct Batch {
+    texts: Vec<Vec<u8>>,
+    /// Of each document, whether it is mapped, and so has a text.
+    are_mapped: Vec<bool>,
+}
+
+impl Batch {
+    /// Of the first documents, as many as have so many texts.
+    fn of(job: &Job, documents: &mut [ToMap], most: usize) -> Batch {
+        let mut batch = Batch { texts: Vec::new(), are_mapped: Vec::new() };
+        for ToMap { id, document } in documents {
+            let document = document.as_mut().filter(|document| !document.deleted && is_mapped(job, id));
+            batch.are_mapped.push(document.is_some());
+            let Some(document) = document else { continue };
+            if !job.definition().options.local_seq {
+                document.local_seq = None;
+            }
+            let mut out = Vec::new();
+            text::document(document, &mut out);
+            batch.texts.push(out);
+            if batch.texts.len() >= most {
+                break;
+            }
+        }
+        batch
+    }
+}
+
+/// Maps the first of some documents, in order, and one at least: as many as have rows for which there is room. One on which a
+/// function throws has no rows in that view, and one that breaks a bound of its functions has none in any: that is counted, and logged
+/// at most once a minute for each view. Each such document costs a processor seconds, so some after each other end the mapping.
+///
+/// It may wait for room, so the caller must not hold another part meanwhile, unless a task that goes on beside drops that.
 ///
 /// # Errors
 /// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or break their bounds on every document.
 /// [`Error::ShuttingDown`]: the group is gone, or the process stops.
-pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<PreparedDocument>> {
-    let metrics = &job.reader.inner.metrics;
+pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
     // What only takes rows away goes on.
     if documents.iter().any(|document| document.document.is_some()) {
         match size_limit::check(&job.reader.inner, &job.reader.name, Growth::Reserve).await {
@@ -48,60 +93,70 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
             checked => checked?,
         }
     }
-    let (mut texts, mut places) = (Vec::with_capacity(documents.len()), Vec::with_capacity(documents.len()));
-    let mut emitted: Vec<Emitted> = Vec::with_capacity(documents.len());
-    let trees = job.definition().trees.len();
-    for (at, ToMap { id, document }) in documents.into_iter().enumerate() {
-        let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
-        if let Some(mut document) = document.filter(|document| !document.deleted && is_mapped(job, &id)) {
-            if !job.definition().options.local_seq {
-                document.local_seq = None;
-            }
-            let mut out = Vec::new();
-            text::document(&document, &mut out);
-            texts.push(out);
-            places.push(at);
-        }
-        emitted.push(Emitted { id, trees: vec![EmittedRows::default(); trees], is_too_much: false, ends_at_ms });
-    }
-    metrics.view_documents_mapped.add(texts.len() as u64);
-    let mut done = 0;
-    while !texts.is_empty() {
+    let memory = &job.reader.inner.views.rows_memory;
+    let part_bytes = memory.part_bytes();
+    let mut room = memory.room(job.id.0);
+    let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
+    // How often the next document has been mapped without room for it, and whether it takes more than a part.
+    let (mut dropped, mut is_alone) = (0, false);
+    while prepared.len() < documents.len() {
+        let most = if is_alone { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
+        let Batch { texts, are_mapped } = Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
         let asked = texts.len();
-        // What a function ends the batch at is passed over, and the rest asked for again.
-        let rest = std::mem::take(&mut texts);
-        let again = rest.clone();
-        let Mapped { documents, stopped, logs } = job.functions.map(rest).await?;
+        let Mapped { documents: answers, stopped, logs } = match asked {
+            0 => Mapped::default(),
+            _ => job.functions.map(texts).await?,
+        };
         for line in logs {
             tracing::info!(database = &*job.reader.name, design_document = job.design, line, "a map logs");
         }
-        let answered = documents.len().min(asked);
-        if answered > 0 {
+        if asked > 0 && answers.is_empty() && stopped.is_none() {
+            return Err(Error::Corrupt("documents were mapped without an answer".to_owned()));
+        }
+        if !answers.is_empty() {
             job.breaches.store(0, Ordering::Relaxed);
         }
-        for (document, at) in documents.into_iter().zip(places.iter().skip(done)) {
-            let Some(Emitted { id, trees, is_too_much, .. }) = emitted.get_mut(*at) else { continue };
-            for (tree, rows) in document.into_iter().enumerate().take(trees.len()) {
-                match rows {
-                    Ok(rows) => {
-                        if let Some(place) = trees.get_mut(tree) {
-                            *place = rows;
-                        }
-                    }
-                    Err(FunctionFailure::TooMuch(_)) => *is_too_much = true,
-                    Err(failure) => fail(job, id, tree, &failure),
-                }
+        let (held_before, mut entered, mut lacks_room) = (held, 0, None);
+        let mut answers = answers.into_iter();
+        for is_mapped in are_mapped {
+            let Some(document) = documents.get(prepared.len()) else { break };
+            let mut emitted = nothing(job, document);
+            if is_mapped {
+                let Some(views) = answers.next() else { break };
+                emit(job, &mut emitted, views);
             }
+            let needed = held + emitted.memory_bytes();
+            if held > 0 && needed > part_bytes || !room.grow(needed) {
+                lacks_room = Some(needed);
+                break;
+            }
+            entered += usize::from(is_mapped);
+            let document = prepared_of(job, emitted).await?;
+            held += document.memory_bytes();
+            prepared.push(document);
         }
-        done += answered;
+        drop(answers);
+        job.reader.inner.metrics.view_documents_mapped.add(entered as u64);
+        pace(job, entered, held - held_before, part_bytes, lacks_room.is_some());
+        if let Some(needed) = lacks_room {
+            if held > 0 {
+                break;
+            }
+            (dropped, is_alone) = (dropped + 1, needed > part_bytes);
+            drop(room);
+            // What emits more each time gets all that there is in the end, which always suffices.
+            let least = if dropped > 1 { memory.beyond_share() } else { part_bytes };
+            room = memory.take(job.id.0, needed.max(least)).await?;
+            continue;
+        }
         match stopped {
-            None if answered == asked => break,
             // Those behind are mapped nevertheless.
             Some(failure @ (FunctionFailure::TimedOut(_) | FunctionFailure::OutOfResources(_))) => {
-                if let Some(Emitted { id, .. }) = places.get(done).and_then(|at| emitted.get(*at)) {
-                    fail(job, id, 0, &failure);
+                if let Some(document) = documents.get(prepared.len()) {
+                    fail(job, &document.id, 0, &failure);
+                    prepared.push(prepared_of(job, nothing(job, document)).await?);
+                    job.reader.inner.metrics.view_documents_mapped.add(1);
                 }
-                done += 1;
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
                 if job.breaches.fetch_add(more, Ordering::Relaxed) + more >= BREACHES_MAX {
                     return Err(failure.into());
@@ -109,13 +164,48 @@ pub(super) async fn map(job: &Job, documents: Vec<ToMap>) -> Result<Vec<Prepared
                 if !job.is_wanted().await? {
                     return Err(Error::ShuttingDown);
                 }
-                texts = again.into_iter().skip(answered + 1).collect();
             }
             Some(failure) => return Err(failure.into()),
-            None => return Err(Error::Corrupt("documents were mapped without an answer".to_owned())),
+            None => {}
+        }
+        if is_alone || held > part_bytes / 2 {
+            break;
         }
     }
-    Ok(emitted.into_iter().map(|emitted| prepared(job, emitted)).collect())
+    let rest = documents.split_off(prepared.len());
+    room.shrink(held);
+    Ok(MappedPart { documents: prepared, rest, room })
+}
+
+/// No rows of a document.
+fn nothing(job: &Job, ToMap { id, document }: &ToMap) -> Emitted {
+    let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
+    let trees = vec![EmittedRows::default(); job.definition().trees.len()];
+    Emitted { id: id.clone(), trees, is_too_much: false, ends_at_ms }
+}
+
+/// What the maps of a group emitted for a document.
+fn emit(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Result<EmittedRows, FunctionFailure>>) {
+    for (tree, (rows, place)) in views.into_iter().zip(&mut emitted.trees).enumerate() {
+        match rows {
+            Ok(rows) => *place = rows,
+            Err(FunctionFailure::TooMuch(_)) => emitted.is_too_much = true,
+            Err(failure) => fail(job, &emitted.id, tree, &failure),
+        }
+    }
+}
+
+/// So many documents of a call were of use, with rows of so many bytes: how many the next one asks for.
+fn pace(job: &Job, documents: usize, bytes: usize, part_bytes: usize, is_cut: bool) {
+    let at_once = &job.state.mapped_at_once;
+    let now = at_once.load(Ordering::Relaxed);
+    let next = match is_cut {
+        true if documents > 0 => documents,
+        true => (now / 2).max(1),
+        false if bytes <= part_bytes / 4 => now.saturating_mul(2).min(RUN_DOCUMENTS_MAX),
+        false => now,
+    };
+    at_once.store(next, Ordering::Relaxed);
 }
 
 fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
@@ -128,11 +218,15 @@ fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
 }
 
-fn prepared(job: &Job, emitted: Emitted) -> PreparedDocument {
+async fn prepared_of(job: &Job, emitted: Emitted) -> Result<PreparedDocument> {
+    let _large = match emitted.json_bytes() > LARGE_JSON_BYTES {
+        true => Some(LARGE_JSON.acquire().await.map_err(|_| Error::ShuttingDown)?),
+        false => None,
+    };
     let prepared = prepare(&job.storage, emitted);
     if prepared.is_refused() {
         job.reader.inner.metrics.view_documents_refused.add(1);
-        let Some(left_out) = job.state.lines.line(LoggedFailure::Refused) else { return prepared };
+        let Some(left_out) = job.state.lines.line(LoggedFailure::Refused) else { return Ok(prepared) };
         let (database, document) = (&*job.reader.name, prepared.id());
         tracing::warn!(
             database,
@@ -142,5 +236,5 @@ fn prepared(job: &Job, emitted: Emitted) -> PreparedDocument {
             "a document has too many rows, or too large ones, and is in no view"
         );
     }
-    prepared
+    Ok(prepared)
 }

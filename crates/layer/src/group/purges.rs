@@ -13,7 +13,7 @@ use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
 use crate::instance::Instance;
@@ -64,18 +64,39 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option
             finished = reconcile(job, stood).await?;
             continue;
         }
-        let documents = map(job, documents).await?;
         let stamp = last.unwrap_or_else(|| stood.purge_stamp.clone());
         let in_log = EnteredPurges { purges: entered, stamp, drained: ended_as_of.filter(|_| is_all) };
-        finished = enter_documents(job, stood, &documents, &in_log).await?;
+        finished = map_and_enter(job, stood, documents, &in_log).await?;
         if is_all && let Finished::Stands(progress) = finished {
             return Ok(Outcome::Entered(progress));
         }
     }
 }
 
+/// Maps documents and enters them in their current state, a part of them at a time. With the last one the group has the entered
+/// purges.
+pub(super) async fn map_and_enter(
+    job: &Job,
+    mut stood: ViewProgress,
+    mut documents: Vec<ToMap>,
+    purges: &EnteredPurges,
+) -> Result<Finished> {
+    loop {
+        let MappedPart { documents: mapped, rest, room: _room } = map(job, documents).await?;
+        if rest.is_empty() {
+            return enter_documents(job, stood, &mapped, purges).await;
+        }
+        documents = rest;
+        let as_before = EnteredPurges::as_before(&stood);
+        match enter_documents(job, stood, &mapped, &as_before).await? {
+            Finished::Stands(progress) => stood = *progress,
+            finished => return Ok(finished),
+        }
+    }
+}
+
 /// Enters documents in their current state, in as many transactions as it takes. The last one records the entered purges.
-pub(super) async fn enter_documents(
+async fn enter_documents(
     job: &Job,
     mut stood: ViewProgress,
     documents: &[PreparedDocument],

@@ -6,10 +6,10 @@
 use futures_util::future::{join_all, try_join};
 
 use crate::error::Result;
-use crate::group::build::with_local_seq;
+use crate::group::build::read_with_local_seq;
 use crate::group::find::load;
 use crate::group::job::{Job, Written};
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{begin_standing, purges_of};
 use crate::handle::Reader;
 use crate::instance::Instance;
@@ -55,15 +55,13 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
     let mut walk = AllDocs::new(reader.clone(), AllDocsQuery::default());
     while let Some(page) = walk.next_page().await? {
         for rows in page.chunks(PAGE) {
-            let to_map = rows.iter().map(|row| ToMap { id: row.id.clone(), document: None }).collect();
-            let to_map = with_local_seq(&job, to_map).await?;
-            let stamps: Vec<_> = to_map.iter().map(stamp_of).collect();
-            let documents = map(&job, to_map).await?;
-            let mut compare = Compare { job: &job, instance, documents: &documents, stamps: &stamps };
-            let compared = reader.read(&mut compare).await?;
-            found.documents += compared.documents;
-            found.passed_over += compared.passed_over;
-            found.violations.extend(compared.violations);
+            let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+            let mut from = 0;
+            while let Some(rest) = ids.get(from..).filter(|rest| !rest.is_empty()) {
+                let read = read_with_local_seq(&job, rest).await?;
+                from += read.len().max(1);
+                compare(&job, instance, read, &mut found).await?;
+            }
         }
     }
     let mut next = Some(instance.keys.view(group.number).of_documents().begin);
@@ -73,6 +71,26 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
         next = behind;
     }
     Ok(found)
+}
+
+/// Maps documents and compares them with what the group has, a part of them at a time.
+async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut Recomputed) -> Result<()> {
+    while !to_map.is_empty() {
+        let mut stamps: Vec<_> = to_map.iter().map(stamp_of).collect();
+        let MappedPart { documents, rest, room: _room } = map(job, to_map).await?;
+        to_map = rest;
+        stamps.truncate(documents.len());
+        let (mut documents, mut stamps) = (documents.as_slice(), stamps.as_slice());
+        while !documents.is_empty() {
+            let (compared, count) = job.reader.read(&mut Compare { job, instance, documents, stamps }).await?;
+            found.documents += compared.documents;
+            found.passed_over += compared.passed_over;
+            found.violations.extend(compared.violations);
+            documents = documents.get(count..).unwrap_or_default();
+            stamps = stamps.get(count..).unwrap_or_default();
+        }
+    }
+    Ok(())
 }
 
 /// The written reduces of a group, where its functions are run here.
@@ -109,7 +127,7 @@ impl Reached {
     }
 }
 
-/// Compares what documents have with what they are to have.
+/// Compares what the first of some documents have with what they are to have.
 struct Compare<'a> {
     job: &'a Job,
     instance: &'a Instance,
@@ -119,9 +137,10 @@ struct Compare<'a> {
 }
 
 impl Operation for Compare<'_> {
-    type Output = Recomputed;
+    /// With how many they are, one at least.
+    type Output = (Recomputed, usize);
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Recomputed> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let mut found = Recomputed::default();
         let (number, keys) = (self.job.number(), &self.instance.keys);
         let view = keys.view(number);
@@ -129,6 +148,7 @@ impl Operation for Compare<'_> {
         let infos = join_all(ids().map(|id| trx.get(&keys.document(id).info(), true)));
         let reached = Reached::read(trx, self.instance, number);
         let (reached, had) = try_join(reached, read_had(trx, &view, ids(), true)).await?;
+        let count = had.len().max(1);
         for (((document, stamp), had), info) in self.documents.iter().zip(self.stamps).zip(had).zip(infos.await) {
             let stands = info?.map(|info| Info::decode(&info)).transpose()?.map(|info| info.stamp);
             let covered = |stamp: &[u8; STAMP_BYTES]| reached.as_ref().is_some_and(|reached| reached.covers(stamp));
@@ -147,7 +167,7 @@ impl Operation for Compare<'_> {
                 found.violations.push(format!("group {number} has other rows of {id:?} than its maps emit"));
             }
         }
-        Ok(found)
+        Ok((found, count))
     }
 }
 

@@ -11,9 +11,9 @@ use futures_util::future::join_all;
 use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::large::Finished;
-use crate::group::mapper::{ToMap, map};
-use crate::group::purges::enter_documents;
-use crate::group::steps::{EnteredPurges, purges_of};
+use crate::group::mapper::ToMap;
+use crate::group::purges::map_and_enter;
+use crate::group::steps::EnteredPurges;
 use crate::store::keys::{Counter, KeyRange, ViewPart};
 use crate::store::proto::ViewProgress;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -30,8 +30,8 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
     tracing::info!(database, group, "the log of purges lacks some: a group of views is compared with the documents");
     // Takes the group over before the log's end is read: from here on, documents that another process read before are refused. If
     // another process takes the group over later, the next step here finds another holder, and the group is compared once more.
-    let as_before = EnteredPurges { purges: purges_of(&progress), stamp: progress.purge_stamp.clone(), drained: None };
-    let (mut stood, mut said_at) = match enter_documents(job, progress, &[], &as_before).await? {
+    let as_before = EnteredPurges::as_before(&progress);
+    let (mut stood, mut said_at) = match map_and_enter(job, progress, Vec::new(), &as_before).await? {
         Finished::Stands(progress) => (*progress, clock.now()),
         other => return Ok(other),
     };
@@ -44,9 +44,8 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
         let (gone, rest) = job.reader.read(&mut FindGone { job, begin: begin.as_deref() }).await?;
         if !gone.is_empty() || clock.since(said_at) >= HEARTBEAT_INTERVAL {
             let gone = gone.into_iter().map(|id| ToMap { id, document: None }).collect();
-            let documents = map(job, gone).await?;
             // The purges count as entered when all documents have been looked up.
-            match enter_documents(job, stood, &documents, &as_before).await? {
+            match map_and_enter(job, stood, gone, &as_before).await? {
                 Finished::Stands(progress) => stood = *progress,
                 other => return Ok(other),
             }
@@ -57,7 +56,7 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
         }
         begin = rest;
     }
-    enter_documents(job, stood, &[], &EnteredPurges { purges, stamp, drained: None }).await
+    map_and_enter(job, stood, Vec::new(), &EnteredPurges { purges, stamp, drained: None }).await
 }
 
 /// Reads the count of purges and the stamp of the last one.

@@ -355,6 +355,13 @@ pub(super) struct EnteredPurges {
     pub drained: Option<i64>,
 }
 
+impl EnteredPurges {
+    /// Those that the group has anyway.
+    pub(super) fn as_before(progress: &ViewProgress) -> EnteredPurges {
+        EnteredPurges { purges: purges_of(progress), stamp: progress.purge_stamp.clone(), drained: None }
+    }
+}
+
 /// Enters purged documents in their current state, and records the entered purges. Steps of a large document or of a comparison
 /// do not change the place, so the holder is compared, too: a document read before another process took the group over may have
 /// been purged since, and the log may no longer have the purge.

@@ -5,6 +5,7 @@ mod full;
 mod functions;
 mod large;
 mod long;
+mod memory;
 mod overflow;
 mod purges;
 mod recompute;

@@ -260,6 +260,7 @@ mod tests {
     use crate::ViewBounds;
     use crate::fenced::database;
     use crate::view_updates::ViewUpdates;
+    use crate::view_updates::memory::bytes_by_default;
     use flatbed_testkit::pass;
 
     #[tokio::test(flavor = "multi_thread")]
@@ -281,7 +282,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_sees_no_long_pause() {
         let clock = Clock::system();
-        let state = ViewUpdates::new([0; 16], ViewBounds::default(), &clock).group((1, 1));
+        let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes_by_default(), &clock).group((1, 1));
         let began = clock.now();
         rest(&clock, &state, PAUSE_MAX).await;
         assert!(clock.since(began) >= PAUSE_MAX, "nobody waits");

@@ -19,6 +19,10 @@ use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};
 /// Of a value of what a document has: a row that changes writes its value anew, and where it goes to.
 const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 
+/// Values of [`PART_BYTES`] that are read at once of several documents; a single document may have more. They are 5 MB, and some 20 in
+/// memory.
+const HAD_PARTS_MAX: u64 = if cfg!(test) { 20 } else { 300 };
+
 /// What a document has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Had {
@@ -35,7 +39,8 @@ impl Had {
     }
 }
 
-/// Reads what documents have, of all at once. `snapshot`: nobody else may write it.
+/// Reads what the first of some documents have, all of them at once: as many as have [`HAD_PARTS_MAX`] values together beside their
+/// first ones, and one at least. `snapshot`: nobody else may write it.
 pub(crate) async fn read_had(
     trx: &Transaction,
     keys: &ViewKeys,
@@ -44,9 +49,17 @@ pub(crate) async fn read_had(
 ) -> Result<Vec<Had>> {
     let (ids, reads): (Vec<&str>, Vec<_>) = ids.map(|id| (id, trx.get(&keys.of_document(id), snapshot))).unzip();
     let firsts: Vec<Option<FdbSlice>> = join_all(reads).await.into_iter().collect::<std::result::Result<_, _>>()?;
-    let had = ids.into_iter().zip(firsts).map(|(id, first)| async move {
-        let Some(first) = first else { return Ok(Had::default()) };
-        let found = proto::ViewRowsOf::decode(&*first)?;
+    let (mut read, mut parts) = (Vec::with_capacity(firsts.len()), 0);
+    for first in firsts {
+        let first = first.map(|first| proto::ViewRowsOf::decode(&*first)).transpose()?;
+        parts += first.as_ref().map_or(0, |first| u64::from(first.parts.saturating_sub(1)));
+        if parts > HAD_PARTS_MAX && !read.is_empty() {
+            break;
+        }
+        read.push(first);
+    }
+    let had = ids.into_iter().zip(read).map(|(id, found)| async move {
+        let Some(found) = found else { return Ok(Had::default()) };
         let (is_refused, mut parts) = (found.refused, BTreeMap::from([(0, found.rows)]));
         if found.parts > 1 {
             // Whoever writes them writes the first one, too.

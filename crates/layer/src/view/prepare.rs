@@ -14,6 +14,13 @@ use crate::view_functions::EmittedRows;
 /// A value that has no more bytes than this is known without its row.
 const KNOWN_VALUE_BYTES_MAX: usize = 24;
 
+/// Beside its key and value: what a row takes while it is prepared, and once it is, in bytes.
+const EMITTED_ROW_BYTES: usize = 400;
+const PREPARED_ROW_BYTES: usize = 300;
+
+/// Rows of a view whose texts take no more than this have no trees that matter.
+const SMALL_TEXT_BYTES: usize = 1 << 20;
+
 /// What the maps of a group emitted for a document.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Emitted {
@@ -25,6 +32,19 @@ pub(crate) struct Emitted {
     pub is_too_much: bool,
     /// When the document ends, in milliseconds of Unix time; 0: never.
     pub ends_at_ms: u64,
+}
+
+impl Emitted {
+    /// What its rows take until they are prepared, in bytes, without the trees of their JSON.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.trees.iter().map(|rows| rows.len() * EMITTED_ROW_BYTES + 3 * rows.bytes()).sum()
+    }
+
+    /// What the JSON trees of the rows of one view take at most, in bytes; 0: little.
+    pub(crate) fn json_bytes(&self) -> usize {
+        let large = self.trees.iter().filter(|rows| rows.bytes() > SMALL_TEXT_BYTES);
+        large.map(EmittedRows::json_bytes).max().unwrap_or(0)
+    }
 }
 
 /// A document's rows, ready to be written.
@@ -157,6 +177,12 @@ impl PreparedDocument {
     /// The document's id.
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// What its rows take in memory until they are written, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let of_row = |row: &PreparedRow| PREPARED_ROW_BYTES + row.bytes() + row.sort_key.bytes().len();
+        self.rows.iter().map(of_row).sum()
     }
 
     /// Whether any of its rows has a key that does not fit, and needs a label.

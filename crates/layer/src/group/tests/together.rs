@@ -161,14 +161,19 @@ async fn and_with_faults() {
 
 /// What works at the group by hand: nothing else does, as the process runs no functions.
 pub(super) async fn job(db: &Database) -> Job {
+    job_by(db, "_design/v", &Texts::default()).await
+}
+
+/// The same, for the group of a design document, by these functions.
+pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Job {
     let reader = db.reader().clone();
-    let found = find(&reader, "_design/v").await.unwrap().unwrap();
+    let found = find(&reader, design).await.unwrap().unwrap();
     let id = (found.instance.record.namespace, found.number);
     let definition = Arc::clone(&found.loaded.definition);
-    let functions = Texts::default().load("db", &definition.source(), ViewBounds::default());
+    let functions = functions.load("db", &definition.source(), ViewBounds::default());
     let loaded = Arc::new(LoadedGroup { definition, functions: Some(functions) });
     let state = reader.inner.views.group(id);
-    Job::new(reader, id, "_design/v".to_owned(), loaded, state).unwrap()
+    Job::new(reader, id, design.to_owned(), loaded, state).unwrap()
 }
 
 /// A row of a document.

@@ -1,0 +1,173 @@
+//! The memory that rows take from when maps emit them until they are written.
+#![cfg(test)]
+
+use std::sync::Arc;
+
+use flatbed_testkit::{Storage, until};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+
+use super::functions::Texts;
+use super::together::job_by;
+use super::{compare, define, put, standing, violations};
+use crate::fenced::layer_with;
+use crate::group::build::read_with_local_seq;
+use crate::group::job::Job;
+use crate::group::mapper::{ToMap, map};
+use crate::handle::Database;
+use crate::index::groups::groups_of;
+use crate::store::transaction::Transaction;
+use crate::view::documents::read_had;
+use crate::{Layer, LayerOptions, ViewUpdate};
+
+/// Of all databases. A database may have half of it, and documents that are mapped together an eighth.
+const BYTES: usize = 128 << 10;
+
+/// A document with so many rows takes less than half of what is mapped together, and one with so many more than a database may have.
+const FEW: u32 = 20;
+const MANY: u32 = 600;
+
+async fn database() -> (Database, Layer, Storage) {
+    let options = LayerOptions { view_memory_bytes: BYTES, ..LayerOptions::default() };
+    let (layer, authority, storage) = layer_with(options, None).await;
+    (layer.database("db", authority.for_job("test")), layer, storage)
+}
+
+async fn put_rows(db: &Database, id: &str, rows: u32, n: u32) {
+    put(db, id, Some(&format!(r#"{{"n":{n},"many":{rows}}}"#))).await;
+}
+
+async fn read(job: &Job, ids: &[&str]) -> Vec<ToMap> {
+    let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+    read_with_local_seq(job, &ids).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_without_room_are_dropped_and_come_again_once_there_is_some() {
+    let (db, _layer, _storage) = database().await;
+    for id in ["a", "b", "c"] {
+        put_rows(&db, id, FEW, 1).await;
+    }
+    define(&db, "_design/v", &[("n", "n")]).await;
+    let texts = Texts::default();
+    let job = job_by(&db, "_design/v", &texts).await;
+    let memory = &db.inner.views.rows_memory;
+    let full = memory.take(job.id.0, BYTES / 2).await.unwrap();
+    let mut waits = Box::pin(map(&job, read(&job, &["a", "b", "c"]).await));
+    until("they are mapped", async || {
+        assert!(waits.as_mut().now_or_never().is_none(), "there is no room");
+        texts.mapped() == 3
+    })
+    .await;
+    drop(full);
+    let part = waits.await.unwrap();
+    assert_eq!(texts.mapped(), 3 + 3, "they were not kept");
+    assert_eq!((part.documents.len(), part.rest.len()), (2, 1), "as many as have room");
+    let held: usize = part.documents.iter().map(|document| document.memory_bytes()).sum();
+    assert_eq!(memory.usage().0, held);
+    // The next call asks for no more than had room.
+    let rest = map(&job, part.rest).await.unwrap();
+    assert_eq!((rest.documents.len(), rest.rest.len(), texts.mapped()), (1, 0, 7));
+    drop((part.room, rest));
+    assert_eq!(memory.usage(), (0, BYTES / 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_with_more_rows_than_a_database_may_have_goes_alone() {
+    let (db, _layer, _storage) = database().await;
+    for (id, rows) in [("a", FEW), ("b", MANY), ("c", FEW)] {
+        put_rows(&db, id, rows, 1).await;
+    }
+    define(&db, "_design/v", &[("n", "n")]).await;
+    define(&db, "_design/w", &[("n", "other:n")]).await;
+    let texts = Texts::default();
+    let (one, two) = (job_by(&db, "_design/v", &texts).await, job_by(&db, "_design/w", &texts).await);
+    let (mut parts, mut rest) = (Vec::new(), read(&one, &["a", "b", "c"]).await);
+    while !rest.is_empty() {
+        let part = map(&one, rest).await.unwrap();
+        rest = part.rest;
+        parts.push(part.documents.iter().map(|document| document.id().to_owned()).collect::<Vec<_>>().concat());
+    }
+    assert_eq!(parts, ["a", "b", "c"]);
+    // No second one beside it.
+    let large = map(&one, read(&one, &["b"]).await).await.unwrap();
+    let before = texts.mapped();
+    let mut waits = Box::pin(map(&two, read(&two, &["b"]).await));
+    until("it is mapped", async || {
+        assert!(waits.as_mut().now_or_never().is_none(), "there is no room");
+        texts.mapped() > before
+    })
+    .await;
+    drop(large);
+    assert_eq!(waits.await.unwrap().documents.len(), 1);
+    assert_eq!(texts.mapped(), before + 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory() {
+    let (db, layer, _storage) = database().await;
+    layer.run_views_by(Arc::new(Texts::default()));
+    let large = ["large0", "large1"];
+    let fill = async |n: u32| {
+        for at in 0..30 {
+            put_rows(&db, &format!("d{at:02}"), FEW, n).await;
+        }
+        for id in large {
+            put_rows(&db, id, MANY, n).await;
+        }
+    };
+    fill(1).await;
+    // All of them emit the same, by different maps.
+    let designs = [("_design/v", "v:n"), ("_design/w", "w:n"), ("_design/x", "x:n")];
+    for (design, map) in designs {
+        define(&db, design, &[("n", map)]).await;
+    }
+    for n in [1, 2] {
+        join_all(designs.map(|(design, _)| compare(&db, design, "n", "n"))).await;
+        if n == 1 {
+            fill(2).await;
+        }
+    }
+    assert_eq!(violations(&db).await, Vec::<String>::new());
+    let memory = &db.inner.views.rows_memory;
+    until("all room is back", async || memory.usage().0 == 0).await;
+    // One document counts with all that it takes, and each task has a little for free.
+    let of_one = MANY as usize * 450;
+    let most = memory.usage().1;
+    assert!((BYTES / 8..=BYTES + of_one).contains(&most), "{most}");
+    // What documents have is not read of all of them at once either.
+    let instance = db.inner.cached("db").unwrap();
+    let view = instance.keys.view(groups_of(&instance.record).next().unwrap().number);
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let had = read_had(&trx, &view, large.into_iter(), true).await.unwrap();
+    assert_eq!((had.len(), had[0].rows().count()), (1, MANY as usize));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_is_dropped_gives_its_room_back() {
+    let (db, layer, _storage) = database().await;
+    let (memory, steps) = (&db.inner.views.rows_memory, &db.inner.views.steps);
+    for at in 0..40 {
+        put_rows(&db, &format!("d{at:02}"), FEW, 1).await;
+    }
+    define(&db, "_design/v", &[("n", "n")]).await;
+    steps.forget_permits(Semaphore::MAX_PERMITS);
+    layer.run_views_by(Arc::new(Texts::default()));
+    let asked = tokio::spawn({
+        let reader = db.reader().clone();
+        async move { super::rows(&reader, "_design/v", "n", ViewUpdate::True).await }
+    });
+    // It makes one step at a time, and stands still with rows that are to be written.
+    until("rows are held", async || {
+        if memory.usage().0 == 0 && steps.available_permits() == 0 {
+            steps.add_permits(1);
+        }
+        memory.usage().0 > 0
+    })
+    .await;
+    assert_eq!(standing(&db).await.progress.map(|progress| progress.phase), Some(0));
+    layer.shutdown();
+    until("all room is back", async || memory.usage().0 == 0).await;
+    assert!(asked.await.unwrap().is_err());
+}
