@@ -70,6 +70,8 @@ pub(crate) struct ViewUpdates {
     bounds: ViewBounds,
     /// What holds rows that were emitted.
     pub rows_memory: Arc<RowsMemory>,
+    /// Transactions that read what one document has that has much: two at once, of two databases.
+    pub large_turns: Arc<RowsMemory>,
     /// Marks what this process is at.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
@@ -225,6 +227,7 @@ impl ViewUpdates {
     pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds, memory_bytes: usize, clock: &Clock) -> ViewUpdates {
         ViewUpdates {
             rows_memory: RowsMemory::new(memory_bytes),
+            large_turns: RowsMemory::new(2 * memory::TURN_BYTES),
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
             clock: clock.clone(),

@@ -1,7 +1,7 @@
 //! What is needed to work at a group.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
@@ -14,6 +14,7 @@ use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
+use crate::view_updates::memory::{RowsRoom, TURN_BYTES};
 use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex};
 
 /// A group that this process works at.
@@ -30,6 +31,8 @@ pub(super) struct Job {
     pub state: Arc<GroupState>,
     /// Documents after each other on which its functions broke a bound.
     pub breaches: AtomicUsize,
+    /// The last transaction has read what a document has that has much.
+    pub has_large: AtomicBool,
 }
 
 impl Job {
@@ -47,7 +50,8 @@ impl Job {
         let storage = ViewGroup::of(id.1, &loaded.definition)?.bounded(bounds);
         let written = Written(Arc::clone(&functions));
         let (known, breaches) = (KnownNodes::new(&reader.inner.views.knowing), AtomicUsize::new(0));
-        Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches })
+        let has_large = AtomicBool::new(false);
+        Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches, has_large })
     }
 
     pub(super) fn definition(&self) -> &GroupDefinition {
@@ -66,6 +70,14 @@ impl Job {
 
     pub(super) fn is_closing(&self) -> bool {
         self.reader.inner.is_closing()
+    }
+
+    /// Waits until a transaction of the database may read what one document has that has much.
+    ///
+    /// # Errors
+    /// [`Error::ShuttingDown`].
+    pub(super) async fn large_turn(&self) -> Result<RowsRoom> {
+        self.reader.inner.views.large_turns.take(self.id.0, TURN_BYTES).await
     }
 
     /// Whether the database still has the group, and this process goes on.

@@ -139,7 +139,7 @@ impl Work for Enter<'_, '_> {
     type Output = Wrote;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
         // Whoever is ready enters them, as in following: who insisted on being the holder could map in vain for ever, and take it
         // from another who does. Nobody has taken them away meanwhile if they are still noted.

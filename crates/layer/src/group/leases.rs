@@ -115,7 +115,7 @@ impl Work for TakeLease<'_> {
     type Output = Taken;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Taken>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
         let all = keys.leases();
@@ -249,7 +249,7 @@ impl Work for Beat<'_> {
     type Output = (Vec<String>, u64);
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
         let mut lost = Vec::new();
@@ -292,7 +292,7 @@ impl Work for EndLease<'_> {
     type Output = Ended;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Ended>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let Held { from, token, documents, .. } = self.held;
         let standing = begin_standing(trx, instance, job.number(), true);

@@ -147,7 +147,7 @@ impl Operation for Compare<'_> {
         let ids = || self.documents.iter().map(PreparedDocument::id);
         let infos = join_all(ids().map(|id| trx.get(&keys.document(id).info(), true)));
         let reached = Reached::read(trx, self.instance, number);
-        let (reached, had) = try_join(reached, read_had(trx, &view, ids(), true)).await?;
+        let (reached, had) = try_join(reached, read_had(trx, &view, ids(), true, None)).await?;
         let count = had.len().max(1);
         for (((document, stamp), had), info) in self.documents.iter().zip(self.stamps).zip(had).zip(infos.await) {
             let stands = info?.map(|info| Info::decode(&info)).transpose()?.map(|info| info.stamp);

@@ -2,13 +2,14 @@
 //! one fails; what an earlier attempt did that was committed without being told is seen by the place.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prost::Message;
 use tokio::time::Instant;
 
 use crate::at_once::Paced;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ViewFailure};
 use crate::group::job::Job;
 use crate::group::purges;
 use crate::index::groups::is_group;
@@ -20,6 +21,7 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
+use crate::view::documents::LargeTurn;
 use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
@@ -100,6 +102,7 @@ impl Operation for Look<'_> {
 pub(super) struct Step<'a, W> {
     pub job: &'a Job,
     pub work: W,
+    pub turn: LargeTurn,
 }
 
 /// What a transaction of a job does.
@@ -114,6 +117,7 @@ pub(super) struct WithinGroup<'a> {
     pub job: &'a Job,
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
+    pub turn: &'a LargeTurn,
 }
 
 impl<W: Work> Operation for Step<'_, W> {
@@ -121,18 +125,22 @@ impl<W: Work> Operation for Step<'_, W> {
     type Output = Option<W::Output>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
+        self.turn.begin();
         let instance = self.job.reader.inner.resolve_for_write(trx, &self.job.reader.name).await?;
         match group_of(&instance, self.job.id) {
             Some(group) if !group.named_by.is_empty() => {}
             _ => return Ok(None),
         }
-        self.work.attempt(&WithinGroup { job: self.job, trx, instance: &instance }).await
+        let within = WithinGroup { job: self.job, trx, instance: &instance, turn: &self.turn };
+        let output = self.work.attempt(&within).await?;
+        // An error, so that nothing is committed: see `run`.
+        if self.turn.is_lacking() { Err(ViewFailure::Changed.into()) } else { Ok(output) }
     }
 }
 
 impl WithinGroup<'_> {
     pub(super) fn at(&self) -> At<'_> {
-        At { trx: self.trx, keys: &self.instance.keys }
+        At { trx: self.trx, keys: &self.instance.keys, turn: self.turn }
     }
 
     pub(super) fn write(&self, progress: &ViewProgress) {
@@ -168,7 +176,7 @@ impl Work for Take {
     type Output = ViewProgress;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<ViewProgress>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let standing = begin_standing(trx, instance, job.number(), true);
         let purged = instance.keys.purges();
         let last_purge = trx.range(&purged, true).reverse(true).first(1);
@@ -284,7 +292,7 @@ impl Work for Enter<'_, '_> {
     type Output = Entered;
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Entered>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let version = trx.get_read_version();
         let (progress, newest, purges) = begin_standing(trx, instance, job.number(), true).await?;
         let stands = |progress: &ViewProgress| {
@@ -315,7 +323,7 @@ impl Work for Enter<'_, '_> {
             }
             count = entered.documents;
         } else {
-            tidy(trx, &instance.keys.view(job.number()), &mut progress).await?;
+            tidy(trx, &instance.keys.view(job.number()), &mut progress, within.turn).await?;
         }
         let is_all = count == self.documents.len();
         // Of a large document a part may be in: then it stands where it stood.
@@ -379,7 +387,7 @@ impl Work for EnterPurged<'_, '_> {
     type Output = (Option<usize>, ViewProgress);
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
-        let WithinGroup { job, trx, instance } = *within;
+        let WithinGroup { job, trx, instance, .. } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
         let stands = |progress: &ViewProgress| {
             let place =
@@ -432,6 +440,21 @@ impl<'a, W: Work> Step<'a, W> {
         if let Ok(permit) = inner.views.steps.acquire().await {
             permit.forget();
         }
-        crate::store::transaction::write(&inner.db, &inner.metrics, &mut Step { job, work }).await
+        // Transactions of a document that has much are likely to come after each other.
+        let mut turn = match job.has_large.load(Ordering::Relaxed) {
+            true => Some(job.large_turn().await?),
+            false => None,
+        };
+        let of_turn = |is_held| if is_held { LargeTurn::held() } else { LargeTurn::default() };
+        let mut step = Step { job, work, turn: of_turn(turn.is_some()) };
+        let mut output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
+        if step.turn.is_lacking() {
+            turn = Some(job.large_turn().await?);
+            step.turn = LargeTurn::held();
+            output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
+        }
+        drop(turn);
+        job.has_large.store(step.turn.is_wanted(), Ordering::Relaxed);
+        output
     }
 }

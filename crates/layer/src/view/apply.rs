@@ -12,7 +12,7 @@ use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::view::asking::Asking;
-use crate::view::documents::{DocumentDiff, Had, NewRow, Plan, RowDiff, read_had};
+use crate::view::documents::{DocumentDiff, Had, LargeTurn, NewRow, Plan, RowDiff, read_had};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::known::{ChangedNode, KnownNodes};
 use crate::view::labels::Labels;
@@ -29,6 +29,8 @@ use crate::view::written::WrittenReduces;
 pub(crate) struct At<'a> {
     pub trx: &'a Transaction,
     pub keys: &'a Keys,
+    /// What it lacks in the end must not be committed.
+    pub turn: &'a LargeTurn,
 }
 
 /// What a transaction has done.
@@ -66,8 +68,11 @@ pub(crate) async fn apply(
         return Err(Error::Corrupt("a document was entered before a large one was through".to_owned()));
     }
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
-    large::tidy(trx, &keys, progress).await?;
-    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), true).await?;
+    large::tidy(trx, &keys, progress, at.turn).await?;
+    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), true, Some(at.turn)).await?;
+    if had.is_empty() {
+        return Ok(Applied::default());
+    }
     let mut plans = plan(group, documents, &had);
     if let Some((document, bytes)) = staged(trx, &keys, group, &mut plans).await? {
         large::goes_on(progress, document);
@@ -149,7 +154,10 @@ pub(crate) async fn write_rows(
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
-    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), false).await?;
+    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), false, Some(at.turn)).await?;
+    if had.is_empty() {
+        return Ok(Applied::default());
+    }
     let mut plans = plan(group, documents, &had);
     if let Some((_, bytes)) = staged(trx, &keys, group, &mut plans).await? {
         return Ok(Applied { bytes, ..Applied::default() });

@@ -186,12 +186,12 @@ impl Check<'_> {
             }
             ViewPart::OfDocument(id, 0) => self.document(&id).await?,
             ViewPart::OfDocument(id, part) => {
-                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true).await?;
+                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
                 (!had.iter().any(|had| had.parts.contains_key(&part))).then(|| format!("{id:?} has no part {part}"))
             }
             ViewPart::Node(tree, level, from) => self.node(tree, level, &from, value).await?,
             ViewPart::Part(id, blob_id, _) => {
-                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true).await?;
+                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
                 let is_known = had.iter().flat_map(Had::rows).any(|row| row.blob_id == blob_id)
                     || self.trx.get(&self.keys.staged(&id, &blob_id), true).await?.is_some();
                 (!is_known).then(|| format!("no row of {id:?} has it"))
@@ -253,7 +253,7 @@ impl Check<'_> {
             return Ok((Some("there is no such tree".to_owned()), Vec::new()));
         }
         if !seen.had.contains_key(&row.id) {
-            let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true).await?;
+            let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true, None).await?;
             let rows = had.iter().flat_map(Had::rows).cloned();
             let rows: HashMap<_, _> =
                 rows.map(|known| ((u64::from(known.tree), self.group.row_key(&row.id, &known)), known)).collect();
@@ -307,7 +307,7 @@ impl Check<'_> {
 
     /// Whether all rows that a document has are there.
     async fn document(&self, id: &str) -> Result<Option<String>> {
-        let had = read_had(self.trx, self.keys, std::iter::once(id), true).await?;
+        let had = read_had(self.trx, self.keys, std::iter::once(id), true, None).await?;
         for row in had.iter().flat_map(Had::rows).collect::<Vec<_>>().chunks(500) {
             let reads = row.iter().map(|row| {
                 self.trx.get(&self.keys.row(row.tree as usize, &self.group.row_key(id, row).encode()), true)

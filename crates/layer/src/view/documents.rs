@@ -1,6 +1,7 @@
 //! What documents have in a group: read before their rows are changed, and compared with what they are to have.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foundationdb::future::FdbSlice;
 use foundationdb::options::ConflictRangeType;
@@ -23,6 +24,41 @@ const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 /// memory.
 const HAD_PARTS_MAX: u64 = if cfg!(test) { 20 } else { 300 };
 
+/// Whether a transaction may read what one document has that is more than this: few do at once in a process.
+#[derive(Debug, Default)]
+pub(crate) struct LargeTurn {
+    is_held: bool,
+    is_wanted: AtomicBool,
+}
+
+impl LargeTurn {
+    /// It may.
+    pub(crate) fn held() -> LargeTurn {
+        LargeTurn { is_held: true, ..LargeTurn::default() }
+    }
+
+    /// Another attempt begins.
+    pub(crate) fn begin(&self) {
+        self.is_wanted.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it may, now that there is such a document.
+    fn has(&self) -> bool {
+        self.is_wanted.store(true, Ordering::Relaxed);
+        self.is_held
+    }
+
+    /// Whether there was such a document.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
+
+    /// Whether the transaction must not be committed, as there was such a document that it did not read.
+    pub(crate) fn is_lacking(&self) -> bool {
+        self.is_wanted() && !self.is_held
+    }
+}
+
 /// What a document has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Had {
@@ -40,12 +76,14 @@ impl Had {
 }
 
 /// Reads what the first of some documents have, all of them at once: as many as have [`HAD_PARTS_MAX`] values together beside their
-/// first ones, and one at least. `snapshot`: nobody else may write it.
+/// first ones. The first one may have more, unless there is a `turn` that is not held: then nothing is read. `snapshot`: nobody else may
+/// write it.
 pub(crate) async fn read_had(
     trx: &Transaction,
     keys: &ViewKeys,
     ids: impl Iterator<Item = &str>,
     snapshot: bool,
+    turn: Option<&LargeTurn>,
 ) -> Result<Vec<Had>> {
     let (ids, reads): (Vec<&str>, Vec<_>) = ids.map(|id| (id, trx.get(&keys.of_document(id), snapshot))).unzip();
     let firsts: Vec<Option<FdbSlice>> = join_all(reads).await.into_iter().collect::<std::result::Result<_, _>>()?;
@@ -53,7 +91,7 @@ pub(crate) async fn read_had(
     for first in firsts {
         let first = first.map(|first| proto::ViewRowsOf::decode(&*first)).transpose()?;
         parts += first.as_ref().map_or(0, |first| u64::from(first.parts.saturating_sub(1)));
-        if parts > HAD_PARTS_MAX && !read.is_empty() {
+        if parts > HAD_PARTS_MAX && (!read.is_empty() || turn.is_some_and(|turn| !turn.has())) {
             break;
         }
         read.push(first);

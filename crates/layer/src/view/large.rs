@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::store::keys::{ViewKeys, ViewPart};
 use crate::store::proto::{self, ViewProgress};
 use crate::store::transaction::{Quiet, Transaction};
-use crate::view::documents::{Plan, read_had};
+use crate::view::documents::{LargeTurn, Plan, read_had};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
 
@@ -88,7 +88,12 @@ pub(super) fn mark(trx: &Transaction, keys: &ViewKeys, id: &str, old: &proto::Vi
 }
 
 /// Clears some marks, and the parts of those that no row has, where no document is under way.
-pub(crate) async fn tidy(trx: &Transaction, keys: &ViewKeys, progress: &mut ViewProgress) -> Result<()> {
+pub(crate) async fn tidy(
+    trx: &Transaction,
+    keys: &ViewKeys,
+    progress: &mut ViewProgress,
+    turn: &LargeTurn,
+) -> Result<()> {
     if !progress.untidy || progress.large.is_some() {
         return Ok(());
     }
@@ -104,7 +109,10 @@ pub(crate) async fn tidy(trx: &Transaction, keys: &ViewKeys, progress: &mut View
         progress.untidy = false;
         return Ok(());
     };
-    let had = read_had(trx, keys, std::iter::once(first.as_str()), true).await?;
+    let had = read_had(trx, keys, std::iter::once(first.as_str()), true, Some(turn)).await?;
+    if had.is_empty() {
+        return Ok(());
+    }
     let known: HashSet<&[u8]> = had.iter().flat_map(|had| had.rows()).map(|row| row.blob_id.as_slice()).collect();
     for (id, blob_id) in marks.iter().take_while(|(id, _)| id == first) {
         if !known.contains(blob_id.as_slice()) {

@@ -21,6 +21,9 @@ const FREE_PART: usize = 128;
 /// The unit in which room is given out, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
 
+/// What counts as a turn where turns are given out, and not room: a database's share of two.
+pub(crate) const TURN_BYTES: usize = UNIT_BYTES;
+
 /// Databases that are known before those are forgotten that hold no room.
 const KNOWN: usize = 64;
 

@@ -19,6 +19,7 @@ use crate::handle::Database;
 use crate::index::groups::groups_of;
 use crate::store::transaction::Transaction;
 use crate::view::documents::read_had;
+use crate::view_updates::memory::TURN_BYTES;
 use crate::{Layer, LayerOptions, ViewUpdate};
 
 /// Of all databases. A database may have half of it, and documents that are mapped together an eighth.
@@ -26,7 +27,7 @@ const BYTES: usize = 128 << 10;
 
 /// A document with so many rows takes less than half of what is mapped together, and one with so many more than a database may have.
 const FEW: u32 = 20;
-const MANY: u32 = 600;
+const MANY: u32 = 1_000;
 
 async fn database() -> (Database, Layer, Storage) {
     let options = LayerOptions { view_memory_bytes: BYTES, ..LayerOptions::default() };
@@ -136,11 +137,12 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
     let of_one = MANY as usize * 450;
     let most = memory.usage().1;
     assert!((BYTES / 8..=BYTES + of_one).contains(&most), "{most}");
-    // What documents have is not read of all of them at once either.
+    // What documents have is not read of all of them at once either, and what a large one has in turn.
+    assert_eq!(db.inner.views.large_turns.usage(), (0, TURN_BYTES));
     let instance = db.inner.cached("db").unwrap();
     let view = instance.keys.view(groups_of(&instance.record).next().unwrap().number);
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let had = read_had(&trx, &view, large.into_iter(), true).await.unwrap();
+    let had = read_had(&trx, &view, large.into_iter(), true, None).await.unwrap();
     assert_eq!((had.len(), had[0].rows().count()), (1, MANY as usize));
 }
 

@@ -25,6 +25,7 @@ use crate::lease::RootLeases;
 use crate::store::due::slice_of;
 use crate::store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::view::build::NODES;
+use crate::view::documents::LargeTurn;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::LoadedGroup;
@@ -197,7 +198,7 @@ async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
 /// Attempts some work without committing it.
 async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>) {
     let trx = Transaction::begin(&job.reader.inner.db, &job.reader.inner.metrics).unwrap();
-    let output = Step { job, work }.attempt(&trx, Attempt::default()).await.unwrap();
+    let output = Step { job, work, turn: LargeTurn::default() }.attempt(&trx, Attempt::default()).await.unwrap();
     (trx, output)
 }
 
