@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_revtree::RevId;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
@@ -50,6 +51,10 @@ const BROKEN_FOR: Duration = Duration::from_secs(60);
 
 /// The same where the group has no room, or storage never takes what it has: twice as long each time, up to this.
 const STUCK_FOR_MAX: Duration = Duration::from_secs(30);
+
+/// A document on which functions broke a bound is not tried again for so long, and how many are known.
+const RUNAWAY_FOR: Duration = Duration::from_secs(600);
+const RUNAWAYS_MAX: usize = 2_000;
 
 /// Documents that a transaction enters at most, and how long it may take until the next one enters fewer: FoundationDB ends it after 5 s.
 pub(crate) const RUN_DOCUMENTS_MAX: usize = 500;
@@ -131,6 +136,8 @@ pub(crate) struct GroupState {
     pub range: AtOnce,
     /// Documents that are mapped in one call: fewer where the rows of more had no room.
     pub mapped_at_once: AtomicUsize,
+    /// Documents on which functions broke a bound, by their ids: revision, when, and how.
+    runaways: Mutex<HashMap<String, (RevId, Instant, FunctionFailure)>>,
     /// The most documents that a task has shown as done.
     #[cfg(test)]
     pub most_shown: AtomicU64,
@@ -143,6 +150,8 @@ pub(crate) enum LoggedFailure {
     Map(usize),
     /// A document has too many rows, or too large ones.
     Refused,
+    /// Functions broke a bound on a document.
+    SetAside,
     /// The group cannot be built.
     Unbuilt,
 }
@@ -400,9 +409,26 @@ impl GroupState {
             entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
             range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
             mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
+            runaways: Mutex::default(),
             #[cfg(test)]
             most_shown: AtomicU64::new(0),
         }
+    }
+
+    /// How functions broke a bound on a revision of a document, not so long ago that it is tried again.
+    pub(crate) fn runaway(&self, id: &str, rev: &RevId) -> Option<FunctionFailure> {
+        let runaways = lock(&self.runaways);
+        let (revision, at, failure) = runaways.get(id)?;
+        (revision == rev && self.clock.since(*at) < RUNAWAY_FOR).then(|| failure.clone())
+    }
+
+    /// Functions broke a bound on a revision of a document.
+    pub(crate) fn runs_away(&self, id: &str, rev: &RevId, failure: &FunctionFailure) {
+        let mut runaways = lock(&self.runaways);
+        if runaways.len() >= RUNAWAYS_MAX {
+            runaways.clear();
+        }
+        runaways.insert(id.to_owned(), (rev.clone(), self.clock.now(), failure.clone()));
     }
 
     /// The group has come further: all is in it as of a read version; 0: it is not known.
@@ -576,6 +602,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_clock::ManualClock;
+
     use super::*;
 
     #[test]
@@ -612,6 +640,21 @@ mod tests {
         assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
         state.moved_to(7);
         assert_eq!(state.moved.borrow().drained, 7);
+    }
+
+    #[test]
+    fn a_runaway_is_known_for_a_while() {
+        let manual = ManualClock::new();
+        let bytes = memory::bytes_by_default();
+        let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes, &manual.clock()).group((0, 1));
+        let (rev, failure) = (RevId::new(1, [0; 16]), FunctionFailure::TimedOut("slow".to_owned()));
+        state.runs_away("a", &rev, &failure);
+        assert_eq!(state.runaway("a", &rev), Some(failure.clone()));
+        assert_eq!((state.runaway("b", &rev), state.runaway("a", &RevId::new(2, [0; 16]))), (None, None));
+        manual.advance(RUNAWAY_FOR);
+        assert_eq!(state.runaway("a", &rev), None);
+        (0..2 * RUNAWAYS_MAX).for_each(|n| state.runs_away(&n.to_string(), &rev, &failure));
+        assert!(lock(&state.runaways).len() <= RUNAWAYS_MAX);
     }
 
     #[test]

@@ -41,12 +41,12 @@ pub(super) async fn check_group(
     let written = written_of(reader, instance, index).await?;
     let written = written.as_ref().map(|written| written as &dyn WrittenReduces);
     let before = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
-    let (mut keys, mut begin, mut found) = (0, Vec::new(), 0);
+    let (mut keys, mut begin, mut found) = (0, Vec::new(), (0, 0));
     loop {
-        let Checked { keys: more, violations, refused, next } =
+        let Checked { keys: more, violations, refused, set_aside, next } =
             run(inner, &mut Part { instance, group: &group, written, begin: &begin }).await?;
         keys += more;
-        found += refused;
+        found = (found.0 + refused, found.1 + set_aside);
         violations.into_iter().for_each(|violation| report.violation(violation));
         match next {
             Some(next) => begin = next,
@@ -56,10 +56,14 @@ pub(super) async fn check_group(
     let after = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
     let (_, counted) = after;
     // Only where nothing was entered meanwhile.
-    if before == after && is_followed(&after) && found != counted {
+    if before == after && is_followed(&after) {
         let number = index.number;
-        report
-            .violation(format!("group {number} counts {counted} documents with more than a bound allows, of {found}"));
+        let kinds = ["with more than a bound allows", "that are set aside"];
+        for ((kind, counted), found) in kinds.into_iter().zip(counted).zip([found.0, found.1]) {
+            if found != counted {
+                report.violation(format!("group {number} counts {counted} documents {kind}, of {found}"));
+            }
+        }
     }
     let recomputed = match recompute(reader, instance, index).await {
         // Its functions cannot be run, or run for too long: that is no fault of what is stored.
@@ -96,25 +100,27 @@ async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> R
     Ok(None)
 }
 
-/// How far a group has come, and how many documents it counts that have more than a bound allows.
+/// How far a group has come, and how many documents it counts that have more than a bound allows, and that are set aside.
 struct RefusedAt<'a> {
     instance: &'a Instance,
     number: u64,
 }
 
 impl Operation for RefusedAt<'_> {
-    type Output = (Option<Vec<u8>>, i64);
+    type Output = (Option<Vec<u8>>, [i64; 2]);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let keys = self.instance.keys.view(self.number);
         let (progress, refused) = (trx.get(&keys.progress(), true), trx.get(&keys.refused(), true));
+        let set_aside = trx.get(&keys.set_aside_count(), true);
         let progress = progress.await?.map(|progress| progress.to_vec());
-        Ok((progress, decode_counter(refused.await?.as_deref())?))
+        let counted = [decode_counter(refused.await?.as_deref())?, decode_counter(set_aside.await?.as_deref())?];
+        Ok((progress, counted))
     }
 }
 
 /// Whether a group that stands there is built, so that its place moves with what it counts.
-fn is_followed((progress, _): &(Option<Vec<u8>>, i64)) -> bool {
+fn is_followed((progress, _): &(Option<Vec<u8>>, [i64; 2])) -> bool {
     let progress = progress.as_deref().map(proto::ViewProgress::decode);
     matches!(progress, Some(Ok(progress)) if progress.phase == FOLLOWED)
 }

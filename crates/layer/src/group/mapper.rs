@@ -19,6 +19,12 @@ use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
 /// counts as three, as it has kept a processor busy for all of it.
 const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
 
+/// How often a document on which functions break a bound is tried: the machine may have been slow.
+const TRIES_MAX: u32 = 2;
+
+/// Of the reason for which a document is set aside, in characters.
+const REASON_CHARACTERS: usize = 200;
+
 /// A document of whose rows the JSON trees take more than this is prepared while no other one is, in a process.
 const LARGE_JSON_BYTES: usize = 16 << 20;
 static LARGE_JSON: Semaphore = Semaphore::const_new(1);
@@ -48,18 +54,34 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 /// Documents of which functions are asked at once, and those between them that have no rows.
 struct Batch {
     texts: Vec<Vec<u8>>,
-    /// Of each document, whether it is mapped, and so has a text.
-    are_mapped: Vec<bool>,
+    documents: Vec<Asked>,
+}
+
+/// What is asked about a document.
+enum Asked {
+    /// It has a text.
+    Mapped,
+    /// It has no rows.
+    Nothing,
+    /// It was tried a while ago.
+    SetAside(FunctionFailure),
 }
 
 impl Batch {
     /// Of the first documents, as many as have so many texts.
     fn of(job: &Job, documents: &mut [ToMap], most: usize) -> Batch {
-        let mut batch = Batch { texts: Vec::new(), are_mapped: Vec::new() };
+        let mut batch = Batch { texts: Vec::new(), documents: Vec::new() };
         for ToMap { id, document } in documents {
             let document = document.as_mut().filter(|document| !document.deleted && is_mapped(job, id));
-            batch.are_mapped.push(document.is_some());
-            let Some(document) = document else { continue };
+            let Some(document) = document else {
+                batch.documents.push(Asked::Nothing);
+                continue;
+            };
+            if let Some(failure) = job.state.runaway(id, &document.rev) {
+                batch.documents.push(Asked::SetAside(failure));
+                continue;
+            }
+            batch.documents.push(Asked::Mapped);
             if !job.definition().options.local_seq {
                 document.local_seq = None;
             }
@@ -75,8 +97,10 @@ impl Batch {
 }
 
 /// Maps the first of some documents, in order, and one at least: as many as have rows for which there is room. One on which a
-/// function throws has no rows in that view, and one that breaks a bound of its functions has none in any: that is counted, and logged
-/// at most once a minute for each view. Each such document costs a processor seconds, so some after each other end the mapping.
+/// function throws has no rows in that view. One on which the functions break a bound of time or memory is tried once more, behind other
+/// databases' turns, and is then set aside: it has rows in no view. Both are counted, and logged at most once a minute for each view. A
+/// document that is set aside costs a processor seconds, so some after each other end the mapping. It is not tried again for a while, so
+/// the next attempt comes further.
 ///
 /// It may wait for room, so the caller must not hold another part meanwhile, unless a task that goes on beside drops that.
 ///
@@ -99,9 +123,12 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
     // How often the next document has been mapped without room for it, and whether it takes more than a part.
     let (mut dropped, mut is_alone) = (0, false);
+    // How often functions have broken a bound on the next document.
+    let mut tries = 0;
     while prepared.len() < documents.len() {
-        let most = if is_alone { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
-        let Batch { texts, are_mapped } = Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
+        let most = if is_alone || tries > 0 { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
+        let Batch { texts, documents: about } =
+            Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
         let asked = texts.len();
         let Mapped { documents: answers, stopped, logs } = match asked {
             0 => Mapped::default(),
@@ -118,12 +145,17 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         }
         let (held_before, mut entered, mut lacks_room) = (held, 0, None);
         let mut answers = answers.into_iter();
-        for is_mapped in are_mapped {
+        for about in about {
             let Some(document) = documents.get(prepared.len()) else { break };
             let mut emitted = nothing(job, document);
-            if is_mapped {
-                let Some(views) = answers.next() else { break };
-                emit(job, &mut emitted, views);
+            let is_mapped = matches!(about, Asked::Mapped);
+            match about {
+                Asked::Mapped => {
+                    let Some(views) = answers.next() else { break };
+                    emit(job, &mut emitted, views);
+                }
+                Asked::SetAside(failure) => emitted.set_aside = Some(reason_of(&failure)),
+                Asked::Nothing => {}
             }
             let needed = held + emitted.memory_bytes();
             if held > 0 && needed > part_bytes || !room.grow(needed) {
@@ -131,6 +163,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                 break;
             }
             entered += usize::from(is_mapped);
+            tries = 0;
             let document = prepared_of(job, emitted).await?;
             held += document.memory_bytes();
             prepared.push(document);
@@ -152,9 +185,15 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         match stopped {
             // Those behind are mapped nevertheless.
             Some(failure @ (FunctionFailure::TimedOut(_) | FunctionFailure::OutOfResources(_))) => {
+                tries += 1;
+                if tries < TRIES_MAX {
+                    continue;
+                }
+                tries = 0;
                 if let Some(document) = documents.get(prepared.len()) {
-                    fail(job, &document.id, 0, &failure);
-                    prepared.push(prepared_of(job, nothing(job, document)).await?);
+                    set_aside(job, document, &failure);
+                    let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..nothing(job, document) };
+                    prepared.push(prepared_of(job, emitted).await?);
                     job.reader.inner.metrics.view_documents_mapped.add(1);
                 }
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
@@ -181,7 +220,29 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
 fn nothing(job: &Job, ToMap { id, document }: &ToMap) -> Emitted {
     let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
     let trees = vec![EmittedRows::default(); job.definition().trees.len()];
-    Emitted { id: id.clone(), trees, is_too_much: false, ends_at_ms }
+    Emitted { id: id.clone(), trees, is_too_much: false, ends_at_ms, set_aside: None }
+}
+
+fn reason_of(failure: &FunctionFailure) -> String {
+    failure.to_string().chars().take(REASON_CHARACTERS).collect()
+}
+
+/// Notes that functions broke a bound on a document as often as it is tried.
+fn set_aside(job: &Job, ToMap { id, document }: &ToMap, failure: &FunctionFailure) {
+    if let Some(document) = document {
+        job.state.runs_away(id, &document.rev, failure);
+    }
+    job.reader.inner.metrics.view_documents_failed.add(1);
+    let Some(left_out) = job.state.lines.line(LoggedFailure::SetAside) else { return };
+    let (database, design_document) = (&*job.reader.name, &*job.design);
+    tracing::warn!(
+        database,
+        design_document,
+        document = id,
+        %failure,
+        left_out,
+        "functions broke a bound on a document, which is set aside and in no view"
+    );
 }
 
 /// What the maps of a group emitted for a document.

@@ -75,6 +75,13 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
 
 /// Maps documents and compares them with what the group has, a part of them at a time.
 async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut Recomputed) -> Result<()> {
+    let (number, before) = (job.number(), to_map.len());
+    let ids = to_map.iter().map(|document| document.id.clone()).collect();
+    let are_set_aside = job.reader.read(&mut AreSetAside { instance, number, ids }).await?;
+    let mut are_set_aside = are_set_aside.into_iter();
+    // The functions would break their bound once more.
+    to_map.retain(|_| !are_set_aside.next().unwrap_or(false));
+    found.passed_over += (before - to_map.len()) as u64;
     while !to_map.is_empty() {
         let mut stamps: Vec<_> = to_map.iter().map(stamp_of).collect();
         let MappedPart { documents, rest, room: _room } = map(job, to_map).await?;
@@ -127,6 +134,23 @@ impl Reached {
     }
 }
 
+/// Which documents are set aside.
+struct AreSetAside<'a> {
+    instance: &'a Instance,
+    number: u64,
+    ids: Vec<String>,
+}
+
+impl Operation for AreSetAside<'_> {
+    type Output = Vec<bool>;
+
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<bool>> {
+        let view = self.instance.keys.view(self.number);
+        let reads = join_all(self.ids.iter().map(|id| trx.get(&view.set_aside(id), true)));
+        reads.await.into_iter().map(|read| Ok(read?.is_some())).collect()
+    }
+}
+
 /// Compares what the first of some documents have with what they are to have.
 struct Compare<'a> {
     job: &'a Job,
@@ -156,8 +180,8 @@ impl Operation for Compare<'_> {
                 found.passed_over += 1;
                 continue;
             }
-            if document.is_refused() {
-                // It may be from before the bounds were set so.
+            if document.is_refused() || document.set_aside().is_some() {
+                // It may be from before the bounds were set so, and a function may have been slow just now.
                 found.passed_over += 1;
                 continue;
             }

@@ -612,6 +612,9 @@ pub struct ViewRowsOf {
     /// the document has more than a bound allows, and no rows; in the first one
     #[prost(bool, tag = "3")]
     pub refused: bool,
+    /// a function broke its bound on the document, which has no rows; in the first one
+    #[prost(bool, tag = "4")]
+    pub set_aside: bool,
 }
 /// In a ViewRowsOf.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -421,5 +421,9 @@ fn write(
     if refused_more != 0 {
         Quiet(trx).atomic(&keys.refused(), &refused_more.to_le_bytes(), MutationType::Add)?;
     }
+    let set_aside_more: i64 = diffs.iter().map(DocumentDiff::set_aside_more).sum();
+    if set_aside_more != 0 {
+        Quiet(trx).atomic(&keys.set_aside_count(), &set_aside_more.to_le_bytes(), MutationType::Add)?;
+    }
     diffs.iter().try_for_each(|diff| diff.write(trx, keys, conflicts))
 }

@@ -48,6 +48,8 @@ pub(crate) struct Checked {
     pub violations: Vec<String>,
     /// Documents with more than a bound allows.
     pub refused: i64,
+    /// Documents on which a function broke its bound.
+    pub set_aside: i64,
     /// Where to go on; `None`: the group is through.
     pub next: Option<Vec<u8>>,
 }
@@ -101,7 +103,9 @@ pub(crate) async fn check(
             checked.violations.push(format!("key {key} of group {}: {wrong}", group.number()));
         }
         if matches!(view.split(key), Ok(ViewPart::OfDocument(_, 0))) {
-            checked.refused += i64::from(proto::ViewRowsOf::decode(&**value).is_ok_and(|had| had.refused));
+            let had = proto::ViewRowsOf::decode(&**value).unwrap_or_default();
+            checked.refused += i64::from(had.refused);
+            checked.set_aside += i64::from(had.set_aside);
         }
     }
     checked.keys = looked_at as u64;
@@ -174,7 +178,12 @@ impl Check<'_> {
             ViewPart::Progress => self.roots().await?,
             // They go before there are nodes.
             ViewPart::Later(_) => (self.progress.phase == FOLLOWED).then(|| "a document was not entered".to_owned()),
-            ViewPart::Refused | ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
+            ViewPart::Refused | ViewPart::SetAsideCount => None,
+            ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
+            ViewPart::SetAside(id) => {
+                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
+                (!had.iter().any(|had| had.is_set_aside)).then(|| format!("{id:?} is not set aside"))
+            }
             ViewPart::Row(tree, row) => {
                 let (wrong, text) = self.row(tree, &row, value, seen).await?;
                 let mut wrong = wrong.or_else(|| self.order(seen.previous.as_ref(), tree, &row, &text));
@@ -308,6 +317,9 @@ impl Check<'_> {
     /// Whether all rows that a document has are there.
     async fn document(&self, id: &str) -> Result<Option<String>> {
         let had = read_had(self.trx, self.keys, std::iter::once(id), true, None).await?;
+        if had.iter().any(|had| had.is_set_aside) && self.trx.get(&self.keys.set_aside(id), true).await?.is_none() {
+            return Ok(Some(format!("it is not said why {id:?} is set aside")));
+        }
         for row in had.iter().flat_map(Had::rows).collect::<Vec<_>>().chunks(500) {
             let reads = row.iter().map(|row| {
                 self.trx.get(&self.keys.row(row.tree as usize, &self.group.row_key(id, row).encode()), true)

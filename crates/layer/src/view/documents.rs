@@ -66,6 +66,8 @@ pub(crate) struct Had {
     pub parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
     /// It has more than a bound allows, and so no rows.
     pub is_refused: bool,
+    /// A function broke its bound on it, so it has no rows.
+    pub is_set_aside: bool,
 }
 
 impl Had {
@@ -98,7 +100,8 @@ pub(crate) async fn read_had(
     }
     let had = ids.into_iter().zip(read).map(|(id, found)| async move {
         let Some(found) = found else { return Ok(Had::default()) };
-        let (is_refused, mut parts) = (found.refused, BTreeMap::from([(0, found.rows)]));
+        let (is_refused, is_set_aside) = (found.refused, found.set_aside);
+        let mut parts = BTreeMap::from([(0, found.rows)]);
         if found.parts > 1 {
             // Whoever writes them writes the first one, too.
             for page in begin_read(trx, keys.of_document_rest(id)).finish(trx, BODY_BYTES_MAX).await? {
@@ -108,7 +111,7 @@ pub(crate) async fn read_had(
                 }
             }
         }
-        Ok::<_, Error>(Had { parts, is_refused })
+        Ok::<_, Error>(Had { parts, is_refused, is_set_aside })
     });
     try_join_all(had).await
 }
@@ -262,10 +265,14 @@ impl<'d> Plan<'d> {
         let (is_partial, is_staged, was_refused) = (self.is_partial, self.is_staged, self.had.is_refused);
         // The last part says so.
         let is_refused = if is_partial { was_refused } else { self.document.is_refused() };
-        let of = |rows, has| DocumentDiff { id, rows, has, is_partial, is_staged, was_refused, is_refused };
+        let was_set_aside = self.had.is_set_aside;
+        let set_aside = self.document.set_aside();
+        let is_set_aside = if is_partial { was_set_aside } else { set_aside.is_some() };
+        let aside = Aside { was: was_set_aside, is: is_set_aside, reason: set_aside.unwrap_or_default() };
+        let of = |rows, has| DocumentDiff { id, rows, has, is_partial, is_staged, was_refused, is_refused, aside };
         if self.changes.is_empty() {
             // What says so is written anew, with the rows that it had: a part of it may have been entered before.
-            let has = match was_refused == is_refused {
+            let has = match was_refused == is_refused && was_set_aside == is_set_aside {
                 true => Has::default(),
                 false => Has::after(self.had, &HashSet::new(), Vec::new()),
             };
@@ -389,12 +396,26 @@ pub(super) struct DocumentDiff<'d> {
     /// Whether it had, and has from now on, more than a bound allows.
     was_refused: bool,
     is_refused: bool,
+    aside: Aside<'d>,
+}
+
+/// Whether a document was set aside, and is from now on, and why.
+#[derive(Debug, Clone, Copy)]
+struct Aside<'d> {
+    was: bool,
+    is: bool,
+    reason: &'d str,
 }
 
 impl DocumentDiff<'_> {
     /// How many documents more have more than a bound allows.
     pub(super) fn refused_more(&self) -> i64 {
         i64::from(self.is_refused) - i64::from(self.was_refused)
+    }
+
+    /// How many documents more are set aside.
+    pub(super) fn set_aside_more(&self) -> i64 {
+        i64::from(self.aside.is) - i64::from(self.aside.was)
     }
 
     /// What of it is written beside rows and nodes, about: what the document has, and parts of values.
@@ -408,13 +429,18 @@ impl DocumentDiff<'_> {
 
     /// Writes what the document has. `conflicts`: whoever else writes it at the same time shall fail.
     pub(super) fn write(&self, trx: &Transaction, keys: &ViewKeys, conflicts: bool) -> Result<()> {
-        if self.rows.is_empty() && self.refused_more() == 0 {
+        if self.rows.is_empty() && self.refused_more() == 0 && self.set_aside_more() == 0 {
             return Ok(());
         }
+        match (self.aside.was, self.aside.is) {
+            (false, true) => Quiet(trx).set(&keys.set_aside(self.id), self.aside.reason.as_bytes())?,
+            (true, false) => Quiet(trx).clear(&keys.set_aside(self.id))?,
+            _ => {}
+        }
         let set = |key: &[u8], rows: &[proto::ViewRowOf], parts: u64| {
-            let refused = parts > 0 && self.is_refused;
-            Quiet(trx)
-                .set(key, &proto::ViewRowsOf { rows: rows.to_vec(), parts: parts as u32, refused }.encode_to_vec())
+            let (refused, set_aside) = (parts > 0 && self.is_refused, parts > 0 && self.aside.is);
+            let has = proto::ViewRowsOf { rows: rows.to_vec(), parts: parts as u32, refused, set_aside };
+            Quiet(trx).set(key, &has.encode_to_vec())
         };
         for (part, rows) in self.has.parts.iter().filter(|(part, _)| **part > 0) {
             let key = keys.of_document_part(self.id, *part);
@@ -425,7 +451,7 @@ impl DocumentDiff<'_> {
             trx.add_conflict_range(&first, &[&first[..], &[0]].concat(), ConflictRangeType::Write)?;
         }
         match (self.has.parts.get(&0), self.has.last) {
-            (_, None) if self.is_refused => set(&first, &[], 1),
+            (_, None) if self.is_refused || self.aside.is => set(&first, &[], 1),
             (_, None) => Quiet(trx).clear(&first),
             (Some(rows), Some(last)) => set(&first, rows, last + 1),
             (None, Some(_)) => Ok(()),

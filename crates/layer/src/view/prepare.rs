@@ -32,6 +32,8 @@ pub(crate) struct Emitted {
     pub is_too_much: bool,
     /// When the document ends, in milliseconds of Unix time; 0: never.
     pub ends_at_ms: u64,
+    /// Why it is set aside, without rows: a function broke its bound of time or memory on it.
+    pub set_aside: Option<String>,
 }
 
 impl Emitted {
@@ -54,6 +56,7 @@ pub(crate) struct PreparedDocument {
     /// By tree, and in order.
     pub(super) rows: Vec<PreparedRow>,
     is_refused: bool,
+    set_aside: Option<String>,
 }
 
 /// One of them.
@@ -128,16 +131,20 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
 /// Sort keys, order and hashes of what was emitted. A document whose rows are too many or too large, or no JSON, becomes one
 /// without rows: [`PreparedDocument::is_refused`].
 pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
-    let Emitted { id, trees, is_too_much, ends_at_ms } = emitted;
+    let Emitted { id, trees, is_too_much, ends_at_ms, set_aside } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
-    let refused = |id| PreparedDocument { id, rows: Vec::new(), is_refused: true };
+    let without_rows = |id| PreparedDocument { id, rows: Vec::new(), is_refused: false, set_aside: None };
+    let refused = |id| PreparedDocument { is_refused: true, ..without_rows(id) };
     let bounds = group.bounds().document;
     if is_too_much || count > bounds.rows {
         return refused(id);
     }
+    if set_aside.is_some() {
+        return PreparedDocument { set_aside, ..without_rows(id) };
+    }
     if group.is_partitioned() && partition_of(&id).is_none() {
         // A design document is in no partition, so no query finds it.
-        return PreparedDocument { id, rows: Vec::new(), is_refused: false };
+        return without_rows(id);
     }
     let (mut rows, mut bytes) = (Vec::with_capacity(count), 0);
     for (tree, emitted) in trees.into_iter().enumerate().take(group.trees().len()) {
@@ -165,7 +172,7 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     if bytes > bounds.bytes {
         return refused(id);
     }
-    PreparedDocument { id, rows, is_refused: false }
+    PreparedDocument { rows, ..without_rows(id) }
 }
 
 /// What a row takes in a transaction, about: it, and its line of what the document has.
@@ -199,6 +206,11 @@ impl PreparedDocument {
         known.sort_unstable();
         made.sort_unstable();
         known == made
+    }
+
+    /// Why it has no rows, if a function broke its bound on it.
+    pub(crate) fn set_aside(&self) -> Option<&str> {
+        self.set_aside.as_deref()
     }
 
     /// Whether it has no rows since they were too many, too large or no JSON.

@@ -410,6 +410,7 @@ async fn the_checker_finds_what_is_broken() {
         // One of each kind, and of each level of nodes.
         let kind = match view.split(key).unwrap() {
             ViewPart::Progress | ViewPart::Refused | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
+            ViewPart::SetAsideCount | ViewPart::SetAside(_) => continue,
             ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) | ViewPart::Later(_) => continue,
             ViewPart::Row(..) => (1, 0),
             ViewPart::OfDocument(..) => (2, 0),

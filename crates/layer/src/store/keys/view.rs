@@ -19,6 +19,7 @@ const STAGED: u64 = 7;
 const LABELLED: u64 = 8;
 const LATER: u64 = 9;
 const REFUSED: u64 = 10;
+const SET_ASIDE: u64 = 11;
 
 /// Behind a lease.
 const PLACE: u64 = 1;
@@ -61,6 +62,10 @@ pub(crate) enum ViewPart {
     Later(Vec<u8>),
     /// How many documents have more than a bound allows.
     Refused,
+    /// How many documents are set aside.
+    SetAsideCount,
+    /// One of them.
+    SetAside(String),
     /// Up to where ids are leased in the first build.
     Leased,
     /// A lease of the ids behind one.
@@ -283,6 +288,24 @@ impl ViewKeys {
         with_int(&self.prefix, REFUSED)
     }
 
+    /// How many documents are set aside, and have no rows, since a function broke its bound on them: a counter.
+    pub(crate) fn set_aside_count(&self) -> Vec<u8> {
+        with_int(&self.prefix, SET_ASIDE)
+    }
+
+    /// Why a document is set aside: a text.
+    pub(crate) fn set_aside(&self, id: &str) -> Vec<u8> {
+        let mut key = self.set_aside_count();
+        put_text(&mut key, TUPLE_STRING, id.as_bytes());
+        key
+    }
+
+    /// All of these.
+    pub(crate) fn all_set_aside(&self) -> KeyRange {
+        let count = self.set_aside_count();
+        KeyRange { begin: [&count[..], &[0]].concat(), end: under(&count).end }
+    }
+
     /// What a key of the group is.
     pub(crate) fn split(&self, key: &[u8]) -> Result<ViewPart> {
         let (part, rest) = take_int(behind(key, &self.prefix))?;
@@ -331,6 +354,11 @@ impl ViewKeys {
                 _ => return Err(bad_key()),
             },
             REFUSED if rest.is_empty() => ViewPart::Refused,
+            SET_ASIDE if rest.is_empty() => ViewPart::SetAsideCount,
+            SET_ASIDE => match take_text_at(rest)? {
+                (id, []) => ViewPart::SetAside(id),
+                _ => return Err(bad_key()),
+            },
             LEASES if rest.is_empty() => ViewPart::Leased,
             LEASES => match take_text_at(rest)? {
                 (from, []) => ViewPart::Lease(from),
@@ -417,6 +445,8 @@ mod tests {
                 (view.staged(&id, &element), ViewPart::Staged(id.clone(), element.clone())),
                 (view.later(&element), ViewPart::Later(element.clone())),
                 (view.refused(), ViewPart::Refused),
+                (view.set_aside_count(), ViewPart::SetAsideCount),
+                (view.set_aside(&id), ViewPart::SetAside(id.clone())),
                 (view.leased(), ViewPart::Leased),
                 (view.lease(&id), ViewPart::Lease(id.clone())),
                 (view.lease_place(&id), ViewPart::LeasePlace(id.clone())),
@@ -425,6 +455,9 @@ mod tests {
             for (key, part) in parts {
                 prop_assert_eq!(view.split(&key).unwrap(), part);
             }
+            let all_set_aside = view.all_set_aside();
+            prop_assert!(view.set_aside_count() < all_set_aside.begin && all_set_aside.begin <= view.set_aside(&id));
+            prop_assert!(view.set_aside(&id) < all_set_aside.end);
             let leases = view.leases();
             prop_assert!(leases.begin <= view.leased() && view.leased() < view.lease(""));
             prop_assert!(view.lease(&id) < view.lease_place(&id) && view.lease_place(&id) < leases.end);
