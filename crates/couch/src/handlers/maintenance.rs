@@ -145,6 +145,15 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
         if info.documents_refused > 0 {
             index.number("documents_refused", info.documents_refused);
         }
+        if info.set_aside.count > 0 {
+            let mut set_aside = index.object("set_aside");
+            let mut documents = set_aside.number("count", info.set_aside.count).array("documents");
+            for (id, reason) in &info.set_aside.documents {
+                documents.object().string("id", id).string("reason", reason);
+            }
+            documents.end();
+            set_aside.end();
+        }
         index.end();
     });
     Ok(Reply::json(StatusCode::OK, out))

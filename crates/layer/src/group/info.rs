@@ -12,6 +12,7 @@ use crate::group::find::{Defined, look};
 use crate::group::steps::{Look, place_of};
 use crate::handle::Reader;
 use crate::layer::Layer;
+use crate::store::keys::ViewPart;
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -48,7 +49,21 @@ pub struct ViewGroupInfo {
     pub file_bytes: u64,
     /// Documents that are in none of its views since their rows are too many or too large.
     pub documents_refused: u64,
+    /// Documents that are in none of its views since a function broke its bound on them.
+    pub set_aside: ViewSetAside,
 }
+
+/// Documents on which a function of a group broke its bound of time or memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ViewSetAside {
+    /// How many they are.
+    pub count: u64,
+    /// The first 100 by their ids, each with the reason.
+    pub documents: Vec<(String, String)>,
+}
+
+/// Documents that are named.
+const SET_ASIDE_NAMED: usize = 100;
 
 impl Reader {
     /// How the group of a design document (by its id, `_design/...`) stands. One without views has no rows, and neither has one
@@ -79,7 +94,7 @@ impl Reader {
             updater_running: !standing.is_through(),
             ..ViewGroupInfo::default()
         };
-        (info.file_bytes, info.documents_refused) = self.read(&mut Sizes { reader: self, id }).await?;
+        (info.file_bytes, info.documents_refused, info.set_aside) = self.read(&mut Sizes { reader: self, id }).await?;
         let place = match &standing.progress {
             Some(progress) => {
                 info.purge_seq = progress.purges;
@@ -119,14 +134,14 @@ impl Layer {
     }
 }
 
-/// What a group takes in storage, and how many documents it refuses.
+/// What a group takes in storage, how many documents it refuses, and which are set aside.
 struct Sizes<'a> {
     reader: &'a Reader,
     id: (u64, u64),
 }
 
 impl Operation for Sizes<'_> {
-    type Output = (u64, u64);
+    type Output = (u64, u64, ViewSetAside);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<(u64, u64)> {
         let instance = self.reader.inner.resolve(trx, &self.reader.name).await?;
@@ -134,9 +149,20 @@ impl Operation for Sizes<'_> {
             return Err(Error::View(ViewFailure::Changed));
         }
         let all = instance.keys.index(self.id.1);
-        let refused = trx.get(&instance.keys.view(self.id.1).refused(), true);
+        let view = instance.keys.view(self.id.1);
+        let (refused, count) = (trx.get(&view.refused(), true), trx.get(&view.set_aside_count(), true));
+        let named = view.all_set_aside();
+        let named = trx.range(&named, true).first(SET_ASIDE_NAMED);
         let bytes = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
-        let (refused, bytes) = (refused.await?, bytes.await?);
-        Ok((bytes.max(0) as u64, decode_counter(refused.as_deref())?.max(0) as u64))
+        let (refused, count, bytes) = (refused.await?, count.await?, bytes.await?);
+        let mut documents = Vec::new();
+        for row in named.await?.iter() {
+            if let ViewPart::SetAside(id) = view.split(row.key())? {
+                documents.push((id, String::from_utf8_lossy(row.value()).into_owned()));
+            }
+        }
+        let count = decode_counter(count.as_deref())?.max(0) as u64;
+        let set_aside = ViewSetAside { count, documents };
+        Ok((bytes.max(0) as u64, decode_counter(refused.as_deref())?.max(0) as u64, set_aside))
     }
 }

@@ -9,6 +9,7 @@ mod memory;
 mod overflow;
 mod purges;
 mod recompute;
+mod set_aside;
 mod signatures;
 mod taken_over;
 mod together;

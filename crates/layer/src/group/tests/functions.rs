@@ -2,7 +2,7 @@
 #![cfg(test)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse, write};
@@ -29,6 +29,8 @@ struct State {
     passes_over: Option<&'static str>,
     /// What reduces of rows count too many.
     miscounts: usize,
+    /// A document with the member `slow` has taken too long; the next one does not.
+    was_slow: AtomicBool,
 }
 
 impl Texts {
@@ -129,6 +131,10 @@ impl GroupFunctions for Loaded {
                 }
                 self.state.mapped.fetch_add(1, Ordering::Relaxed);
                 let parsed = parse(&document, &Limits::default()).unwrap();
+                if parsed.get("slow").is_some() && !self.state.was_slow.swap(true, Ordering::Relaxed) {
+                    mapped.stopped = Some(FunctionFailure::TimedOut("slow".to_owned()));
+                    break;
+                }
                 let is_passed_over = self.state.passes_over.is_some_and(|member| parsed.get(member).is_some());
                 let emitted = |map| if is_passed_over { Ok(Vec::new()) } else { emitted_by(map, &document) };
                 let views: Vec<_> = self.maps.iter().map(|map| emitted(map)).collect();

@@ -1,0 +1,103 @@
+//! Documents on which functions break a bound of time or memory.
+#![cfg(test)]
+
+use std::sync::Arc;
+
+use super::functions::Texts;
+use super::together::job_by;
+use super::{define, mapped, put, rows, sorted};
+use crate::check::check_database;
+use crate::fenced::{layer, open};
+use crate::group::build::read_with_local_seq;
+use crate::group::mapper::map;
+use crate::handle::Reader;
+use crate::{Error, FunctionFailure, ViewFailure, ViewUpdate};
+
+const GOOD: &str = r#"{"n":1}"#;
+const HEAVY: &str = r#"{"n":1,"heavy":true}"#;
+
+/// The documents of a view.
+async fn ids(reader: &Reader, view: &str) -> Vec<String> {
+    let rows = rows(reader, "_design/v", view, ViewUpdate::True).await.unwrap();
+    sorted(rows).into_iter().map(|(_, id, _)| id).collect()
+}
+
+/// How many documents are set aside, and which.
+async fn set_aside(reader: &Reader) -> (u64, Vec<String>) {
+    let found = reader.view_info("_design/v").await.unwrap().set_aside;
+    assert!(found.documents.iter().all(|(_, reason)| reason == "heavy"), "{found:?}");
+    (found.count, found.documents.into_iter().map(|(id, _)| id).collect())
+}
+
+fn some(ids: &[&str]) -> (u64, Vec<String>) {
+    (ids.len() as u64, ids.iter().map(|id| (*id).to_owned()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_is_set_aside_until_it_maps_or_is_gone() {
+    let (one, authority, storage) = layer().await;
+    one.run_views_by(Arc::new(Texts::default()));
+    let db = one.database("db", authority.for_job("test"));
+    for (id, body) in [("a", GOOD), ("b", GOOD), ("x", HEAVY), ("y", HEAVY), ("z", HEAVY)] {
+        put(&db, id, Some(body)).await;
+    }
+    define(&db, "_design/v", &[("h", "heavy:n"), ("n", "n")]).await;
+    // Built, and the group goes on without them.
+    assert_eq!((ids(&db, "h").await, ids(&db, "n").await), (some(&["a", "b"]).1, some(&["a", "b"]).1));
+    assert_eq!(set_aside(&db).await, some(&["x", "y", "z"]));
+    assert_eq!(check_database(&db, |_| {}).await.unwrap().violations, [""; 0]);
+    put(&db, "x", Some(GOOD)).await;
+    put(&db, "y", None).await;
+    assert_eq!((ids(&db, "h").await, set_aside(&db).await), (some(&["a", "b", "x"]).1, some(&["z"])));
+    let rev = db.get("z", &Default::default()).await.unwrap().rev;
+    db.purge("z", &[rev]).await.unwrap();
+    assert_eq!((ids(&db, "h").await, set_aside(&db).await), (some(&["a", "b", "x"]).1, some(&[])));
+    // Followed, with rows of before.
+    put(&db, "b", Some(HEAVY)).await;
+    put(&db, "c", Some(HEAVY)).await;
+    assert_eq!((ids(&db, "n").await, set_aside(&db).await), (some(&["a", "x"]).1, some(&["b", "c"])));
+    // Another process sees the same, and its check does not map them.
+    let (two, others) = open(&storage, None).await;
+    let texts = Arc::new(Texts::default());
+    two.run_views_by(texts.clone());
+    let theirs = two.database("db", others.for_job("test"));
+    assert_eq!(set_aside(&theirs).await, some(&["b", "c"]));
+    let report = check_database(&theirs, |_| {}).await.unwrap();
+    assert_eq!((report.violations, texts.mapped()), (Vec::new(), 2));
+    put(&theirs, "b", Some(GOOD)).await;
+    for reader in [db.reader(), theirs.reader()] {
+        assert_eq!((ids(reader, "h").await, set_aside(reader).await), (some(&["a", "b", "x"]).1, some(&["c"])));
+        assert_eq!(check_database(reader, |_| {}).await.unwrap().violations, [""; 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_slow_once_is_tried_again() {
+    let (db, _storage) = mapped().await;
+    put(&db, "a", Some(r#"{"n":1,"slow":true}"#)).await;
+    put(&db, "b", Some(GOOD)).await;
+    define(&db, "_design/v", &[("n", "n")]).await;
+    assert_eq!((ids(&db, "n").await, set_aside(&db).await), (some(&["a", "b"]).1, some(&[])));
+    assert_eq!(db.inner.metrics.view_documents_failed.get(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_after_many_of_them_comes_further() {
+    let (layer, authority, _storage) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    let ids: Vec<String> = (0..6).map(|n| format!("d{n}")).collect();
+    for id in &ids {
+        put(&db, id, Some(HEAVY)).await;
+    }
+    define(&db, "_design/v", &[("h", "heavy:n")]).await;
+    let texts = Texts::default();
+    let job = job_by(&db, "_design/v", &texts).await;
+    let ended = map(&job, read_with_local_seq(&job, &ids).await.unwrap()).await.map(drop);
+    assert!(matches!(ended, Err(Error::View(ViewFailure::Function(FunctionFailure::OutOfResources(_))))), "{ended:?}");
+    let before = texts.mapped();
+    // Another task of the group begins with nothing but what the process knows of it.
+    let job = job_by(&db, "_design/v", &texts).await;
+    let part = map(&job, read_with_local_seq(&job, &ids).await.unwrap()).await.unwrap();
+    assert!(part.documents.len() == 6 && part.documents.iter().all(|document| document.set_aside() == Some("heavy")));
+    assert_eq!(texts.mapped() - before, 2 * 2, "the first four are not tried again");
+}
