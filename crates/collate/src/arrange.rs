@@ -1,6 +1,7 @@
 //! The rows of one document, in their order.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use flatbed_flatten::json::Value;
 
@@ -33,26 +34,37 @@ pub struct Tail {
     pub ordinal: u32,
 }
 
-/// Sorts the rows of one document in one view, keys and values. It compares n log n times.
-pub fn arrange(collation: &Collation, rows: &[(Value<'_>, Value<'_>)]) -> Vec<Arranged> {
+/// A row: which it is, its key, and that key's sort form.
+type Row<'r, 'k> = (usize, &'r Value<'k>, SortKey);
+
+/// Sorts the rows of one document in one view by their keys, and those of one key by their values. `value` gives the value of a row,
+/// and is asked only for rows whose key others have too: of one such key after the other. It compares n log n times.
+pub fn arrange<'v>(collation: &Collation, keys: &[Value<'_>], value: impl Fn(usize) -> Value<'v>) -> Vec<Arranged> {
     let raw = Collation::raw();
-    let mut sorted: Vec<(usize, &(Value<'_>, Value<'_>), SortKey)> =
-        rows.iter().enumerate().map(|(at, row)| (at, row, collation.sort_key(&row.0))).collect();
-    let by_key = |(_, (a, _), a_sorted): &(usize, &(Value<'_>, Value<'_>), SortKey),
-                  (_, (b, _), b_sorted): &(usize, &(Value<'_>, Value<'_>), SortKey)| {
+    let mut sorted: Vec<Row<'_, '_>> =
+        keys.iter().enumerate().map(|(at, key)| (at, key, collation.sort_key(key))).collect();
+    let by_key = |(_, a, a_sorted): &Row<'_, '_>, (_, b, b_sorted): &Row<'_, '_>| {
         let by_form = a_sorted.bytes().cmp(b_sorted.bytes());
         // Beginnings that are equal say nothing.
         if by_form.is_eq() && a_sorted.is_cut() { collation.compare(a, b) } else { by_form }
     };
-    sorted.sort_by(|a, b| {
-        by_key(a, b).then_with(|| raw.compare(&a.1.0, &b.1.0)).then_with(|| raw.compare(&a.1.1, &b.1.1))
-    });
+    sorted.sort_by(|a, b| by_key(a, b).then_with(|| raw.compare(a.1, b.1)));
+    for rows in sorted.chunk_by_mut(|a, b| by_key(a, b).is_eq() && raw.compare(a.1, b.1).is_eq()) {
+        if rows.len() < 2 {
+            continue;
+        }
+        let values: HashMap<usize, Value<'v>> = rows.iter().map(|(at, ..)| (*at, value(*at))).collect();
+        rows.sort_by(|(a, ..), (b, ..)| match (values.get(a), values.get(b)) {
+            (Some(a), Some(b)) => raw.compare(a, b),
+            _ => Ordering::Equal,
+        });
+    }
     let mut tails = Vec::with_capacity(sorted.len());
     let mut tail = Tail::default();
     let mut previous = None;
     for row in &sorted {
         tail = match previous {
-            Some(previous) if by_key(previous, row).is_eq() => match raw.compare(&previous.1.0, &row.1.0) {
+            Some(previous) if by_key(previous, row).is_eq() => match raw.compare(previous.1, row.1) {
                 Ordering::Equal => Tail { ordinal: tail.ordinal.saturating_add(1), ..tail },
                 _ => Tail { spelling: tail.spelling.saturating_add(1), ordinal: 0 },
             },
@@ -75,8 +87,8 @@ mod tests {
     }
 
     fn arranged(rows: &[(&str, &str)]) -> Vec<(usize, u32, u32)> {
-        let rows: Vec<_> = rows.iter().map(|(key, row)| (value(key), value(row))).collect();
-        let arranged = arrange(&Collation::unicode().unwrap(), &rows);
+        let (keys, values): (Vec<_>, Vec<_>) = rows.iter().map(|(key, row)| (value(key), value(row))).unzip();
+        let arranged = arrange(&Collation::unicode().unwrap(), &keys, |at| values[at].clone());
         arranged.into_iter().map(|row| (row.at, row.tail.spelling, row.tail.ordinal)).collect()
     }
 
@@ -108,6 +120,19 @@ mod tests {
 
     #[test]
     fn no_rows_are_none() {
-        assert!(arrange(&Collation::raw(), &[]).is_empty());
+        assert!(arrange(&Collation::raw(), &[], |_| Value::Null).is_empty());
+    }
+
+    #[test]
+    fn values_are_asked_for_only_where_a_key_is_there_twice() {
+        let keys = ["1", "2", "1.0", "3"].map(value);
+        let asked = std::cell::RefCell::new(Vec::new());
+        let arranged = arrange(&Collation::unicode().unwrap(), &keys, |at| {
+            asked.borrow_mut().push(at);
+            value(if at == 0 { "true" } else { "false" })
+        });
+        assert_eq!(arranged.iter().map(|row| row.at).collect::<Vec<_>>(), [2, 0, 1, 3]);
+        asked.borrow_mut().sort_unstable();
+        assert_eq!(*asked.borrow(), [0, 2]);
     }
 }

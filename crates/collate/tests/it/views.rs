@@ -72,8 +72,9 @@ impl Database {
         let mut rows = Vec::new();
         for (id, document) in self.documents.iter().filter(|(id, _)| !id.starts_with('_')) {
             let emitted = map::rows(view.get("map")?.as_str()?, document)?;
-            for arranged in arrange(&collation, &emitted) {
-                let (key, value) = emitted[arranged.at].clone();
+            let (keys, values): (Vec<_>, Vec<_>) = emitted.into_iter().unzip();
+            for arranged in arrange(&collation, &keys, |at| values[at].clone()) {
+                let (key, value) = (keys[arranged.at].clone(), values[arranged.at].clone());
                 let element = arranged.sort_key.with_label(None).unwrap();
                 rows.push(Row { element, id: id.clone(), spelling: arranged.tail.spelling, key, value });
             }

@@ -1,7 +1,9 @@
 //! What a document's rows will be, made before the transaction that writes them.
 
+use std::cell::Cell;
+
 use flatbed_collate::{SortKey, Tail, arrange};
-use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse};
+use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse, tree_bytes};
 use sha2::{Digest, Sha256};
 
 use crate::document::edit::partition_of;
@@ -20,6 +22,10 @@ const PREPARED_ROW_BYTES: usize = 300;
 
 /// Rows of a view whose texts take no more than this have no trees that matter.
 const SMALL_TEXT_BYTES: usize = 1 << 20;
+
+/// What the JSON trees may take of the keys of one view, and of the values of rows that have the same key, together; and what one value
+/// may take. They are there while the rows are sorted. Such trees are some four times as large as their texts, at worst 40 times.
+const TREES_BYTES_MAX: usize = 256 << 20;
 
 /// What the maps of a group emitted for a document.
 #[derive(Debug, Clone, Default)]
@@ -128,9 +134,39 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
     parse(text, &Limits { depth_max: DEPTH_MAX_LIMIT }).ok()
 }
 
+/// JSON trees of a view's rows.
+struct Trees {
+    /// What they may take, in bytes.
+    most: usize,
+    left: Cell<usize>,
+}
+
+impl Trees {
+    /// `None` if the text is no JSON, or there is no room for its tree.
+    fn value_of<'t>(&self, text: &'t str) -> Option<Value<'t>> {
+        // Nothing is counted where nothing is bounded.
+        if self.most < usize::MAX {
+            self.left.set(self.left.get().checked_sub(tree_bytes(text.as_bytes()))?);
+        }
+        value_of(text.as_bytes())
+    }
+
+    /// Whether a text is JSON whose tree has room alone.
+    fn takes(&self, text: &str) -> bool {
+        let has_room = self.most == usize::MAX || tree_bytes(text.as_bytes()) <= self.most;
+        has_room && value_of(text.as_bytes()).is_some()
+    }
+}
+
 /// Sort keys, order and hashes of what was emitted. A document whose rows are too many or too large, or no JSON, becomes one
 /// without rows: [`PreparedDocument::is_refused`].
 pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
+    let is_small = emitted.trees.iter().all(|rows| rows.bytes() <= SMALL_TEXT_BYTES);
+    prepare_within(group, emitted, if is_small { usize::MAX } else { TREES_BYTES_MAX })
+}
+
+/// `most`: what the trees of a view may take, in bytes.
+fn prepare_within(group: &ViewGroup, emitted: Emitted, most: usize) -> PreparedDocument {
     let Emitted { id, trees, is_too_much, ends_at_ms, set_aside } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
     let without_rows = |id| PreparedDocument { id, rows: Vec::new(), is_refused: false, set_aside: None };
@@ -148,21 +184,31 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     }
     let (mut rows, mut bytes) = (Vec::with_capacity(count), 0);
     for (tree, emitted) in trees.into_iter().enumerate().take(group.trees().len()) {
-        let mut values = Vec::with_capacity(emitted.len());
-        for (key, value) in emitted.iter() {
-            match (value_of(key.as_bytes()), value_of(value.as_bytes())) {
-                (Some(key), Some(value)) => values.push((key, value)),
+        let texts: Vec<(&str, &str)> = emitted.iter().collect();
+        let json = Trees { most, left: Cell::new(most) };
+        let mut keys = Vec::with_capacity(texts.len());
+        for (key, value) in &texts {
+            match json.value_of(key) {
+                Some(tree) if key.len() + value.len() <= bounds.row_bytes && json.takes(value) => keys.push(tree),
                 _ => return refused(id),
             }
         }
-        let arranged = arrange(group.collation(tree), &values);
-        let texts: Vec<(&str, &str)> = emitted.iter().collect();
+        // Each is JSON, so that it is there as long as there is room.
+        let lacks_room = Cell::new(false);
+        let value = |at: usize| {
+            let value = texts.get(at).and_then(|(_, value)| json.value_of(value));
+            value.unwrap_or_else(|| {
+                lacks_room.set(true);
+                Value::Null
+            })
+        };
+        let arranged = arrange(group.collation(tree), &keys, value);
+        if lacks_room.get() {
+            return refused(id);
+        }
         for row in arranged {
             let Some((key, value)) = texts.get(row.at) else { continue };
             let (key, value) = ((*key).to_owned(), (*value).to_owned());
-            if key.len() + value.len() > bounds.row_bytes {
-                return refused(id);
-            }
             let hash = hash_of(key.as_bytes(), value.as_bytes());
             let row = PreparedRow { tree, sort_key: row.sort_key, tail: row.tail, key, value, hash, ends_at_ms };
             bytes += row_cost(row.sort_key.bytes().len() + id.len(), row.bytes());
@@ -216,5 +262,49 @@ impl PreparedDocument {
     /// Whether it has no rows since they were too many, too large or no JSON.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::group::ViewTree;
+
+    fn of(rows: impl Iterator<Item = (String, String)>) -> PreparedDocument {
+        let mut emitted = EmittedRows::default();
+        rows.for_each(|(key, value)| emitted.push(&key, &value));
+        let trees = vec![ViewTree { raw_collation: false, reduces: Vec::new() }];
+        let group = ViewGroup::new(1, false, trees).unwrap();
+        prepare_within(&group, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() }, 2 << 20)
+    }
+
+    /// A JSON text of 3,001 bytes whose tree takes many times as much.
+    fn objects() -> String {
+        let all = ["{}"; 1_000].join(",");
+        format!("[{all}]")
+    }
+
+    #[test]
+    fn trees_of_keys_and_of_values_of_one_key_are_bounded() {
+        let rows = |count: usize, is_key: bool, is_same: bool| {
+            of((0..count).map(move |at| {
+                let key = if is_key { objects() } else { (if is_same { 0 } else { at }).to_string() };
+                (key, if is_key { at.to_string() } else { objects() })
+            }))
+        };
+        // Values of different keys are there one at a time.
+        let prepared = rows(100, false, false);
+        assert_eq!((prepared.rows.len(), prepared.is_refused()), (100, false));
+        assert!(rows(100, false, true).is_refused());
+        assert!(rows(100, true, false).is_refused());
+        assert_eq!(rows(5, false, true).rows.len(), 5);
+        assert_eq!(rows(5, true, false).rows.len(), 5);
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused() {
+        assert!(of(std::iter::once(("1".to_owned(), "{".to_owned()))).is_refused());
+        assert!(of(std::iter::once((String::new(), "1".to_owned()))).is_refused());
+        assert!(!of(std::iter::once(("1".to_owned(), "1".to_owned()))).is_refused());
     }
 }
