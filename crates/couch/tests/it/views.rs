@@ -110,6 +110,27 @@ async fn maps_that_do_not_end() {
     assert_eq!(rows(&server.ok("GET", "/db/_design/d/_view/n", NULL).await).len(), 3);
 }
 
+/// A document on which a map breaks its bound of memory is in no view, and `_info` names it until it maps.
+#[tokio::test]
+async fn documents_that_are_set_aside_are_named() {
+    let Some(server) = serve(3, design()).await else { return };
+    let bad = server.ok("PUT", "/db/bad", json!({"bad": true})).await;
+    let map = "function (doc) { if (doc.bad) for (var a = [];;) a.push(new Array(1000).fill(1)); emit(doc._id); }";
+    server.ok("PUT", "/db/_design/e", json!({"views": {"x": {"map": map}}})).await;
+    let count = async || server.ok("GET", "/db/_design/e/_view/x?limit=0", NULL).await["total_rows"].clone();
+    let info = async || server.ok("GET", "/db/_design/e/_info", NULL).await["view_index"]["set_aside"].clone();
+    assert_eq!(count().await, json!(3));
+    let named = info().await;
+    let first = &named["documents"][0];
+    assert_eq!(
+        (&named["count"], &first["id"], first["reason"].is_string()),
+        (&json!(1), &json!("bad"), true),
+        "{named}"
+    );
+    server.ok("PUT", "/db/bad", json!({"_rev": bad["rev"]})).await;
+    assert_eq!((count().await, info().await), (json!(4), NULL));
+}
+
 #[tokio::test]
 async fn what_is_gone() {
     let Some(server) = serve(3, design()).await else { return };
