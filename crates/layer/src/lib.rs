@@ -96,7 +96,7 @@ pub use find::{Find, FindOptions, FoundDocument, FoundRow, JsonIndexes};
 pub use flatbed_channels::check_channel;
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
-pub use group::info::{ViewGroupInfo, ViewSetAside};
+pub use group::info::{SetAsideDocuments, ViewGroupInfo};
 pub use group::source::ViewUpdate;
 pub use handle::{Database, Reader, Seen};
 pub use index::selector::definition::IndexName;

@@ -50,12 +50,12 @@ pub struct ViewGroupInfo {
     /// Documents that are in none of its views since their rows are too many or too large.
     pub documents_refused: u64,
     /// Documents that are in none of its views since a function broke its bound on them.
-    pub set_aside: ViewSetAside,
+    pub set_aside: SetAsideDocuments,
 }
 
 /// Documents on which a function of a group broke its bound of time or memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ViewSetAside {
+pub struct SetAsideDocuments {
     /// How many they are.
     pub count: u64,
     /// The first 100 by their ids, each with the reason.
@@ -141,7 +141,7 @@ struct Sizes<'a> {
 }
 
 impl Operation for Sizes<'_> {
-    type Output = (u64, u64, ViewSetAside);
+    type Output = (u64, u64, SetAsideDocuments);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<(u64, u64)> {
         let instance = self.reader.inner.resolve(trx, &self.reader.name).await?;
@@ -162,7 +162,7 @@ impl Operation for Sizes<'_> {
             }
         }
         let count = decode_counter(count.as_deref())?.max(0) as u64;
-        let set_aside = ViewSetAside { count, documents };
+        let set_aside = SetAsideDocuments { count, documents };
         Ok((bytes.max(0) as u64, decode_counter(refused.as_deref())?.max(0) as u64, set_aside))
     }
 }

@@ -54,34 +54,34 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 /// Documents of which functions are asked at once, and those between them that have no rows.
 struct Batch {
     texts: Vec<Vec<u8>>,
-    documents: Vec<Asked>,
+    inputs: Vec<MapInput>,
 }
 
-/// What is asked about a document.
-enum Asked {
-    /// It has a text.
-    Mapped,
-    /// It has no rows.
+/// What functions are given of a document.
+enum MapInput {
+    /// Its text.
+    Text,
+    /// Nothing: it has no rows.
     Nothing,
-    /// It was tried a while ago.
+    /// Nothing: they broke a bound on it a while ago.
     SetAside(FunctionFailure),
 }
 
 impl Batch {
     /// Of the first documents, as many as have so many texts.
     fn of(job: &Job, documents: &mut [ToMap], most: usize) -> Batch {
-        let mut batch = Batch { texts: Vec::new(), documents: Vec::new() };
+        let mut batch = Batch { texts: Vec::new(), inputs: Vec::new() };
         for ToMap { id, document } in documents {
             let document = document.as_mut().filter(|document| !document.deleted && is_mapped(job, id));
             let Some(document) = document else {
-                batch.documents.push(Asked::Nothing);
+                batch.inputs.push(MapInput::Nothing);
                 continue;
             };
             if let Some(failure) = job.state.runaway(id, &document.rev) {
-                batch.documents.push(Asked::SetAside(failure));
+                batch.inputs.push(MapInput::SetAside(failure));
                 continue;
             }
-            batch.documents.push(Asked::Mapped);
+            batch.inputs.push(MapInput::Text);
             if !job.definition().options.local_seq {
                 document.local_seq = None;
             }
@@ -127,8 +127,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     let mut tries = 0;
     while prepared.len() < documents.len() {
         let most = if is_alone || tries > 0 { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
-        let Batch { texts, documents: about } =
-            Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
+        let Batch { texts, inputs } = Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
         let asked = texts.len();
         let Mapped { documents: answers, stopped, logs } = match asked {
             0 => Mapped::default(),
@@ -145,17 +144,17 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         }
         let (held_before, mut entered, mut lacks_room) = (held, 0, None);
         let mut answers = answers.into_iter();
-        for about in about {
+        for input in inputs {
             let Some(document) = documents.get(prepared.len()) else { break };
             let mut emitted = nothing(job, document);
-            let is_mapped = matches!(about, Asked::Mapped);
-            match about {
-                Asked::Mapped => {
+            let is_mapped = matches!(input, MapInput::Text);
+            match input {
+                MapInput::Text => {
                     let Some(views) = answers.next() else { break };
                     emit(job, &mut emitted, views);
                 }
-                Asked::SetAside(failure) => emitted.set_aside = Some(reason_of(&failure)),
-                Asked::Nothing => {}
+                MapInput::SetAside(failure) => emitted.set_aside = Some(reason_of(&failure)),
+                MapInput::Nothing => {}
             }
             let needed = held + emitted.memory_bytes();
             if held > 0 && needed > part_bytes || !room.grow(needed) {

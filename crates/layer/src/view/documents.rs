@@ -24,7 +24,7 @@ const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 /// memory.
 const HAD_PARTS_MAX: u64 = if cfg!(test) { 20 } else { 300 };
 
-/// Whether a transaction may read what one document has that is more than this: few do at once in a process.
+/// Whether a transaction may read what one document has that has more than [`HAD_PARTS_MAX`]: few do at once in a process.
 #[derive(Debug, Default)]
 pub(crate) struct LargeTurn {
     is_held: bool,
@@ -268,7 +268,7 @@ impl<'d> Plan<'d> {
         let was_set_aside = self.had.is_set_aside;
         let set_aside = self.document.set_aside();
         let is_set_aside = if is_partial { was_set_aside } else { set_aside.is_some() };
-        let aside = Aside { was: was_set_aside, is: is_set_aside, reason: set_aside.unwrap_or_default() };
+        let aside = SetAsideChange { was: was_set_aside, is: is_set_aside, reason: set_aside.unwrap_or_default() };
         let of = |rows, has| DocumentDiff { id, rows, has, is_partial, is_staged, was_refused, is_refused, aside };
         if self.changes.is_empty() {
             // What says so is written anew, with the rows that it had: a part of it may have been entered before.
@@ -396,12 +396,12 @@ pub(super) struct DocumentDiff<'d> {
     /// Whether it had, and has from now on, more than a bound allows.
     was_refused: bool,
     is_refused: bool,
-    aside: Aside<'d>,
+    aside: SetAsideChange<'d>,
 }
 
 /// Whether a document was set aside, and is from now on, and why.
 #[derive(Debug, Clone, Copy)]
-struct Aside<'d> {
+struct SetAsideChange<'d> {
     was: bool,
     is: bool,
     reason: &'d str,

@@ -234,7 +234,11 @@ impl PreparedDocument {
 
     /// What its rows take in memory until they are written, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let of_row = |row: &PreparedRow| PREPARED_ROW_BYTES + row.bytes() + row.sort_key.bytes().len();
+        let of_row = |row: &PreparedRow| {
+            // What reduces make of a large row alone is made of a copy.
+            let copies = if row.bytes() > INLINE_BYTES_MAX { 2 } else { 1 };
+            PREPARED_ROW_BYTES + copies * row.bytes() + row.sort_key.bytes().len()
+        };
         self.rows.iter().map(of_row).sum()
     }
 
