@@ -1,7 +1,7 @@
 //! What is needed to work at a group.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
 use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
@@ -31,8 +31,6 @@ pub(super) struct Job {
     pub state: Arc<GroupState>,
     /// Documents after each other on which its functions broke a bound.
     pub breaches: AtomicUsize,
-    /// The last transaction has read what a document has that has much.
-    pub has_large: AtomicBool,
 }
 
 impl Job {
@@ -50,8 +48,7 @@ impl Job {
         let storage = ViewGroup::of(id.1, &loaded.definition)?.bounded(bounds);
         let written = Written(Arc::clone(&functions));
         let (known, breaches) = (KnownNodes::new(&reader.inner.views.knowing), AtomicUsize::new(0));
-        let has_large = AtomicBool::new(false);
-        Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches, has_large })
+        Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches })
     }
 
     pub(super) fn definition(&self) -> &GroupDefinition {

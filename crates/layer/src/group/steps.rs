@@ -2,7 +2,6 @@
 //! one fails; what an earlier attempt did that was committed without being told is seen by the place.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prost::Message;
@@ -440,21 +439,14 @@ impl<'a, W: Work> Step<'a, W> {
         if let Ok(permit) = inner.views.steps.acquire().await {
             permit.forget();
         }
-        // Transactions of a document that has much are likely to come after each other.
-        let mut turn = match job.has_large.load(Ordering::Relaxed) {
-            true => Some(job.large_turn().await?),
-            false => None,
-        };
-        let of_turn = |is_held| if is_held { LargeTurn::held() } else { LargeTurn::default() };
-        let mut step = Step { job, work, turn: of_turn(turn.is_some()) };
-        let mut output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
-        if step.turn.is_lacking() {
-            turn = Some(job.large_turn().await?);
-            step.turn = LargeTurn::held();
-            output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
+        let mut step = Step { job, work, turn: LargeTurn::default() };
+        let output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
+        if !step.turn.is_lacking() {
+            return output;
         }
-        drop(turn);
-        job.has_large.store(step.turn.is_wanted(), Ordering::Relaxed);
-        output
+        // Nothing was committed. The turn is waited for outside of the transaction, which would become too old.
+        let _turn = job.large_turn().await?;
+        step.turn = LargeTurn::held();
+        crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await
     }
 }

@@ -48,14 +48,9 @@ impl LargeTurn {
         self.is_held
     }
 
-    /// Whether there was such a document.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::Relaxed)
-    }
-
     /// Whether the transaction must not be committed, as there was such a document that it did not read.
     pub(crate) fn is_lacking(&self) -> bool {
-        self.is_wanted() && !self.is_held
+        self.is_wanted.load(Ordering::Relaxed) && !self.is_held
     }
 }
 
