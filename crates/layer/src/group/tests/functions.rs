@@ -31,6 +31,8 @@ struct State {
     miscounts: usize,
     /// A document with the member `slow` has taken too long; the next one does not.
     was_slow: AtomicBool,
+    /// An answer is about no more documents than so many, if it is not 0.
+    answers_at_most: usize,
 }
 
 impl Texts {
@@ -40,6 +42,10 @@ impl Texts {
 
     pub(super) fn miscounting() -> Texts {
         Texts(Arc::new(State { miscounts: 1, ..State::default() }))
+    }
+
+    pub(super) fn answering_at_most(answers_at_most: usize) -> Texts {
+        Texts(Arc::new(State { answers_at_most, ..State::default() }))
     }
 
     pub(super) fn stopping_after(documents: u64) -> Texts {
@@ -120,6 +126,9 @@ impl GroupFunctions for Loaded {
         Box::pin(async move {
             let mut mapped = Mapped::default();
             for document in documents {
+                if self.state.answers_at_most > 0 && mapped.documents.len() >= self.state.answers_at_most {
+                    break;
+                }
                 loop {
                     // Made before it is looked, so that no going on in between is missed.
                     let goes_on = self.state.go_on.notified();

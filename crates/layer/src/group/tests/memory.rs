@@ -82,6 +82,21 @@ async fn rows_without_room_are_dropped_and_come_again_once_there_is_some() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_leaves_out_is_asked_for_again() {
+    let (db, _layer, _storage) = database().await;
+    for id in ["a", "b", "c", "d", "e"] {
+        put(&db, id, Some(r#"{"n":1}"#)).await;
+    }
+    define(&db, "_design/v", &[("n", "n")]).await;
+    let texts = Texts::answering_at_most(2);
+    let job = job_by(&db, "_design/v", &texts).await;
+    let part = map(&job, read(&job, &["a", "b", "c", "d", "e"]).await).await.unwrap();
+    let ids: Vec<&str> = part.documents.iter().map(|document| document.id()).collect();
+    assert_eq!((ids, part.rest.len()), (vec!["a", "b", "c", "d", "e"], 0));
+    assert_eq!(texts.mapped(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_document_with_more_rows_than_a_database_may_have_goes_alone() {
     let (db, _layer, _storage) = database().await;
     for (id, rows) in [("a", FEW), ("b", MANY), ("c", FEW)] {
