@@ -143,7 +143,7 @@ struct Sizes<'a> {
 impl Operation for Sizes<'_> {
     type Output = (u64, u64, SetAsideDocuments);
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<(u64, u64)> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.reader.inner.resolve(trx, &self.reader.name).await?;
         if instance.record.namespace != self.id.0 {
             return Err(Error::View(ViewFailure::Changed));

@@ -96,7 +96,7 @@ pub(super) async fn map_and_enter(
 }
 
 /// Enters documents in their current state, in as many transactions as it takes. The last one records the entered purges.
-async fn enter_documents(
+pub(super) async fn enter_documents(
     job: &Job,
     mut stood: ViewProgress,
     documents: &[PreparedDocument],
