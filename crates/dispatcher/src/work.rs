@@ -147,10 +147,15 @@ impl Followed {
 
     /// What it does here.
     pub(crate) fn state(&self) -> &'static str {
+        let is_halted = self.shown().halted.is_some();
+        self.state_of(is_halted)
+    }
+
+    fn state_of(&self, is_halted: bool) -> &'static str {
         if !self.claim.is_ours() {
             return "waiting";
         }
-        if self.shown().halted.is_some() {
+        if is_halted {
             return "halted";
         }
         let standing = self.status.standing();
@@ -176,7 +181,8 @@ impl Followed {
             epoch,
             node: self.node.clone(),
             of: self.fingerprint.clone(),
-            state: self.state().to_owned(),
+            // Of the same moment as the reason beside it.
+            state: self.state_of(halted.is_some()).to_owned(),
             halted,
             seq: progress.seq().map(|seq| seq.as_str().to_owned()),
             lag_rows: lag.rows,

@@ -94,14 +94,14 @@ fn edits<'a>(ids: &'a [String], body: &'a str) -> Vec<Edit<'a>> {
     ids.iter().map(edit).collect()
 }
 
-/// Writes of three processes one after the other, of the last one many more: the order that they have on every feed. Each round has 66
-/// documents, whose ids end with so many letters.
-async fn write_in_turns(layers: &[Layer; 3], rounds: usize, letters: usize) -> Vec<String> {
+/// Writes of three processes one after the other, three documents of each and `most` of the last one: the order that they have on every
+/// feed. Their ids end with `letters` letters; what one process writes must fit into one transaction.
+async fn write_in_turns(layers: &[Layer; 3], rounds: usize, most: usize, letters: usize) -> Vec<String> {
     let mut order = Vec::new();
     let end = "i".repeat(letters);
     for round in 0..rounds {
         for (number, layer) in layers.iter().enumerate() {
-            let count = if number == 2 { 60 } else { 3 };
+            let count = if number == 2 { most } else { 3 };
             let ids: Vec<String> = (0..count).map(|at| format!("{round:03}-{number}-{at:02}{end}")).collect();
             let results = layer.database("db").bulk_update(&edits(&ids, "{}")).await.unwrap();
             assert!(results.iter().all(Result::is_ok));
@@ -137,7 +137,7 @@ async fn feeds_have_the_order_of_commits_and_every_parameter_its_meaning() {
     let layers = layers::<3>(&store).await;
     create(&layers[0], "db", None).await;
     // Three pages of at most 2,000 rows.
-    let order = write_in_turns(&layers, 62, 0).await;
+    let order = write_in_turns(&layers, 62, 60, 0).await;
     let db = layers[1].database("db");
     let (ids, last, pages) = walk(&db, ChangesQuery::default()).await;
     assert_eq!(ids, order);
@@ -190,7 +190,7 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
     let layers = layers::<3>(&store).await;
     create(&layers[0], "db", None).await;
     // Their ids fill four transactions of a renewal.
-    let order = write_in_turns(&layers, 24, 900).await;
+    let order = write_in_turns(&layers, 61, 20, 900).await;
     let [first, second, _] = layers.each_ref().map(|layer| layer.database("db"));
     // What a bucket whose entries have all moved on says of itself is older than what the others have.
     let moved = store.layer().await.database("db");
