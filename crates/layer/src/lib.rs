@@ -154,7 +154,7 @@ fn folders_know_only_those_below_them() {
         ("compactions", &[]),
         ("line_pacer", &[]),
         ("resyncs", &[]),
-        ("turns", &[]),
+        ("turns", &["error"]),
         ("view_bounds", &[]),
         ("view_functions", &["view_bounds"]),
         ("view_definition", &["view_functions"]),

@@ -135,22 +135,18 @@ impl Entering {
     }
 
     /// Refuses a prepared document with the name of an administrator of the configuration, unless the writer administers the
-    /// server or `_users`. The refusal is that of a name that is taken, behind the same validation, so that it does not tell
-    /// which names are administrators'. Names are compared as sign-in compares them, byte by byte.
+    /// server or `_users`. The refusal is that of a name that is taken, which comes before the document is validated, so that it does
+    /// not tell which names are administrators'. Names are compared as sign-in compares them, byte by byte.
     ///
     /// # Errors
-    /// 409, and those of the validation.
+    /// 409.
     pub(crate) fn may_register(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
         if self.is_admin || edit.deleted {
             return Ok(());
         }
         let admins = &self.of.configuration.now().admins;
-        if !users::name_in(&edit.id).is_some_and(|name| admins.contains_key(name)) {
-            return Ok(());
-        }
-        let write = users::Write { id: &edit.id, is_deleted: false, body: &edit.body, old: None };
-        users::validate(&write, &self.actor()).map_err(refusal)?;
-        Err(Refusal::Conflict)
+        let is_admins = users::name_in(&edit.id).is_some_and(|name| admins.contains_key(name));
+        if is_admins { Err(Refusal::Conflict) } else { Ok(()) }
     }
 
     /// Whether they may write a document of this id at all.

@@ -354,7 +354,7 @@ async fn names_of_administrators_are_not_registered() {
     assert_eq!(put("root", &user("root")).await, put("member", &user("member")).await);
     for wrong in [json!({}), json!({"name": "x", "type": "user", "roles": []})] {
         assert_eq!(put("root", &wrong).await, put("member", &wrong).await);
-        assert_eq!(put("root", &wrong).await.0, 403);
+        assert_eq!(put("root", &wrong).await.0, 409);
     }
     let docs = ["root", "member", "free"].map(|name| {
         let mut document = user(name);
