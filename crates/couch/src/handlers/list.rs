@@ -125,6 +125,8 @@ impl Run {
         Ok(reply)
     }
 
+    /// Sends the rest. As in CouchDB the text of an error ends what a list has sent before it fails; rows that break off cut the
+    /// connection.
     async fn go_on(mut self, mut part: ListPart, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
         loop {
             sender.write(part.text.as_bytes()).await?;
@@ -132,8 +134,14 @@ impl Run {
                 return Ok(());
             }
             sender.unless_gone(self.feed(&part)).await?.map_err(broken_off)?;
-            part =
-                sender.unless_gone(self.list.next()).await?.map_err(|error| Failure::from(AnswerError::from(error)))?;
+            part = match sender.unless_gone(self.list.next()).await? {
+                Ok(part) => part,
+                Err(error) => {
+                    let text = error_text(&Failure::from(AnswerError::from(error)));
+                    sender.write(&text).await?;
+                    return Ok(());
+                }
+            };
         }
     }
 
@@ -152,12 +160,7 @@ fn broken_off(_: BrokenOff) -> Failure {
 
 /// What CouchDB answers where a list fails that has taken a row and sent nothing.
 fn late(failure: &Failure, started: &Response) -> Result<TenantReply> {
-    let mut text = b"\n".to_vec();
-    let mut object = Object::new(&mut text);
-    object.number("code", failure.status.as_u16().into());
-    object.string("error", &failure.error).string("reason", &failure.reason);
-    object.end();
-    text.push(b'\n');
+    let text = error_text(failure);
     let (stream, mut sender) = Reply::stream();
     let reply = response::failed_list(failure.status, started, stream.body)?;
     sender.buffer = text;
@@ -165,4 +168,15 @@ fn late(failure: &Failure, started: &Response) -> Result<TenantReply> {
         let _ = sender.finish().await;
     });
     Ok(reply)
+}
+
+/// The error of a list whose answer has begun, as its last line.
+fn error_text(failure: &Failure) -> Vec<u8> {
+    let mut text = b"\n".to_vec();
+    let mut object = Object::new(&mut text);
+    object.number("code", failure.status.as_u16().into());
+    object.string("error", &failure.error).string("reason", &failure.reason);
+    object.end();
+    text.push(b'\n');
+    text
 }

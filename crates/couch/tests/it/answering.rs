@@ -2,9 +2,8 @@
 //! replayed by `tests/answers.test.mjs`.
 
 use super::store;
-use crate::support::{Answer, Running, ServerOptions, soon};
+use crate::support::{Answer, Running, ServerOptions};
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt;
 
 const NULL: Value = Value::Null;
 
@@ -87,6 +86,8 @@ async fn lists() {
                 while ((row = getRow())) send(row.id + ','); return 'end'; }",
         "docs": "function (head, req) { var row, sum = 0; while ((row = getRow())) sum += row.doc.n || 0; return sum; }",
         "breaks": "function (head, req) { var row, n = 0; while ((row = getRow())) { send(row.id); if (++n > 1000) throw 'x'; } }",
+        "row": "function (head, req) { send('head'); var row = getRow(); send(fooBarBam); return 'tail'; }",
+        "end": "function (head, req) { send('head'); while (getRow()); throw ['error', 'conflict', 'no']; }",
         "first": "function (head, req) { return getRow().id; }",
         "body": "function (head, req) { return toJSON([req.body, req.method, req.path, req.query]); }",
     }});
@@ -109,13 +110,23 @@ async fn lists() {
     let posted = server.call("POST", "/db/_design/d/_list/body/_all_docs?x=1", &keys.to_string()).await;
     assert_eq!(posted.json(), json!([keys, "POST", ["db", "_design", "d", "_list", "body", "_all_docs"], {"x": "1"}]));
     assert_eq!(server.call("PUT", "/db/_design/d/_list/ids/_all_docs", "{}").await.status, 405);
-    // What broke off never looks complete.
-    let mut client = server.connect().await;
-    client.send("GET", "/db/_design/d/_list/breaks/_all_docs", &[], b"").await;
-    assert_eq!(client.head().await.status, 200);
-    let mut rest = Vec::new();
-    let _ = soon(client.stream.read_to_end(&mut rest)).await;
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
+    // What was sent before a function failed stays, and the error ends it.
+    for (name, begins, code, word, reason) in [
+        ("row", "head", 500, "", "fooBarBam"),
+        ("end", "head", 409, "conflict", "no"),
+        ("breaks", "_design/ddoc00000", 500, "", "x"),
+    ] {
+        let failed = list(&format!("{name}/_all_docs")).await;
+        assert_eq!(failed.status, 200, "{failed:?}");
+        let (sent, error) = failed.body.trim_end_matches('\n').rsplit_once('\n').expect("an error's line");
+        assert!(sent.starts_with(begins) && failed.body.ends_with("}\n"), "{failed:?}");
+        let error: Value = serde_json::from_str(error).expect("JSON");
+        let names: Vec<&String> = error.as_object().expect("an object").keys().collect();
+        assert_eq!((error["code"].as_u64(), names.len()), (Some(code), 3), "{error}");
+        assert!(word.is_empty() || error["error"] == word, "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    assert_eq!(list("row/_all_docs?limit=1").await.body.lines().next(), Some("head"));
 }
 
 #[tokio::test]
