@@ -80,6 +80,22 @@ impl Log {
         Log { rev: name_of(&value, "_rev"), session: name_of(&value, "session_id"), last_seq, history }
     }
 
+    /// Writes the members of CouchDB's answer to a run without changes, without braces: none if no session is recorded.
+    pub(crate) fn members(&self) -> Vec<u8> {
+        let Some(session) = &self.session else { return Vec::new() };
+        Object::members_text(|log| {
+            log.string("session_id", session);
+            if let Some(last_seq) = &self.last_seq {
+                log.raw("source_last_seq", last_seq);
+            }
+            log.number("replication_id_version", ID_VERSION.into());
+            let mut history = log.array("history");
+            for entry in &self.history {
+                history.raw(&entry.text);
+            }
+        })
+    }
+
     /// What the log says of a session: where the source stood.
     fn recorded(&self, session: &str) -> Option<Vec<u8>> {
         self.history.iter().find(|entry| entry.session.as_deref() == Some(session))?.recorded.clone()
@@ -139,11 +155,6 @@ impl Session {
         let history = source.history.iter().filter(shared).take(if is_old { HISTORY_MAX - 1 } else { 0 }).cloned();
         let (start_time, clock, history) = (clock.unix_seconds(), clock.clone(), history.collect());
         Ok(Session { id, clock, start_time, start_seq, history, has_counts: false })
-    }
-
-    /// Where it began.
-    pub(crate) fn start(&self) -> &[u8] {
-        &self.start_seq
     }
 
     /// Writes the members that logs and answers have in common, without braces: `session_id`, `source_last_seq`,
@@ -244,6 +255,11 @@ mod tests {
         let second = log(std::str::from_utf8(&text).unwrap());
         assert_eq!(second.rev.as_deref(), Some("0-1"));
         assert_eq!(second.history.len(), 2);
+        // A run without changes answers what the last one recorded.
+        let members = String::from_utf8(second.members()).unwrap();
+        let recorded = std::str::from_utf8(&text).unwrap();
+        assert!(recorded.ends_with(&format!(",{members}}}")), "{members} {recorded}");
+        assert_eq!(Log::default().members(), b"");
         // The target missed the second checkpoint: the first is what both know.
         assert_eq!(common(&second, &first), b"\"5-y\"");
     }

@@ -65,11 +65,12 @@ pub struct Control {
 /// A replication that has ended well.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The source had nothing new.
+    /// The source had nothing new for this replication.
     pub no_changes: bool,
     /// What was done.
     pub stats: Stats,
-    /// Members `session_id`, `source_last_seq`, `replication_id_version`, `history` of CouchDB's answer, without braces.
+    /// Members `session_id`, `source_last_seq`, `replication_id_version`, `history` of CouchDB's answer, without braces: with
+    /// `no_changes` those of the last run that recorded a checkpoint, none if there is no such run.
     pub members: Vec<u8>,
 }
 
@@ -123,7 +124,7 @@ async fn replicate_by_one_function(
         session,
         source: source.clone(),
         target: target.clone(),
-        source_rev: source_log.rev,
+        source_rev: source_log.rev.clone(),
         target_rev: target_log.rev,
         through: start.clone(),
         recorded: start.clone(),
@@ -139,13 +140,14 @@ async fn replicate_by_one_function(
     let reader = Reader { source, spec: spec.clone(), progress, rows_max: PAGE_ROWS, room: None, clock: clock.clone() };
     let reading = AbortOnDrop(tokio::spawn(reader.run(start, pages)));
     let mut batches = FuturesOrdered::new();
-    let (mut stop, mut at_end) = (checkpoints.control.stop.clone(), false);
+    let (mut stop, mut at_end, mut has_changes) = (checkpoints.control.stop.clone(), false, false);
     while !(at_end && batches.is_empty()) {
         tokio::select! {
             page = incoming.recv(), if !at_end && batches.len() < BATCHES_MAX => match page {
                 None => at_end = true,
                 Some(page) => {
                     let Page { mut changes, last_seq, room } = page?;
+                    has_changes |= !changes.is_empty();
                     let room = Arc::new(room);
                     loop {
                         let rest = changes.split_off(batch_rows(&changes));
@@ -180,15 +182,19 @@ async fn replicate_by_one_function(
         }
     }
     drop(reading);
-    let is_recorded = checkpoints.write().await?;
-    if !is_recorded && !*checkpoints.control.stop.borrow() {
+    // As in CouchDB, a run that took no change leaves the logs as they are, however far the source is.
+    let no_changes = !has_changes && !spec.continuous;
+    let is_current = if no_changes {
+        !(checkpoints.is_behind() && checkpoints.has_other_function().await?)
+    } else {
+        checkpoints.write().await?
+    };
+    if !is_current && !*checkpoints.control.stop.borrow() {
         return Ok(None);
     }
     let stats = checkpoints.control.progress.stats();
-    // Of no documents there is nothing new, whatever else the source has.
-    let is_of_none = matches!(&spec.filter, Some(Filter::Ids(ids)) if ids.as_slice() == b"[]");
-    let no_changes = is_of_none || checkpoints.through == checkpoints.session_start();
-    let members = checkpoints.session.members(&checkpoints.through, &stats);
+    let members =
+        if no_changes { source_log.members() } else { checkpoints.session.members(&checkpoints.through, &stats) };
     Ok(Some(Outcome { no_changes, stats, members }))
 }
 
@@ -227,10 +233,6 @@ struct Checkpoints {
 }
 
 impl Checkpoints {
-    fn session_start(&self) -> &[u8] {
-        self.session.start()
-    }
-
     fn show(&self) {
         let text = |seq: &[u8]| String::from_utf8_lossy(seq).into_owned();
         self.control.progress.change_seqs(|seqs| {
