@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, TenantReply, spawn};
-use flatbed_layer::Error as LayerError;
+use flatbed_layer::{Error as LayerError, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
@@ -368,6 +368,13 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
         Needed::Whole(name) => drop(context.database(name, ReadWhole).await?),
         Needed::Admin(name) => drop(context.database(name, Administer).await?),
         Needed::Maintainer(name) => drop(context.database(name, Maintain).await?),
+        Needed::UserViews => {
+            drop(context.database(USERS, Read).await?);
+            if let Err(Denied::Refused(_)) = context.database(USERS, Administer).await {
+                let reason = "Only administrators can view design docs in the users database.";
+                return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", reason));
+            }
+        }
         Needed::Hidden(name) => {
             drop(context.database(name, Read).await?);
             if let Err(Denied::Refused(_)) = context.database(name, Administer).await {

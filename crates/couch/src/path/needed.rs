@@ -7,7 +7,7 @@
 use flatbed_layer::{DatabaseKind, REPLICATOR, USERS, is_replicator_name};
 use hyper::Method;
 
-use super::{Endpoint, IdKind, InDatabase, Listed, Mango, Node, Scheduler, Target};
+use super::{Answering, Endpoint, IdKind, InDatabase, Listed, Mango, Node, Scheduler, Target};
 
 /// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(crate) enum Needed<'t> {
     Maintainer(&'t str),
     /// The same; for a member there is nothing there.
     Hidden(&'t str),
+    /// The same of `_users`, to read its views: others are refused with words of their own, and with 403 without a name too.
+    UserViews,
 }
 
 impl Target {
@@ -101,6 +103,9 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
             if shows_one_by_one =>
         {
             Needed::ServerAdmin
+        }
+        InDatabase::View { .. } | InDatabase::Answering { kind: Answering::List, .. } if name == USERS => {
+            Needed::UserViews
         }
         // Who does not administer users, or replications, sees their documents one by one, as each shows itself; what has
         // something of them otherwise, and whatever comes to be here, is for who does.

@@ -30,6 +30,7 @@ fn lacks(target: &Target, method: &Method) -> &'static str {
         Needed::Admin(_) => "db admin",
         Needed::Maintainer(_) => "maintainer",
         Needed::Hidden(_) => "hidden",
+        Needed::UserViews => "user views",
     }
 }
 
@@ -314,7 +315,7 @@ fn the_table_of_rights_has_every_path_and_method() {
                 Needed::Member(_) | Needed::Whole(_) => "mdu",
                 Needed::Admin(_) => "au",
                 Needed::Maintainer(_) => "ku",
-                Needed::Hidden(_) => "u",
+                Needed::Hidden(_) | Needed::UserViews => "u",
             };
             assert!(needed.contains(letter), "{method} {line}: {needed}");
         }

@@ -332,6 +332,36 @@ async fn users_without_access_do_not_learn_which_databases_there_are() {
     server.stop().await;
 }
 
+/// As in CouchDB, an anonymous reader of views of `_users` is forbidden, and not asked to sign in.
+#[tokio::test(flavor = "multi_thread")]
+async fn views_of_users_are_forbidden() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    let design = json!({
+        "views": {"v": {"map": "function (doc) { emit(doc.name); }"}},
+        "lists": {"l": "function () { while (getRow()); return 'x'; }"},
+        "shows": {"s": "function (doc) { return doc.name; }"},
+    });
+    root(&mut client, "PUT", "/_users/_design/x", &design).await;
+    let get = async |who: &str, path: &str| {
+        ask(&mut server.connect().await, who, "GET", &format!("/_users/_design/x/{path}"), "").await
+    };
+    assert_eq!(get("", "_view/v").await.0, 401, "who may not read the database");
+    root(&mut client, "PUT", "/_node/_local/_config/couchdb/users_db_security_editable", &json!("true")).await;
+    root(&mut client, "PUT", "/_users/_security", &json!({})).await;
+    let forbidden = (403, "Only administrators can view design docs in the users database.".to_owned());
+    for who in ["", "outsider"] {
+        for path in ["_view/v", "_view/v/queries", "_list/l/v"] {
+            assert_eq!(get(who, path).await, forbidden, "{who} {path}");
+        }
+    }
+    // A show function is refused even of the reader's own document.
+    assert_eq!(get("", "_show/s/org.couchdb.user:outsider").await.0, 401);
+    assert_eq!(get("outsider", "_show/s/org.couchdb.user:outsider").await.0, 403);
+    assert_eq!(get("root", "_view/v").await.0, 200);
+    server.stop().await;
+}
+
 /// Whoever may register gets the answer of a name that is taken; an administrator's password alone signs in.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_administrators_are_not_registered() {
