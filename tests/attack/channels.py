@@ -405,7 +405,7 @@ class Probe:
     """Requests about an id that is hidden and one that never was, and what differs."""
 
     # What is of an answer and not of a document.
-    PASSED_OVER = {"date", "x-couch-request-id"}
+    PASSED_OVER = {"date", "x-couch-request-id", "x-couchdb-body-time"}
 
     def __init__(self, port, path, hidden, never):
         self.port, self.path, self.ids = port, path, (hidden, never)

@@ -35,7 +35,7 @@ pub use health::StorageHealth;
 pub use metrics::FiguresElsewhere;
 pub use path::Path;
 pub use route::Route;
-pub use state::{CouchOptions, State as Couch};
+pub use state::{CouchOptions, State as Couch, server_header};
 
 #[cfg(test)]
 mod tests {

@@ -50,6 +50,7 @@ impl Surface for State {
     const PREFLIGHT: Route = Route::Preflight;
 
     const TAKES_METHOD_OVERRIDE: bool = true;
+    const TELLS_BODY_TIME: bool = true;
 
     fn target(&self, path: &str) -> (Path, Route) {
         let target = Target::parse(path);

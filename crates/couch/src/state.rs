@@ -19,6 +19,12 @@ use crate::route::Route;
 /// Large answers that functions have made, while they wait for room.
 const LARGE_ANSWERS_MAX: usize = 4;
 
+/// Returns the header `Server` of a program of this version: clients look for `CouchDB/` at its beginning.
+#[must_use]
+pub fn server_header(version: &str) -> String {
+    format!("CouchDB/3.5.2 (Flatbed/{version})")
+}
+
 /// How the surface is set up.
 #[derive(Debug, Clone)]
 pub struct CouchOptions {

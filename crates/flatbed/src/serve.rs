@@ -9,7 +9,7 @@ use std::{
 };
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
-use flatbed_couch::{Couch, CouchOptions};
+use flatbed_couch::{Couch, CouchOptions, server_header};
 use flatbed_http::{BindError, Cors, Listen, OnBehalf, Server, Shell, ShellOptions, TlsError, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
@@ -322,7 +322,7 @@ async fn put_together(
     let defaults = ShellOptions::default();
     let shell = Shell::new(ShellOptions {
         cors,
-        server: format!("Flatbed/{}", couch.version),
+        server: server_header(&couch.version),
         document_bytes_max: usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX),
         connections_max,
         drain: DRAIN,

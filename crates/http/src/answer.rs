@@ -8,7 +8,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Response, StatusCode};
 
-use crate::arriving::Arriving;
+use crate::arriving::{Arriving, BodyTime};
 use crate::cors::Page;
 use crate::host;
 use crate::inside::OnBehalf;
@@ -23,6 +23,8 @@ use crate::surface::{Answer, Origin, Surface};
 use crate::tracked::{Tracked, Tracking};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
+
+const BODY_TIME: HeaderName = HeaderName::from_static("x-couchdb-body-time");
 
 /// The longest `X-Couch-Request-ID` accepted from a client, in characters; a longer one is ignored.
 const REQUEST_ID_MAX: usize = 36;
@@ -152,6 +154,7 @@ async fn answer_within<S: Surface>(
         Ok(is_foreign)
     };
     let checked = peer.as_ref().map_or(Ok(false), check);
+    let mut body_time = BodyTime::default();
     let preflight = if checked.is_ok() { cors.preflight(&method, &headers) } else { None };
     let Answer { mut reply, user } = match (checked, preflight) {
         (Err(refused), _) => {
@@ -171,6 +174,7 @@ async fn answer_within<S: Surface>(
             let forwarded_host = sender.and_then(|sender| shell.proxies.host(&sender, &headers)).map(str::to_owned);
             let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
             let body = Arriving::new(body, &memory, &limits, sender, outlet.connection());
+            body_time = body.time();
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
             let request = Request {
                 method,
@@ -209,6 +213,9 @@ async fn answer_within<S: Surface>(
     }
     cors.decorate(&request_headers, &mut reply.headers);
     reply.header(REQUEST_ID, &id);
+    if S::TELLS_BODY_TIME {
+        reply.headers.insert(BODY_TIME, HeaderValue::from(body_time.millis()));
+    }
     reply.headers.insert(header::SERVER, shell.server_header.clone());
     // What is asked from within is no client's request.
     if !is_inside {

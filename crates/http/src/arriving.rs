@@ -1,6 +1,7 @@
 //! A request's body on its way in.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -18,6 +19,21 @@ use crate::shares::Sender;
 /// A body may take longer than that if so much has come for each second.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
+/// How long a request's body that was read whole was waited for, for its answer's head. It depends on the client alone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BodyTime(Arc<AtomicU64>);
+
+impl BodyTime {
+    fn set(&self, waited: Duration) {
+        self.0.store(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// In milliseconds; 0 where there was no body, or one that was not read whole before the answer began.
+    pub(crate) fn millis(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A request's body.
 #[derive(Debug)]
 pub struct Arriving {
@@ -34,6 +50,7 @@ pub struct Arriving {
     /// Where it comes, and how long it was waited for in all.
     connection: Arc<Connection>,
     waited: Duration,
+    time: BodyTime,
 }
 
 impl Arriving {
@@ -55,7 +72,18 @@ impl Arriving {
             coming: memory.expect(sender),
             connection: connection.clone(),
             waited: Duration::ZERO,
+            time: BodyTime::default(),
         }
+    }
+
+    /// Where [`Arriving::tell_time`] puts the time.
+    pub(crate) fn time(&self) -> BodyTime {
+        self.time.clone()
+    }
+
+    /// The body was read as a whole, as far as it came: its time is told.
+    pub(crate) fn tell_time(&self) {
+        self.time.set(self.waited);
     }
 
     /// It may take no longer than that.
@@ -184,6 +212,15 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_body_is_told_in_milliseconds() {
+        let time = BodyTime::default();
+        let told = time.clone();
+        assert_eq!(told.millis(), 0);
+        time.set(Duration::from_micros(2_999));
+        assert_eq!(told.millis(), 2);
+    }
 
     #[test]
     fn who_goes_on_has_more_time() {

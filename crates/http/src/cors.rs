@@ -9,7 +9,8 @@ use crate::reply::{Reply, ReplyBody};
 const METHODS: &str = "GET, PUT, POST, HEAD, DELETE, COPY, OPTIONS";
 const HEADERS: &str = "accept, authorization, content-type, origin, referer, if-match, if-none-match, destination, \
                        x-couch-full-commit, x-requested-with, last-event-id, content-encoding";
-const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev";
+const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev, \
+                       x-couchdb-body-time";
 
 /// The cookie of a session.
 const SESSION: &str = "AuthSession";

@@ -105,6 +105,7 @@ impl Request {
 
     async fn read_at_most(&mut self, bytes_max: usize) -> Result<Body> {
         let read = self.read_within_bounds(bytes_max).await;
+        self.body.tell_time();
         let refused = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::SERVICE_UNAVAILABLE];
         if read.as_ref().is_err_and(|failure| refused.contains(&failure.status)) {
             // A client that is still sending when the connection closes does not see the answer.

@@ -29,6 +29,9 @@ pub trait Surface: Sized + Send + Sync + 'static {
     /// Whether a `POST` with `X-HTTP-Method-Override` is handled as a request of that method.
     const TAKES_METHOD_OVERRIDE: bool = false;
 
+    /// Whether answers have CouchDB's `X-CouchDB-Body-Time`: the milliseconds that the request's body was waited for.
+    const TELLS_BODY_TIME: bool = false;
+
     /// Reads a path, without its query: once for each request, before anything else of it is looked at.
     fn target(&self, path: &str) -> (Self::Target, Self::Label);
 

@@ -1,7 +1,11 @@
 //! Behaviour of CouchDB that its clients rely on.
 
-use crate::support::{Running, ServerOptions, Store};
+use std::time::Duration;
+
+use crate::support::{Running, ServerOptions, Store, soon};
+use flatbed_testkit::pass;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 const NULL: Value = Value::Null;
 
@@ -47,6 +51,49 @@ async fn a_request_keeps_the_id_that_its_client_gives() {
     for given in ["with space", "a:b", "1234567890123456789012345678901234567"] {
         assert_eq!(id(given).await.len(), 10, "{given}");
     }
+}
+
+#[tokio::test]
+async fn every_answer_has_couchdbs_headers() {
+    let store = Store::new();
+    let server = serve(&store).await;
+    let mut client = server.connect().await;
+    for (method, path, body) in [
+        ("GET", "/", ""),
+        ("HEAD", "/db", ""),
+        ("PUT", "/db/a", "{}"),
+        ("PUT", "/db/a", "{}"),
+        ("POST", "/db/_bulk_docs", r#"{"docs":[{"_id":"b"}]}"#),
+        ("GET", "/db/_changes", ""),
+        ("GET", "/db/_all_docs", ""),
+        ("GET", "/db/none", ""),
+        ("GET", "/db/b?open_revs=all", ""),
+        ("GET", "/_scheduler/jobs", ""),
+        ("GET", "/_scheduler/docs", ""),
+        ("PUT", "/db/c/file", "bytes"),
+        ("PATCH", "/db", ""),
+    ] {
+        let answer = client.call(method, path, &[], body.as_bytes()).await;
+        let named = answer.header("server").expect("a server");
+        assert!(named.starts_with("CouchDB/3.5.") && named.contains("(Flatbed/"), "{method} {path}: {named}");
+        let time = answer.header("x-couchdb-body-time").map(str::parse::<u64>);
+        match body {
+            // As in CouchDB what an attachment takes does not count.
+            "" | "bytes" => assert_eq!(time, Some(Ok(0)), "{method} {path}"),
+            _ => assert!(matches!(time, Some(Ok(_))), "{method} {path}: {time:?}"),
+        }
+    }
+    // The server waits for the body when it says `100`.
+    let head = "PUT /db/slow HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
+                expect: 100-continue\r\n\r\n";
+    let mut client = server.connect().await;
+    client.stream.write_all(head.as_bytes()).await.expect("sent");
+    assert_eq!(soon(client.head()).await.status, 100);
+    pass(Duration::from_millis(20)).await;
+    client.stream.write_all(b"{}").await.expect("sent");
+    let answer = soon(client.answer(false)).await;
+    let time: u64 = answer.header("x-couchdb-body-time").expect("a time").parse().expect("a number");
+    assert!(answer.status == 201 && time >= 10, "{answer:?}");
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ fn shown(answer: &Answer, id: &str, rev: &str) -> String {
     let mut headers: Vec<String> = answer
         .headers
         .iter()
-        .filter(|(name, _)| !["date", "x-couch-request-id"].contains(&name.as_str()))
+        .filter(|(name, _)| !["date", "x-couch-request-id", "x-couchdb-body-time"].contains(&name.as_str()))
         .map(|(name, value)| format!("{name}: {value}"))
         .collect();
     headers.sort();

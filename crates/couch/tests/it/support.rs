@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
-use flatbed_couch::{Couch, CouchOptions};
+use flatbed_couch::{Couch, CouchOptions, server_header};
 use flatbed_dispatcher::{Dispatcher, DispatcherOptions, check_document};
 use flatbed_http::{BindError, Blocks, Cors, Limits, Listen, OnBehalf, Proxies, Server, Shell, ShellOptions, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
@@ -185,7 +185,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let replicator = Replicator::new(layer.layer.clone(), layer.actor.clone(), replicator, accounts, connect);
     let shell = Shell::new(ShellOptions {
         cors: options.cors,
-        server: concat!("Flatbed/", env!("CARGO_PKG_VERSION")).to_owned(),
+        server: server_header(env!("CARGO_PKG_VERSION")),
         body_bytes_max: options.body_bytes_max,
         body_memory_bytes: options.body_memory_bytes,
         document_bytes_max: usize::try_from(layer.document_bytes_max()).expect("it fits"),

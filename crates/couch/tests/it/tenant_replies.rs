@@ -44,6 +44,7 @@ const FORBIDDEN: [&str; 36] = [
     "X-Content-Type-Options",
     "X-Couch-Id",
     "X-Couch-Request-ID",
+    "X-CouchDB-Body-Time",
     "X-Frame-Options",
     "X-Sendfile",
 ];
