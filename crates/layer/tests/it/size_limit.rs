@@ -13,9 +13,15 @@ const BYTES_MAX: u64 = 400_000;
 /// After this the figure is read again.
 const OLD: Duration = Duration::from_secs(5);
 
-/// An edit with a body of about so many bytes.
+/// An edit with a body of about so many bytes, which does not compress.
 fn edit(id: &str, parent: Option<&RevId>, bytes: usize) -> Edit<'static> {
-    let text = format!(r#"{{"a":"{}"}}"#, "x".repeat(bytes));
+    let mut state = 1_u32;
+    let letters = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        char::from(b'0' + (state >> 26) as u8)
+    });
+    let letters: String = letters.map(|letter| if letter == '\\' { 'z' } else { letter }).take(bytes).collect();
+    let text = format!(r#"{{"a":"{letters}"}}"#);
     let body = parse(text.as_bytes(), &Limits::default()).unwrap().into_owned();
     let (id, parent) = (id.to_owned().into(), parent.cloned());
     Edit { expiry: None, id, parent, history: None, deleted: false, attachments: Vec::new(), body }
