@@ -269,7 +269,8 @@ mod tests {
         drop(two);
         drop(given);
         drop(three);
-        assert_eq!((turns.state().free, turns.begun()), (2, 4));
+        let free = turns.state().free;
+        assert_eq!((free, turns.begun()), (2, 4));
     }
 
     #[tokio::test]
