@@ -35,8 +35,8 @@ test: $(parts) ## all checks and tests
 parts:
 	@echo $(parts)
 
-# The second run of clippy checks the program without the parts that are cargo features; its tests are those of the first. Other features
-# of dependencies are on there, so all crates below it are checked once more.
+# The second run of clippy checks the program without its cargo features. Its dependencies then have other features, so all crates are checked
+# again. Its tests are those of the first run.
 lint: need-rust
 	cargo fmt --all --check
 	cargo clippy $(tested) --all-targets -- -D warnings

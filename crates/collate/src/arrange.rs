@@ -34,11 +34,11 @@ pub struct Tail {
     pub ordinal: u32,
 }
 
-/// A row: which it is, its key, and that key's sort form.
+/// A row: its number, its key, and the sort form of the key.
 type Row<'r, 'k> = (usize, &'r Value<'k>, SortKey);
 
-/// Sorts the rows of one document in one view by their keys, and those of one key by their values. `value` gives the value of a row,
-/// and is asked only for rows whose key others have too: of one such key after the other. It compares n log n times.
+/// Sorts the rows of one document in one view by key, and rows with equal keys by value. `value` returns the value of a row. It is called
+/// only for rows that share a key, and one such group at a time is in memory. Takes O(n log n) comparisons.
 pub fn arrange<'v>(collation: &Collation, keys: &[Value<'_>], value: impl Fn(usize) -> Value<'v>) -> Vec<Arranged> {
     let raw = Collation::raw();
     let mut sorted: Vec<Row<'_, '_>> =
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_asked_for_only_where_a_key_is_there_twice() {
+    fn values_are_read_only_for_equal_keys() {
         let keys = ["1", "2", "1.0", "3"].map(value);
         let asked = std::cell::RefCell::new(Vec::new());
         let arranged = arrange(&Collation::unicode().unwrap(), &keys, |at| {

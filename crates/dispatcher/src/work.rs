@@ -181,7 +181,7 @@ impl Followed {
             epoch,
             node: self.node.clone(),
             of: self.fingerprint.clone(),
-            // Of the same moment as the reason beside it.
+            // Read together with the reason, so that both describe the same state.
             state: self.state_of(halted.is_some()).to_owned(),
             halted,
             seq: progress.seq().map(|seq| seq.as_str().to_owned()),

@@ -140,7 +140,7 @@ pub(crate) struct Given<'g> {
     pub ignores_stored: bool,
 }
 
-/// How many replications there may be.
+/// Returns the replicator's options with the limits of the settings.
 fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
     let defaults = ReplicatorOptions::default();
     ReplicatorOptions {

@@ -412,7 +412,7 @@ pub(crate) struct Settings {
     pub run_bytes: Option<u32>,
     /// The largest document, if not the layer's default.
     pub document_bytes_max: Option<u64>,
-    /// What a database may hold, if not the layer's default.
+    /// The bound of one database, in bytes. `None`: the layer's default.
     pub database_bytes_max: Option<u64>,
     /// Rows that a document may have in a group of views, if not the layer's default.
     pub view_rows_max: Option<usize>,
@@ -420,17 +420,17 @@ pub(crate) struct Settings {
     pub view_bytes_max: Option<u64>,
     /// What one of them may have, likewise.
     pub view_row_bytes_max: Option<usize>,
-    /// Bytes of a database's local documents, likewise.
+    /// The bound of a database's local documents, in bytes. `None`: the layer's default.
     pub local_bytes_max: Option<u64>,
     /// Certificates that replications trust, beside those that they trust anyhow.
     pub replication_ca: Option<PathBuf>,
     /// What replications of users may reach beside the internet.
     pub replication_allow: Allowed,
-    /// Replications at once, if not the replicator's default.
+    /// The most replications of this process. `None`: the replicator's default.
     pub replication_jobs: Option<usize>,
-    /// Those of one user, likewise.
+    /// The most replications of one user. `None`: the replicator's default.
     pub replication_user_jobs: Option<usize>,
-    /// Unfinished documents of one user, likewise.
+    /// The most unfinished documents of one user. `None`: the replicator's default.
     pub replication_user_documents: Option<usize>,
     /// Firefox Sync, if it is served.
     pub syncstorage: Option<SyncSettings>,

@@ -19,7 +19,7 @@ use crate::shares::Sender;
 /// A body may take longer than that if so much has come for each second.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
-/// How long a request's body that was read whole was waited for, for its answer's head. It depends on the client alone.
+/// The time spent waiting for a request body that is read as a whole, for the head of the answer. It depends on the client only.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BodyTime(Arc<AtomicU64>);
 
@@ -28,7 +28,7 @@ impl BodyTime {
         self.0.store(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// In milliseconds; 0 where there was no body, or one that was not read whole before the answer began.
+    /// In milliseconds; 0 without a body, or if the body was not read as a whole before the answer began.
     pub(crate) fn millis(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -76,12 +76,12 @@ impl Arriving {
         }
     }
 
-    /// Where [`Arriving::tell_time`] puts the time.
+    /// Returns the time that [`Arriving::tell_time`] publishes.
     pub(crate) fn time(&self) -> BodyTime {
         self.time.clone()
     }
 
-    /// The body was read as a whole, as far as it came: its time is told.
+    /// Publishes the time, after the body was read as a whole.
     pub(crate) fn tell_time(&self) {
         self.time.set(self.waited);
     }

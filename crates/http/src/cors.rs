@@ -53,9 +53,10 @@ impl Cors {
         }
     }
 
-    /// Whether a page may change something, with or without credentials: one of the same host, one that its browser calls of
-    /// the same origin (a proxy may have asked for another name), or one of an origin that may call. A request that names
-    /// no page may, too. A browser asks for no leave before it sends a form or a text, so the answer's headers come too late.
+    /// Whether a request that changes something may come from this page, with or without credentials. The page must have this
+    /// server's host, or `Sec-Fetch-Site: same-origin` (a proxy may have changed `Host`), or an origin that CORS allows. Requests
+    /// without an `Origin` that no browser marks as cross-site are allowed. Browsers send forms and plain text without a preflight
+    /// request, so response headers cannot protect the server.
     pub(crate) fn may_change(&self, page: &Page<'_>) -> bool {
         let is_same = || page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == b"same-origin");
         self.is_own_or_listed(page) || self.allowed(page.headers).is_some() || is_same()
@@ -297,7 +298,7 @@ mod tests {
         assert!(may(&some, foreign[1]) && !may(&some, foreign[0]));
         let all = Cors { origins: vec!["*".into()], ..Cors::default() };
         assert!(may(&all, foreign[0]) && may(&all, foreign[1]));
-        // Without an origin nothing says that it is one of those.
+        // Without `Origin`, the server cannot tell whether CORS allows the page.
         assert!(!may(&all, foreign[6]));
     }
 

@@ -24,7 +24,7 @@ impl Refused {
         Refused { status, error, reason: reason.into(), retry_after_seconds: None }
     }
 
-    /// 403: a page of another origin would change something, with the session of its user or without one.
+    /// 403: a request that changes something comes from a page of another origin.
     pub fn foreign() -> Refused {
         let reason = "A page of another origin may not change anything on behalf of its user.";
         Refused::new(StatusCode::FORBIDDEN, "forbidden", reason)

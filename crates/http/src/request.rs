@@ -41,8 +41,8 @@ pub struct Request {
     pub sender: Option<IpAddr>,
     /// The name that the client has asked for, where a proxy that is believed says so.
     pub forwarded_host: Option<String>,
-    /// A page of another origin has made it, which must not change anything. What
-    /// [`Surface::changes`](crate::Surface::changes) something was refused already.
+    /// A page of another origin made the request, so it must not change anything. Requests that
+    /// [`Surface::changes`](crate::Surface::changes) reports are already refused.
     pub is_foreign: bool,
     /// Nobody between the client and this process can read along: what was agreed upon can be a secret, and a cookie be
     /// kept for such connections.

@@ -29,7 +29,7 @@ pub trait Surface: Sized + Send + Sync + 'static {
     /// Whether a `POST` with `X-HTTP-Method-Override` is handled as a request of that method.
     const TAKES_METHOD_OVERRIDE: bool = false;
 
-    /// Whether answers have CouchDB's `X-CouchDB-Body-Time`: the milliseconds that the request's body was waited for.
+    /// Whether answers have CouchDB's `X-CouchDB-Body-Time`: the time spent waiting for the request's body, in milliseconds.
     const TELLS_BODY_TIME: bool = false;
 
     /// Reads a path, without its query: once for each request, before anything else of it is looked at.
@@ -38,8 +38,8 @@ pub trait Surface: Sized + Send + Sync + 'static {
     /// Whether everyone may do everything. Then it is served on loopback addresses and under loopback names alone.
     fn is_open(&self) -> bool;
 
-    /// Whether a request may change something, so that a page of an origin that CORS does not allow may not make it, and one of an
-    /// origin that is not listed by name not with the session of its user. The default holds for new routes.
+    /// Whether a request may change something. Pages of origins that CORS does not allow may not make such a request, and pages of
+    /// origins that are not listed by name may not make it with the session of their user. The default holds for new routes.
     fn changes(_target: &Self::Target, method: &Method) -> bool {
         !method.is_safe()
     }

@@ -84,8 +84,8 @@ pub trait Job: Send + Sync + 'static {
         Some(Box::new(()))
     }
 
-    /// Resolves when the job must give its room to another. The run is then dropped where it stands, the lease is released, and
-    /// the job asks for room anew. Called each time the lease is taken.
+    /// Resolves when the job must yield its room to another job. The run is then dropped, the lease is released, and the job requests room
+    /// again. Called each time the lease is taken.
     async fn recalled(&self) {
         std::future::pending().await
     }

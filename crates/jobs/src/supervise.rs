@@ -19,7 +19,7 @@ pub enum End {
     Done,
     /// Another process has it now.
     Superseded,
-    /// Its room was recalled for another job of this process; see [`Job::recalled`].
+    /// The job yielded its room to another job of this process; see [`Job::recalled`].
     Recalled,
 }
 

@@ -178,7 +178,7 @@ impl Entrant {
 }
 
 impl Actor {
-    /// Whether it is a user without a name who is no administrator.
+    /// Whether the actor is a user without a name who is not an administrator.
     pub(crate) fn is_anonymous(&self) -> bool {
         self.user().is_some_and(|user| user.name.is_none() && !user.roles.iter().any(|role| role == "_admin"))
     }

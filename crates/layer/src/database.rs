@@ -88,8 +88,8 @@ pub struct PartitionInfo {
 }
 
 impl Reader {
-    /// Counts and sizes. A reader that sees documents one by one ([`Seen`](crate::Seen)) gets zeros and the first sequence, since
-    /// figures count documents of others.
+    /// Reads counts and sizes. A reader with [`Seen`](crate::Seen) gets zeros and the first sequence, since the figures include hidden
+    /// documents.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
@@ -567,7 +567,7 @@ struct ReadInfo<'a> {
     inner: &'a Inner,
     name: &'a str,
     asker: &'a Asker,
-    /// Documents are seen one by one.
+    /// The reader has [`Seen`](crate::Seen), so it gets no figures.
     is_part: bool,
 }
 
@@ -624,7 +624,7 @@ impl Operation for ReadInfo<'_> {
     }
 }
 
-/// The figures for a reader that sees a part of the documents: nothing is said of the others.
+/// The figures for a restricted reader. They reveal nothing about hidden documents.
 fn info_of_part(instance: &Instance, doc_count: u64, update_seq: Seq) -> DatabaseInfo {
     DatabaseInfo {
         doc_count,

@@ -112,7 +112,7 @@ pub enum ViewFailure {
     /// The database has as many groups of views as it may have.
     #[error("the database has too many design documents with views")]
     TooManyGroups,
-    /// The database holds as much as it may, so that no rows are added.
+    /// The database has reached its bound, so the view gets no further rows.
     #[error("the view is not built: the database holds as much as it may ({bytes_max} bytes)")]
     DatabaseFull {
         /// See [`Refusal::DatabaseFull`].
@@ -181,7 +181,7 @@ pub enum Refusal {
          are allowed. Must begin with a letter."
     )]
     IllegalDatabaseName(String),
-    /// The local documents of a database, or of one of its users, have as many bytes as they may have.
+    /// The local documents of the database or of the user have reached their bound of bytes.
     #[error("There is no room for more local documents: delete some.")]
     LocalDocumentsFull,
     /// A setting is out of its bounds.
@@ -270,7 +270,7 @@ pub enum Refusal {
         /// In its words.
         reason: String,
     },
-    /// The database holds as much as a database may: deletions go on.
+    /// The database has reached its bound. Deletions still succeed.
     #[error("the database holds as much as it may ({bytes_max} bytes): delete or purge documents, or compact it")]
     DatabaseFull {
         /// The bound: [`crate::LayerOptions::database_bytes_max`].

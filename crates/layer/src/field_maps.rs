@@ -16,10 +16,10 @@ use crate::view_functions::{EmittedRows, FunctionFailure, GroupFunctions, Mapped
 /// Batches that a process maps at once, each with the tree of one document in memory.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
-/// A batch lets others have their turn after so long, between two documents.
+/// A batch releases its permit after this time, between two documents, and queues again.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// Bytes of the rows of one answer: with the first document beyond, the answer ends.
+/// The size of an answer, in bytes of rows. The answer ends with the document that exceeds it.
 const ROWS_BYTES_MAX: usize = if cfg!(test) { 2_000 } else { 16 << 20 };
 
 /// The maps of a group.
@@ -71,7 +71,7 @@ impl GroupFunctions for FieldMaps {
     }
 }
 
-/// The rows of documents, of at least one, until `is_over` says so of their bytes; and these bytes.
+/// Maps documents in order, at least one, until `is_over` returns `true` for the bytes of their rows. Returns the rows and their bytes.
 fn map_some(
     indexes: &[Index],
     left: &mut std::vec::IntoIter<Vec<u8>>,
@@ -138,7 +138,7 @@ mod tests {
         let found: Vec<Vec<String>> = mapped.documents.iter().map(|views| views.iter().map(rows).collect()).collect();
         assert_eq!(found, [["[1.0,[null]] null", ""], ["", r#"[{"b":1,"a":2}] null"#], ["", ""], ["", ""]]);
         assert_eq!(mapped.stopped, None);
-        // An answer ends with the document whose rows are too much together with those before it.
+        // An answer ends with the document whose rows exceed the size limit.
         let long = |n: usize| format!(r#"{{"_id":"{n}","n":"{}"}}"#, "x".repeat(1_500)).into_bytes();
         let mapped = maps.map((0..4).map(long).collect()).await.unwrap();
         assert_eq!((mapped.documents.len(), mapped.stopped), (4, None), "none has a row without all fields");

@@ -46,12 +46,12 @@ impl Layer {
             ),
             (
                 "flatbed_view_rows_memory_bytes",
-                "What rows take in memory from when maps emit them until they are written, in bytes.",
+                "Memory of emitted rows until they are written, in bytes.",
                 rows_held as f64,
             ),
             (
                 "flatbed_view_rows_memory_max_bytes",
-                "The most that these have taken since the process began, in bytes.",
+                "The maximum of flatbed_view_rows_memory_bytes since the process began.",
                 most_rows_held as f64,
             ),
             (

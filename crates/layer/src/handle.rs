@@ -38,7 +38,7 @@ pub trait Seen: Send + Sync + Debug {
     /// Whether they see all of a document, attachments too.
     fn is_whole(&self, id: &str) -> bool;
 
-    /// Whether they may not learn that there is a document of this id.
+    /// Whether the existence of this document is hidden from the reader.
     fn hides(&self, _id: &str) -> bool {
         false
     }

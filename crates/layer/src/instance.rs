@@ -40,7 +40,7 @@ const PURGED_INFOS_LIMIT: u64 = 1_000;
 #[derive(Debug, Default)]
 pub(crate) struct RangeSize {
     newest: Mutex<Option<(Instant, u64)>>,
-    /// Held by the task that reads it for a bound.
+    /// Held by the task that reads the size for the bound of the database.
     pub reading: tokio::sync::Mutex<()>,
 }
 
@@ -53,7 +53,7 @@ impl RangeSize {
         self.known_within(now, SIZE_KEPT)
     }
 
-    /// As it was less than `age` ago.
+    /// The newest size, if it is younger than `age`.
     pub(crate) fn known_within(&self, now: Instant, age: Duration) -> Option<u64> {
         let known = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         known.filter(|(since, _)| now.saturating_duration_since(*since) < age).map(|(_, bytes)| bytes)
@@ -115,7 +115,7 @@ pub(crate) struct Instance {
     pub rules: OnceCell<Rules>,
     /// Held while this process upgrades it from an older format.
     pub upgrading: tokio::sync::Mutex<()>,
-    /// Held while this process compiles or asks selectors of its indexes, where that takes long.
+    /// Held while this process runs slow selectors of the database's indexes.
     pub selecting: Arc<tokio::sync::Mutex<()>>,
     /// Bytes that this process has superseded, from a number drawn by lot: of many processes that each know little of a
     /// database one comes to a threshold as often as one that knows all would.

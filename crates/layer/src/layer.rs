@@ -88,7 +88,8 @@ pub struct LayerOptions {
     /// The largest document, in bytes of JSON text of its body. At most 8 MB: one revision must be readable and
     /// writable by pointers to blobs within FoundationDB's 5 s.
     pub document_bytes_max: u64,
-    /// What a database may hold, in bytes, about: documents, attachments and rows of views. 0: there is no bound.
+    /// The approximate bound of one database, in bytes, attachments and views included. Writes beyond it fail with
+    /// [`crate::Refusal::DatabaseFull`]. 0: no bound.
     pub database_bytes_max: u64,
     /// `run_bytes` of databases created without one.
     pub default_run_bytes: u32,
@@ -111,22 +112,22 @@ pub struct LayerOptions {
     pub single_writes_at_once: Option<usize>,
     /// What a document may have in a group of views: one with more is in none of them.
     pub view_bounds: ViewBounds,
-    /// Bytes of the local documents of a database together, each with some for its keys. Writers without a name add none beyond an
-    /// eighth; each user of a database with channels has an eighth.
+    /// The bound of a database's local documents, in bytes, with an overhead for keys. Anonymous writers may fill an eighth of it, and
+    /// each user of a database with channels has an eighth.
     pub local_bytes_max: u64,
-    /// What rows take in memory from when maps emit them until they are written, in bytes: of all databases together, half of
-    /// it of one. A single document may take more, while no other one does. By default 64 MB for each processor, and 128 MB.
+    /// The memory budget of emitted rows until they are written, in bytes. One database may hold half of it. A single document may
+    /// exceed that, one at a time. The default is 128 MB plus 64 MB per processor.
     pub view_memory_bytes: usize,
     /// Queries that wait for an index fail once its builder has failed for this long.
     pub index_stuck_max: Duration,
-    /// How long a transaction that fails is tried again before its error is given to who asked for it: of a database that an operator has
-    /// locked, for one.
+    /// How long a failing transaction is retried before the caller gets its error, such as that of a database that an operator has
+    /// locked.
     pub retry_max: Duration,
     /// Where all of the layer takes the time from, and what is built on it.
     pub clock: Clock,
 }
 
-/// Room for the checkpoints of 10,000 devices of 50 kB each, which CouchDB's, with a history of 50 sessions, do not reach.
+/// The checkpoints of 10,000 devices with 50 kB each. CouchDB's checkpoints, with a history of 50 sessions, are smaller.
 const LOCAL_DOCUMENTS_BYTES_MAX: u64 = 512 << 20;
 
 impl Default for LayerOptions {

@@ -1,9 +1,8 @@
-//! The bound on what one database holds: [`LayerOptions::database_bytes_max`](crate::LayerOptions::database_bytes_max).
+//! The bound of the size of one database: [`LayerOptions::database_bytes_max`](crate::LayerOptions::database_bytes_max).
 //!
-//! The figure is the storage's estimate of all keys of the database, documents, attachments, uploads, local documents and
-//! rows of views alike, or the counted bytes of bodies where that is more. A process reads it at most every five seconds
-//! for a database, in a transaction of its own that conflicts with nothing, so that a write mostly reads nothing for it. A database can
-//! exceed its bound by what all processes write in that time, by requests under way, and by what the estimate is off.
+//! The size is FoundationDB's estimate of all keys of the database, or the counted bytes of bodies if that is larger. A process reads it
+//! at most every five seconds per database, in a snapshot transaction of its own, so most writes read nothing for the check. A
+//! database can exceed its bound by what all processes write in that time, by requests in progress, and by the error of the estimate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +11,25 @@ use crate::error::{Refusal, Result};
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// How old the figure may be.
+/// The maximum age of a size that is not read again.
 const FIGURE_KEPT: Duration = Duration::from_secs(5);
 
-/// The part of the bound by which it may be exceeded by what [`Growth::Reserve`] names: a quarter.
+/// [`Growth::Reserve`] may exceed the bound by the bound divided by this.
 const RESERVE: u64 = 4;
 
-/// What makes a database larger.
+/// The kind of a write that makes a database larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
     /// Documents and attachments.
     Documents,
-    /// What goes on in a full database until the reserve is used: deletions, local documents, rows of views.
+    /// Writes that a full database accepts until the reserve is used: deletions, local documents, rows of views.
     Reserve,
 }
 
-/// Refuses to let a database grow that holds as much as it may.
+/// Refuses a write that makes a full database larger.
 ///
 /// # Errors
-/// [`Refusal::DatabaseFull`]; those of the storage where the figure must be read.
+/// [`Refusal::DatabaseFull`]; storage errors, if the size must be read.
 pub(crate) async fn check(inner: &Inner, name: &str, growth: Growth) -> Result<()> {
     let bytes_max = inner.options.database_bytes_max;
     if bytes_max == 0 {
@@ -43,7 +42,7 @@ pub(crate) async fn check(inner: &Inner, name: &str, growth: Growth) -> Result<(
     if held_bytes(inner, name).await? < most { Ok(()) } else { Err(Refusal::DatabaseFull { bytes_max }.into()) }
 }
 
-/// What a database holds, as of some seconds ago at most. While one task reads it, others take an older figure.
+/// Returns the size of a database, at most [`FIGURE_KEPT`] old. While one task reads the size, other tasks use the previous one.
 async fn held_bytes(inner: &Inner, name: &str) -> Result<u64> {
     let Some(size) = inner.cached(name).map(|instance| Arc::clone(&instance.size)) else {
         return measure(inner, name).await;
@@ -68,7 +67,7 @@ async fn measure(inner: &Inner, name: &str) -> Result<u64> {
     transaction::read(&inner.db, &inner.metrics, &mut Measure { inner, name }).await
 }
 
-/// Reads what a database holds, and remembers it.
+/// Reads and caches the size of a database.
 struct Measure<'a> {
     inner: &'a Inner,
     name: &'a str,

@@ -6,7 +6,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::error::{Error, Result};
 
-/// Databases whose selectors are compiled or asked at once, where that takes long.
+/// How many databases run slow selectors in parallel.
 const SELECTING_AT_ONCE: usize = 2;
 
 /// Permits of one server.
@@ -20,7 +20,7 @@ pub(crate) struct Turns {
     pub queries_ahead: Arc<Semaphore>,
     /// Old revisions that are read for who judges, in all: their size is known when they are there.
     pub judged_reads: Semaphore,
-    /// Selectors of indexes that are compiled or asked, where that takes long.
+    /// Permits to compile or match slow selectors of indexes.
     pub selecting: Arc<Semaphore>,
 }
 
@@ -37,8 +37,9 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Compiles selectors of indexes, or asks them, on a thread of its own. `own` is the database's: it has one ticket in the line of
-    /// all databases, which is first come, first served, so that databases take turns. The turn is the work's, not the request's.
+    /// Compiles or matches selectors of indexes on a blocking thread. `own` is the lock of the database: only its holder queues for the
+    /// shared permits, which are first come, first served, so databases take turns. The work holds the permit until it ends, even if
+    /// the request is dropped.
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].

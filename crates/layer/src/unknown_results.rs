@@ -258,18 +258,18 @@ async fn a_local_document_is_deleted_once() {
     let delete = || EditLocals::new(&db, &edits).unwrap();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     let mut first = delete();
-    assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [LocalEffect::Made]);
-    assert_eq!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Made], "it was there");
+    assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [LocalEffect::Applied]);
+    assert_eq!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Applied], "it was there");
     // What is written since stays.
     let mut second = delete();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
-    assert_eq!(store.attempt(&mut second, FIRST, true).await.unwrap(), [LocalEffect::Made]);
+    assert_eq!(store.attempt(&mut second, FIRST, true).await.unwrap(), [LocalEffect::Applied]);
     db.put_local(&document(b"\"a\":2")).await.unwrap();
-    assert_eq!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Made]);
+    assert_eq!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Applied]);
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
     // What somebody else deleted is not what this one deleted, whatever an attempt saw that failed for certain.
     let mut third = delete();
-    assert_eq!(store.attempt(&mut third, FIRST, false).await.unwrap(), [LocalEffect::Made]);
+    assert_eq!(store.attempt(&mut third, FIRST, false).await.unwrap(), [LocalEffect::Applied]);
     assert!(db.delete_local("l").await.unwrap());
     assert_eq!(store.attempt(&mut third, Attempt::default(), true).await.unwrap(), [LocalEffect::Missing]);
     assert_eq!(store.attempt(&mut third, LATER, true).await.unwrap(), [LocalEffect::Missing]);

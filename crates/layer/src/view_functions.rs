@@ -71,17 +71,17 @@ pub enum ReduceInput<'a> {
     Reductions(&'a [&'a str]),
 }
 
-/// What came of a batch of documents.
+/// The outcome of mapping a batch of documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mapped {
     /// For each document in turn, for each map of the group: its rows, or why it has none.
     pub documents: Vec<Vec<Result<EmittedRows, FunctionFailure>>>,
-    /// Why the document behind those has no answer, and none after it: a function ended the whole query
-    /// ([`FunctionFailure::Thrown`]) or broke a bound with it. [`FunctionFailure::Busy`] says nothing of the document: it is to
-    /// be asked for again, later. `None` with fewer documents than were asked for, but one: their rows are many, and the rest is to
-    /// be asked for again.
+    /// Why the next document and those after it have no answer. A function ended the whole query ([`FunctionFailure::Thrown`]) or
+    /// broke a bound on the next document. [`FunctionFailure::Busy`] is not about the document, and the caller retries later.
+    /// `None` with fewer documents than were requested, but at least one: the answer reached its size limit, and the caller requests
+    /// the rest.
     pub stopped: Option<FunctionFailure>,
-    /// What functions have logged: the first of it.
+    /// The first lines that functions logged.
     pub logs: Vec<String>,
 }
 
@@ -127,7 +127,7 @@ impl EmittedRows {
         self.cuts.is_empty()
     }
 
-    /// What the JSON trees of all keys and values take at most, in bytes.
+    /// The upper bound of the JSON trees of all keys and values, in bytes.
     pub(crate) fn json_bytes(&self) -> usize {
         tree_bytes(self.text.as_bytes())
     }

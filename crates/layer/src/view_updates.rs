@@ -17,7 +17,7 @@ use crate::line_pacer::LinePacer;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
-use memory::RowsMemory;
+use memory::MemoryBudget;
 
 pub(crate) mod memory;
 
@@ -52,8 +52,10 @@ const BROKEN_FOR: Duration = Duration::from_secs(60);
 /// The same where the group has no room, or storage never takes what it has: twice as long each time, up to this.
 const STUCK_FOR_MAX: Duration = Duration::from_secs(30);
 
-/// A document on which functions broke a bound is not tried again for so long, and how many are known.
+/// How long a document on which functions broke a bound is not mapped again.
 const RUNAWAY_FOR: Duration = Duration::from_secs(600);
+
+/// The most such documents that a group remembers; with more, it forgets all.
 const RUNAWAYS_MAX: usize = 2_000;
 
 /// Documents that a transaction enters at most, and how long it may take until the next one enters fewer: FoundationDB ends it after 5 s.
@@ -73,10 +75,10 @@ pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
     clock: Clock,
     bounds: ViewBounds,
-    /// What holds rows that were emitted.
-    pub rows_memory: Arc<RowsMemory>,
-    /// Transactions that read what one document has that has much: two at once, of two databases.
-    pub large_turns: Arc<RowsMemory>,
+    /// The memory budget of emitted rows.
+    pub rows_memory: Arc<MemoryBudget>,
+    /// Permits of one unit for transactions that read a large document's stored rows: one for a database, two for the process.
+    pub large_reads: Arc<MemoryBudget>,
     /// Marks what this process is at.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
@@ -134,9 +136,9 @@ pub(crate) struct GroupState {
     pub entered: AtOnce,
     /// Documents of a range of a first build.
     pub range: AtOnce,
-    /// Documents that are mapped in one call: fewer where the rows of more had no room.
+    /// How many documents the next call maps. Halved or less if their rows did not fit, doubled if they were few.
     pub mapped_at_once: AtomicUsize,
-    /// Documents on which functions broke a bound, by their ids: revision, when, and how.
+    /// Documents on which functions broke a bound, by id: the revision, when, and how.
     runaways: Mutex<HashMap<String, (RevId, Instant, FunctionFailure)>>,
     /// The most documents that a task has shown as done.
     #[cfg(test)]
@@ -232,11 +234,11 @@ pub struct ViewTask {
 }
 
 impl ViewUpdates {
-    /// `memory_bytes`: for rows that were emitted.
+    /// `memory_bytes`: the memory budget of emitted rows.
     pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds, memory_bytes: usize, clock: &Clock) -> ViewUpdates {
         ViewUpdates {
-            rows_memory: RowsMemory::new(memory_bytes),
-            large_turns: RowsMemory::new(2 * memory::TURN_BYTES),
+            rows_memory: MemoryBudget::new(memory_bytes),
+            large_reads: MemoryBudget::new(2 * memory::UNIT_BYTES),
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
             clock: clock.clone(),
@@ -415,15 +417,15 @@ impl GroupState {
         }
     }
 
-    /// How functions broke a bound on a revision of a document, not so long ago that it is tried again.
+    /// Returns how functions broke a bound on a revision of a document, if that was less than [`RUNAWAY_FOR`] ago.
     pub(crate) fn runaway(&self, id: &str, rev: &RevId) -> Option<FunctionFailure> {
         let runaways = lock(&self.runaways);
         let (revision, at, failure) = runaways.get(id)?;
         (revision == rev && self.clock.since(*at) < RUNAWAY_FOR).then(|| failure.clone())
     }
 
-    /// Functions broke a bound on a revision of a document.
-    pub(crate) fn runs_away(&self, id: &str, rev: &RevId, failure: &FunctionFailure) {
+    /// Remembers that functions broke a bound on a revision of a document.
+    pub(crate) fn record_runaway(&self, id: &str, rev: &RevId, failure: &FunctionFailure) {
         let mut runaways = lock(&self.runaways);
         if runaways.len() >= RUNAWAYS_MAX {
             runaways.clear();
@@ -648,12 +650,12 @@ mod tests {
         let bytes = memory::bytes_by_default();
         let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes, &manual.clock()).group((0, 1));
         let (rev, failure) = (RevId::new(1, [0; 16]), FunctionFailure::TimedOut("slow".to_owned()));
-        state.runs_away("a", &rev, &failure);
+        state.record_runaway("a", &rev, &failure);
         assert_eq!(state.runaway("a", &rev), Some(failure.clone()));
         assert_eq!((state.runaway("b", &rev), state.runaway("a", &RevId::new(2, [0; 16]))), (None, None));
         manual.advance(RUNAWAY_FOR);
         assert_eq!(state.runaway("a", &rev), None);
-        (0..2 * RUNAWAYS_MAX).for_each(|n| state.runs_away(&n.to_string(), &rev, &failure));
+        (0..2 * RUNAWAYS_MAX).for_each(|n| state.record_runaway(&n.to_string(), &rev, &failure));
         assert!(lock(&state.runaways).len() <= RUNAWAYS_MAX);
     }
 

@@ -47,19 +47,19 @@ pub(crate) fn bounded(value: &Value<'_>) -> Result<(), InvalidSelector> {
     measure(value, &mut values, &mut bytes).ok_or(InvalidSelector::TooLarge)
 }
 
-/// A quick selector has at most so many values, its conditions and the items of its lists included.
+/// The most values of a quick selector, conditions and list items included.
 const QUICK_VALUES_MAX: usize = 1_000;
 
-/// A quick selector has at most so many bytes of text.
+/// The most bytes of text of a quick selector.
 const QUICK_TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// Whether a request is small and has no regular expression, so that it is read in a millisecond at most.
+/// Whether a request is small and has no regular expression. It then compiles within a millisecond.
 pub(crate) fn is_quick(value: &Value<'_>) -> bool {
     let (mut values, mut bytes) = (QUICK_VALUES_MAX, QUICK_TEXT_BYTES_MAX);
     measure(value, &mut values, &mut bytes).is_some() && !has_regex(value)
 }
 
-/// Only for values that [`measure`] has accepted: their depth is bounded by their parser's.
+/// Whether a value contains a `$regex`. The parser bounds the depth of the recursion.
 fn has_regex(value: &Value<'_>) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,

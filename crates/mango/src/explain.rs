@@ -89,7 +89,7 @@ struct Analysis {
 /// All indexes but the one that is used, the last first.
 fn candidates(find: &Find, choice: &Choice<'_>) -> Value<'static> {
     let winner = choice.best().map(|best| best.index);
-    // All of these are in the order of `compare`, so that each index is found without a look at the others.
+    // These lists are sorted by `compare`, so each lookup is a binary search.
     let usability = |index: &Index| {
         let at = choice.usable.binary_search_by(|(found, _)| found.compare(index)).ok()?;
         choice.usable.get(at).map(|(_, why)| *why)
@@ -184,7 +184,7 @@ mod tests {
         parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
     }
 
-    /// How many comparisons of two indexes it takes to explain a query of a database with so many.
+    /// Returns the number of index comparisons that `explain` takes in a database with `count` indexes.
     fn compared(count: usize) -> usize {
         let mut indexes = vec![Index::all_docs()];
         for n in 0..count {

@@ -60,7 +60,8 @@ impl Index {
         of_view(id, view, definition, is_partitioned(document, partitioned))
     }
 
-    /// Whether the filters of a design document's indexes are compiled, with or without success, before `stop` says otherwise.
+    /// Compiles the filters of a design document's indexes. Returns `false` if `stop` interrupted that; invalid filters count as
+    /// compiled.
     pub fn compiles_unless(document: &Value<'_>, stop: &dyn Fn() -> bool) -> bool {
         let Some(Value::Object(views)) = document.get("views").filter(|_| is_of_query(document)) else { return true };
         let mut filters = views.iter().filter_map(|(_, view)| filter_of(view.get("map")?));
@@ -185,7 +186,7 @@ impl Index {
 
 #[cfg(test)]
 thread_local! {
-    /// How often two indexes were compared.
+    /// The number of comparisons of two indexes.
     pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -200,7 +201,7 @@ pub(crate) fn is_of_query(document: &Value<'_>) -> bool {
     document.get("language").and_then(Value::as_str) == Some("query")
 }
 
-/// Whether the indexes of a design document are local to partitions, in a database that is `partitioned` or not.
+/// Whether the indexes of a design document are partitioned. `partitioned`: whether its database is.
 fn is_partitioned(document: &Value<'_>, partitioned: bool) -> bool {
     match document.get("options").and_then(|options| options.get("partitioned")) {
         Some(Value::Bool(partitioned)) => *partitioned,
@@ -213,7 +214,7 @@ fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool) -> Option<
     of_map(id, name, view.get("map")?, partitioned)
 }
 
-/// The filter in the map of a view. CouchDB had filters of another name.
+/// The filter in the map of a view. `selector` is CouchDB's former name of `partial_filter_selector`.
 fn filter_of<'m, 'v>(map: &'m Value<'v>) -> Option<&'m Value<'v>> {
     map.get("partial_filter_selector").or_else(|| map.get("selector"))
 }

@@ -93,7 +93,7 @@ impl Selector {
         compile::bounded(selector)
     }
 
-    /// Whether a selector, or a request that has one, is read in a millisecond at most: it is small and has no regular expression.
+    /// Whether a selector, or a request with one, compiles within a millisecond: it is small and has no regular expression.
     pub fn is_quick(request: &Value<'_>) -> bool {
         compile::is_quick(request)
     }

@@ -108,8 +108,8 @@ impl RowSelector<'_> {
     }
 
     /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
-    /// object of its special members (`_id`, `_rev` and others); it is asked only where they matter. `names` may hold a lock: they are
-    /// dropped before conditions are tested, which may take long.
+    /// object of its special members (`_id`, `_rev` and others); it is called only if the selector needs them. `names` may hold a lock:
+    /// they are dropped before the conditions are tested, which may be slow.
     ///
     /// # Errors
     /// [`RowsError`]; as for [`Selector::matches_unless`].

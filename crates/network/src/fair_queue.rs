@@ -18,7 +18,7 @@ pub struct Bounds {
     pub of_all: usize,
 }
 
-/// Tickets that wait, by who sent them: `W` is a [`crate::Network`] or the name of a database, `T` whatever stands for a piece of work.
+/// Waiting tickets, grouped by origin. `W` is the origin, a [`crate::Network`] or the name of a database. `T` is a piece of work.
 ///
 /// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
 /// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these

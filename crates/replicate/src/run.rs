@@ -65,7 +65,7 @@ pub struct Control {
 /// A replication that has ended well.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The source had nothing new for this replication.
+    /// The source had no change for this replication.
     pub no_changes: bool,
     /// What was done.
     pub stats: Stats,
@@ -182,7 +182,7 @@ async fn replicate_by_one_function(
         }
     }
     drop(reading);
-    // As in CouchDB, a run that took no change leaves the logs as they are, however far the source is.
+    // As in CouchDB, a run that transferred no change writes no checkpoint, even if the source has advanced.
     let no_changes = !has_changes && !spec.continuous;
     let is_current = if no_changes {
         !(checkpoints.is_behind() && checkpoints.has_other_function().await?)

@@ -10,8 +10,8 @@ use flatbed_layer::{Database, Error as LayerError, GetOptions, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Spec};
 
 use crate::description::Description;
+use crate::job_budget::{SeatHandle, SeatRequest};
 use crate::replication::{Extent, Replication};
-use crate::room::{Asking, SeatHandle};
 use crate::{GRACE, NODE, Replicator};
 
 /// A replicator database that this server follows.
@@ -93,9 +93,9 @@ struct Work {
     held: Arc<Mutex<Held>>,
 }
 
-/// The room that the replication takes while the lease is held, and what goes with it.
+/// The permit of a replication while the lease is held. Dropped, it also clears [`Held`].
 struct Holding {
-    _room: crate::Room,
+    _permit: crate::JobPermit,
     held: Arc<Mutex<Held>>,
 }
 
@@ -122,7 +122,7 @@ impl Job for Work {
     async fn run(&self, run: Run) -> Result<Next, Failure> {
         self.rest(false);
         let ended = self.run_once(run).await;
-        // A replication that has ended is not begun again because its end could not be noted: what is known of it goes with the seat.
+        // A job that only failed to note its end does not yield: it would lose its outcome with the seat, and run again.
         let is_resting = ended.is_err() && self.held().done.is_none();
         self.rest(is_resting);
         ended
@@ -141,9 +141,9 @@ impl Job for Work {
             return None;
         }
         let Followed { filter_bytes, job, .. } = &*self.followed;
-        let room = self.replicator.room(*filter_bytes, job.user.as_deref(), Asking::Again)?;
-        self.held().seat = Some(room.seat().clone());
-        Some(Box::new(Holding { _room: room, held: self.held.clone() }))
+        let permit = self.replicator.take_permit(*filter_bytes, job.user.as_deref(), SeatRequest::Repeated)?;
+        self.held().seat = Some(permit.seat().clone());
+        Some(Box::new(Holding { _permit: permit, held: self.held.clone() }))
     }
 
     async fn recalled(&self) {
@@ -175,7 +175,7 @@ impl Work {
         }
     }
 
-    /// Whether the job gave its seat up after a failure and is not to be retried yet: to give the seat up makes no pause shorter.
+    /// Whether the job yielded its seat after a failure and its pause is not over. Yielding a seat does not shorten the pause.
     fn is_pausing(&self) -> bool {
         let standing = self.followed.job.standing();
         let failed = standing.history.front().filter(|event| event.kind == "crashed");
@@ -307,11 +307,11 @@ mod tests {
     use flatbed_layer::REPLICATOR;
 
     #[test]
-    fn what_is_known_is_forgotten_with_the_room() {
+    fn what_is_known_is_forgotten_with_the_permit() {
         let held = Arc::new(Mutex::new(Held { done: Some(Err(Error::Superseded)), ..Held::default() }));
         let now = flatbed_clock::Clock::system().now();
-        let room = crate::room::rooms_of(1, 1).take(0, None, Asking::Again, now).unwrap();
-        drop(Holding { _room: room, held: held.clone() });
+        let permit = crate::job_budget::budget_of(1, 1).take(0, None, SeatRequest::Repeated, now).unwrap();
+        drop(Holding { _permit: permit, held: held.clone() });
         assert!(held.lock().unwrap().done.is_none());
     }
 

@@ -6,10 +6,10 @@
 
 mod description;
 mod follow;
+mod job_budget;
 mod owner;
 mod refusals;
 mod replication;
-mod room;
 mod seats;
 mod supervisor;
 
@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::follow::Origins;
-use crate::room::{Asking, Room, Rooms};
+use crate::job_budget::{JobBudget, JobPermit, SeatRequest};
 use crate::seats::SeatLimits;
 
 pub use crate::description::Description;
@@ -50,10 +50,10 @@ const TREES_MAX: usize = 2;
 /// How long replications may take for their last checkpoint when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// One of so many places is kept for administrators.
+/// One of this many seats is reserved for administrators.
 const ADMINS_PART: usize = 5;
 
-/// Places for the jobs of users who are no administrators.
+/// The seats for the jobs of users who are not administrators.
 fn users_jobs_max(jobs_max: usize) -> usize {
     jobs_max - jobs_max / ADMINS_PART
 }
@@ -69,7 +69,7 @@ pub struct ReplicatorOptions {
     pub jobs_max: usize,
     /// The same of one user who is no administrator.
     pub user_jobs_max: usize,
-    /// A running replication of a document keeps its place for this long, whichever owner waits for one.
+    /// A running replication of a document keeps its seat at least this long when other owners wait for one.
     pub turn: Duration,
     /// Documents of `_replicator` that a user who is no administrator may have worked off at a time, those that wait included; a
     /// further one fails.
@@ -113,7 +113,7 @@ pub type Connect = Arc<dyn Fn(&Owner) -> DuplexStream + Send + Sync>;
 /// Why `POST /_replicate` begins or ends nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
-    /// There is no room for one more.
+    /// A limit of jobs or filters is reached.
     #[error("Too many replications run at once")]
     NoRoom,
     /// It is another's.
@@ -143,7 +143,7 @@ pub struct Replicator {
     followed: Mutex<FollowedMap>,
     /// This process, for leases.
     pub(crate) owner: Process,
-    rooms: Rooms,
+    budget: JobBudget,
     /// Of [`TREES_MAX`].
     pub(crate) trees: Semaphore,
     /// Of what follows `_replicator`.
@@ -165,12 +165,12 @@ impl Replicator {
             // Without randomness nothing else of the server works either; leases must differ all the same.
             owner = u128::from(std::process::id()).to_le_bytes();
         }
-        let rooms = Rooms::new(SeatLimits {
+        let budget = JobBudget::new(SeatLimits {
             jobs_max: options.jobs_max,
             users_jobs_max: users_jobs_max(options.jobs_max),
             user_jobs_max: options.user_jobs_max,
             turn: options.turn,
-            // Each job that waits asks once in a quarter of it.
+            // A waiting job repeats its request four times in this period.
             wait_max: options.lease,
         });
         let trees = Semaphore::new(TREES_MAX);
@@ -187,7 +187,7 @@ impl Replicator {
             jobs,
             followed,
             owner,
-            rooms,
+            budget,
             trees,
             supervisor,
         })
@@ -347,15 +347,20 @@ impl Replicator {
         jobs
     }
 
-    /// See [`Rooms::take`].
-    pub(crate) fn room(&self, filter_bytes: usize, user: Option<&str>, asking: Asking) -> Option<Room> {
-        self.rooms.take(filter_bytes, user, asking, self.clock().now())
+    /// See [`JobBudget::take`].
+    pub(crate) fn take_permit(
+        &self,
+        filter_bytes: usize,
+        user: Option<&str>,
+        request: SeatRequest,
+    ) -> Option<JobPermit> {
+        self.budget.take(filter_bytes, user, request, self.clock().now())
     }
 
     /// The job for a replication that `standing` asks for: the one that runs already, or a new one.
     ///
     /// # Errors
-    /// [`NotDone`]: it is another's, or there is no room for one more.
+    /// [`NotDone`]: the job belongs to another owner, or a limit is reached.
     pub fn begin(self: &Arc<Self>, mut spec: Spec, standing: &Standing) -> Result<Arc<Replication>, NotDone> {
         let owner = Owner::of(standing);
         spec.owner = user_of(standing);
@@ -364,7 +369,8 @@ impl Replicator {
         if let Some(job) = jobs.get(&id).filter(|job| !job.status.has_ended()) {
             return if job.is_of(standing) { Ok(job.clone()) } else { Err(NotDone::Others) };
         }
-        let room = self.room(spec.filter_bytes(), spec.owner.as_deref(), Asking::Once).ok_or(NotDone::NoRoom)?;
+        let permit = self.take_permit(spec.filter_bytes(), spec.owner.as_deref(), SeatRequest::Once);
+        let permit = permit.ok_or(NotDone::NoRoom)?;
         let job = Replication::new(id.clone(), &spec, owner, None, self.clock());
         jobs.insert(id.clone(), job.clone());
         drop(jobs);
@@ -374,7 +380,7 @@ impl Replicator {
             supervise(&asked, &replicator.backoff(), None).await;
             running.status.end();
             drop(asked);
-            drop(room);
+            drop(permit);
             let mut jobs = replicator.jobs();
             // Its successor may have begun.
             if jobs.get(&id).is_some_and(|job| Arc::ptr_eq(job, &running)) {

@@ -1,5 +1,5 @@
-//! Documents that ask for replications and are refused, with the reason to be written into them. Owners take turns, and the
-//! database is read on meanwhile: one owner's many documents do not hold up another's one.
+//! Writes the reason into documents whose replications are refused. Owners take turns, and the database is read in parallel, so the many
+//! documents of one owner do not delay those of another.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use crate::Replicator;
 use crate::description::Description;
 use crate::follow::Origins;
 
-/// Documents of one owner that wait. Further ones are found when the database is read again.
+/// The most queued documents of one owner. Further ones are found when the database is read again.
 const OWNER_REFUSALS_MAX: usize = 1_000;
 
-/// A document that is refused.
-pub(crate) struct Refused {
+/// A document whose replication is refused.
+pub(crate) struct RefusedDocument {
     pub(crate) origins: Origins,
     pub(crate) id: String,
-    /// As it was read: a later one is judged anew.
+    /// The refused revision. A later one is judged again.
     pub(crate) rev: RevId,
     pub(crate) error: Error,
 }
@@ -39,11 +39,11 @@ impl<T> TurnQueue<T> {
     /// Adds an item, unless the owner has `owner_max`; returns whether it was added.
     fn push(&mut self, owner: &str, item: T, owner_max: usize) -> bool {
         if let Some(items) = self.items.get_mut(owner) {
-            let has_room = items.len() < owner_max;
-            if has_room {
+            let is_below_max = items.len() < owner_max;
+            if is_below_max {
                 items.push_back(item);
             }
-            return has_room;
+            return is_below_max;
         }
         let owner: Arc<str> = owner.into();
         self.turns.push_back(owner.clone());
@@ -65,14 +65,14 @@ impl<T> TurnQueue<T> {
 }
 
 struct State {
-    queue: TurnQueue<Refused>,
-    /// Some document found no room.
+    queue: TurnQueue<RefusedDocument>,
+    /// A document was not queued, so the database must be read again.
     is_cut: bool,
-    /// The database was read to its end once.
+    /// The database has been read to its end.
     is_read: bool,
 }
 
-/// Documents of one database that are refused.
+/// The queue of refused documents of one database.
 pub(crate) struct Refusals {
     state: Mutex<State>,
     changed: Notify,
@@ -88,8 +88,8 @@ impl Refusals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a document of an owner; that of none has an empty name.
-    pub(crate) fn push(&self, owner: &str, refused: Refused) {
+    /// Queues a document. `owner` is empty for a document without an owner.
+    pub(crate) fn push(&self, owner: &str, refused: RefusedDocument) {
         let mut state = self.state();
         let is_added = state.queue.push(owner, refused, OWNER_REFUSALS_MAX);
         state.is_cut |= !is_added;
@@ -103,7 +103,7 @@ impl Refusals {
         self.changed.notify_one();
     }
 
-    /// Writes the reasons into the documents. Returns when all is written and the database must be read again.
+    /// Writes the reasons into the documents. Returns once the queue is empty and the database must be read again.
     pub(crate) async fn write(&self, replicator: &Replicator) {
         loop {
             let next = {
@@ -126,18 +126,20 @@ impl Refusals {
     }
 }
 
-async fn refuse(replicator: &Replicator, refused: Refused) -> flatbed_layer::Result<()> {
-    let Refused { origins, id, rev, error } = refused;
+async fn refuse(replicator: &Replicator, refused: RefusedDocument) -> flatbed_layer::Result<()> {
+    let RefusedDocument { origins, id, rev, error } = refused;
     let database = replicator.database(&origins.name);
     let _tree = replicator.trees.acquire().await;
     let document = match database.get(&id, &GetOptions::default()).await {
         Ok(document) => document,
-        Err(LayerError::DatabaseNotFound | LayerError::Refused(LayerRefusal::DocumentNotFound(_))) => return Ok(()),
+        Err(LayerError::DatabaseNotFound | LayerError::RefusedDocument(LayerRefusal::DocumentNotFound(_))) => {
+            return Ok(());
+        }
         Err(error) => return Err(error),
     };
     let description = Description::read(&document).filter(|description| description.rev == rev);
     let Some(description) = description.filter(|description| description.end().is_none()) else { return Ok(()) };
-    // After the read, as for the end of a replication.
+    // Checked after the read: the document then belongs to this incarnation of the database.
     if !replicator.is_still(&origins).await? {
         return Ok(());
     }

@@ -1,8 +1,8 @@
-//! The seats of a server's jobs: which owners have them, which wait for one, and which job gives one up. Pure.
+//! The seats of a server's jobs: which owners hold them, which wait for one, and which job yields one. Pure: without I/O and clock.
 //!
-//! Owners take turns: an owner that waits is served after those that began to wait before, and begins to wait anew for its next job.
-//! Where no seat is free, a job that waits to be retried gives its seat up at once, and a job that has had its seat for a whole
-//! turn gives it up to an owner that has fewer.
+//! Owners wait in a queue. A granted owner goes to the end of the queue for its next job, so owners take turns. If no seat is free, a
+//! job that waits to be retried yields its seat at once, and a job that has held its seat for a whole turn yields it to an owner
+//! with fewer seats.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,38 +12,38 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The owner of jobs, for its turns: a user. `None`: all administrators together.
-pub(crate) type Party = Option<Arc<str>>;
+/// The owner of seats: a user. `None`: all administrators together.
+pub(crate) type SeatOwner = Option<Arc<str>>;
 
-/// How many seats there are, and for how long.
+/// The numbers of seats, and the times that bound holding and waiting.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeatLimits {
     /// Seats in all.
     pub(crate) jobs_max: usize,
-    /// Of these, those that users who are no administrators may have together.
+    /// Seats that all users who are not administrators may hold together.
     pub(crate) users_jobs_max: usize,
-    /// Seats of one user who is no administrator.
+    /// Seats that one such user may hold.
     pub(crate) user_jobs_max: usize,
-    /// A running job keeps its seat for this long, whoever waits.
+    /// A running job keeps its seat at least this long.
     pub(crate) turn: Duration,
-    /// An owner that has not asked for this long waits no more.
+    /// An owner that has not repeated its request for this long leaves the queue.
     pub(crate) wait_max: Duration,
 }
 
-/// What a job is told of its seat.
+/// A granted seat.
 #[derive(Debug)]
 pub(crate) struct SeatGrant {
     pub(crate) id: u64,
-    /// Becomes true when the job must give the seat up.
+    /// Becomes `true` when the job must yield the seat.
     pub(crate) recalled: watch::Receiver<bool>,
 }
 
 struct Seat {
-    party: Party,
+    owner: SeatOwner,
     since: Instant,
-    /// Its job can be stopped and begun again.
+    /// The job can be stopped and resumed later.
     can_yield: bool,
-    /// Its job waits to be retried.
+    /// The job waits to be retried.
     is_resting: bool,
     recall: watch::Sender<bool>,
 }
@@ -55,7 +55,7 @@ impl Seat {
 }
 
 struct Waiting {
-    party: Party,
+    owner: SeatOwner,
     since: Instant,
     asked_at: Instant,
 }
@@ -65,10 +65,10 @@ pub(crate) struct Seats {
     limits: SeatLimits,
     next_id: u64,
     taken: BTreeMap<u64, Seat>,
-    /// How many seats each owner has, without those that have none.
-    counts: HashMap<Party, usize>,
+    /// The number of seats by owner, without owners that have none.
+    counts: HashMap<SeatOwner, usize>,
     users_taken: usize,
-    /// In the order of their turns.
+    /// The queue of owners.
     waiting: VecDeque<Waiting>,
 }
 
@@ -78,43 +78,43 @@ impl Seats {
         Seats { limits, next_id: 0, taken, counts, users_taken: 0, waiting }
     }
 
-    /// Takes a seat for a job that cannot wait and does not yield, unless it is an owner's turn who waits.
-    pub(crate) fn take(&mut self, party: &Party, now: Instant) -> Option<SeatGrant> {
-        self.forget(now);
-        self.is_turn(party).then(|| self.grant(party, false, now))
+    /// Takes a seat for a job that neither waits nor yields. `None`: no seat is free beyond those of waiting owners.
+    pub(crate) fn take(&mut self, owner: &SeatOwner, now: Instant) -> Option<SeatGrant> {
+        self.forget_idle(now);
+        self.is_turn(owner).then(|| self.grant(owner, false, now))
     }
 
-    /// Takes a seat for a job that asks again until it has one, and can yield it. `None`: it is not this owner's turn, who waits for
-    /// it from now on; a job that has a seat may have been told to give it up.
-    pub(crate) fn ask(&mut self, party: &Party, now: Instant) -> Option<SeatGrant> {
-        self.forget(now);
-        if self.is_turn(party) {
-            self.waiting.retain(|waiting| waiting.party != *party);
-            return Some(self.grant(party, true, now));
+    /// Takes a seat for a job that repeats the request until it has one, and that can yield it. `None`: the owner waits in the queue, or
+    /// holds as many seats as it may. In both cases another job's seat may be recalled.
+    pub(crate) fn ask(&mut self, owner: &SeatOwner, now: Instant) -> Option<SeatGrant> {
+        self.forget_idle(now);
+        if self.is_turn(owner) {
+            self.waiting.retain(|waiting| waiting.owner != *owner);
+            return Some(self.grant(owner, true, now));
         }
-        if self.has_all(party) {
-            // Only its own jobs can make room, one at a time.
-            if !self.taken.values().any(|seat| seat.party == *party && seat.is_recalled()) {
-                self.recall(party, true, now, |seat| seat.party == *party);
+        if self.is_at_limit(owner) {
+            // Only a job of the same owner can make a seat free, one at a time.
+            if !self.taken.values().any(|seat| seat.owner == *owner && seat.is_recalled()) {
+                self.recall(owner, true, now, |seat| seat.owner == *owner);
             }
             return None;
         }
-        match self.waiting.iter_mut().find(|waiting| waiting.party == *party) {
+        match self.waiting.iter_mut().find(|waiting| waiting.owner == *owner) {
             Some(waiting) => waiting.asked_at = now,
-            None => self.waiting.push_back(Waiting { party: party.clone(), since: now, asked_at: now }),
+            None => self.waiting.push_back(Waiting { owner: owner.clone(), since: now, asked_at: now }),
         }
-        self.make_room(party, now);
+        self.recall_for(owner, now);
         None
     }
 
-    /// Gives a seat back.
+    /// Returns a seat.
     pub(crate) fn leave(&mut self, id: u64) {
         let Some(seat) = self.taken.remove(&id) else { return };
-        self.users_taken -= usize::from(seat.party.is_some());
-        if let Some(count) = self.counts.get_mut(&seat.party) {
+        self.users_taken -= usize::from(seat.owner.is_some());
+        if let Some(count) = self.counts.get_mut(&seat.owner) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&seat.party);
+                self.counts.remove(&seat.owner);
             }
         }
     }
@@ -126,13 +126,13 @@ impl Seats {
         }
     }
 
-    fn count(&self, party: &Party) -> usize {
-        self.counts.get(party).copied().unwrap_or_default()
+    fn count(&self, owner: &SeatOwner) -> usize {
+        self.counts.get(owner).copied().unwrap_or_default()
     }
 
-    /// Whether an owner has as many seats as it may have, however many are free.
-    fn has_all(&self, party: &Party) -> bool {
-        party.is_some() && self.count(party) >= self.limits.user_jobs_max
+    /// Whether an owner holds as many seats as one user may.
+    fn is_at_limit(&self, owner: &SeatOwner) -> bool {
+        owner.is_some() && self.count(owner) >= self.limits.user_jobs_max
     }
 
     fn free(&self) -> usize {
@@ -143,67 +143,68 @@ impl Seats {
         self.limits.users_jobs_max.saturating_sub(self.users_taken)
     }
 
-    /// How many users, and whether administrators, are before an owner; all that wait are before one that does not.
-    fn ahead(&self, party: &Party) -> (usize, usize) {
-        let ahead = self.waiting.iter().take_while(|waiting| waiting.party != *party);
-        let (users, admins): (Vec<_>, Vec<_>) = ahead.partition(|waiting| waiting.party.is_some());
+    /// The number of users (first) and of administrators (second: 0 or 1) that wait before an owner. If the owner does not wait, all
+    /// waiting ones count.
+    fn ahead(&self, owner: &SeatOwner) -> (usize, usize) {
+        let ahead = self.waiting.iter().take_while(|waiting| waiting.owner != *owner);
+        let (users, admins): (Vec<_>, Vec<_>) = ahead.partition(|waiting| waiting.owner.is_some());
         (users.len(), admins.len())
     }
 
-    /// Forgets owners that ask no more.
-    fn forget(&mut self, now: Instant) {
+    /// Removes owners from the queue that no longer repeat their requests.
+    fn forget_idle(&mut self, now: Instant) {
         let wait_max = self.limits.wait_max;
         self.waiting.retain(|waiting| now.saturating_duration_since(waiting.asked_at) < wait_max);
     }
 
-    /// Whether there is a free seat for an owner beside those for owners that are before it.
-    fn is_turn(&self, party: &Party) -> bool {
+    /// Whether a seat is free for an owner beyond those reserved for the owners before it in the queue.
+    fn is_turn(&self, owner: &SeatOwner) -> bool {
         let (free, users_free) = (self.free(), self.users_free());
-        if self.has_all(party) {
+        if self.is_at_limit(owner) {
             return false;
         }
-        let (users, admins) = self.ahead(party);
-        (party.is_none() || users < users_free) && users.min(users_free) + admins < free
+        let (users, admins) = self.ahead(owner);
+        (owner.is_none() || users < users_free) && users.min(users_free) + admins < free
     }
 
-    fn grant(&mut self, party: &Party, can_yield: bool, now: Instant) -> SeatGrant {
+    fn grant(&mut self, owner: &SeatOwner, can_yield: bool, now: Instant) -> SeatGrant {
         let (id, recall) = (self.next_id, watch::Sender::new(false));
         self.next_id += 1;
         let recalled = recall.subscribe();
-        *self.counts.entry(party.clone()).or_default() += 1;
-        self.users_taken += usize::from(party.is_some());
-        self.taken.insert(id, Seat { party: party.clone(), since: now, can_yield, is_resting: false, recall });
+        *self.counts.entry(owner.clone()).or_default() += 1;
+        self.users_taken += usize::from(owner.is_some());
+        self.taken.insert(id, Seat { owner: owner.clone(), since: now, can_yield, is_resting: false, recall });
         SeatGrant { id, recalled }
     }
 
-    /// Recalls a seat for an owner that waits, unless one is free or recalled for each that is before it and for it.
-    fn make_room(&mut self, party: &Party, now: Instant) {
-        let (users, admins) = self.ahead(party);
-        // Where users have all of their seats, an administrator's seat would be of no use to one.
-        let of_users = party.is_some() && self.users_free() == 0;
-        let recalled = self.taken.values().filter(|seat| seat.is_recalled() && (!of_users || seat.party.is_some()));
+    /// Recalls a seat for a waiting owner, unless enough seats are free or recalled for it and all owners before it.
+    fn recall_for(&mut self, owner: &SeatOwner, now: Instant) {
+        let (users, admins) = self.ahead(owner);
+        // If users hold all seats that users may hold, only the seat of a user helps a user.
+        let of_users = owner.is_some() && self.users_free() == 0;
+        let recalled = self.taken.values().filter(|seat| seat.is_recalled() && (!of_users || seat.owner.is_some()));
         let (ahead, coming) =
             if of_users { (users, recalled.count()) } else { (users + admins, self.free() + recalled.count()) };
         if coming > ahead {
             return;
         }
-        let waited = self.waiting.iter().find(|waiting| waiting.party == *party);
+        let waited = self.waiting.iter().find(|waiting| waiting.owner == *owner);
         let is_due = waited.is_some_and(|w| now.saturating_duration_since(w.since) >= self.limits.turn);
-        self.recall(party, is_due, now, |seat| !of_users || seat.party.is_some());
+        self.recall(owner, is_due, now, |seat| !of_users || seat.owner.is_some());
     }
 
-    /// Recalls one of the seats that `can_serve`: one whose job waits to be retried; else, where the owner `is_due`, one that was had for
-    /// a whole turn, of the owner itself or of one that has more.
-    fn recall(&self, party: &Party, is_due: bool, now: Instant, can_serve: impl Fn(&Seat) -> bool) {
-        let (turn, count) = (self.limits.turn, self.count(party));
+    /// Recalls one of the seats that `can_serve`. First choice: a seat whose job waits to be retried. Otherwise, if the owner `is_due`, a
+    /// seat held for a whole turn by the owner itself or by an owner with more seats.
+    fn recall(&self, owner: &SeatOwner, is_due: bool, now: Instant, can_serve: impl Fn(&Seat) -> bool) {
+        let (turn, count) = (self.limits.turn, self.count(owner));
         let has_had_turn = |seat: &Seat| {
-            let has_more = seat.party == *party || self.count(&seat.party) > count;
+            let has_more = seat.owner == *owner || self.count(&seat.owner) > count;
             is_due && has_more && now.saturating_duration_since(seat.since) >= turn
         };
         let candidates = self.taken.values().filter(|seat| seat.can_yield && !seat.is_recalled() && can_serve(seat));
         let chosen = candidates
             .filter(|seat| seat.is_resting || has_had_turn(seat))
-            .max_by_key(|seat| (seat.is_resting, self.count(&seat.party), Reverse(seat.since)));
+            .max_by_key(|seat| (seat.is_resting, self.count(&seat.owner), Reverse(seat.since)));
         if let Some(seat) = chosen {
             seat.recall.send_replace(true);
         }
@@ -216,19 +217,19 @@ mod tests {
 
     const TURN: Duration = Duration::from_secs(60);
 
-    /// How often owners ask.
+    /// The interval of an owner's requests.
     const ROUND: Duration = Duration::from_secs(4);
 
     fn seats(jobs_max: usize, users_jobs_max: usize, user_jobs_max: usize) -> Seats {
         Seats::new(SeatLimits { jobs_max, users_jobs_max, user_jobs_max, turn: TURN, wait_max: 4 * ROUND })
     }
 
-    fn user(name: &str) -> Party {
+    fn user(name: &str) -> SeatOwner {
         Some(name.into())
     }
 
-    fn ask_20_000(seats: &mut Seats, party: &Party, now: Instant) -> Vec<SeatGrant> {
-        (0..20_000).filter_map(|_| seats.ask(party, now)).collect()
+    fn ask_20_000(seats: &mut Seats, owner: &SeatOwner, now: Instant) -> Vec<SeatGrant> {
+        (0..20_000).filter_map(|_| seats.ask(owner, now)).collect()
     }
 
     #[test]
@@ -238,7 +239,7 @@ mod tests {
         let mut annas = ask_20_000(&mut seats, &anna, now);
         assert_eq!(annas.len(), 8);
         assert!(seats.ask(&bob, now).is_none());
-        // A seat that becomes free is bob's, however many jobs ask before.
+        // A seat that becomes free goes to bob, although many other jobs request it first.
         seats.leave(annas.pop().unwrap().id);
         now += ROUND;
         assert!(ask_20_000(&mut seats, &anna, now).is_empty());
@@ -311,12 +312,12 @@ mod tests {
         seats.rest(annas.id, true);
         assert!(seats.ask(&bob, now).is_none());
         assert!(*annas.recalled.borrow());
-        // Users who wait do not keep an administrator from a seat that is not theirs.
+        // Waiting users do not keep an administrator from a seat that users may not hold.
         seats.leave(admins[0].id);
         assert!(seats.ask(&None, now).is_some());
     }
 
-    /// Numbers that differ by the seed.
+    /// Pseudo-random numbers from a seed.
     struct Numbers(u64);
 
     impl Numbers {
@@ -330,14 +331,14 @@ mod tests {
     fn each_owner_that_waits_is_served_within_a_bounded_number_of_starts() {
         for seed in 0..200 {
             let mut numbers = Numbers(seed);
-            let parties: Vec<Party> = (0..5).map(|n| (n > 0).then(|| format!("u{n}").into())).collect();
+            let owners: Vec<SeatOwner> = (0..5).map(|n| (n > 0).then(|| format!("u{n}").into())).collect();
             let jobs_max = 1 + numbers.below(6);
             let users_jobs_max = jobs_max - jobs_max / 5;
             let user_jobs_max = 1 + numbers.below(jobs_max);
             let mut seats = seats(jobs_max, users_jobs_max, user_jobs_max);
             let mut now = Instant::now();
             let mut running: Vec<(usize, SeatGrant)> = Vec::new();
-            // Starts of others, and rounds, since an owner without a seat asked first.
+            // Other owners' starts, and rounds, since an owner without a seat began to wait.
             let mut starts = [0; 5];
             let mut rounds = [0; 5];
             for round in 0..300 {
@@ -354,23 +355,23 @@ mod tests {
                     }
                     !ends
                 });
-                // Some ask more often than others, in any order.
+                // Some owners request more often than others, in random order.
                 for _ in 0..100 {
                     let asks = numbers.below(5) * numbers.below(2);
-                    ask(&mut seats, &parties, asks, now, &mut running, &mut starts);
+                    ask(&mut seats, &owners, asks, now, &mut running, &mut starts);
                 }
                 for asks in 0..5 {
-                    ask(&mut seats, &parties, asks, now, &mut running, &mut starts);
+                    ask(&mut seats, &owners, asks, now, &mut running, &mut starts);
                 }
-                let users = running.iter().filter(|(party, _)| *party > 0).count();
+                let users = running.iter().filter(|(owner, _)| *owner > 0).count();
                 assert!(running.len() <= jobs_max && users <= users_jobs_max, "seed {seed}, round {round}");
-                for party in 0..5 {
-                    let count = running.iter().filter(|(other, _)| *other == party).count();
-                    assert!(party == 0 || count <= user_jobs_max, "seed {seed}, round {round}");
-                    rounds[party] = if count > 0 { 0 } else { rounds[party] + 1 };
-                    starts[party] = if count > 0 { 0 } else { starts[party] };
-                    assert!(starts[party] <= jobs_max + 10, "seed {seed}: {party} waited for {} starts", starts[party]);
-                    assert!(rounds[party] <= 100, "seed {seed}: {party} waited for {} rounds", rounds[party]);
+                for owner in 0..5 {
+                    let count = running.iter().filter(|(other, _)| *other == owner).count();
+                    assert!(owner == 0 || count <= user_jobs_max, "seed {seed}, round {round}");
+                    rounds[owner] = if count > 0 { 0 } else { rounds[owner] + 1 };
+                    starts[owner] = if count > 0 { 0 } else { starts[owner] };
+                    assert!(starts[owner] <= jobs_max + 10, "seed {seed}: {owner} waited for {} starts", starts[owner]);
+                    assert!(rounds[owner] <= 100, "seed {seed}: {owner} waited for {} rounds", rounds[owner]);
                 }
             }
         }
@@ -378,16 +379,16 @@ mod tests {
 
     fn ask(
         seats: &mut Seats,
-        parties: &[Party],
+        owners: &[SeatOwner],
         asks: usize,
         now: Instant,
         running: &mut Vec<(usize, SeatGrant)>,
         starts: &mut [usize; 5],
     ) {
-        if let Some(seat) = seats.ask(&parties[asks], now) {
+        if let Some(seat) = seats.ask(&owners[asks], now) {
             running.push((asks, seat));
-            for (party, starts) in starts.iter_mut().enumerate() {
-                *starts = if party == asks { 0 } else { *starts + 1 };
+            for (owner, starts) in starts.iter_mut().enumerate() {
+                *starts = if owner == asks { 0 } else { *starts + 1 };
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::Replicator;
 use crate::description::Description;
 use crate::follow::{Followed, Origins};
 use crate::owner::Owner;
-use crate::refusals::{Refusals, Refused};
+use crate::refusals::{Refusals, RefusedDocument};
 use crate::replication::{Origin, Replication};
 
 /// After an error, and before a database is read that was deleted and made again.
@@ -258,7 +258,7 @@ async fn take(
                 let owner = owner.as_ref().and_then(Owner::name).unwrap_or_default();
                 let Description { id, rev, .. } = &description;
                 let (origins, id, rev) = (origins.clone(), id.clone(), rev.clone());
-                refusals.push(owner, Refused { origins, id, rev, error });
+                refusals.push(owner, RefusedDocument { origins, id, rev, error });
             }
         }
         return Ok(());

@@ -32,7 +32,7 @@ use crate::turns::Origin;
 use crate::user_documents::UserDocuments;
 use crate::watching::{Judged, RightsWatch, Watching};
 
-/// How a service does what takes long.
+/// Options of the expensive work of a service.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceOptions {
     /// How passwords are checked.
@@ -210,7 +210,7 @@ impl Service {
         self.layer.clock()
     }
 
-    /// See [`Layer::metrics`], those of signing in, and those of selectors. They name nobody's databases, and nobody.
+    /// The metrics of the layer ([`Layer::metrics`]), of sign-in and of selectors. No label names a database or a user.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         let mut families = self.layer.metrics();
         families.extend(self.sign_in.families());
@@ -265,7 +265,7 @@ pub struct Context {
     sign_in: Arc<SignIn>,
     /// What was given.
     judged: Arc<Judged>,
-    /// The client's, by which it takes turns.
+    /// The client's address, for fair turns.
     address: Network,
 }
 
@@ -402,7 +402,7 @@ impl Context {
         Ok(found.map(|(session, _)| (session.name, session.ends_at_ms)))
     }
 
-    /// The client's address and a database, by which work takes turns.
+    /// Returns the origin of the client's work in a database, for fair turns.
     pub(crate) fn origin(&self, database: &str) -> Origin {
         Origin { address: self.address, database: database.into() }
     }

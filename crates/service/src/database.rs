@@ -245,8 +245,8 @@ impl Once {
         Ok(())
     }
 
-    /// Whether this edit may be made: design documents are their database's administrators', and names of the server's
-    /// administrators are no one else's in `_users`.
+    /// Whether the user may make this edit. Only administrators of the database write design documents, and only they write user
+    /// documents with the name of a configured administrator.
     fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
         self.entering.as_ref().map_or(Ok(()), |entering| entering.may_register(edit))?;
         if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }

@@ -16,7 +16,7 @@ use crate::turns::{Origin, Turns};
 /// Design documents that are read at once: each has its text in memory several times until it is known to be held.
 const READ_AT_ONCE: usize = 4;
 
-/// Requests that wait to read one.
+/// The most requests that wait to read a design document.
 const READING_WAITING_MAX: usize = 16_384;
 
 /// Texts that feeds hold, those of all databases together, and of one.

@@ -14,10 +14,10 @@ use crate::json_out;
 use crate::selecting::{SelectorError, Selectors};
 use crate::turns::Origin;
 
-/// A selector that weighs more, as each with a regular expression does, is matched apart from the threads of the runtime, in turns.
+/// A selector above this weight, such as any with a regular expression, is matched in turns, apart from the runtime's threads.
 const HEAVY: usize = 16;
 
-/// A query is planned at once if the number of indexes times the weight of its selector is at most this: some milliseconds.
+/// The largest product of the number of indexes and the selector's weight that is planned without a turn: some milliseconds.
 const SHORT_PLAN: usize = if cfg!(test) { 100 } else { 100_000 };
 
 /// How often a query is planned anew because the database has other indexes by now.
@@ -53,7 +53,7 @@ pub struct Counted {
 }
 
 impl Context {
-    /// Reads a request to a database that has selectors, with what may take long apart from the threads of the runtime.
+    /// Parses a request to a database that contains selectors. Slow compilations run apart from the runtime's threads.
     ///
     /// # Errors
     /// What `read` refuses; [`SelectorError`].
@@ -72,10 +72,10 @@ impl Context {
     /// [`QueryError`]
     #[boxed]
     pub async fn query(&self, database: &Reader, find: Find) -> Result<Query> {
-        let work = self.work(database);
-        let plan = Planned::new(&work, &find, Answer::Documents, None).await?;
+        let runtime = self.query_runtime(database);
+        let plan = PlannedQuery::new(&runtime, &find, QueryOutput::Documents, None).await?;
         let began = database.clock().now();
-        Ok(Query { find, plan, plans: 1, is_begun: false, work, began })
+        Ok(Query { find, plan, plans: 1, is_begun: false, runtime, began })
     }
 
     /// Counts the documents that a selector selects.
@@ -84,12 +84,12 @@ impl Context {
     /// [`QueryError`]
     #[boxed]
     pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
-        let (began, work) = (database.clock().now(), self.work(database));
+        let (began, runtime) = (database.clock().now(), self.query_runtime(database));
         let mut known = None;
         for _ in 0..PLANS_MAX {
-            let mut plan = Planned::new(&work, &find, Answer::Count, known.take()).await?;
+            let mut plan = PlannedQuery::new(&runtime, &find, QueryOutput::Count, known.take()).await?;
             let counted = loop {
-                match plan.read(&work).await {
+                match plan.read(&runtime).await {
                     Ok(Some(_)) => {}
                     Ok(None) => break Ok(plan.stats),
                     Err(error) => break Err(error),
@@ -108,7 +108,7 @@ impl Context {
         Err(Error::from(Refusal::IndexGone).into())
     }
 
-    /// What `_explain` answers of a query.
+    /// Returns the answer of `_explain` for a query.
     ///
     /// # Errors
     /// [`QueryError`]
@@ -123,27 +123,27 @@ impl Context {
         let explained = if is_short {
             explain()
         } else {
-            let work = self.work(database);
-            work.selectors.plan(&work.origin, explain).await?
+            let runtime = self.query_runtime(database);
+            runtime.selectors.plan(&runtime.origin, explain).await?
         };
         Ok(explained?)
     }
 
-    fn work(&self, database: &Reader) -> Work {
+    fn query_runtime(&self, database: &Reader) -> QueryRuntime {
         let (selectors, origin) = (self.selectors().clone(), self.origin(database.name()));
-        Work { database: database.clone(), selectors, origin }
+        QueryRuntime { database: database.clone(), selectors, origin }
     }
 }
 
-/// Where a query's pages are read, and by whose turns.
-struct Work {
+/// The database, selector queues and origin of a query.
+struct QueryRuntime {
     database: Reader,
     selectors: Selectors,
     origin: Origin,
 }
 
-impl Work {
-    /// Looks at each index for a query, apart from the threads of the runtime where that takes long.
+impl QueryRuntime {
+    /// Chooses the index of a query. A slow choice runs in a turn, apart from the runtime's threads.
     async fn choose(&self, indexes: &Arc<JsonIndexes>, find: &Find) -> Result<std::result::Result<Choice, Refused>> {
         if is_short(indexes, find) {
             return Ok(indexes.plan(self.database.name(), find).map(Choice::of));
@@ -154,16 +154,16 @@ impl Work {
     }
 }
 
-/// Whether it takes some milliseconds at most to look through a query's selector for each index.
+/// Whether planning a query takes some milliseconds at most.
 fn is_short(indexes: &JsonIndexes, find: &Find) -> bool {
     indexes.all().len().saturating_mul(find.selector.weight()) <= SHORT_PLAN
 }
 
-/// What a query answers.
+/// The output of a query.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum QueryOutput {
     Documents,
-    /// How many there are.
+    /// The number of documents.
     Count,
 }
 
@@ -184,11 +184,15 @@ fn stopping() -> (Stopped, Stop) {
 }
 
 /// Plans with the indexes that are known, without a read, or with those that were read just now.
-async fn planned(work: &Work, find: &Find, read: Option<Arc<JsonIndexes>>) -> Result<(Arc<JsonIndexes>, Choice)> {
-    let database = &work.database;
+async fn plan_query(
+    runtime: &QueryRuntime,
+    find: &Find,
+    read: Option<Arc<JsonIndexes>>,
+) -> Result<(Arc<JsonIndexes>, Choice)> {
+    let database = &runtime.database;
     let known = if read.is_none() { database.json_indexes_known() } else { None };
     if let Some(known) = known {
-        let choice = work.choose(&known, find).await?;
+        let choice = runtime.choose(&known, find).await?;
         // What nothing is read for is to fail where there is no database; and others may have defined what was missing.
         if let Ok(choice) = choice
             && choice.source != Source::Nothing
@@ -200,7 +204,7 @@ async fn planned(work: &Work, find: &Find, read: Option<Arc<JsonIndexes>>) -> Re
         Some(read) => read,
         None => database.json_indexes().await?,
     };
-    let choice = work.choose(&indexes, find).await??;
+    let choice = runtime.choose(&indexes, find).await??;
     Ok((indexes, choice))
 }
 
@@ -241,17 +245,17 @@ impl Choice {
 /// A query under way.
 pub struct Query {
     find: Find,
-    plan: Planned,
+    plan: PlannedQuery,
     /// How often it was planned.
     plans: usize,
     /// Something was read for it.
     is_begun: bool,
-    work: Work,
+    runtime: QueryRuntime,
     began: Instant,
 }
 
 /// A query's plan, and how far that is carried out.
-struct Planned {
+struct PlannedQuery {
     index: Index,
     is_nothing: bool,
     is_heavy: bool,
@@ -263,28 +267,33 @@ struct Planned {
     _stopped: Stopped,
 }
 
-impl Planned {
-    async fn new(work: &Work, find: &Find, answer: Answer, indexes: Option<Arc<JsonIndexes>>) -> Result<Planned> {
-        let database = &work.database;
-        let (indexes, choice) = planned(work, find, indexes).await?;
+impl PlannedQuery {
+    async fn new(
+        runtime: &QueryRuntime,
+        find: &Find,
+        output: QueryOutput,
+        indexes: Option<Arc<JsonIndexes>>,
+    ) -> Result<PlannedQuery> {
+        let database = &runtime.database;
+        let (indexes, choice) = plan_query(runtime, find, indexes).await?;
         let (stopped, stop) = stopping();
         let is_heavy = choice.is_heavy();
-        let selectors = work.selectors.clone();
-        let is_wanted: Stop = Arc::new(move || selectors.are_wanted());
-        let is_wanted = is_heavy.then_some(is_wanted);
-        let of_work = FindOptions { is_alone: is_heavy, is_wanted, stop: Some(stop), ..FindOptions::default() };
-        let options = match answer {
-            Answer::Documents => FindOptions {
+        let selectors = runtime.selectors.clone();
+        let has_waiters: Stop = Arc::new(move || selectors.has_waiting());
+        let has_waiters = is_heavy.then_some(has_waiters);
+        let base = FindOptions { is_alone: is_heavy, has_waiters, stop: Some(stop), ..FindOptions::default() };
+        let options = match output {
+            QueryOutput::Documents => FindOptions {
                 skip: find.skip,
                 limit: find.limit,
                 conflicts: find.conflicts,
                 exact_stats: find.execution_stats,
                 counts_each: find.r > 1,
-                ..of_work
+                ..base
             },
-            Answer::Count => FindOptions { limit: u64::MAX, counts: true, ..of_work },
+            QueryOutput::Count => FindOptions { limit: u64::MAX, counts: true, ..base },
         };
-        Ok(Planned {
+        Ok(PlannedQuery {
             index: choice.index.clone(),
             is_nothing: choice.source == Source::Nothing,
             is_heavy,
@@ -295,21 +304,21 @@ impl Planned {
         })
     }
 
-    async fn read(&mut self, work: &Work) -> Result<Option<Vec<FoundRow>>> {
+    async fn read(&mut self, runtime: &QueryRuntime) -> Result<Option<Vec<FoundRow>>> {
         // Nothing is matched while an index is being built: no turn is taken for that.
         if let Some(rows) = &mut self.rows
             && !rows.wait().await?
         {
             return Ok(Some(Vec::new()));
         }
-        // No turn is taken to find that there is nothing more.
+        // A finished query takes no turn.
         let Some(mut rows) = self.rows.take_if(|rows| rows.has_more()) else { return Ok(None) };
         let (rows, page) = if self.is_heavy {
             let page = async move {
                 let page = rows.read_page().await;
                 (rows, page)
             };
-            work.selectors.long(&work.origin, page).await?
+            runtime.selectors.long(&runtime.origin, page).await?
         } else {
             let page = rows.read_page().await;
             (rows, page)
@@ -339,12 +348,13 @@ impl Query {
     /// The next rows, planned anew where the database has other indexes before there was any.
     async fn read(&mut self) -> Result<Option<Vec<FoundRow>>> {
         loop {
-            match self.plan.read(&self.work).await {
+            match self.plan.read(&self.runtime).await {
                 Err(QueryError::Layer(Error::Refused(Refusal::IndexGone)))
                     if !self.is_begun && self.plans < PLANS_MAX =>
                 {
-                    let indexes = self.work.database.json_indexes().await?;
-                    self.plan = Planned::new(&self.work, &self.find, Answer::Documents, Some(indexes)).await?;
+                    let indexes = self.runtime.database.json_indexes().await?;
+                    self.plan =
+                        PlannedQuery::new(&self.runtime, &self.find, QueryOutput::Documents, Some(indexes)).await?;
                     self.plans += 1;
                 }
                 read => {
@@ -379,7 +389,7 @@ impl Query {
             return Ok(Some(page.iter().filter_map(value).collect()));
         }
         let texts = page.iter().map(|row| text_of_found(&row.document)).collect();
-        let Work { selectors, origin, .. } = &self.work;
+        let QueryRuntime { selectors, origin, .. } = &self.runtime;
         Ok(Some(selectors.each(origin, 1, texts, move |value, _| Ok(projected(value))).await?))
     }
 
@@ -390,7 +400,7 @@ impl Query {
 
     /// What it has cost so far.
     pub fn stats(&self) -> ExecutionStats {
-        ExecutionStats { time_ms: since(&self.work.database, self.began), ..self.plan.stats }
+        ExecutionStats { time_ms: since(&self.runtime.database, self.began), ..self.plan.stats }
     }
 }
 

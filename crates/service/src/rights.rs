@@ -31,7 +31,7 @@ const IDENTIFIED_WITHIN: Duration = Duration::from_millis(500);
 /// Longer names no database has: they are not looked for.
 const NAME_BYTES_MAX: usize = 300;
 
-/// The name of no database.
+/// A name that no database can have.
 const NO_DATABASE: &str = "";
 
 /// Somebody has not the right that they need, or it is not known.
@@ -239,8 +239,8 @@ impl Rights {
         let found =
             if name.len() > NAME_BYTES_MAX { Err(LayerError::DatabaseNotFound) } else { layer.security(name).await };
         let found = match found {
-            // A database that does not exist is answered as one that the user may not read: names are not told. Where the
-            // settings show everyone the names, users with a name get CouchDB's 404.
+            // A missing database is answered like one that the user may not read, so that the answer does not reveal names.
+            // If the names are public, named users get CouchDB's 404.
             Err(LayerError::DatabaseNotFound) if principal.name.is_none() || !self.users.shows_database_names() => {
                 return Err(security::not_a_member(principal).into());
             }
@@ -262,8 +262,8 @@ impl Rights {
         Ok((access, is_replicator(name, &found)))
     }
 
-    /// Why a user without access is refused. The `_security` of an existing database is mostly known without a transaction; the
-    /// lookup of a name that no database has makes this refusal read what the refusal for a missing database reads.
+    /// Returns the refusal of a user without access. The `_security` of an existing database is mostly cached, so this looks up a
+    /// name that no database has: both refusals then read the same from storage.
     async fn refuse_outsider(&self, layer: &Layer) -> Denied {
         match layer.security(NO_DATABASE).await {
             Ok(_) | Err(LayerError::DatabaseNotFound) => security::not_a_member(self.principal()).into(),
@@ -271,7 +271,7 @@ impl Rights {
         }
     }
 
-    /// Whether an account, or without a name the guest, is a user of a database with channels and not disabled.
+    /// Whether the account, or the guest for a principal without a name, is an enabled user of a database with channels.
     async fn is_user_in(&self, accounts: &Accounts, database: &str) -> Result<bool, LayerError> {
         let account = self.principal().name.as_deref();
         if account == Some("") {
@@ -281,7 +281,7 @@ impl Rights {
             !user.principal.is_disabled && (account.is_none() || user.principal.signs_in == SignsIn::Account)
         };
         let came = self.users.clock().now();
-        // A user who was made a moment ago is let in at once.
+        // The second lookup finds a user that was created after the first one was cached.
         for fresh in [Fresh::Second, Fresh::Since(came)] {
             match accounts.user_of(database, account.unwrap_or_default(), fresh).await {
                 Ok(Some(user)) if is_let_in(&user) => return Ok(true),

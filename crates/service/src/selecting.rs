@@ -1,7 +1,7 @@
-//! Selectors of feeds and queries, compiled and matched where that takes long without holding up the runtime's threads.
+//! Compiles and matches the selectors of feeds and queries. Slow work runs on threads for blocking work, not on the runtime's.
 //!
-//! Of both a few go on at once, on threads for blocking work, in turns by address and by database. The turn is the work's, not the
-//! request's: it ends with the work, which ends soon after the request is gone.
+//! A few such pieces of work run in parallel, in turns by address and by database. The work owns its turn, not the request: a
+//! dropped request stops its work, and the turn ends with that.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,13 +21,13 @@ use crate::turns::{Origin, Slice, Turns};
 /// Selectors that are compiled at once.
 const COMPILED_AT_ONCE: usize = 2;
 
-/// Selectors that wait to be compiled.
+/// The most requests that wait for a turn to compile.
 const COMPILING_WAITING_MAX: usize = 1_024;
 
 /// Pages of documents that are matched at once, of those that take long.
 const MATCHED_AT_ONCE: usize = 2;
 
-/// Pages that wait to be matched: a change is matched for all its followers at once.
+/// The most pages that wait for a turn to match. Each change is matched for all followers at the same time, so there may be many.
 const MATCHING_WAITING_MAX: usize = 16_384;
 
 /// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
@@ -48,7 +48,7 @@ pub enum SelectorError {
     /// It is none, or beyond its bounds.
     #[error("{}", invalid(.0))]
     Invalid(InvalidSelector),
-    /// There is no room for it among those that wait for a turn.
+    /// The queue for turns is full.
     #[error("Too many selectors are being compiled or matched")]
     Busy,
     /// A document is too much for it, or nobody waits for it.
@@ -74,7 +74,7 @@ fn invalid(error: &InvalidSelector) -> String {
 /// How selectors are compiled and matched.
 #[derive(Clone)]
 pub struct SelectorOptions {
-    /// Called at the beginning of each turn, on the turn's thread. It does nothing, unless a test makes it wait.
+    /// Called at the beginning of each turn, on its thread. For tests, which block it.
     pub before_each: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -108,11 +108,12 @@ impl Selectors {
         Selectors { compiling, matching, trees, options }
     }
 
-    /// What is measured.
+    /// Returns the metrics of both kinds of turns.
     pub(crate) fn families(&self) -> Vec<Family> {
         let mut waiting =
-            Family::new("flatbed_selectors_waiting", "Selectors that wait for a turn, by what for.", Kind::Gauge);
-        let mut turns = Family::new("flatbed_selector_turns", "Turns that selectors had, by what for.", Kind::Counter);
+            Family::new("flatbed_selectors_waiting", "Selectors that wait for a turn, by kind of work.", Kind::Gauge);
+        let mut turns =
+            Family::new("flatbed_selector_turns", "Turns of selectors begun, by kind of work.", Kind::Counter);
         for (work, of) in [("compile", &self.compiling), ("match", &self.matching)] {
             let labels = [("work", Cow::Borrowed(work))];
             waiting.push(&labels, Measured::Number(of.waiting() as f64));
@@ -121,8 +122,8 @@ impl Selectors {
         vec![waiting, turns]
     }
 
-    /// Whether work that matches waits for a turn.
-    pub(crate) fn are_wanted(&self) -> bool {
+    /// Whether any page waits for a turn to match.
+    pub(crate) fn has_waiting(&self) -> bool {
         self.matching.waiting() > 0
     }
 
@@ -146,7 +147,7 @@ impl Selectors {
         request: Value<'static>,
         read: impl FnOnce(&Value<'_>, &dyn Fn() -> bool) -> T + Send + 'static,
     ) -> Result<T> {
-        // What goes on without its request must not hold more than this.
+        // Bounds the memory of work that outlives its request.
         Selector::measure(&request).map_err(SelectorError::Invalid)?;
         if Selector::is_quick(&request) {
             return Ok(read(&request, &|| false));
@@ -154,8 +155,7 @@ impl Selectors {
         self.apart(&self.compiling, origin, move |stop| read(&request, stop)).await
     }
 
-    /// Carries out work that takes long as it goes through a whole selector again and again, on a thread of its own when it has a
-    /// turn.
+    /// Runs work that traverses a selector many times, such as planning, on a blocking thread in one turn to compile.
     ///
     /// # Errors
     /// [`SelectorError::Busy`], [`SelectorError::BrokenOff`].
@@ -167,7 +167,7 @@ impl Selectors {
         self.apart(&self.compiling, origin, move |_| work()).await
     }
 
-    /// How many turns to compile or to plan have begun.
+    /// How many turns to compile have begun, plans included.
     #[cfg(test)]
     pub(crate) fn compile_turns(&self) -> u64 {
         self.compiling.begun()
@@ -192,10 +192,10 @@ impl Selectors {
             return Ok(done);
         }
         while left.len() > 0 {
-            let room = tree_room(&self.trees);
+            let acquire = tree_memory(&self.trees);
             let slice = move |stop: &dyn Fn() -> bool| {
                 let (slice, mut some) = (Slice::begin(), Vec::new());
-                each(&mut left, &mut some, &work, || slice.is_over(), room, stop)?;
+                each(&mut left, &mut some, &work, || slice.is_over(), acquire, stop)?;
                 Ok::<_, SelectorError>((some, left, work))
             };
             let (some, rest, again) = self.apart(&self.matching, origin, slice).await??;
@@ -205,7 +205,7 @@ impl Selectors {
         Ok(done)
     }
 
-    /// Carries out a slice of work that matches between its waits, on a thread of its own when it has a turn.
+    /// Runs one slice of asynchronous work that matches documents, on a blocking thread in one turn.
     ///
     /// # Errors
     /// [`SelectorError::Busy`], [`SelectorError::BrokenOff`].
@@ -218,7 +218,7 @@ impl Selectors {
         self.apart(&self.matching, origin, move |_| runtime.block_on(work)).await
     }
 
-    /// Runs work on a thread of its own when it has a turn; it can see whether its request still waits.
+    /// Runs work on a blocking thread in one turn. The work gets a function that returns whether its request was dropped.
     async fn apart<T: Send + 'static>(
         &self,
         turns: &Arc<Turns>,
@@ -247,20 +247,21 @@ impl Selectors {
     }
 }
 
-/// Works on documents in order, at least one, until the slice is over.
+/// Processes documents in order, at least one, until the slice is over. Appends the results to `done`. `acquire` waits for the memory of a
+/// document's tree.
 fn each<T, P>(
     left: &mut std::vec::IntoIter<Vec<u8>>,
     done: &mut Vec<T>,
     work: &impl Fn(&Value<'_>, &dyn Fn() -> bool) -> Result<T>,
     is_over: impl Fn() -> bool,
-    room: impl Fn(usize) -> P,
+    acquire: impl Fn(usize) -> P,
     stop: &dyn Fn() -> bool,
 ) -> Result<()> {
     for text in left {
         if stop() {
             return Err(SelectorError::Exhausted(Exhausted::Stopped));
         }
-        let _room = room(json::tree_bytes(&text));
+        let _permit = acquire(json::tree_bytes(&text));
         let value = json::parse(&text, &Limits::default());
         let value = value.map_err(|_| SelectorError::BrokenOff("a document is no JSON".to_owned()))?;
         done.push(work(&value, stop)?);
@@ -271,8 +272,8 @@ fn each<T, P>(
     Ok(())
 }
 
-/// Waits for room for trees. One that waits for room has none, and one that has room needs no more of it to get on.
-fn tree_room(trees: &Arc<Semaphore>) -> impl Fn(usize) -> Option<OwnedSemaphorePermit> + use<> {
+/// Returns a function that waits for the memory of one tree. A task holds one tree at a time, so tasks cannot deadlock.
+fn tree_memory(trees: &Arc<Semaphore>) -> impl Fn(usize) -> Option<OwnedSemaphorePermit> + use<> {
     let (trees, runtime) = (trees.clone(), Handle::current());
     move |bytes| {
         let permits = u32::try_from(bytes.min(TREES_BYTES_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX);
@@ -341,10 +342,10 @@ impl Selecting {
         }
         let (mut passed, mut left) = (Vec::new(), rows.into_iter());
         while left.len() > 0 {
-            let (selector, room) = (self.selector.clone(), tree_room(&self.selectors.trees));
+            let (selector, acquire) = (self.selector.clone(), tree_memory(&self.selectors.trees));
             let slice = move |stop: &dyn Fn() -> bool| {
                 let (slice, mut some) = (Slice::begin(), Vec::new());
-                pass(&selector, &mut left, &mut some, || slice.is_over(), room, stop)?;
+                pass(&selector, &mut left, &mut some, || slice.is_over(), acquire, stop)?;
                 Ok::<_, SelectorError>((some, left))
             };
             let (some, rest) = self.selectors.apart(&self.selectors.matching, &self.origin, slice).await??;
@@ -406,14 +407,14 @@ impl Row for Arc<TailRow> {
     }
 }
 
-/// Adds the rows whose documents are selected to `passed`, until the slice is over after a document; each has its tree in memory
-/// while it is asked about, for which there is `room`.
+/// Appends the rows whose documents the selector selects to `passed`, until the slice is over. `acquire` waits for the memory of a
+/// document's tree.
 fn pass<R: Row, P>(
     selector: &Selector,
     left: &mut std::vec::IntoIter<R>,
     passed: &mut Vec<R>,
     is_over: impl Fn() -> bool,
-    room: impl Fn(usize) -> P,
+    acquire: impl Fn(usize) -> P,
     stop: &dyn Fn() -> bool,
 ) -> Result<()> {
     for row in left {
@@ -431,7 +432,7 @@ fn pass<R: Row, P>(
             true => json_out::document(&Document { deleted_conflicts: None, ..document.clone() }, &mut text),
             false => json_out::document(document, &mut text),
         }
-        let _room = room(json::tree_bytes(&text));
+        let _permit = acquire(json::tree_bytes(&text));
         let Ok(value) = json::parse(&text, &Limits::default()) else { continue };
         let selected = if stop() { Err(Exhausted::Stopped) } else { selector.matches_unless(&value, stop) };
         if selected.map_err(SelectorError::Exhausted)? {

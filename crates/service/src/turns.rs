@@ -1,6 +1,6 @@
-//! Turns at work that takes the processor for long: a few run at once, the others wait, fair by address and by database.
+//! Turns for CPU-bound work: a few run in parallel, the others wait in a queue that is fair by address and by database.
 //!
-//! A turn is for one slice of work. A request that has more to do waits for a turn again, behind the others.
+//! A turn is one slice of work. A request with more work queues again for each slice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use flatbed_network::Network;
 use flatbed_network::fair_queue::{Bounds, FairQueue, Full};
 use tokio::sync::oneshot;
 
-/// A turn ends after so long, between two documents.
+/// The length of a turn. It ends at the first boundary between two documents after this time.
 pub(crate) const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
 
-/// The client and the database that work is done for.
+/// The client and the database that cause the work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) address: Network,
     pub(crate) database: Arc<str>,
 }
 
-/// Tickets that wait for a turn, each in two fair queues: of its address and of its database.
+/// The queue of tickets. Each ticket is in two fair queues: one by address, one by database.
 ///
-/// Turns are taken from the two queues in alternation. A ticket that is the oldest of its address and database waits for at most
-/// twice as many others as there are addresses or databases, whichever are fewer: a client with many databases is one
-/// address, and a database with many clients is one database.
+/// Turns alternate between the two queues. Let N be the number of waiting addresses or of waiting databases, whichever is smaller. The
+/// oldest ticket of an address and of a database waits for at most 2 N others. So neither a client with many databases nor a database
+/// with many clients delays others.
 #[derive(Debug)]
 struct TurnQueue<T> {
     waiting_max: usize,
@@ -48,8 +48,11 @@ impl<T> TurnQueue<T> {
         }
     }
 
-    /// Adds a ticket and returns its number. Where the queue is full, it drops the newest ticket of the database, else of the
-    /// address, that has most, if this is one with fewer.
+    /// Adds a ticket and returns its number. A full queue first drops the newest ticket of the database with the most tickets, or
+    /// else of the address with the most, if that has at least two more than the database or address of this ticket.
+    ///
+    /// # Errors
+    /// [`Full`]: no ticket can be dropped.
     fn push(&mut self, origin: &Origin, ticket: T) -> Result<u64, Full> {
         if self.waiting.len() >= self.waiting_max {
             self.displace(origin).ok_or(Full)?;
@@ -70,7 +73,7 @@ impl<T> TurnQueue<T> {
         self.remove(id)
     }
 
-    /// Removes the ticket whose turn it is.
+    /// Removes the next ticket.
     fn pop(&mut self) -> Option<T> {
         self.is_by_database = !self.is_by_database;
         let id = match self.is_by_database {
@@ -89,7 +92,7 @@ impl<T> TurnQueue<T> {
     }
 }
 
-/// The turns at one kind of work.
+/// The turns of one kind of work.
 #[derive(Debug)]
 pub(crate) struct Turns(Mutex<State>);
 
@@ -100,12 +103,12 @@ struct State {
     begun: u64,
 }
 
-/// The right to use the processor until this is dropped.
+/// The permit to run one slice. Dropped, it passes to the next ticket.
 #[derive(Debug)]
 pub(crate) struct Turn(Option<Arc<Turns>>);
 
 impl Turns {
-    /// `at_once` turns at the same time, and `waiting_max` tickets that wait.
+    /// `at_once`: how many turns run in parallel. `waiting_max`: how many tickets wait.
     pub(crate) fn new(at_once: usize, waiting_max: usize) -> Arc<Turns> {
         Arc::new(Turns(Mutex::new(State { free: at_once, queue: TurnQueue::new(waiting_max), begun: 0 })))
     }
@@ -117,7 +120,7 @@ impl Turns {
     /// Waits for a turn.
     ///
     /// # Errors
-    /// [`Full`]: too many wait, or this ticket gave way to one of a database or an address with fewer.
+    /// [`Full`]: the queue is full, or this ticket was dropped for one of a database or an address with fewer tickets.
     pub(crate) async fn wait(self: &Arc<Self>, origin: &Origin) -> Result<Turn, Full> {
         let (id, turn) = {
             let mut state = self.state();
@@ -144,7 +147,7 @@ impl Turns {
     }
 }
 
-/// A request that waits. Dropped, it takes its ticket out of the queue.
+/// A waiting request. Dropped, it removes its ticket from the queue.
 struct Ticket<'t> {
     turns: &'t Turns,
     id: u64,
@@ -167,7 +170,7 @@ impl Drop for Turn {
                     state.begun += 1;
                     return;
                 }
-                // The request is gone: the turn goes to the next one, without this being called under the lock.
+                // The request was dropped. Emptying the turn keeps its own drop from taking the lock again.
                 Err(mut turn) => turn.0 = None,
             }
         }
@@ -175,7 +178,7 @@ impl Drop for Turn {
     }
 }
 
-/// The time of one turn.
+/// The timer of one turn.
 #[derive(Debug)]
 pub(crate) struct Slice(Instant);
 
@@ -204,7 +207,7 @@ mod tests {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
-    /// How many tickets have their turn before the one that comes last.
+    /// Returns how many tickets get a turn before the one that is added last.
     fn turns_before_the_last(others: impl Iterator<Item = Origin>, last: &Origin) -> usize {
         let mut queue = TurnQueue::new(1_000);
         for other in others {
@@ -229,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_gives_way() {
+    fn the_newest_ticket_of_the_largest_queue_gives_way() {
         let mut queue = TurnQueue::new(4);
         for ticket in 0..4 {
             queue.push(&origin(1, "noisy"), ticket).unwrap();
         }
         assert_eq!(queue.push(&origin(1, "noisy"), 4), Err(Full));
-        // Of the database that has most, and then of the address.
+        // First of the database with the most tickets, then of the address with the most.
         queue.push(&origin(2, "quiet"), 5).unwrap();
         queue.push(&origin(3, "noisy"), 6).unwrap();
         queue.push(&origin(2, "quiet"), 7).unwrap();
@@ -253,7 +256,7 @@ mod tests {
     async fn turns_are_not_lost() {
         let (turns, of) = (Turns::new(2, 3), origin(1, "db"));
         let (one, two) = (turns.wait(&of).await.unwrap(), turns.wait(&of).await.unwrap());
-        // A request that goes while it waits.
+        // A request that is dropped while it waits.
         let mut gone = Box::pin(turns.wait(&of));
         assert!((&mut gone).now_or_never().is_none());
         assert_eq!(turns.waiting(), 1);
@@ -263,7 +266,7 @@ mod tests {
         assert!((&mut there).now_or_never().is_none());
         drop(one);
         let three = soon(there).await.unwrap();
-        // A request that goes when it was given its turn, and has not taken it.
+        // A request that is dropped after it was sent its turn.
         let mut given = Box::pin(turns.wait(&of));
         assert!((&mut given).now_or_never().is_none());
         drop(two);
@@ -274,14 +277,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_of_another_database_has_a_place() {
+    async fn a_request_of_another_database_is_queued() {
         let (turns, of) = (Turns::new(1, 3), origin(1, "db"));
         let held = turns.wait(&of).await.unwrap();
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(turns.wait(&of))).collect();
         for waiting in &mut waiting {
             assert!(waiting.now_or_never().is_none());
         }
-        assert!(turns.wait(&of).await.is_err(), "there is no room");
+        assert!(turns.wait(&of).await.is_err(), "the queue is full");
         let other = tokio::spawn({
             let turns = turns.clone();
             async move { turns.wait(&origin(2, "other")).await.map(drop) }

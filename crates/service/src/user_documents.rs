@@ -43,7 +43,7 @@ impl UserDocuments {
         self.sign_in.clock()
     }
 
-    /// Whether everyone may list the names of databases.
+    /// Whether every user may list the names of databases (`admin_only_all_dbs` is `false`).
     pub(crate) fn shows_database_names(&self) -> bool {
         !self.configuration.now().auth.admin_only_all_dbs
     }
@@ -134,12 +134,12 @@ impl Entering {
         Ok(edits)
     }
 
-    /// Refuses a prepared document with the name of an administrator of the configuration, unless the writer administers the
-    /// server or `_users`. The refusal is that of a name that is taken, which comes before the document is validated, so that it does
-    /// not tell which names are administrators'. Names are compared as sign-in compares them, byte by byte.
+    /// Refuses a user document with the name of a configured administrator, unless the writer administers the server or `_users`.
+    /// The error is the conflict of an existing name, which precedes the validation, so the answer does not reveal the
+    /// administrators' names. Names are compared byte by byte, as at sign-in.
     ///
     /// # Errors
-    /// 409.
+    /// [`Refusal::Conflict`].
     pub(crate) fn may_register(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
         if self.is_admin || edit.deleted {
             return Ok(());

@@ -58,7 +58,7 @@ pub enum ConnectError {
     /// Files are not set up.
     #[error("the server names no directory for files of jobs")]
     Directory,
-    /// The file is another's, by the id of its job.
+    /// Another job, with this id, writes the file.
     #[error("the job {0:?} writes the same file")]
     Taken(String),
     /// A target that does not begin.
@@ -261,7 +261,7 @@ pub struct Connected {
     pub target: AnyTarget,
     /// What hides all secrets of both.
     pub redactor: Redactor,
-    /// That no other job writes the target's file, if it is one: to be kept as long as the target.
+    /// The claim on the target's file, if the target is one. The caller keeps it as long as the target.
     pub claim: Option<FileClaim>,
 }
 
@@ -623,7 +623,7 @@ mod tests {
         let connected = connect(&first, &one).unwrap();
         for name in ["x", "x-wal"] {
             let second = Description { id: "second".to_owned(), ..described(json!({}), "cloud", file(name)) };
-            // Another process asks as this one does.
+            // The second reach stands for another process.
             for reach in [&one, &elsewhere] {
                 let refused = connect(&second, reach).unwrap_err();
                 assert_eq!(refused.to_string(), "the job \"j\" writes the same file", "{name}");

@@ -1,8 +1,8 @@
-//! Which job writes a file of one machine: a lock of the system beside the file says so, to all processes. A file is what a path leads to, so
-//! links to it are the same; names that differ in case alone are, and what SQLite keeps beside a database belongs to it.
+//! Ensures that one job writes a file, across all processes of a machine, with a `flock` on a lock file beside it. Symbolic links are
+//! resolved, names are compared without case, and the auxiliary files of SQLite share the lock of their database.
 //!
-//! Several jobs may write to one SQLite database, which lets one after the other write and keeps a checkpoint of each. Nothing else has
-//! two writers.
+//! Several jobs may share an SQLite database, which serializes their transactions and keeps a checkpoint of each. All other files have
+//! one writer.
 
 use std::fs::{File, canonicalize, metadata};
 use std::io::{self, Read, Write};
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 
 use crate::connect::ConnectError;
 
-/// What SQLite keeps beside a database, by the ends of the names.
+/// The suffixes of the auxiliary files of an SQLite database.
 const SIDES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// Of a job's id in a lock file: it is shown.
+/// How many bytes of the holder's id are read from a lock file, for the error.
 const ID_BYTES_MAX: u64 = 1_000;
 
 /// What a job does with a file.
@@ -28,15 +28,15 @@ pub(crate) enum FileUse {
     Sqlite,
 }
 
-/// A job's right to write a file, as long as this is there.
+/// A job's right to write a file, released on drop.
 #[derive(Debug)]
 pub struct FileClaim {
-    /// `None`: an earlier run of the same job has it, which its lease ends.
+    /// `None`: an earlier run of the same job holds the lock. The lease ends that run.
     _lock: Option<File>,
 }
 
 impl FileClaim {
-    /// Claims a file that exists. It waits for the disk, and not for other jobs.
+    /// Claims an existing file. Blocks on the disk, but never on other jobs.
     ///
     /// # Errors
     /// [`ConnectError::Taken`], with the other job's id; [`ConnectError::Target`] if the lock file cannot be written.
@@ -65,10 +65,10 @@ impl FileClaim {
     }
 }
 
-/// The lock file of a file, in the same directory under a name that no job can give; and whether the file is by its name one that SQLite
-/// keeps beside a database, whose lock that is then.
+/// Returns the lock file of a file, in the same directory under a name that no job may use, and whether the file is an auxiliary file of an
+/// SQLite database by its name. It then shares the lock of the database.
 fn lock_of(path: &Path) -> io::Result<(PathBuf, bool)> {
-    // Beside a device or a pipe nothing is written.
+    // A link to a device or a pipe is not resolved: no lock file may be created beside the target.
     let real = if metadata(path)?.is_file() { canonicalize(path)? } else { path.to_owned() };
     let name = real.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let mut base = name.as_str();
@@ -106,7 +106,7 @@ mod tests {
             assert_eq!(refused, "the job \"first\" writes the same file", "{name}");
         }
         let _other = claim(directory, "b.jsonl", FileUse::Lines, "second").unwrap();
-        // An earlier run of its own is ended by its lease.
+        // The same job may claim the file again: the lease ends its earlier run.
         assert!(claim(directory, "a.jsonl", FileUse::Lines, "first").is_ok());
         drop(first);
         assert!(claim(directory, "link", FileUse::Lines, "second").is_ok());
@@ -129,7 +129,7 @@ mod tests {
         }
         let second = claim(directory, "x.sqlite", FileUse::Sqlite, "second").unwrap();
         drop((first, second));
-        // The other way round, too.
+        // A claim of an auxiliary file also excludes its database.
         let _side = claim(directory, "x.sqlite-wal", FileUse::Lines, "third").unwrap();
         let refused = claim(directory, "x.sqlite", FileUse::Sqlite, "first").unwrap_err();
         assert_eq!(refused, "the job \"third\" writes the same file");

@@ -125,8 +125,8 @@ impl Run {
         Ok(reply)
     }
 
-    /// Sends the rest. As in CouchDB the text of an error ends what a list has sent before it fails; rows that break off cut the
-    /// connection.
+    /// Sends the rest of the answer. As in CouchDB, a failing function ends the answer with the text of its error. A failing read of rows
+    /// cuts the connection.
     async fn go_on(mut self, mut part: ListPart, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
         loop {
             sender.write(part.text.as_bytes()).await?;
@@ -170,7 +170,7 @@ fn late(failure: &Failure, started: &Response) -> Result<TenantReply> {
     Ok(reply)
 }
 
-/// The error of a list whose answer has begun, as its last line.
+/// Formats the error of a list whose answer has begun, as the last line of the answer.
 fn error_text(failure: &Failure) -> Vec<u8> {
     let mut text = b"\n".to_vec();
     let mut object = Object::new(&mut text);

@@ -32,7 +32,7 @@ pub(crate) enum Needed<'t> {
     Maintainer(&'t str),
     /// The same; for a member there is nothing there.
     Hidden(&'t str),
-    /// The same of `_users`, to read its views: others are refused with words of their own, and with 403 without a name too.
+    /// An administrator of `_users`, to read its views: the refusal has its own message, and is 403 for anonymous clients, too.
     UserViews,
 }
 

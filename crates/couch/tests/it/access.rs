@@ -162,7 +162,7 @@ async fn without_an_administrator_only_this_machines_names_are_taken() {
     server.stop().await;
 }
 
-/// A form or a text needs no preflight request, and where everyone is an administrator no session either.
+/// Forms and plain text need no preflight request, and a server without administrators needs no session.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_administrator_foreign_pages_change_nothing() {
     let store = Store::new();
@@ -184,7 +184,7 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
         let ask = async |page: &[(&str, &str)]| {
             let headers = [&[("content-type", "text/plain")][..], page].concat();
             let body: &[u8] = if method == "GET" { b"" } else { b"{}" };
-            // What is refused leaves its body unread.
+            // A refused request leaves its body unread.
             let answer = server.connect().await.call(method, path, &headers, body).await;
             (answer.status == 403 && answer.text("reason").starts_with("A page of another origin"), answer.status)
         };
@@ -208,7 +208,7 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
             assert!(!is_refused, "{method} {path} {page:?}: {status}");
         }
     }
-    // What changes nothing is answered, and the browser keeps the answer from the page.
+    // Requests that change nothing are answered; the browser hides the answer from the page.
     let origin = [("origin", "http://evil.example")];
     let read = server.connect().await.call("GET", "/db", &origin, b"").await;
     assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None));

@@ -1,4 +1,4 @@
-//! What tests of replications with owners share: servers with an administrator, who asks them, and users' documents.
+//! Shared by tests of replications with owners: servers with an administrator, requests, and user documents.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::support::{Answer, Options, Running, ServerOptions};
 /// The header of the administrator of [`options`].
 pub const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
-/// A server with an administrator; its replications are tried again soon.
+/// The options of a server with an administrator and short retry pauses of replications.
 pub fn options() -> Options {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     Options { server, ..options_without_admin() }
 }
 
-/// The same without an administrator.
+/// As [`options`], without an administrator.
 pub fn options_without_admin() -> Options {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }.into()
 }
@@ -50,7 +50,7 @@ pub async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Valu
     answer.json()
 }
 
-/// Asks as the administrator until what is read at a path is as wanted.
+/// Repeats a read as the administrator until the answer is as wanted.
 pub async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
     until_wanted(path, look, wanted).await

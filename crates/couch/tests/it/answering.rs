@@ -110,7 +110,7 @@ async fn lists() {
     let posted = server.call("POST", "/db/_design/d/_list/body/_all_docs?x=1", &keys.to_string()).await;
     assert_eq!(posted.json(), json!([keys, "POST", ["db", "_design", "d", "_list", "body", "_all_docs"], {"x": "1"}]));
     assert_eq!(server.call("PUT", "/db/_design/d/_list/ids/_all_docs", "{}").await.status, 405);
-    // What was sent before a function failed stays, and the error ends it.
+    // The output before the failure stays, and the error follows it.
     for (name, begins, code, word, reason) in [
         ("row", "head", 500, "", "fooBarBam"),
         ("end", "head", 409, "conflict", "no"),

@@ -197,9 +197,9 @@ async fn local_documents_of_one_request_go_together() {
     server.stop().await;
 }
 
-/// A database that everyone may write to, were it not for its function, which local documents pass by.
+/// A validation function rejects the documents of everyone, but does not judge local documents.
 #[tokio::test(flavor = "multi_thread")]
-async fn local_documents_of_clients_without_a_name_are_bounded() {
+async fn local_documents_of_anonymous_clients_are_bounded() {
     const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
     let store = Store::new();
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
@@ -230,7 +230,7 @@ async fn local_documents_of_clients_without_a_name_are_bounded() {
     assert_eq!((&rows[0]["error"], &rows[1]["ok"]), (&json!("insufficient_storage"), &json!(true)), "{rows}");
     assert_eq!(call("PUT", "/public/_local/4", &[], &large).await.status, 201);
     assert_eq!(call("PUT", "/public/_local/admins", &[ADMIN], &large).await.status, 201);
-    // Who may not write documents may not write these.
+    // Clients that may not write documents may not write local documents.
     let closed = json!({"members": {"names": ["bob"], "roles": []}, "admins": {"names": [], "roles": ["_admin"]}});
     assert_eq!(call("PUT", "/public/_security", &[ADMIN], &closed).await.status, 200);
     for method in ["PUT", "DELETE"] {

@@ -78,7 +78,7 @@ async fn every_answer_has_couchdbs_headers() {
         assert!(named.starts_with("CouchDB/3.5.") && named.contains("(Flatbed/"), "{method} {path}: {named}");
         let time = answer.header("x-couchdb-body-time").map(str::parse::<u64>);
         match body {
-            // As in CouchDB what an attachment takes does not count.
+            // As in CouchDB, the time of an attachment does not count.
             "" | "bytes" => assert_eq!(time, Some(Ok(0)), "{method} {path}"),
             _ => assert!(matches!(time, Some(Ok(_))), "{method} {path}: {time:?}"),
         }

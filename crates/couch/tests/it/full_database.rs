@@ -1,4 +1,4 @@
-//! A database that holds as much as it may, over HTTP.
+//! A full database over HTTP.
 
 use flatbed_layer::LayerOptions;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::support::{ServerOptions, Store};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_beyond_the_bound_are_insufficient_storage() {
-    // A cluster's estimate comes from a sample.
+    // A cluster estimates sizes from a sample.
     let Some(store) = Store::on_an_engine() else { return };
     let unbound = store.serve(ServerOptions::default()).await;
     unbound.ok("PUT", "/db", Value::Null).await;

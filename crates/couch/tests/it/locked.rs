@@ -96,9 +96,9 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself() {
-    // Shorter than a server's half a minute.
+    // Shorter than the default of 30 s.
     const RETRY_MAX: Duration = Duration::from_secs(3);
-    // Shorter than that of those servers that do not wait for it.
+    // Shorter than the limit of the servers that do not wait for it.
     const AT_ONCE: Duration = Duration::from_secs(20);
     let Some(store) = Store::on_an_engine() else { return };
     let layer = store.layer_with(LayerOptions { retry_max: RETRY_MAX, ..LayerOptions::default() }).await;

@@ -102,7 +102,7 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
         assert_eq!(entry["session_id"], answer["session_id"]);
         assert!(leaves(at, database).await == wanted, "{database}");
         let again = runner.ok("POST", "/_replicate", spec).await;
-        // It tells what the first one recorded.
+        // The answer has the history of the first run.
         assert_eq!(
             (&again["no_changes"], &again["session_id"], &again["history"][0]["session_id"]),
             (&json!(true), &answer["session_id"], &answer["session_id"]),

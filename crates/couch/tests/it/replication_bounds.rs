@@ -368,11 +368,11 @@ async fn until(server: &Running, path: &str, status: u16) {
     until_wanted(path, look, |answer| answer.status == status).await;
 }
 
-/// Neither documents that are refused nor jobs that fail for ever keep another owner's document waiting.
+/// Neither refused documents nor permanently failing jobs delay the document of another owner.
 #[tokio::test(flavor = "multi_thread")]
-async fn owners_take_turns_at_few_places() {
+async fn owners_take_turns_at_few_seats() {
     let store = Store::new();
-    // A job that waits to be retried would keep its place for ten minutes.
+    // A job that waits to be retried would otherwise keep its seat for ten minutes.
     let replicator = ReplicatorOptions {
         first_pause: Duration::from_secs(600),
         jobs_max: 2,

@@ -114,7 +114,7 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
                 };
                 let (status, reason) = ask(&mut client, who, method, &path, body).await;
                 let mut expected = refusals(letter)[at];
-                // Only administrators of the server get to see that it is not there.
+                // Only administrators of the server learn that it does not exist.
                 if path.starts_with("/none") && letter == 'm' && at > 0 {
                     expected = if at < 4 { Some(NOT_ALLOWED) } else { None };
                 }
@@ -233,7 +233,7 @@ async fn names_of_databases_are_everyones_where_the_settings_say_so() {
     server.stop().await;
 }
 
-/// What is asked of a database: method, path behind its name, body.
+/// Requests to a database: method, path after its name, body.
 const OF_DATABASES: &[(&str, &str, &str)] = &[
     ("GET", "", ""),
     ("HEAD", "", ""),
@@ -277,7 +277,7 @@ const OF_REPLICATIONS: [&str; 3] = [
     r#"{"source":"open","target":"ONE","create_target":true}"#,
 ];
 
-/// A database that a user may not read is answered as one that does not exist: status, headers and body.
+/// A database that a user may not read and one that does not exist have the same status, headers and body.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_without_access_do_not_learn_which_databases_there_are() {
     let store = Store::new();
@@ -322,17 +322,17 @@ async fn users_without_access_do_not_learn_which_databases_there_are() {
             }
         }
     }
-    // Members and administrators see what they saw.
+    // The answers for members and administrators are unchanged.
     assert_eq!(ask(&mut client, "member", "GET", "/shut/doc", "").await.0, 404);
     assert_eq!(ask(&mut client, "root", "GET", "/none", "").await.0, 404);
-    // Where the settings tell everyone the names, a missing one is missing.
+    // If the names are public, a missing database is 404.
     root(&mut client, "PUT", "/_node/_local/_config/chttpd/admin_only_all_dbs", &json!("false")).await;
     assert_eq!(ask(&mut client, "outsider", "GET", "/none", "").await.0, 404);
     assert_eq!(ask(&mut client, "outsider", "GET", "/shut", "").await, (403, NOT_ALLOWED.1.to_owned()));
     server.stop().await;
 }
 
-/// As in CouchDB, an anonymous reader of views of `_users` is forbidden, and not asked to sign in.
+/// As in CouchDB, an anonymous reader of views of `_users` gets 403, not 401.
 #[tokio::test(flavor = "multi_thread")]
 async fn views_of_users_are_forbidden() {
     let store = Store::new();
@@ -362,7 +362,7 @@ async fn views_of_users_are_forbidden() {
     server.stop().await;
 }
 
-/// Whoever may register gets the answer of a name that is taken; an administrator's password alone signs in.
+/// Registering an administrator's name fails like an existing name, and only the configured password signs in.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_administrators_are_not_registered() {
     let store = Store::new();
@@ -376,11 +376,11 @@ async fn names_of_administrators_are_not_registered() {
         let answer = server.connect().await.call("PUT", &path, &[], body.to_string().as_bytes()).await;
         (answer.status, answer.body)
     };
-    // As CouchDB compares names, another case is another name.
+    // Names are case-sensitive, as in CouchDB.
     for (name, status) in [("root", 409), ("member", 409), ("Root", 201)] {
         assert_eq!(put(name, &user(name)).await.0, status, "{name}");
     }
-    // Neither the words nor a document that is refused anyhow tell whose name it is.
+    // Neither the message nor an invalid document reveals whose name it is.
     assert_eq!(put("root", &user("root")).await, put("member", &user("member")).await);
     for wrong in [json!({}), json!({"name": "x", "type": "user", "roles": []})] {
         assert_eq!(put("root", &wrong).await, put("member", &wrong).await);
@@ -397,7 +397,7 @@ async fn names_of_administrators_are_not_registered() {
     let rows = answer.json();
     assert_eq!((&rows[0]["error"], &rows[1]["error"]), (&json!("conflict"), &json!("conflict")), "{rows}");
     assert_eq!(rows[2]["ok"], true, "{rows}");
-    // An administrator may, and their password stays that of the configuration.
+    // An administrator may register it; the configured password stays valid.
     root(&mut client, "PUT", "/_users/org.couchdb.user:root", &user("root")).await;
     let signs_in = async |name: &str, password: &str| {
         let authorization = basic(name, password);
@@ -406,7 +406,7 @@ async fn names_of_administrators_are_not_registered() {
     };
     assert_eq!((signs_in("root", "test").await.status, signs_in("root", "mine").await.status), (200, 401));
 
-    // A user who is made an administrator.
+    // An existing user who becomes an administrator.
     let credentials = json!({"name": "member", "password": "test"}).to_string();
     let session = server.connect().await.call("POST", "/_session", &[], credentials.as_bytes()).await;
     let cookie = session.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! Turns at what selectors cost: neither a client nor a database with many queries keeps others waiting. Turns are held until the
-//! test lets them go on, so that none of this depends on how long they take.
+//! Turns of selectors: neither a client nor a database with many queries delays others. A gate holds the turns, so the tests do not
+//! depend on time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::support::{Answer, Client, Running, ServerOptions, Store, figure, soon
 /// Queries of the noisy client.
 const NOISY: usize = 40;
 
-/// What each turn passes. Dropped, it is open, so that a test that fails ends.
+/// A gate that each turn must pass. Dropped, it opens, so that a failing test ends.
 struct Gate {
     passes: Arc<Semaphore>,
     came: Arc<AtomicUsize>,
@@ -67,7 +67,7 @@ async fn start(store: &Store, gate: &Gate) -> Running {
     server
 }
 
-/// Posts from this address, and waits for the answer in a task.
+/// Sends a POST from this address in a task of its own.
 fn post(server: &Running, address: &str, path: &str, body: &Value) -> JoinHandle<Answer> {
     let (to, address, path, body) = (server.address, address.to_owned(), path.to_owned(), body.to_string());
     tokio::spawn(async move {
@@ -75,7 +75,7 @@ fn post(server: &Running, address: &str, path: &str, body: &Value) -> JoinHandle
     })
 }
 
-/// How many selectors wait for a turn to be compiled, and to match.
+/// How many selectors wait for a turn to compile, and to match.
 async fn waiting(server: &Running) -> (usize, usize) {
     let figures = server.call("GET", "/metrics", "").await.body;
     let of = |work: &str| figure(&figures, &format!("flatbed_selectors_waiting{{work=\"{work}\"}}")) as usize;
@@ -90,7 +90,7 @@ fn ids(answer: &Value) -> Vec<&str> {
     answer["docs"].as_array().expect("documents").iter().map(|doc| doc["_id"].as_str().expect("an id")).collect()
 }
 
-/// Many queries from these addresses to these databases, and what another client sees of them.
+/// Sends many queries from these addresses to these databases, and asserts that another client is served early.
 async fn assert_others_are_served(from: impl Fn(usize) -> String, to: impl Fn(usize) -> String) {
     let (store, gate) = (Store::new(), Gate::new());
     let server = start(&store, &gate).await;
@@ -100,7 +100,7 @@ async fn assert_others_are_served(from: impl Fn(usize) -> String, to: impl Fn(us
     // A small selector without regular expressions needs no turn.
     let trivial = post(&server, "10.0.1.1", "/quiet/_find", &json!({"selector": {"text": "xyz"}}));
     assert_eq!(ids(&soon(trivial).await.unwrap().json()), ["b"]);
-    // Another one has its turns among the first.
+    // The other client gets one of the first turns.
     let quiet = post(&server, "10.0.1.1", "/quiet/_find", &regex);
     until_waiting(&server, NOISY - 1).await;
     let mut passed = 0;
@@ -108,7 +108,7 @@ async fn assert_others_are_served(from: impl Fn(usize) -> String, to: impl Fn(us
         gate.passes.add_permits(1);
         passed += 1;
         assert!(passed <= NOISY, "{passed} turns were before one query's");
-        // Until each query waits, is at its turn, or is answered.
+        // Waits until each query waits, runs, or is answered.
         let placed = async || {
             let (compile, matching) = waiting(&server).await;
             let answered = noisy.iter().chain([&quiet]).filter(|asked| asked.is_finished()).count();

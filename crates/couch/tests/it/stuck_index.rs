@@ -11,7 +11,7 @@ use crate::support::{ServerOptions, Store, soon};
 /// A document whose body is broken in storage: no builder gets past it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_an_index_that_cannot_be_built_are_answered_503() {
-    // Shorter than a server's half a minute.
+    // Shorter than the default of 30 s.
     const STUCK_MAX: Duration = Duration::from_secs(3);
     const LATER: u32 = 10;
     let Some(store) = Store::on_an_engine() else { return };
@@ -36,7 +36,7 @@ async fn queries_of_an_index_that_cannot_be_built_are_answered_503() {
         begin = page.last().map_or(begin, |last| [last.key(), &[0]].concat());
     }
     trx.commit().await.unwrap();
-    // The builder does not fail before it is there.
+    // The builder cannot fail before it exists.
     let began = Instant::now();
     server.ok("POST", "/db/_index", json!({"index": {"fields": ["n"]}, "ddoc": "i"})).await;
     let query = json!({"selector": {"n": {"$gt": 0}}, "use_index": "i"});

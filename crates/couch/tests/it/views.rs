@@ -110,9 +110,9 @@ async fn maps_that_do_not_end() {
     assert_eq!(rows(&server.ok("GET", "/db/_design/d/_view/n", NULL).await).len(), 3);
 }
 
-/// A document on which a map breaks its bound of memory is in no view, and `_info` names it until it maps.
+/// A document on which a map breaks its memory bound is in no view, and `_info` lists it until it maps.
 #[tokio::test]
-async fn documents_that_are_set_aside_are_named() {
+async fn documents_set_aside_are_listed() {
     let Some(server) = serve(3, design()).await else { return };
     let bad = server.ok("PUT", "/db/bad", json!({"bad": true})).await;
     let map = "function (doc) { if (doc.bad) for (var a = [];;) a.push(new Array(1000).fill(1)); emit(doc._id); }";

@@ -40,7 +40,7 @@ pub(super) async fn check_group(
     };
     let written = written_of(reader, instance, index).await?;
     let written = written.as_ref().map(|written| written as &dyn WrittenReduces);
-    let before = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
+    let before = run(inner, &mut ReadCounters { instance, number: index.number }).await?;
     let (mut keys, mut begin, mut found) = (0, Vec::new(), (0, 0));
     loop {
         let Checked { keys: more, violations, refused, set_aside, next } =
@@ -53,15 +53,15 @@ pub(super) async fn check_group(
             None => break,
         }
     }
-    let after = run(inner, &mut RefusedAt { instance, number: index.number }).await?;
+    let after = run(inner, &mut ReadCounters { instance, number: index.number }).await?;
     let (_, counted) = after;
     // Only where nothing was entered meanwhile.
     if before == after && is_followed(&after) {
         let number = index.number;
-        let kinds = ["with more than a bound allows", "that are set aside"];
+        let kinds = ["refused documents", "documents set aside"];
         for ((kind, counted), found) in kinds.into_iter().zip(counted).zip([found.0, found.1]) {
             if found != counted {
-                report.violation(format!("group {number} counts {counted} documents {kind}, of {found}"));
+                report.violation(format!("group {number} counts {counted} {kind}, a recount gives {found}"));
             }
         }
     }
@@ -100,13 +100,13 @@ async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> R
     Ok(None)
 }
 
-/// How far a group has come, and how many documents it counts that have more than a bound allows, and that are set aside.
-struct RefusedAt<'a> {
+/// Reads the progress of a group and its counters of refused documents and of documents set aside.
+struct ReadCounters<'a> {
     instance: &'a Instance,
     number: u64,
 }
 
-impl Operation for RefusedAt<'_> {
+impl Operation for ReadCounters<'_> {
     type Output = (Option<Vec<u8>>, [i64; 2]);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

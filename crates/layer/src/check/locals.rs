@@ -1,4 +1,4 @@
-//! Checks that the bytes of local documents are what their records count.
+//! Checks the counters of local documents' bytes against the records.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,14 @@ use crate::read::local::counted_in;
 use crate::store::keys::{PrincipalPart, Subspace};
 use crate::store::records::decode_counter;
 
-/// How often is it counted where documents are written meanwhile, which are read in several transactions.
+/// How often a difference is counted again. The records are read in several transactions, so concurrent writes can cause one.
 const COUNTS_MAX: usize = 3;
 
-/// Bytes by owner, without owners that have none; `None`: the database.
+/// Bytes by owner, without zeros. `None`: the database.
 type Bytes = BTreeMap<Option<String>, i64>;
 
-/// Compares the counters with the records. A difference counts only if it is there each time; what is written meanwhile may make one.
+/// Compares the counters with the records. Reports the differences of the last count only if every count had some, and gives up without
+/// a report if a counter changes meanwhile.
 pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
     let mut violations = Vec::new();
     for _ in 0..COUNTS_MAX {
@@ -43,7 +44,7 @@ pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Repor
 
 async fn counters(inner: &Inner, instance: &Instance) -> Result<Bytes> {
     let (keys, range) = (&instance.keys, instance.keys.subspace(Subspace::LocalBytes));
-    // A key of another form is a stray, which is told of elsewhere.
+    // The walk over the subspace reports malformed keys.
     let read = |key: &[u8], value: &[u8]| {
         Ok(keys.split_local_bytes(key).ok().map(|owner| decode_counter(Some(value)).map(|bytes| (owner, bytes))))
     };

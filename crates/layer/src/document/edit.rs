@@ -36,11 +36,11 @@ pub struct Edit<'a> {
     pub body: Value<'a>,
 }
 
-/// The largest body of a deletion that a full database takes, in bytes of JSON.
+/// The largest body of a deletion that a full database accepts, in bytes of JSON.
 const DELETION_BYTES_MAX: usize = 4_096;
 
 impl Edit<'_> {
-    /// Whether the edit deletes a revision that exists, and adds little.
+    /// Whether the edit is a deletion of an earlier revision, without attachments and with a body of at most [`DELETION_BYTES_MAX`].
     pub(crate) fn is_small_deletion(&self) -> bool {
         let is_of_revision = self.parent.is_some() || self.history.as_ref().is_some_and(|history| history.len() > 1);
         if !self.deleted || !is_of_revision || !self.attachments.is_empty() {

@@ -102,7 +102,7 @@ pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Acto
     Ok(())
 }
 
-/// Refuses users' data that a full database does not take.
+/// Refuses a user's attachment data if the database is full.
 async fn check_size(inner: &Inner, instance: &Instance, actor: &Actor) -> Result<()> {
     match actor.user() {
         Some(_) => size_limit::check(inner, &instance.name, Growth::Documents).await,

@@ -42,7 +42,7 @@ pub(crate) struct Matcher<'a> {
     conflicts: bool,
     stop: Option<&'a Stop>,
     turn: Instant,
-    /// How long it has matched documents.
+    /// The time spent matching.
     matched: Duration,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Matcher<'a> {
         Matcher { within, selector, rows, asks_beside, conflicts, stop, turn, matched: Duration::ZERO }
     }
 
-    /// How long it has matched documents, without what was waited for.
+    /// The time spent matching documents, without waits.
     pub(crate) fn matched(&self) -> Duration {
         self.matched
     }

@@ -36,7 +36,7 @@ const ROWS_MAX: usize = if cfg!(test) { 11 } else { PAGE_ROWS_MAX };
 /// A page ends after so long: a transaction has 5 s.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 
-/// A page ends after it has matched documents for so long, if others wait for their turn.
+/// A page ends after it has matched documents for this long, if other work waits for a turn.
 const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
 
 /// A page whose rows are fewer is read when it is asked for.
@@ -191,7 +191,7 @@ impl Operation for Page<'_> {
             }
             let is_last = at + 1 == rows.len();
             let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE);
-            has_yielded = !is_last && matched && query.is_wanted.as_ref().is_some_and(|is_wanted| is_wanted());
+            has_yielded = !is_last && matched && query.has_waiters.as_ref().is_some_and(|has_waiters| has_waiters());
             if has_yielded || !is_last && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
                 break;
             }
@@ -206,7 +206,7 @@ impl Operation for Page<'_> {
             };
             let mut next = place.next(last.clone(), page.examined, pace);
             if has_yielded {
-                // As many rows as a slice has time for: what was read of others is read again.
+                // Twice what a slice had time for, since rows that were read and not examined are read again.
                 next.rows_max = examined.saturating_mul(2);
             }
             page.next = Some(next);

@@ -41,13 +41,13 @@ pub struct FindOptions {
     pub exact_stats: bool,
     /// Each row is looked at where the query is asked, as in CouchDB with `r` above 1: of design documents none is counted.
     pub counts_each: bool,
-    /// Documents are counted, and not shown.
+    /// Counts the documents instead of returning them.
     pub counts: bool,
     /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
     pub is_alone: bool,
-    /// Asked after documents that were matched; `true`: others wait for their turn, and the page ends once it has matched for
-    /// a slice of time.
-    pub is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Whether other work waits for a turn. Called between documents: if it returns `true`, the page ends once it has matched for a
+    /// slice of time.
+    pub has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Asked now and then; `true`: nobody is waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -90,7 +90,7 @@ pub(crate) struct Query {
     /// No design document is counted, whether it is selected or not.
     pub counts_each: bool,
     pub stop: Option<Stop>,
-    pub is_wanted: Option<Stop>,
+    pub has_waiters: Option<Stop>,
     /// The indexes that it was planned with.
     pub indexes: JsonIndexes,
 }
@@ -145,7 +145,7 @@ impl Reader {
     /// Carries out a plan that was made with these indexes of the database. Nothing is read yet.
     pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
         let FindOptions { skip, limit, conflicts, exact_stats, counts_each, counts, .. } = options;
-        let FindOptions { is_alone, is_wanted, stop, .. } = options;
+        let FindOptions { is_alone, has_waiters, stop, .. } = options;
         let query = Query {
             index: plan.index.clone(),
             number: indexes.number(plan.index),
@@ -160,7 +160,7 @@ impl Reader {
             counts_rows: counts && plan.counts_rows(),
             counts_each,
             stop,
-            is_wanted,
+            has_waiters,
             indexes: indexes.clone(),
         };
         let next = Some(Place::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);

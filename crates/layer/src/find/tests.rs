@@ -454,7 +454,7 @@ async fn who_has_waited_for_an_index_reads_without_another_wait() {
     assert_eq!(layer.index_waits(), (Vec::new(), 0));
 }
 
-/// Here a slice is one document that was matched.
+/// In tests a slice is one matched document.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_ends_where_others_wait() {
     let (layer, authority, _storage) = layer().await;
@@ -464,9 +464,9 @@ async fn a_page_ends_where_others_wait() {
     let find = Request::parse(&json(r#"{"selector":{"n":{"$gt":1}}}"#), None, &|| false).unwrap();
     let indexes = db.json_indexes().await.unwrap();
     let plan = indexes.plan("db", &find).unwrap();
-    let pages = async |is_wanted: bool| {
-        let is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || is_wanted));
-        let options = FindOptions { limit: 100, is_alone: true, is_wanted, ..FindOptions::default() };
+    let pages = async |has_waiters: bool| {
+        let has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || has_waiters));
+        let options = FindOptions { limit: 100, is_alone: true, has_waiters, ..FindOptions::default() };
         let mut query = db.find(&indexes, &plan, options);
         let mut pages = Vec::new();
         while let Some(rows) = query.read_page().await.unwrap() {

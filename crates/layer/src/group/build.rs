@@ -384,16 +384,16 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
     }
     let mut wrote = Some(Wrote::Documents(0));
     while !to_map.is_empty() && matches!(wrote, Some(Wrote::Documents(_))) {
-        let MappedPart { documents, rest, room } = map(&job, to_map).await?;
+        let MappedPart { documents, rest, permit } = map(&job, to_map).await?;
         to_map = rest;
         wrote = write_part(&job, (&of.0, of.1), documents).await?;
-        drop(room);
+        drop(permit);
     }
     job.state.range.took(documents as usize, job.clock().since(began));
     Ok(Done::Range { of, from, until, documents, wrote })
 }
 
-/// Writes the rows of mapped documents of a lease, and notes those with long keys. `None`: the group is gone.
+/// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. `None`: the group is gone.
 async fn write_part(job: &Job, lease: (&str, Token), documents: Vec<PreparedDocument>) -> Result<Option<Wrote>> {
     let (long, prepared): (Vec<_>, Vec<_>) = documents.into_iter().partition(PreparedDocument::has_long_keys);
     let long: Vec<String> = long.into_iter().map(|document| document.id().to_owned()).collect();
@@ -416,7 +416,7 @@ async fn write_part(job: &Job, lease: (&str, Token), documents: Vec<PreparedDocu
     Ok(Some(Wrote::Documents(0)))
 }
 
-/// Documents as they are, with where each stands: a walk does not say so.
+/// Reads documents with their local sequences, which a walk does not return.
 async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
     let ids: Vec<String> = documents.into_iter().map(|document| document.id).collect();
     let (mut read, mut from): (Vec<ToMap>, usize) = (Vec::with_capacity(ids.len()), 0);
@@ -428,7 +428,7 @@ async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> 
     Ok(read)
 }
 
-/// The first of some documents, as many as one answer has.
+/// Reads a prefix of the documents with their local sequences: as many as one call of `get_many` returns.
 pub(super) async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec<ToMap>> {
     let options = GetOptions { local_seq: true, conflicts: true, deleted_conflicts: true, ..GetOptions::default() };
     let requests: Vec<_> = ids.iter().map(|id| (id.clone(), options.clone())).collect();

@@ -20,7 +20,7 @@ use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::view::prepare::PreparedDocument;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
-use crate::view_updates::memory::RowsRoom;
+use crate::view_updates::memory::MemoryPermit;
 
 /// Without changes for so long the group is let go.
 const LINGER: Duration = Duration::from_secs(60);
@@ -73,24 +73,25 @@ impl Run {
     }
 }
 
-/// What is left of a run to be mapped.
+/// The part of a run that is read and not yet mapped.
 struct ReadRun {
-    /// Each once, with where its last change stands, in that order.
+    /// Each document once, in the order of `seqs`.
     documents: Vec<ToMap>,
+    /// The sequence of each document's last change, ascending.
     seqs: Vec<Seq>,
-    /// Where the feed stands behind it.
+    /// The feed's position after the run.
     last_seq: Option<Seq>,
     ended_as_of: Option<i64>,
 }
 
-/// A run, or a part of one whose rows have room in memory, mapped.
+/// A mapped run, or a mapped part of one.
 struct MappedRun {
     documents: Vec<PreparedDocument>,
     seqs: Vec<Seq>,
-    /// Where the group stands with all of it; `None`: where it stood.
+    /// The group's position once all documents are entered. `None`: the position does not change.
     last_seq: Option<Seq>,
     ended_as_of: Option<i64>,
-    room: RowsRoom,
+    permit: MemoryPermit,
 }
 
 /// What became of a run.
@@ -132,7 +133,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
                     }
                 },
             };
-            // What is there already is mapped while this run is entered. It may wait for the run's room, which comes back with its end.
+            // The next run is mapped while this one is entered. It may wait for the memory that this one returns when it is entered.
             let (entered, next) = tokio::join!(enter(job, &mut place, purges, run), feed.ahead(job));
             match entered? {
                 EnteredRun::All => ahead = next?,
@@ -156,7 +157,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
 
 /// Enters a run, in as many transactions as it takes. `purges`: the group's count of purges before the run was read.
 async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Result<EnteredRun> {
-    let MappedRun { documents, seqs, last_seq, ended_as_of, room: _room } = run;
+    let MappedRun { documents, seqs, last_seq, ended_as_of, permit: _permit } = run;
     let (mut documents, mut seqs) = (documents.as_slice(), seqs.as_slice());
     let last_seq = last_seq.unwrap_or(*place);
     loop {
@@ -195,12 +196,12 @@ struct Feed {
     changes: Changes,
     /// By-seq has been read to its end, so that what followers share is behind it.
     is_at_end: bool,
-    /// What is left of the run that was read last.
+    /// The part of the last run that is not mapped yet.
     rest: Option<ReadRun>,
 }
 
 impl Feed {
-    /// What comes next, mapped, once there is something or the group is asked for; `None`: nothing for a while, or the process stops.
+    /// Waits for changes and maps them. `None`: the group is idle, or the process stops.
     async fn next(&mut self, job: &Job) -> Result<Option<MappedRun>> {
         let run = match self.rest.take() {
             Some(rest) => rest,
@@ -215,7 +216,7 @@ impl Feed {
         self.map(job, run).await.map(Some)
     }
 
-    /// What is there already, mapped; `None`: there is nothing.
+    /// Maps changes that have already arrived, without waiting for any. `None`: there are none.
     async fn ahead(&mut self, job: &Job) -> Result<Option<MappedRun>> {
         let run = match self.rest.take() {
             Some(rest) => rest,
@@ -233,7 +234,7 @@ impl Feed {
         self.map(job, run).await.map(Some)
     }
 
-    /// Reads the rest of a run from by-seq, if what followers share does not have it.
+    /// Completes a run from by-seq where the shared feed does not have all of it.
     async fn read(&mut self, job: &Job, mut run: Run) -> Result<ReadRun> {
         if !self.is_at_end || run.is_cut {
             self.page(job, &mut run).await?;
@@ -246,17 +247,17 @@ impl Feed {
         Ok(ReadRun { documents, seqs, last_seq, ended_as_of })
     }
 
-    /// Maps a run, or the first of it for which there is room.
+    /// Maps a run, or the first part of it.
     async fn map(&mut self, job: &Job, run: ReadRun) -> Result<MappedRun> {
         let ReadRun { documents, mut seqs, last_seq, ended_as_of } = run;
-        let MappedPart { documents, rest, room } = map(job, documents).await?;
+        let MappedPart { documents, rest, permit } = map(job, documents).await?;
         if rest.is_empty() {
-            return Ok(MappedRun { documents, seqs, last_seq, ended_as_of, room });
+            return Ok(MappedRun { documents, seqs, last_seq, ended_as_of, permit });
         }
         let behind = seqs.split_off(documents.len());
         self.rest = Some(ReadRun { documents: rest, seqs: behind, last_seq, ended_as_of });
         let stands = seqs.last().copied();
-        Ok(MappedRun { documents, seqs, last_seq: stands, ended_as_of: None, room })
+        Ok(MappedRun { documents, seqs, last_seq: stands, ended_as_of: None, permit })
     }
 
     /// Takes what followers share, as much as there is and a run holds. False: nothing for a while.

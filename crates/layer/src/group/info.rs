@@ -49,20 +49,20 @@ pub struct ViewGroupInfo {
     pub file_bytes: u64,
     /// Documents that are in none of its views since their rows are too many or too large.
     pub documents_refused: u64,
-    /// Documents that are in none of its views since a function broke its bound on them.
+    /// Documents without rows in its views, because a function broke its bound on them.
     pub set_aside: SetAsideDocuments,
 }
 
-/// Documents on which a function of a group broke its bound of time or memory.
+/// The documents on which a function of a group broke its bound of time or memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetAsideDocuments {
-    /// How many they are.
+    /// The number of documents.
     pub count: u64,
-    /// The first 100 by their ids, each with the reason.
+    /// The id and reason of the first 100, in the order of their ids.
     pub documents: Vec<(String, String)>,
 }
 
-/// Documents that are named.
+/// How many documents are listed.
 const SET_ASIDE_NAMED: usize = 100;
 
 impl Reader {
@@ -134,7 +134,7 @@ impl Layer {
     }
 }
 
-/// What a group takes in storage, how many documents it refuses, and which are set aside.
+/// Reads the size of a group in storage, the count of refused documents, and the documents set aside.
 struct Sizes<'a> {
     reader: &'a Reader,
     id: (u64, u64),

@@ -14,7 +14,7 @@ use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
-use crate::view_updates::memory::{RowsRoom, TURN_BYTES};
+use crate::view_updates::memory::{MemoryPermit, UNIT_BYTES};
 use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex};
 
 /// A group that this process works at.
@@ -69,12 +69,12 @@ impl Job {
         self.reader.inner.is_closing()
     }
 
-    /// Waits until a transaction of the database may read what one document has that has much.
+    /// Waits for the permit to read the stored rows of one large document. A database has one, a process two.
     ///
     /// # Errors
     /// [`Error::ShuttingDown`].
-    pub(super) async fn large_turn(&self) -> Result<RowsRoom> {
-        self.reader.inner.views.large_turns.take(self.id.0, TURN_BYTES).await
+    pub(super) async fn acquire_large_read(&self) -> Result<MemoryPermit> {
+        self.reader.inner.views.large_reads.acquire(self.id.0, UNIT_BYTES).await
     }
 
     /// Whether the database still has the group, and this process goes on.

@@ -69,7 +69,7 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
         }
         let mut keys = keys.as_slice();
         'read: while !documents.is_empty() {
-            let MappedPart { documents: mapped, rest: behind, room: _room } = map(job, documents).await?;
+            let MappedPart { documents: mapped, rest: behind, permit: _permit } = map(job, documents).await?;
             documents = behind;
             let mut rest = mapped.as_slice();
             while !rest.is_empty() {
@@ -78,11 +78,11 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
                 pace.end();
                 match wrote {
                     None => return Ok(Some(Outcome::Elsewhere)),
-                    // Another process has entered them: what is left is read anew.
+                    // Another process has entered them. The rest is read again.
                     Some(Wrote::Lost) => break 'read,
                     Some(Wrote::Full) => return Ok(Some(Outcome::Anew)),
                     Some(Wrote::Documents(count)) => {
-                        // They were counted when they were noted: what is shown moves on all the same.
+                        // They were counted when they were noted. The displayed progress advances here.
                         job.state.get_on(count as u64);
                         keys = keys.get(count..).unwrap_or_default();
                         rest = rest.get(count..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Documents are mapped: what a batch of them has in a group, outside of any transaction, in parts whose rows have room in memory.
+//! Maps documents outside of any transaction, in parts whose rows fit the memory budget.
 
 use std::sync::atomic::Ordering;
 
@@ -12,20 +12,20 @@ use crate::group::job::Job;
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
-use crate::view_updates::memory::RowsRoom;
+use crate::view_updates::memory::MemoryPermit;
 use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
 
 /// Documents after each other on which functions may break a bound: then they are broken, and not the documents. One of time
 /// counts as three, as it has kept a processor busy for all of it.
 const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
 
-/// How often a document on which functions break a bound is tried: the machine may have been slow.
+/// How often a document on which functions break a bound is mapped before it is set aside: the machine may have been slow.
 const TRIES_MAX: u32 = 2;
 
-/// Of the reason for which a document is set aside, in characters.
+/// The longest stored reason for setting a document aside, in characters.
 const REASON_CHARACTERS: usize = 200;
 
-/// A document of whose rows the JSON trees take more than this is prepared while no other one is, in a process.
+/// A document whose JSON trees may take more bytes than this is prepared alone: a process prepares one such document at a time.
 const LARGE_JSON_BYTES: usize = 16 << 20;
 static LARGE_JSON: Semaphore = Semaphore::const_new(1);
 
@@ -37,13 +37,14 @@ pub(super) struct ToMap {
     pub document: Option<Document>,
 }
 
-/// Documents that were mapped, and room for their rows until this is dropped.
+/// A mapped prefix of a list of documents.
 pub(super) struct MappedPart {
-    /// The first ones, at least one.
+    /// The mapped documents, at least one unless the list was empty.
     pub documents: Vec<PreparedDocument>,
-    /// Those behind them, to be mapped once these are written.
+    /// The remaining documents. The caller maps them after it has written `documents`.
     pub rest: Vec<ToMap>,
-    pub room: RowsRoom,
+    /// The memory of the rows of `documents`.
+    pub permit: MemoryPermit,
 }
 
 /// Whether a document of this id may have rows in a group.
@@ -51,30 +52,31 @@ fn is_mapped(job: &Job, id: &str) -> bool {
     job.definition().options.include_design || !DocumentId::of(id).is_design()
 }
 
-/// Documents of which functions are asked at once, and those between them that have no rows.
+/// The input of one call of the map functions.
 struct Batch {
     texts: Vec<Vec<u8>>,
+    /// How each document of the batch is mapped, in order.
     inputs: Vec<MapInput>,
 }
 
-/// What functions are given of a document.
+/// How a document is mapped.
 enum MapInput {
-    /// Its text.
+    /// The functions get its text.
     Text,
-    /// Nothing: it has no rows.
-    Nothing,
-    /// Nothing: they broke a bound on it a while ago.
+    /// The functions are not called: the document has no rows.
+    NoRows,
+    /// The functions are not called: they broke a bound on this revision recently.
     SetAside(FunctionFailure),
 }
 
 impl Batch {
-    /// Of the first documents, as many as have so many texts.
-    fn of(job: &Job, documents: &mut [ToMap], most: usize) -> Batch {
+    /// Takes documents from the front until the batch has `texts_max` texts.
+    fn of(job: &Job, documents: &mut [ToMap], texts_max: usize) -> Batch {
         let mut batch = Batch { texts: Vec::new(), inputs: Vec::new() };
         for ToMap { id, document } in documents {
             let document = document.as_mut().filter(|document| !document.deleted && is_mapped(job, id));
             let Some(document) = document else {
-                batch.inputs.push(MapInput::Nothing);
+                batch.inputs.push(MapInput::NoRows);
                 continue;
             };
             if let Some(failure) = job.state.runaway(id, &document.rev) {
@@ -88,7 +90,7 @@ impl Batch {
             let mut out = Vec::new();
             text::document(document, &mut out);
             batch.texts.push(out);
-            if batch.texts.len() >= most {
+            if batch.texts.len() >= texts_max {
                 break;
             }
         }
@@ -96,19 +98,22 @@ impl Batch {
     }
 }
 
-/// Maps the first of some documents, in order, and one at least: as many as have rows for which there is room. One on which a
-/// function throws has no rows in that view. One on which the functions break a bound of time or memory is tried once more, behind other
-/// databases' turns, and is then set aside: it has rows in no view. Both are counted, and logged at most once a minute for each view. A
-/// document that is set aside costs a processor seconds, so some after each other end the mapping. It is not tried again for a while, so
-/// the next attempt comes further.
+/// Maps documents in order, at least one, until their rows reach the size of a part.
 ///
-/// It may wait for room, so the caller must not hold another part meanwhile, unless a task that goes on beside drops that.
+/// A function that throws loses the document's rows in its view. A document on which the functions break a bound of time or memory
+/// is retried once, behind the turns of other databases. If they break it again, the document is set aside: it has no rows in any
+/// view. Both cases are counted, and logged at most once a minute per view.
+///
+/// Each breach of a bound costs seconds of processor time, so consecutive ones fail the mapping (see [`BREACHES_MAX`]). The group remembers
+/// the documents that broke a bound, so the next attempt does not map them and gets further.
+///
+/// Waits for memory if the budget is exhausted. While it waits, the caller must not hold another part that only the caller drops.
 ///
 /// # Errors
 /// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or break their bounds on every document.
 /// [`Error::ShuttingDown`]: the group is gone, or the process stops.
 pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
-    // What only takes rows away goes on.
+    // Updates that only remove rows continue in a full database.
     if documents.iter().any(|document| document.document.is_some()) {
         match size_limit::check(&job.reader.inner, &job.reader.name, Growth::Reserve).await {
             Err(Error::Refused(Refusal::DatabaseFull { bytes_max })) => {
@@ -119,11 +124,11 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     }
     let memory = &job.reader.inner.views.rows_memory;
     let part_bytes = memory.part_bytes();
-    let mut room = memory.room(job.id.0);
+    let mut permit = memory.permit(job.id.0);
     let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
-    // How often the next document has been mapped without room for it, and whether it takes more than a part.
+    // How often the rows of the next document were dropped for lack of memory, and whether they exceed a part.
     let (mut dropped, mut is_alone) = (0, false);
-    // How often functions have broken a bound on the next document.
+    // How often functions broke a bound on the next document.
     let mut tries = 0;
     while prepared.len() < documents.len() {
         let most = if is_alone || tries > 0 { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
@@ -142,47 +147,47 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         if !answers.is_empty() {
             job.breaches.store(0, Ordering::Relaxed);
         }
-        let (held_before, mut entered, mut lacks_room) = (held, 0, None);
+        let (held_before, mut entered, mut lacks_memory) = (held, 0, None);
         let mut answers = answers.into_iter();
         for input in inputs {
             let Some(document) = documents.get(prepared.len()) else { break };
-            let mut emitted = nothing(job, document);
+            let mut emitted = no_rows(job, document);
             let is_mapped = matches!(input, MapInput::Text);
             match input {
                 MapInput::Text => {
                     let Some(views) = answers.next() else { break };
-                    emit(job, &mut emitted, views);
+                    record_emitted(job, &mut emitted, views);
                 }
                 MapInput::SetAside(failure) => emitted.set_aside = Some(reason_of(&failure)),
-                MapInput::Nothing => {}
+                MapInput::NoRows => {}
             }
             let needed = held + emitted.memory_bytes();
-            if held > 0 && needed > part_bytes || !room.grow(needed) {
-                lacks_room = Some(needed);
+            if held > 0 && needed > part_bytes || !permit.try_grow(needed) {
+                lacks_memory = Some(needed);
                 break;
             }
             entered += usize::from(is_mapped);
             tries = 0;
-            let document = prepared_of(job, emitted).await?;
+            let document = prepare_document(job, emitted).await?;
             held += document.memory_bytes();
             prepared.push(document);
         }
         drop(answers);
         job.reader.inner.metrics.view_documents_mapped.add(entered as u64);
-        pace(job, entered, held - held_before, part_bytes, lacks_room.is_some());
-        if let Some(needed) = lacks_room {
+        adapt_batch_size(job, entered, held - held_before, part_bytes, lacks_memory.is_some());
+        if let Some(needed) = lacks_memory {
             if held > 0 {
                 break;
             }
             (dropped, is_alone) = (dropped + 1, needed > part_bytes);
-            drop(room);
-            // What emits more each time gets all that there is in the end, which always suffices.
-            let least = if dropped > 1 { memory.beyond_share() } else { part_bytes };
-            room = memory.take(job.id.0, needed.max(least)).await?;
+            drop(permit);
+            // A document that emits more each time gets the whole share the second time. An oversized permit grows without limit.
+            let least = if dropped > 1 { memory.oversized_bytes_min() } else { part_bytes };
+            permit = memory.acquire(job.id.0, needed.max(least)).await?;
             continue;
         }
         match stopped {
-            // Those behind are mapped nevertheless.
+            // The documents behind it are mapped nevertheless.
             Some(failure @ (FunctionFailure::TimedOut(_) | FunctionFailure::OutOfResources(_))) => {
                 tries += 1;
                 if tries < TRIES_MAX {
@@ -191,8 +196,8 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                 tries = 0;
                 if let Some(document) = documents.get(prepared.len()) {
                     set_aside(job, document, &failure);
-                    let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..nothing(job, document) };
-                    prepared.push(prepared_of(job, emitted).await?);
+                    let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..no_rows(job, document) };
+                    prepared.push(prepare_document(job, emitted).await?);
                     job.reader.inner.metrics.view_documents_mapped.add(1);
                 }
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
@@ -211,12 +216,12 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         }
     }
     let rest = documents.split_off(prepared.len());
-    room.shrink(held);
-    Ok(MappedPart { documents: prepared, rest, room })
+    permit.shrink(held);
+    Ok(MappedPart { documents: prepared, rest, permit })
 }
 
-/// No rows of a document.
-fn nothing(job: &Job, ToMap { id, document }: &ToMap) -> Emitted {
+/// Emitted rows of a document without any row.
+fn no_rows(job: &Job, ToMap { id, document }: &ToMap) -> Emitted {
     let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
     let trees = vec![EmittedRows::default(); job.definition().trees.len()];
     Emitted { id: id.clone(), trees, is_too_much: false, ends_at_ms, set_aside: None }
@@ -226,10 +231,10 @@ fn reason_of(failure: &FunctionFailure) -> String {
     failure.to_string().chars().take(REASON_CHARACTERS).collect()
 }
 
-/// Notes that functions broke a bound on a document as often as it is tried.
+/// Remembers, counts and logs a document that is set aside.
 fn set_aside(job: &Job, ToMap { id, document }: &ToMap, failure: &FunctionFailure) {
     if let Some(document) = document {
-        job.state.runs_away(id, &document.rev, failure);
+        job.state.record_runaway(id, &document.rev, failure);
     }
     job.reader.inner.metrics.view_documents_failed.add(1);
     let Some(left_out) = job.state.lines.line(LoggedFailure::SetAside) else { return };
@@ -244,8 +249,8 @@ fn set_aside(job: &Job, ToMap { id, document }: &ToMap, failure: &FunctionFailur
     );
 }
 
-/// What the maps of a group emitted for a document.
-fn emit(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Result<EmittedRows, FunctionFailure>>) {
+/// Adds the rows that the maps of a group emitted for a document.
+fn record_emitted(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Result<EmittedRows, FunctionFailure>>) {
     for (tree, (rows, place)) in views.into_iter().zip(&mut emitted.trees).enumerate() {
         match rows {
             Ok(rows) => *place = rows,
@@ -255,8 +260,9 @@ fn emit(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Result<Emitted
     }
 }
 
-/// So many documents of a call were of use, with rows of so many bytes: how many the next one asks for.
-fn pace(job: &Job, documents: usize, bytes: usize, part_bytes: usize, is_cut: bool) {
+/// Sets how many documents the next call maps, after a call of which `documents` were used, with `bytes` of rows. `is_cut`: the
+/// rows of further ones did not fit.
+fn adapt_batch_size(job: &Job, documents: usize, bytes: usize, part_bytes: usize, is_cut: bool) {
     let at_once = &job.state.mapped_at_once;
     let now = at_once.load(Ordering::Relaxed);
     let next = match is_cut {
@@ -278,7 +284,7 @@ fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
 }
 
-async fn prepared_of(job: &Job, emitted: Emitted) -> Result<PreparedDocument> {
+async fn prepare_document(job: &Job, emitted: Emitted) -> Result<PreparedDocument> {
     let _large = match emitted.json_bytes() > LARGE_JSON_BYTES {
         true => Some(LARGE_JSON.acquire().await.map_err(|_| Error::ShuttingDown)?),
         false => None,

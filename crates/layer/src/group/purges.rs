@@ -73,8 +73,7 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option
     }
 }
 
-/// Maps documents and enters them in their current state, a part of them at a time. With the last one the group has the entered
-/// purges.
+/// Maps documents and enters them in their current state, part by part. The last part records the entered purges.
 pub(super) async fn map_and_enter(
     job: &Job,
     mut stood: ViewProgress,
@@ -82,7 +81,7 @@ pub(super) async fn map_and_enter(
     purges: &EnteredPurges,
 ) -> Result<Finished> {
     loop {
-        let MappedPart { documents: mapped, rest, room: _room } = map(job, documents).await?;
+        let MappedPart { documents: mapped, rest, permit: _permit } = map(job, documents).await?;
         if rest.is_empty() {
             return enter_documents(job, stood, &mapped, purges).await;
         }

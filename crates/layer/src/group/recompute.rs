@@ -20,7 +20,7 @@ use crate::store::records::Info;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
-use crate::view::documents::read_had;
+use crate::view::documents::read_stored_rows;
 use crate::view::prepare::PreparedDocument;
 use crate::view::written::WrittenReduces;
 
@@ -73,18 +73,18 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
     Ok(found)
 }
 
-/// Maps documents and compares them with what the group has, a part of them at a time.
+/// Maps documents part by part and compares their rows with the stored ones.
 async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut Recomputed) -> Result<()> {
     let (number, before) = (job.number(), to_map.len());
     let ids = to_map.iter().map(|document| document.id.clone()).collect();
-    let are_set_aside = job.reader.read(&mut AreSetAside { instance, number, ids }).await?;
+    let are_set_aside = job.reader.read(&mut ReadSetAside { instance, number, ids }).await?;
     let mut are_set_aside = are_set_aside.into_iter();
-    // The functions would break their bound once more.
+    // Documents set aside are not mapped: the functions would break their bound again.
     to_map.retain(|_| !are_set_aside.next().unwrap_or(false));
     found.passed_over += (before - to_map.len()) as u64;
     while !to_map.is_empty() {
         let mut stamps: Vec<_> = to_map.iter().map(stamp_of).collect();
-        let MappedPart { documents, rest, room: _room } = map(job, to_map).await?;
+        let MappedPart { documents, rest, permit: _permit } = map(job, to_map).await?;
         to_map = rest;
         stamps.truncate(documents.len());
         let (mut documents, mut stamps) = (documents.as_slice(), stamps.as_slice());
@@ -134,14 +134,14 @@ impl Reached {
     }
 }
 
-/// Which documents are set aside.
-struct AreSetAside<'a> {
+/// Reads which documents are set aside.
+struct ReadSetAside<'a> {
     instance: &'a Instance,
     number: u64,
     ids: Vec<String>,
 }
 
-impl Operation for AreSetAside<'_> {
+impl Operation for ReadSetAside<'_> {
     type Output = Vec<bool>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<bool>> {
@@ -151,7 +151,7 @@ impl Operation for AreSetAside<'_> {
     }
 }
 
-/// Compares what the first of some documents have with what they are to have.
+/// Compares the stored rows of a prefix of the documents with the expected ones.
 struct Compare<'a> {
     job: &'a Job,
     instance: &'a Instance,
@@ -161,7 +161,7 @@ struct Compare<'a> {
 }
 
 impl Operation for Compare<'_> {
-    /// With how many they are, one at least.
+    /// The result, and the length of the compared prefix, at least one.
     type Output = (Recomputed, usize);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -171,7 +171,7 @@ impl Operation for Compare<'_> {
         let ids = || self.documents.iter().map(PreparedDocument::id);
         let infos = join_all(ids().map(|id| trx.get(&keys.document(id).info(), true)));
         let reached = Reached::read(trx, self.instance, number);
-        let (reached, had) = try_join(reached, read_had(trx, &view, ids(), true, None)).await?;
+        let (reached, had) = try_join(reached, read_stored_rows(trx, &view, ids(), true, None)).await?;
         let count = had.len().max(1);
         for (((document, stamp), had), info) in self.documents.iter().zip(self.stamps).zip(had).zip(infos.await) {
             let stands = info?.map(|info| Info::decode(&info)).transpose()?.map(|info| info.stamp);
@@ -181,7 +181,7 @@ impl Operation for Compare<'_> {
                 continue;
             }
             if document.is_refused() || document.set_aside().is_some() {
-                // It may be from before the bounds were set so, and a function may have been slow just now.
+                // The stored rows may be older than the current bounds, and a function may have been slow just now.
                 found.passed_over += 1;
                 continue;
             }

@@ -20,7 +20,7 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
-use crate::view::documents::LargeTurn;
+use crate::view::documents::LargeReadGate;
 use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
@@ -101,7 +101,7 @@ impl Operation for Look<'_> {
 pub(super) struct Step<'a, W> {
     pub job: &'a Job,
     pub work: W,
-    pub turn: LargeTurn,
+    pub large_reads: LargeReadGate,
 }
 
 /// What a transaction of a job does.
@@ -116,7 +116,7 @@ pub(super) struct WithinGroup<'a> {
     pub job: &'a Job,
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
-    pub turn: &'a LargeTurn,
+    pub large_reads: &'a LargeReadGate,
 }
 
 impl<W: Work> Operation for Step<'_, W> {
@@ -124,22 +124,22 @@ impl<W: Work> Operation for Step<'_, W> {
     type Output = Option<W::Output>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        self.turn.begin();
+        self.large_reads.begin_attempt();
         let instance = self.job.reader.inner.resolve_for_write(trx, &self.job.reader.name).await?;
         match group_of(&instance, self.job.id) {
             Some(group) if !group.named_by.is_empty() => {}
             _ => return Ok(None),
         }
-        let within = WithinGroup { job: self.job, trx, instance: &instance, turn: &self.turn };
+        let within = WithinGroup { job: self.job, trx, instance: &instance, large_reads: &self.large_reads };
         let output = self.work.attempt(&within).await?;
-        // An error, so that nothing is committed: see `run`.
-        if self.turn.is_lacking() { Err(ViewFailure::Changed.into()) } else { Ok(output) }
+        // The error keeps the transaction from committing; `run` retries it with the permit.
+        if self.large_reads.must_retry() { Err(ViewFailure::Changed.into()) } else { Ok(output) }
     }
 }
 
 impl WithinGroup<'_> {
     pub(super) fn at(&self) -> At<'_> {
-        At { trx: self.trx, keys: &self.instance.keys, turn: self.turn }
+        At { trx: self.trx, keys: &self.instance.keys, large_reads: self.large_reads }
     }
 
     pub(super) fn write(&self, progress: &ViewProgress) {
@@ -322,7 +322,7 @@ impl Work for Enter<'_, '_> {
             }
             count = entered.documents;
         } else {
-            tidy(trx, &instance.keys.view(job.number()), &mut progress, within.turn).await?;
+            tidy(trx, &instance.keys.view(job.number()), &mut progress, within.large_reads).await?;
         }
         let is_all = count == self.documents.len();
         // Of a large document a part may be in: then it stands where it stood.
@@ -363,7 +363,7 @@ pub(super) struct EnteredPurges {
 }
 
 impl EnteredPurges {
-    /// Those that the group has anyway.
+    /// Leaves the recorded purges as they are.
     pub(super) fn as_before(progress: &ViewProgress) -> EnteredPurges {
         EnteredPurges { purges: purges_of(progress), stamp: progress.purge_stamp.clone(), drained: None }
     }
@@ -439,14 +439,14 @@ impl<'a, W: Work> Step<'a, W> {
         if let Ok(permit) = inner.views.steps.acquire().await {
             permit.forget();
         }
-        let mut step = Step { job, work, turn: LargeTurn::default() };
+        let mut step = Step { job, work, large_reads: LargeReadGate::default() };
         let output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
-        if !step.turn.is_lacking() {
+        if !step.large_reads.must_retry() {
             return output;
         }
-        // Nothing was committed. The turn is waited for outside of the transaction, which would become too old.
-        let _turn = job.large_turn().await?;
-        step.turn = LargeTurn::held();
+        // Nothing was committed. The permit is awaited outside of the transaction, which would become too old.
+        let _permit = job.acquire_large_read().await?;
+        step.large_reads = LargeReadGate::open();
         crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await
     }
 }

@@ -231,13 +231,13 @@ pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecor
     within.trx.update_metadata_version();
 }
 
-/// Whether a design document may have selectors that take long to compile.
+/// Whether a design document may contain selectors that are slow to compile.
 pub(crate) fn has_selectors(body: &Value<'_>) -> bool {
     let is_of_query = body.get("language").and_then(Value::as_str) == Some("query");
     (is_of_query || body.get(MEMBER).is_some()) && !Selector::is_quick(body)
 }
 
-/// See [`defined_by`], with selectors compiled where that holds up nobody.
+/// As [`defined_by`]. Slow selectors are compiled apart from the runtime's threads.
 async fn defined(within: &Within<'_>, body: &Value<'_>) -> Result<(Vec<Defined>, usize)> {
     let Within { inner, instance, .. } = *within;
     let (is_partitioned, collation) = (instance.record.partitioned, inner.collation);

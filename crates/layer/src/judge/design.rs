@@ -73,8 +73,8 @@ const MAPS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map
 const MAPS_OF_FIELDS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Object])];
 const REDUCES: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("reduce"), &[Text])];
 
-/// Whether a design document may be written to a database, which `named` tells from all others. Where nobody runs functions
-/// they are not looked at, and neither are those of a language that nobody runs, as in CouchDB.
+/// Whether a design document may be written to a database. `named` identifies the database. Functions are
+/// not checked if the server runs none, or none of their language, as in CouchDB.
 ///
 /// # Errors
 /// [`Refusal::InvalidDesign`]; [`Refusal::NotJudged`]: its functions could not be looked at.
@@ -111,7 +111,7 @@ pub(super) async fn check(
 /// For so long a design document's selectors are compiled.
 const SELECTORS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Whether the selectors of its indexes may be written, which is found out where it holds nobody up.
+/// Checks the selectors of a design document's indexes. Slow ones are compiled apart from the runtime's threads.
 async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -> Result<(), Refusal> {
     let clock = inner.clock.clone();
     let check = move |body: &Value<'_>| {
@@ -126,7 +126,7 @@ async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -
     let checked = if has_selectors(body) {
         let body = body.clone().into_owned();
         let checked = inner.turns.select(&instance.selecting, move || check(&body)).await;
-        checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not looked at"))?
+        checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not checked"))?
     } else {
         check(body)
     };

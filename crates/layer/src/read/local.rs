@@ -1,7 +1,7 @@
 //! Local documents: `_local/...`, without history, never replicated, in no index.
 //!
-//! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one stays. No function judges it,
-//! so their bytes are counted and bounded.
+//! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one wins. No validation
+//! function judges these writes, so the bytes of local documents are counted and bounded.
 
 use std::collections::HashMap;
 
@@ -78,8 +78,8 @@ impl Database {
     }
 }
 
-/// Refuses users' local documents that a full database does not take. Replicators keep their places here: they are small, and
-/// count among what goes on for a while.
+/// Refuses a user's write of local documents to a full database. Checkpoints of replicators are small, so the reserve is open to them
+/// ([`Growth::Reserve`]).
 async fn check_size(database: &Database) -> Result<()> {
     match database.actor.user() {
         Some(_) => size_limit::check(&database.inner, &database.name, Growth::Reserve).await,
@@ -99,13 +99,14 @@ const LOCALS_BYTES_MAX: usize = 850_000;
 /// The longest name under which somebody has local documents of their own: it stands in keys, beside an id.
 const OWNER_BYTES_MAX: usize = 1_000;
 
-/// Of [`crate::LayerOptions::local_bytes_max`], the part of each user of a database with channels, and of writers without a name.
+/// Each user of a database with channels may have [`crate::LayerOptions::local_bytes_max`] divided by this, and anonymous writers may
+/// fill a database up to that.
 const LOCAL_BYTES_PART: u64 = 8;
 
-/// What a local document counts beside its id and record: its keys, and what the storage takes for small values.
+/// The bytes that a local document counts beside its id and record, for keys and small values in the storage.
 const LOCAL_OVERHEAD_BYTES: u64 = 256;
 
-/// Begins the member `counted` of a record.
+/// The protobuf tag of the member `counted` of a record.
 const COUNTED_TAG: u8 = 3 << 3;
 
 /// Local documents that a page of a list shows.
@@ -152,7 +153,7 @@ impl Owner {
         Ok(Owner::Of(name))
     }
 
-    /// The name under which they are kept; `None`: the database's.
+    /// The user's name. `None`: the documents belong to the database.
     fn name(&self) -> Option<&str> {
         match self {
             Owner::Database => None,
@@ -266,31 +267,31 @@ impl LocalEdit {
     }
 }
 
-/// What an edit of a local document did.
+/// The effect of an edit of a local document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalEffect {
-    /// It was written or removed.
-    Made,
-    /// There was none to remove.
+    /// The document was written or removed.
+    Applied,
+    /// The document to remove does not exist.
     Missing,
-    /// There is no room for it.
-    NoRoom,
+    /// The write would exceed the bound of bytes.
+    OverLimit,
 }
 
-/// Does one thing. Whether there was one, if it is removed; true if it is written.
+/// Applies one edit. Returns `true` for a write, and for a removal whether the document existed.
 async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
     edit.check()?;
     let (inner, edits) = (&*database.inner, [edit]);
     let mut operation = EditLocals::new(database, &edits)?;
     let effects = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
-    if effects.contains(&LocalEffect::NoRoom) {
+    if effects.contains(&LocalEffect::OverLimit) {
         return Err(Refusal::LocalDocumentsFull.into());
     }
-    Ok(effects.contains(&LocalEffect::Made))
+    Ok(effects.contains(&LocalEffect::Applied))
 }
 
-/// Does one thing after the other, in as many transactions as their size asks for. What was to be removed and is not there
-/// is a refusal of that one, as is what there is no room for.
+/// Applies edits in order, in as many transactions as their size needs. Only the edit itself is refused if it removes a document
+/// that does not exist, or exceeds the bound of bytes.
 async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
     let inner = &*database.inner;
     let mut outcomes = Vec::with_capacity(edits.len());
@@ -311,16 +312,16 @@ async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<Loc
         let mut operation = EditLocals::new(database, batch)?;
         let effects = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
         outcomes.extend(effects.into_iter().map(|effect| match effect {
-            LocalEffect::Made => Ok(()),
+            LocalEffect::Applied => Ok(()),
             LocalEffect::Missing => Err(Refusal::DocumentNotFound(NotFound::Missing)),
-            LocalEffect::NoRoom => Err(Refusal::LocalDocumentsFull),
+            LocalEffect::OverLimit => Err(Refusal::LocalDocumentsFull),
         }));
         rest = later;
     }
     Ok(outcomes)
 }
 
-/// The record of a local document, and what it counts of the bytes of all. The count stands first, so that the first part has it.
+/// Encodes a local document. Returns the record and its counted bytes. `counted` comes first, so that part 0 contains it.
 fn record_of(document: &LocalDocument) -> (Vec<u8>, i64) {
     let LocalDocument { id, revision, body } = document;
     let record = proto::LocalDocument { revision: *revision, members: body.clone(), counted: 0 }.encode_to_vec();
@@ -329,7 +330,7 @@ fn record_of(document: &LocalDocument) -> (Vec<u8>, i64) {
     ([count, record].concat(), i64::try_from(counted).unwrap_or(i64::MAX))
 }
 
-/// What a local document counts, by the first part of its record; 0 in one of a program that did not count.
+/// Decodes the counted bytes from part 0 of a record; 0 if an older program wrote it without a count.
 pub(crate) fn counted_in(first_part: &[u8]) -> i64 {
     let Some((&COUNTED_TAG, rest)) = first_part.split_first() else { return 0 };
     let length = rest.iter().position(|byte| byte & 0x80 == 0).map_or(0, |last| last + 1);
@@ -338,7 +339,7 @@ pub(crate) fn counted_in(first_part: &[u8]) -> i64 {
     i64::try_from(counted).unwrap_or(0)
 }
 
-/// Reads under way: the first parts of the documents that are edited, and the bytes of all, where some are written.
+/// Pending reads: part 0 of each edited document, and the counter of bytes if any document is written.
 struct LocalReads<F> {
     firsts: Vec<F>,
     bytes: Option<F>,
@@ -350,19 +351,19 @@ fn begin_reads(
     owner: &Owner,
     edits: &[LocalEdit],
 ) -> LocalReads<impl Future<Output = FdbResult<Option<FdbSlice>>> + Send + use<>> {
-    // Who writes the same document meanwhile has changed what is counted of it.
+    // These reads conflict: a concurrent write of the same document changes its counted bytes.
     let firsts = edits.iter().map(|edit| trx.get(&owner.part(keys, edit.id(), 0), false)).collect();
     let is_write = |edit: &LocalEdit| matches!(edit, LocalEdit::Put(_));
     let bytes = edits.iter().any(is_write).then(|| trx.get(&keys.local_bytes(owner.name()), true));
     LocalReads { firsts, bytes }
 }
 
-/// Local documents that are written or removed together.
+/// Writes and removes local documents in one transaction.
 pub(crate) struct EditLocals<'a> {
     database: &'a Database,
     edits: &'a [LocalEdit],
     once: Once,
-    /// What the attempts that left a mark have done, by the marks' numbers.
+    /// The effects of the attempts that left a mark, by the number of the mark.
     effects: Vec<Vec<LocalEffect>>,
 }
 
@@ -371,7 +372,7 @@ impl<'a> EditLocals<'a> {
         Ok(EditLocals { database, edits, once: database.inner.once()?, effects: Vec::new() })
     }
 
-    /// Bytes that the owner's local documents may have together where this writer adds to them.
+    /// The bytes up to which this writer may grow the owner's local documents.
     fn bytes_max(&self, owner: &Owner) -> i64 {
         let max = self.database.inner.options.local_bytes_max;
         let max = match owner {
@@ -395,7 +396,7 @@ impl Operation for EditLocals<'_> {
             return effects.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
         }
         let (keys, asker) = (&instance.keys, self.database.asker());
-        // With what is read of the user, unless it is known only then whose documents are meant.
+        // Issued before the user is read, unless the owner is known only then.
         let begun = (!is_judged(&instance, asker)).then(|| begin_reads(trx, keys, &Owner::Database, self.edits));
         writer.admitted(trx, &instance).await?;
         let owner = Owner::find(inner, trx, &instance, asker).await?;
@@ -403,7 +404,7 @@ impl Operation for EditLocals<'_> {
             Some(begun) => begun,
             None => begin_reads(trx, keys, &owner, self.edits),
         };
-        // `None`: it is not there.
+        // The counted bytes by id. `None`: the document does not exist.
         let mut counted: HashMap<&str, Option<i64>> = HashMap::new();
         for (edit, first) in self.edits.iter().zip(reads.firsts) {
             let first = first.await?;
@@ -424,13 +425,13 @@ impl Operation for EditLocals<'_> {
                     bytes -= before;
                     counted.insert(edit.id(), None);
                 }
-                effects.push(if before.is_some() { LocalEffect::Made } else { LocalEffect::Missing });
+                effects.push(if before.is_some() { LocalEffect::Applied } else { LocalEffect::Missing });
                 continue;
             };
             let (record, count) = record_of(document);
             let growth = count - before.unwrap_or(0);
             if growth > 0 && bytes.saturating_add(growth) > bytes_max {
-                effects.push(LocalEffect::NoRoom);
+                effects.push(LocalEffect::OverLimit);
                 continue;
             }
             trx.clear_range(&parts.begin, &parts.end);
@@ -439,14 +440,14 @@ impl Operation for EditLocals<'_> {
             }
             bytes += growth;
             counted.insert(edit.id(), Some(count));
-            effects.push(LocalEffect::Made);
+            effects.push(LocalEffect::Applied);
         }
         if bytes != bytes_before {
             let delta = (bytes - bytes_before).to_le_bytes();
             Quiet(trx).atomic(&keys.local_bytes(owner.name()), &delta, MutationType::Add)?;
         }
-        // Where nothing is written, no commit can be in doubt.
-        if effects.contains(&LocalEffect::Made) {
+        // Without writes there is no unknown commit result.
+        if effects.contains(&LocalEffect::Applied) {
             self.once.mark(trx);
             self.effects.push(effects.clone());
         }

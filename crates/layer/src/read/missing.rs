@@ -31,7 +31,7 @@ pub(crate) struct MissingRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub asker: &'a Asker,
-    /// What a reader of documents one by one sees: hidden documents are answered as documents that do not exist.
+    /// The reader's restriction. Hidden documents are answered like documents that do not exist.
     pub seen: Option<&'a dyn Seen>,
     pub wanted: &'a [Named],
 }

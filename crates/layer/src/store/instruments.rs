@@ -1,4 +1,4 @@
-//! What the transactions of a layer count in, where they take the time from, and how long they are tried again.
+//! The metrics, clock and retry limit of a layer's transactions.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use flatbed_clock::Clock;
 use crate::metrics::Metrics;
 use crate::store::transaction::RETRY_MAX;
 
-/// The metrics of a layer, with its clock and the bound of retries.
+/// The metrics, clock and retry limit of a layer.
 #[derive(Debug)]
 pub(crate) struct Instruments {
     metrics: Metrics,
@@ -24,12 +24,12 @@ impl Default for Instruments {
 }
 
 impl Instruments {
-    /// Nothing is counted yet. `retry_max`: as [`LayerOptions::retry_max`](crate::LayerOptions::retry_max).
+    /// New metrics. `retry_max`: see [`LayerOptions::retry_max`](crate::LayerOptions::retry_max).
     pub(crate) fn new(clock: &Clock, retry_max: Duration) -> Arc<Instruments> {
         Arc::new(Instruments { metrics: Metrics::default(), clock: clock.clone(), retry_max })
     }
 
-    /// How long an operation is tried again.
+    /// How long a failing operation is retried.
     pub(crate) fn retry_max(&self) -> Duration {
         self.retry_max
     }

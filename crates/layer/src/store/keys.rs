@@ -351,7 +351,7 @@ impl Keys {
         KeyRange { begin: self.one(LOCAL), end: self.one(LOCAL + 1) }
     }
 
-    /// The bytes of all local documents of an owner, an 8-byte little-endian integer changed by atomic ADD. `None`: the database's.
+    /// The counter of an owner's bytes of local documents, an 8-byte little-endian integer changed by atomic ADD. `None`: the database.
     pub(crate) fn local_bytes(&self, owner: Option<&str>) -> Vec<u8> {
         let mut key = self.one(LOCAL_BYTES);
         if let Some(owner) = owner {
@@ -360,7 +360,7 @@ impl Keys {
         key
     }
 
-    /// The owner in such a key.
+    /// The owner in a key of [`Keys::local_bytes`].
     pub(crate) fn split_local_bytes(&self, key: &[u8]) -> Result<Option<String>> {
         match behind(key, &self.one(LOCAL_BYTES)) {
             [] => Ok(None),

@@ -17,8 +17,8 @@ use crate::metrics::Metrics;
 pub(crate) use crate::store::counted::{BoxedPageRead, Page, PageRead, Transaction};
 use crate::store::instruments::Instruments;
 
-/// How long an operation is tried again before its last error is given to the client, unless the layer is set up otherwise. A commit
-/// that may have happened is never left unresolved by it: the error says so.
+/// The default time for which a failing operation is retried before the client gets its last error. If a commit may have succeeded, the
+/// error says so.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// An attempt's reads take no longer than this: FoundationDB's client waits for ever for a cluster that does not answer.

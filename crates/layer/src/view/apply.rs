@@ -12,7 +12,7 @@ use crate::store::keys::{Keys, ViewKeys};
 use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::view::asking::Asking;
-use crate::view::documents::{DocumentDiff, Had, LargeTurn, NewRow, Plan, RowDiff, read_had};
+use crate::view::documents::{DocumentDiff, LargeReadGate, NewRow, Plan, RowDiff, StoredRows, read_stored_rows};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::known::{ChangedNode, KnownNodes};
 use crate::view::labels::Labels;
@@ -29,8 +29,8 @@ use crate::view::written::WrittenReduces;
 pub(crate) struct At<'a> {
     pub trx: &'a Transaction,
     pub keys: &'a Keys,
-    /// What it lacks in the end must not be committed.
-    pub turn: &'a LargeTurn,
+    /// If it must retry, the transaction must not be committed.
+    pub large_reads: &'a LargeReadGate,
 }
 
 /// What a transaction has done.
@@ -68,8 +68,9 @@ pub(crate) async fn apply(
         return Err(Error::Corrupt("a document was entered before a large one was through".to_owned()));
     }
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
-    large::tidy(trx, &keys, progress, at.turn).await?;
-    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), true, Some(at.turn)).await?;
+    large::tidy(trx, &keys, progress, at.large_reads).await?;
+    let had =
+        read_stored_rows(trx, &keys, documents.iter().map(PreparedDocument::id), true, Some(at.large_reads)).await?;
     if had.is_empty() {
         return Ok(Applied::default());
     }
@@ -154,7 +155,8 @@ pub(crate) async fn write_rows(
     documents: &[PreparedDocument],
 ) -> Result<Applied> {
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
-    let had = read_had(trx, &keys, documents.iter().map(PreparedDocument::id), false, Some(at.turn)).await?;
+    let had =
+        read_stored_rows(trx, &keys, documents.iter().map(PreparedDocument::id), false, Some(at.large_reads)).await?;
     if had.is_empty() {
         return Ok(Applied::default());
     }
@@ -175,7 +177,7 @@ pub(crate) async fn write_rows(
 }
 
 /// What the first documents change, as many as a transaction holds; of one that has more than that a part.
-fn plan<'d>(group: &'d ViewGroup, documents: &'d [PreparedDocument], had: &'d [Had]) -> Vec<Plan<'d>> {
+fn plan<'d>(group: &'d ViewGroup, documents: &'d [PreparedDocument], had: &'d [StoredRows]) -> Vec<Plan<'d>> {
     let (mut plans, mut bytes, mut rows) = (Vec::with_capacity(documents.len()), 0, 0);
     for (document, had) in documents.iter().zip(had) {
         let plan = Plan::of(group, document, had);

@@ -62,7 +62,7 @@ pub(crate) async fn build_nodes(
 ) -> Result<bool> {
     let keys = at.keys.view(group.number());
     if progress.untidy {
-        tidy(at.trx, &keys, progress, at.turn).await?;
+        tidy(at.trx, &keys, progress, at.large_reads).await?;
         progress.phase = NODES;
         return Ok(false);
     }

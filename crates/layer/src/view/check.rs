@@ -18,7 +18,7 @@ use crate::store::proto;
 use crate::store::transaction::Transaction;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
-use crate::view::documents::{Had, read_had};
+use crate::view::documents::{StoredRows, read_stored_rows};
 use crate::view::group::{Reduction, ViewGroup, shape_of};
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::prepare::{hash_of, value_of};
@@ -36,7 +36,7 @@ const SAME_NUMBER: f64 = 1e-6;
 /// Keys looked at in a transaction.
 const PAGE_KEYS: usize = 200;
 
-/// Rows that documents have, in memory: with more of them a transaction reads no further document's. A single document may have more.
+/// Once a transaction holds this many stored rows of documents, it reads those of no further document. One document may have more.
 const SEEN_ROWS_MAX: usize = if cfg!(test) { 100 } else { 50_000 };
 
 /// What a part of a check found.
@@ -48,7 +48,7 @@ pub(crate) struct Checked {
     pub violations: Vec<String>,
     /// Documents with more than a bound allows.
     pub refused: i64,
-    /// Documents on which a function broke its bound.
+    /// Documents set aside, because a function broke its bound on them.
     pub set_aside: i64,
     /// Where to go on; `None`: the group is through.
     pub next: Option<Vec<u8>>,
@@ -89,7 +89,7 @@ pub(crate) async fn check(
     let found = page.to_vec();
     let mut looked_at = 0;
     for (key, value) in &found {
-        // A row is looked at twice, so two keys at least are.
+        // The last row is visited again by the next call, so each call visits at least two keys.
         if seen.rows > SEEN_ROWS_MAX && looked_at >= 2 && seen.lacks(&view, key) {
             break;
         }
@@ -111,7 +111,7 @@ pub(crate) async fn check(
     checked.keys = looked_at as u64;
     let last = found.get(..looked_at).and_then(<[_]>::last);
     if let Some((last, _)) = last.filter(|_| looked_at < found.len() || !page.is_all()) {
-        // It is compared with the next one.
+        // The next call visits a row again, to compare it with the row behind it.
         let is_row = looked_at > 1 && matches!(view.split(last), Ok(ViewPart::Row(..)));
         checked.keys -= u64::from(is_row);
         checked.next = Some(if is_row { last.clone() } else { [&last[..], &[0]].concat() });
@@ -160,12 +160,12 @@ struct Seen {
     previous: Previous,
     /// What documents have, by their ids, and by tree and row.
     had: HashMap<String, HashMap<(u64, RowKey), proto::ViewRowOf>>,
-    /// Rows in these.
+    /// The number of rows in `had`.
     rows: usize,
 }
 
 impl Seen {
-    /// Whether a key is a row of a document that is not there.
+    /// Whether a key is a row of a document that is not in `had`.
     fn lacks(&self, keys: &ViewKeys, key: &[u8]) -> bool {
         matches!(keys.split(key), Ok(ViewPart::Row(_, row)) if !self.had.contains_key(&row.id))
     }
@@ -181,8 +181,8 @@ impl Check<'_> {
             ViewPart::Refused | ViewPart::SetAsideCount => None,
             ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
             ViewPart::SetAside(id) => {
-                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
-                (!had.iter().any(|had| had.is_set_aside)).then(|| format!("{id:?} is not set aside"))
+                let had = read_stored_rows(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
+                (!had.iter().any(|had| had.is_set_aside)).then(|| format!("{id:?} has a reason, but is not set aside"))
             }
             ViewPart::Row(tree, row) => {
                 let (wrong, text) = self.row(tree, &row, value, seen).await?;
@@ -195,13 +195,13 @@ impl Check<'_> {
             }
             ViewPart::OfDocument(id, 0) => self.document(&id).await?,
             ViewPart::OfDocument(id, part) => {
-                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
+                let had = read_stored_rows(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
                 (!had.iter().any(|had| had.parts.contains_key(&part))).then(|| format!("{id:?} has no part {part}"))
             }
             ViewPart::Node(tree, level, from) => self.node(tree, level, &from, value).await?,
             ViewPart::Part(id, blob_id, _) => {
-                let had = read_had(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
-                let is_known = had.iter().flat_map(Had::rows).any(|row| row.blob_id == blob_id)
+                let had = read_stored_rows(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
+                let is_known = had.iter().flat_map(StoredRows::rows).any(|row| row.blob_id == blob_id)
                     || self.trx.get(&self.keys.staged(&id, &blob_id), true).await?.is_some();
                 (!is_known).then(|| format!("no row of {id:?} has it"))
             }
@@ -262,8 +262,8 @@ impl Check<'_> {
             return Ok((Some("there is no such tree".to_owned()), Vec::new()));
         }
         if !seen.had.contains_key(&row.id) {
-            let had = read_had(self.trx, self.keys, std::iter::once(&*row.id), true, None).await?;
-            let rows = had.iter().flat_map(Had::rows).cloned();
+            let had = read_stored_rows(self.trx, self.keys, std::iter::once(&*row.id), true, None).await?;
+            let rows = had.iter().flat_map(StoredRows::rows).cloned();
             let rows: HashMap<_, _> =
                 rows.map(|known| ((u64::from(known.tree), self.group.row_key(&row.id, &known)), known)).collect();
             seen.rows += rows.len();
@@ -316,11 +316,11 @@ impl Check<'_> {
 
     /// Whether all rows that a document has are there.
     async fn document(&self, id: &str) -> Result<Option<String>> {
-        let had = read_had(self.trx, self.keys, std::iter::once(id), true, None).await?;
+        let had = read_stored_rows(self.trx, self.keys, std::iter::once(id), true, None).await?;
         if had.iter().any(|had| had.is_set_aside) && self.trx.get(&self.keys.set_aside(id), true).await?.is_none() {
-            return Ok(Some(format!("it is not said why {id:?} is set aside")));
+            return Ok(Some(format!("{id:?} is set aside without a reason")));
         }
-        for row in had.iter().flat_map(Had::rows).collect::<Vec<_>>().chunks(500) {
+        for row in had.iter().flat_map(StoredRows::rows).collect::<Vec<_>>().chunks(500) {
             let reads = row.iter().map(|row| {
                 self.trx.get(&self.keys.row(row.tree as usize, &self.group.row_key(id, row).encode()), true)
             });

@@ -20,81 +20,82 @@ use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};
 /// Of a value of what a document has: a row that changes writes its value anew, and where it goes to.
 const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 
-/// Values of [`PART_BYTES`] that are read at once of several documents; a single document may have more. They are 5 MB, and some 20 in
-/// memory.
+/// The most values of [`PART_BYTES`] that one read takes of several documents: 5 MB in storage, some 20 MB in memory. A single
+/// document may have more: a large document.
 const HAD_PARTS_MAX: u64 = if cfg!(test) { 20 } else { 300 };
 
-/// Whether a transaction may read what one document has that has more than [`HAD_PARTS_MAX`]: few do at once in a process.
+/// Whether a transaction may read the stored rows of a large document ([`HAD_PARTS_MAX`]). A process bounds how many do in parallel.
 #[derive(Debug, Default)]
-pub(crate) struct LargeTurn {
-    is_held: bool,
-    is_wanted: AtomicBool,
+pub(crate) struct LargeReadGate {
+    is_open: bool,
+    /// The current attempt has met a large document.
+    is_requested: AtomicBool,
 }
 
-impl LargeTurn {
-    /// It may.
-    pub(crate) fn held() -> LargeTurn {
-        LargeTurn { is_held: true, ..LargeTurn::default() }
+impl LargeReadGate {
+    /// A gate for a transaction that may read large documents.
+    pub(crate) fn open() -> LargeReadGate {
+        LargeReadGate { is_open: true, ..LargeReadGate::default() }
     }
 
-    /// Another attempt begins.
-    pub(crate) fn begin(&self) {
-        self.is_wanted.store(false, Ordering::Relaxed);
+    /// Begins an attempt of the transaction.
+    pub(crate) fn begin_attempt(&self) {
+        self.is_requested.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it may, now that there is such a document.
-    fn has(&self) -> bool {
-        self.is_wanted.store(true, Ordering::Relaxed);
-        self.is_held
+    /// Requests a read of a large document. Returns whether the transaction may read it.
+    fn request(&self) -> bool {
+        self.is_requested.store(true, Ordering::Relaxed);
+        self.is_open
     }
 
-    /// Whether the transaction must not be committed, as there was such a document that it did not read.
-    pub(crate) fn is_lacking(&self) -> bool {
-        self.is_wanted.load(Ordering::Relaxed) && !self.is_held
+    /// Whether the transaction skipped a large document. It must not be committed, and is retried with an open gate.
+    pub(crate) fn must_retry(&self) -> bool {
+        self.is_requested.load(Ordering::Relaxed) && !self.is_open
     }
 }
 
-/// What a document has.
+/// The stored rows of a document.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Had {
+pub(crate) struct StoredRows {
     /// By the values that it lies in, of which 0 is the first. In which order rows are says nothing, and numbers may be missing.
     pub parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
     /// It has more than a bound allows, and so no rows.
     pub is_refused: bool,
-    /// A function broke its bound on it, so it has no rows.
+    /// A function broke its bound on the document, so it has no rows.
     pub is_set_aside: bool,
 }
 
-impl Had {
+impl StoredRows {
     /// All rows.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &proto::ViewRowOf> {
         self.parts.values().flatten()
     }
 }
 
-/// Reads what the first of some documents have, all of them at once: as many as have [`HAD_PARTS_MAX`] values together beside their
-/// first ones. The first one may have more, unless there is a `turn` that is not held: then nothing is read. `snapshot`: nobody else may
-/// write it.
-pub(crate) async fn read_had(
+/// Reads the stored rows of a prefix of the documents concurrently. The prefix has at most [`HAD_PARTS_MAX`] values beyond the first
+/// one of each document, or is one large document. If that comes first and `large_reads` is closed, nothing is read.
+/// `snapshot`: no other transaction may write these keys.
+pub(crate) async fn read_stored_rows(
     trx: &Transaction,
     keys: &ViewKeys,
     ids: impl Iterator<Item = &str>,
     snapshot: bool,
-    turn: Option<&LargeTurn>,
-) -> Result<Vec<Had>> {
+    large_reads: Option<&LargeReadGate>,
+) -> Result<Vec<StoredRows>> {
     let (ids, reads): (Vec<&str>, Vec<_>) = ids.map(|id| (id, trx.get(&keys.of_document(id), snapshot))).unzip();
     let firsts: Vec<Option<FdbSlice>> = join_all(reads).await.into_iter().collect::<std::result::Result<_, _>>()?;
     let (mut read, mut parts) = (Vec::with_capacity(firsts.len()), 0);
     for first in firsts {
         let first = first.map(|first| proto::ViewRowsOf::decode(&*first)).transpose()?;
         parts += first.as_ref().map_or(0, |first| u64::from(first.parts.saturating_sub(1)));
-        if parts > HAD_PARTS_MAX && (!read.is_empty() || turn.is_some_and(|turn| !turn.has())) {
+        if parts > HAD_PARTS_MAX && (!read.is_empty() || large_reads.is_some_and(|gate| !gate.request())) {
             break;
         }
         read.push(first);
     }
     let had = ids.into_iter().zip(read).map(|(id, found)| async move {
-        let Some(found) = found else { return Ok(Had::default()) };
+        let Some(found) = found else { return Ok(StoredRows::default()) };
         let (is_refused, is_set_aside) = (found.refused, found.set_aside);
         let mut parts = BTreeMap::from([(0, found.rows)]);
         if found.parts > 1 {
@@ -106,7 +107,7 @@ pub(crate) async fn read_had(
                 }
             }
         }
-        Ok::<_, Error>(Had { parts, is_refused, is_set_aside })
+        Ok::<_, Error>(StoredRows { parts, is_refused, is_set_aside })
     });
     try_join_all(had).await
 }
@@ -144,7 +145,7 @@ enum Change<'d> {
 pub(super) struct Plan<'d> {
     group: &'d ViewGroup,
     pub document: &'d PreparedDocument,
-    had: &'d Had,
+    had: &'d StoredRows,
     /// Those that were there in the order of the values that they stand in, then new ones: so the first few change few values.
     changes: Vec<Change<'d>>,
     /// There is more to be changed later.
@@ -158,7 +159,7 @@ type Place<'r> = (u32, u32, u32, &'r [u8]);
 
 impl<'d> Plan<'d> {
     /// Compares what a document has with what it is to have.
-    pub(super) fn of(group: &'d ViewGroup, document: &'d PreparedDocument, had: &'d Had) -> Plan<'d> {
+    pub(super) fn of(group: &'d ViewGroup, document: &'d PreparedDocument, had: &'d StoredRows) -> Plan<'d> {
         let old: Vec<(u64, usize, &proto::ViewRowOf)> = (had.parts.iter())
             .flat_map(|(part, rows)| rows.iter().enumerate().map(|(at, row)| (*part, at, row)))
             .collect();
@@ -318,7 +319,7 @@ struct TouchedParts(BTreeSet<u64>);
 
 impl TouchedParts {
     /// What a change adds to that.
-    fn cost(&mut self, had: &Had, change: &Change<'_>) -> u64 {
+    fn cost(&mut self, had: &StoredRows, change: &Change<'_>) -> u64 {
         match change {
             Change::Old { part, .. } if self.0.insert(*part) => {
                 had.parts.get(part).map_or(0, |rows| rows.iter().map(bytes_of).sum())
@@ -339,7 +340,7 @@ struct Has {
 
 impl Has {
     /// Where some rows go and others come.
-    fn after(had: &Had, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> Has {
+    fn after(had: &StoredRows, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> Has {
         let stays = |part: u64| {
             let rows = had.parts.get(&part).into_iter().flatten().enumerate();
             rows.filter(move |(at, _)| !gone.contains(&(part, *at))).map(|(_, row)| row)
@@ -394,11 +395,12 @@ pub(super) struct DocumentDiff<'d> {
     aside: SetAsideChange<'d>,
 }
 
-/// Whether a document was set aside, and is from now on, and why.
+/// The change of whether a document is set aside.
 #[derive(Debug, Clone, Copy)]
 struct SetAsideChange<'d> {
     was: bool,
     is: bool,
+    /// Empty unless `is`.
     reason: &'d str,
 }
 
@@ -408,7 +410,7 @@ impl DocumentDiff<'_> {
         i64::from(self.is_refused) - i64::from(self.was_refused)
     }
 
-    /// How many documents more are set aside.
+    /// The change of the count of documents set aside: -1, 0 or 1.
     pub(super) fn set_aside_more(&self) -> i64 {
         i64::from(self.aside.is) - i64::from(self.aside.was)
     }

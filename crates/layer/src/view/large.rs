@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::store::keys::{ViewKeys, ViewPart};
 use crate::store::proto::{self, ViewProgress};
 use crate::store::transaction::{Quiet, Transaction};
-use crate::view::documents::{LargeTurn, Plan, read_had};
+use crate::view::documents::{LargeReadGate, Plan, read_stored_rows};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
 
@@ -92,7 +92,7 @@ pub(crate) async fn tidy(
     trx: &Transaction,
     keys: &ViewKeys,
     progress: &mut ViewProgress,
-    turn: &LargeTurn,
+    large_reads: &LargeReadGate,
 ) -> Result<()> {
     if !progress.untidy || progress.large.is_some() {
         return Ok(());
@@ -109,7 +109,7 @@ pub(crate) async fn tidy(
         progress.untidy = false;
         return Ok(());
     };
-    let had = read_had(trx, keys, std::iter::once(first.as_str()), true, Some(turn)).await?;
+    let had = read_stored_rows(trx, keys, std::iter::once(first.as_str()), true, Some(large_reads)).await?;
     if had.is_empty() {
         return Ok(());
     }

@@ -103,8 +103,8 @@ async fn sees(db: &Database, model: &Model, asked: &[Asked]) {
     }
 }
 
-/// Rows that a document may have here. A server's bound is 50,000, which `make torture` takes: each transaction compares all rows of
-/// the document, so the time grows with their square. What a transaction writes does not depend on it from some thousands on.
+/// The bound of rows of a document in these tests. A server's is 50,000, which only `make torture` uses: each transaction compares all
+/// rows of the document, so the time grows with their square. From some thousands on, the size of a transaction does not depend on it.
 fn rows_max() -> u32 {
     number("FLATBED_TEST_ROWS").unwrap_or(10_000)
 }
@@ -122,7 +122,7 @@ fn spaces(bytes: usize) -> String {
 /// A document's rows in one of its trees: keys and values.
 type Rows = Vec<(String, String)>;
 
-/// Enters the one document of some work, and returns how many transactions that takes. Each is measured ([`sized_step`]).
+/// Enters one document and returns the number of transactions. The size of each is checked ([`sized_step`]).
 async fn transactions_of(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> usize {
     let (mut most, mut count) = (0, 0);
     loop {
@@ -135,8 +135,7 @@ async fn transactions_of(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> us
     }
 }
 
-/// A document has rows, which are those of a number; then those of another one; then none: by a first build, and by following.
-/// Returns how many transactions each took.
+/// Enters the rows of a document by a first build, then other rows, then none, by following. Returns the numbers of transactions.
 async fn enter_in_small_transactions(rows: impl Fn(u32) -> Rows) -> [usize; 3] {
     let (db, _storage) = database().await;
     let group = as_served(group());
@@ -187,7 +186,7 @@ async fn no_transaction_of_full_rows_is_large() {
     enter_in_small_transactions(rows).await;
 }
 
-/// As many long keys as there is room for.
+/// The largest number of long keys.
 #[tokio::test]
 async fn no_transaction_of_long_keys_is_large() {
     let row = |at: u32, n: u32| (format!("[\"{}\",{at}]", "a".repeat(5_000)), n.to_string());

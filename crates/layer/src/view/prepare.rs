@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::document::edit::partition_of;
 use crate::store::proto;
-use crate::view::documents::Had;
+use crate::view::documents::StoredRows;
 use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;
 use crate::view_functions::EmittedRows;
@@ -16,15 +16,17 @@ use crate::view_functions::EmittedRows;
 /// A value that has no more bytes than this is known without its row.
 const KNOWN_VALUE_BYTES_MAX: usize = 24;
 
-/// Beside its key and value: what a row takes while it is prepared, and once it is, in bytes.
+/// The memory of an emitted row beside its key and value, in bytes.
 const EMITTED_ROW_BYTES: usize = 400;
+
+/// The memory of a prepared row beside its key, value and sort key, in bytes.
 const PREPARED_ROW_BYTES: usize = 300;
 
-/// Rows of a view whose texts take no more than this have no trees that matter.
+/// The JSON trees of a view's rows are not counted if their texts have at most this many bytes.
 const SMALL_TEXT_BYTES: usize = 1 << 20;
 
-/// What the JSON trees may take of the keys of one view, and of the values of rows that have the same key, together; and what one value
-/// may take. They are there while the rows are sorted. Such trees are some four times as large as their texts, at worst 40 times.
+/// The most memory of the JSON trees that are alive while the rows of one view are sorted: the trees of all keys and of the values
+/// of one key. A tree takes some four times the bytes of its text, at worst 40 times. Also the bound of the tree of one value.
 const TREES_BYTES_MAX: usize = 256 << 20;
 
 /// What the maps of a group emitted for a document.
@@ -38,17 +40,17 @@ pub(crate) struct Emitted {
     pub is_too_much: bool,
     /// When the document ends, in milliseconds of Unix time; 0: never.
     pub ends_at_ms: u64,
-    /// Why it is set aside, without rows: a function broke its bound of time or memory on it.
+    /// Why the document is set aside, without rows: how a function broke its bound of time or memory on it.
     pub set_aside: Option<String>,
 }
 
 impl Emitted {
-    /// What its rows take until they are prepared, in bytes, without the trees of their JSON.
+    /// The memory of the rows until they are prepared, in bytes, without their JSON trees.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.trees.iter().map(|rows| rows.len() * EMITTED_ROW_BYTES + 3 * rows.bytes()).sum()
     }
 
-    /// What the JSON trees of the rows of one view take at most, in bytes; 0: little.
+    /// The upper bound of the JSON trees of one view's rows, in bytes; 0 if all texts are small.
     pub(crate) fn json_bytes(&self) -> usize {
         let large = self.trees.iter().filter(|rows| rows.bytes() > SMALL_TEXT_BYTES);
         large.map(EmittedRows::json_bytes).max().unwrap_or(0)
@@ -134,27 +136,26 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
     parse(text, &Limits { depth_max: DEPTH_MAX_LIMIT }).ok()
 }
 
-/// JSON trees of a view's rows.
-struct Trees {
-    /// What they may take, in bytes.
-    most: usize,
+/// The memory budget of the JSON trees of a view's rows.
+struct TreeBudget {
+    /// In bytes; [`usize::MAX`]: unbounded, and not counted.
+    bytes_max: usize,
     left: Cell<usize>,
 }
 
-impl Trees {
-    /// `None` if the text is no JSON, or there is no room for its tree.
+impl TreeBudget {
+    /// Parses a text. `None`: it is not JSON, or its tree exceeds what is left of the budget.
     fn value_of<'t>(&self, text: &'t str) -> Option<Value<'t>> {
-        // Nothing is counted where nothing is bounded.
-        if self.most < usize::MAX {
+        if self.bytes_max < usize::MAX {
             self.left.set(self.left.get().checked_sub(tree_bytes(text.as_bytes()))?);
         }
         value_of(text.as_bytes())
     }
 
-    /// Whether a text is JSON whose tree has room alone.
-    fn takes(&self, text: &str) -> bool {
-        let has_room = self.most == usize::MAX || tree_bytes(text.as_bytes()) <= self.most;
-        has_room && value_of(text.as_bytes()).is_some()
+    /// Whether a text is JSON whose tree fits the whole budget.
+    fn fits(&self, text: &str) -> bool {
+        let fits = self.bytes_max == usize::MAX || tree_bytes(text.as_bytes()) <= self.bytes_max;
+        fits && value_of(text.as_bytes()).is_some()
     }
 }
 
@@ -165,8 +166,8 @@ pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     prepare_within(group, emitted, if is_small { usize::MAX } else { TREES_BYTES_MAX })
 }
 
-/// `most`: what the trees of a view may take, in bytes.
-fn prepare_within(group: &ViewGroup, emitted: Emitted, most: usize) -> PreparedDocument {
+/// `trees_bytes_max`: the bound of the JSON trees of one view.
+fn prepare_within(group: &ViewGroup, emitted: Emitted, trees_bytes_max: usize) -> PreparedDocument {
     let Emitted { id, trees, is_too_much, ends_at_ms, set_aside } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
     let without_rows = |id| PreparedDocument { id, rows: Vec::new(), is_refused: false, set_aside: None };
@@ -185,25 +186,25 @@ fn prepare_within(group: &ViewGroup, emitted: Emitted, most: usize) -> PreparedD
     let (mut rows, mut bytes) = (Vec::with_capacity(count), 0);
     for (tree, emitted) in trees.into_iter().enumerate().take(group.trees().len()) {
         let texts: Vec<(&str, &str)> = emitted.iter().collect();
-        let json = Trees { most, left: Cell::new(most) };
+        let json = TreeBudget { bytes_max: trees_bytes_max, left: Cell::new(trees_bytes_max) };
         let mut keys = Vec::with_capacity(texts.len());
         for (key, value) in &texts {
             match json.value_of(key) {
-                Some(tree) if key.len() + value.len() <= bounds.row_bytes && json.takes(value) => keys.push(tree),
+                Some(tree) if key.len() + value.len() <= bounds.row_bytes && json.fits(value) => keys.push(tree),
                 _ => return refused(id),
             }
         }
-        // Each is JSON, so that it is there as long as there is room.
-        let lacks_room = Cell::new(false);
+        // Each value is JSON, so only the budget can make this `None`.
+        let is_over_budget = Cell::new(false);
         let value = |at: usize| {
             let value = texts.get(at).and_then(|(_, value)| json.value_of(value));
             value.unwrap_or_else(|| {
-                lacks_room.set(true);
+                is_over_budget.set(true);
                 Value::Null
             })
         };
         let arranged = arrange(group.collation(tree), &keys, value);
-        if lacks_room.get() {
+        if is_over_budget.get() {
             return refused(id);
         }
         for row in arranged {
@@ -232,10 +233,10 @@ impl PreparedDocument {
         &self.id
     }
 
-    /// What its rows take in memory until they are written, in bytes.
+    /// The memory of the rows until they are written, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_row = |row: &PreparedRow| {
-            // What reduces make of a large row alone is made of a copy.
+            // Reduces get a copy of a large row.
             let copies = if row.bytes() > INLINE_BYTES_MAX { 2 } else { 1 };
             PREPARED_ROW_BYTES + copies * row.bytes() + row.sort_key.bytes().len()
         };
@@ -248,7 +249,7 @@ impl PreparedDocument {
     }
 
     /// Whether what it has in the group are these rows, whatever labels their keys have.
-    pub(crate) fn has_just(&self, had: &Had) -> bool {
+    pub(crate) fn has_just(&self, had: &StoredRows) -> bool {
         let mut known: Vec<_> =
             had.rows().map(|row| (row.tree as usize, row.spelling, row.ordinal, row.hash.as_slice())).collect();
         let mut made: Vec<_> =
@@ -296,7 +297,7 @@ mod tests {
                 (key, if is_key { at.to_string() } else { objects() })
             }))
         };
-        // Values of different keys are there one at a time.
+        // Values of different keys are not alive at the same time.
         let prepared = rows(100, false, false);
         assert_eq!((prepared.rows.len(), prepared.is_refused()), (100, false));
         assert!(rows(100, false, true).is_refused());

@@ -19,7 +19,7 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply, write_rows};
 use crate::view::build::{FOLLOWED, NodesPace, build_nodes};
 use crate::view::check::{all_rows, check};
-use crate::view::documents::LargeTurn;
+use crate::view::documents::LargeReadGate;
 use crate::view::group::{Reduction, ViewGroup, ViewTree};
 use crate::view::known::KnownNodes;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
@@ -90,8 +90,8 @@ impl Operation for Step<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
-        let turn = LargeTurn::held();
-        let at = At { trx, keys: &instance.keys, turn: &turn };
+        let large_reads = LargeReadGate::open();
+        let at = At { trx, keys: &instance.keys, large_reads: &large_reads };
         let key = instance.keys.view(self.group.number()).progress();
         let found = trx.get(&key, false).await?;
         let mut progress = match found {

@@ -1,8 +1,8 @@
-//! Memory for the rows that maps emit: how much of it a process takes in all, and for one database.
+//! The memory budget for emitted rows, per process and per database.
 //!
-//! A task has a [`RowsRoom`] from before it maps documents until their rows are written. A room grows without waiting. If it cannot,
-//! the task drops the rows, gives the room back and waits for one of the size that they had, in which it maps the documents again. So a
-//! task that waits holds nothing, and every room comes back.
+//! A task holds a [`MemoryPermit`] from before it maps documents until their rows are written. A permit grows without waiting. If
+//! the budget is exhausted, the task drops its rows and its permit, waits for a permit of the size that the rows had, and maps the
+//! documents again. A waiting task therefore holds no memory, so tasks cannot deadlock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,95 +12,92 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{Error, Result};
 
-/// Rows of several documents that are mapped together, in bytes, where the process has [`bytes_by_default`].
+/// The largest part (documents that are mapped together), in bytes of rows.
 const PART_BYTES_MAX: usize = 32 << 20;
 
-/// This part of [`RowsMemory::part_bytes`] is free: 256 kB, so that groups with few rows never wait for others.
+/// Permits of at most [`MemoryBudget::part_bytes`] divided by this are free: 256 kB by default, so groups with few rows never wait.
 const FREE_PART: usize = 128;
 
-/// The unit in which room is given out, in bytes.
-const UNIT_BYTES: usize = 1 << 10;
+/// The unit of the budget, in bytes.
+pub(crate) const UNIT_BYTES: usize = 1 << 10;
 
-/// What counts as a turn where turns are given out, and not room: a database's share of two.
-pub(crate) const TURN_BYTES: usize = UNIT_BYTES;
-
-/// Databases that are known before those are forgotten that hold no room.
+/// With this many databases, the semaphores of those without permits are dropped.
 const KNOWN: usize = 64;
 
-/// A database may have a part for each of the ranges that a first build maps at once, and all databases twice as much: 256 MB
-/// with two processors.
+/// The default budget, in bytes: a database may hold a part for each range that a first build maps in parallel, and all
+/// databases twice as much. 256 MB with two processors.
 pub(crate) fn bytes_by_default() -> usize {
     let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     2 * PART_BYTES_MAX * (processors.clamp(2, 64) + 2)
 }
 
-/// What all tasks of a process hold of rows that were emitted, in bytes.
+/// A memory budget that all tasks of a process share. One database may hold half of it.
 #[derive(Debug)]
-pub(crate) struct RowsMemory {
+pub(crate) struct MemoryBudget {
     all: Arc<Semaphore>,
-    /// Units of one database: half of all.
+    /// The units of one database: half of all.
     share: usize,
-    /// The document that takes more than a database's share: one at a time.
-    beyond: Arc<Semaphore>,
+    /// One permit, for a document that exceeds the share of a database.
+    oversized: Arc<Semaphore>,
     /// By namespace.
     databases: Mutex<HashMap<u64, Weak<Semaphore>>>,
     held: AtomicUsize,
     most_held: AtomicUsize,
 }
 
-impl RowsMemory {
-    /// `bytes`: of all databases together.
-    pub(crate) fn new(bytes: usize) -> Arc<RowsMemory> {
+impl MemoryBudget {
+    /// `bytes`: the budget of all databases together.
+    pub(crate) fn new(bytes: usize) -> Arc<MemoryBudget> {
         let share = (bytes / UNIT_BYTES / 2).clamp(1, Semaphore::MAX_PERMITS / 4).min(u32::MAX as usize);
-        Arc::new(RowsMemory {
+        Arc::new(MemoryBudget {
             all: Arc::new(Semaphore::new(2 * share)),
             share,
-            beyond: Arc::new(Semaphore::new(1)),
+            oversized: Arc::new(Semaphore::new(1)),
             databases: Mutex::default(),
             held: AtomicUsize::new(0),
             most_held: AtomicUsize::new(0),
         })
     }
 
-    /// What the rows of several documents that are mapped together may take, in bytes. A single document may have more.
+    /// The largest part, in bytes of rows. A part of a single document may be larger.
     pub(crate) fn part_bytes(&self) -> usize {
         (self.share * UNIT_BYTES / 4).min(PART_BYTES_MAX)
     }
 
-    /// The least that is more than a database's share, in bytes.
-    pub(crate) fn beyond_share(&self) -> usize {
+    /// The size of the smallest permit that exceeds a database's share, in bytes.
+    pub(crate) fn oversized_bytes_min(&self) -> usize {
         self.share * UNIT_BYTES + 1
     }
 
-    /// Bytes that are held now, and the most that ever were.
+    /// The bytes that permits hold now, and their maximum since the process began.
     pub(crate) fn usage(&self) -> (usize, usize) {
         (self.held.load(Ordering::Relaxed), self.most_held.load(Ordering::Relaxed))
     }
 
-    /// An empty room. What is free of it is all that it has at first.
-    pub(crate) fn room(self: &Arc<Self>, namespace: u64) -> RowsRoom {
+    /// Returns an empty permit.
+    pub(crate) fn permit(self: &Arc<Self>, namespace: u64) -> MemoryPermit {
         let database = self.database(namespace);
-        RowsRoom { memory: Arc::clone(self), database, permits: None, beyond: None, bytes: 0 }
+        MemoryPermit { memory: Arc::clone(self), database, permits: None, oversized: None, bytes: 0 }
     }
 
-    /// Waits for room, in turn. A document that takes more than a database may have waits until it has all of that.
+    /// Waits for a permit of this size, first come, first served. A permit that exceeds a database's share takes the whole share.
     ///
     /// # Errors
     /// [`Error::ShuttingDown`].
-    pub(crate) async fn take(self: &Arc<Self>, namespace: u64, bytes: usize) -> Result<RowsRoom> {
-        let mut room = self.room(namespace);
-        if self.is_beyond(bytes) {
-            room.beyond = Some(self.beyond.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?);
+    pub(crate) async fn acquire(self: &Arc<Self>, namespace: u64, bytes: usize) -> Result<MemoryPermit> {
+        let mut permit = self.permit(namespace);
+        if self.exceeds_share(bytes) {
+            permit.oversized = Some(self.oversized.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?);
         }
         let units = self.units(bytes);
-        let of_database = room.database.clone().acquire_many_owned(units).await.map_err(|_| Error::ShuttingDown)?;
+        let of_database = permit.database.clone().acquire_many_owned(units).await.map_err(|_| Error::ShuttingDown)?;
         let of_all = self.all.clone().acquire_many_owned(units).await.map_err(|_| Error::ShuttingDown)?;
-        room.permits = Some([of_database, of_all]);
-        room.count(bytes);
-        Ok(room)
+        permit.permits = Some([of_database, of_all]);
+        permit.count(bytes);
+        Ok(permit)
     }
 
-    fn is_beyond(&self, bytes: usize) -> bool {
+    fn exceeds_share(&self, bytes: usize) -> bool {
         bytes > self.share * UNIT_BYTES
     }
 
@@ -125,26 +122,26 @@ impl RowsMemory {
     }
 }
 
-/// Room for rows, until this is dropped.
+/// A share of the budget, returned on drop.
 #[derive(Debug)]
-pub(crate) struct RowsRoom {
-    memory: Arc<RowsMemory>,
+pub(crate) struct MemoryPermit {
+    memory: Arc<MemoryBudget>,
     database: Arc<Semaphore>,
-    /// Of the database's share, and of all.
+    /// From the database's share, and from the whole budget.
     permits: Option<[OwnedSemaphorePermit; 2]>,
-    beyond: Option<OwnedSemaphorePermit>,
+    oversized: Option<OwnedSemaphorePermit>,
     bytes: usize,
 }
 
-impl RowsRoom {
-    /// Makes it at least as large as this without waiting; whether that was possible.
-    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+impl MemoryPermit {
+    /// Grows the permit to at least this size without waiting. Returns whether the budget sufficed.
+    pub(crate) fn try_grow(&mut self, bytes: usize) -> bool {
         if bytes <= self.bytes {
             return true;
         }
-        if self.memory.is_beyond(bytes) && self.beyond.is_none() {
-            let Ok(beyond) = self.memory.beyond.clone().try_acquire_owned() else { return false };
-            self.beyond = Some(beyond);
+        if self.memory.exceeds_share(bytes) && self.oversized.is_none() {
+            let Ok(oversized) = self.memory.oversized.clone().try_acquire_owned() else { return false };
+            self.oversized = Some(oversized);
         }
         let more = self.memory.units(bytes).saturating_sub(self.units());
         if more > 0 {
@@ -162,7 +159,7 @@ impl RowsRoom {
         true
     }
 
-    /// Gives back what is more than this.
+    /// Returns everything beyond this size to the budget.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         if bytes >= self.bytes {
             return;
@@ -171,8 +168,8 @@ impl RowsRoom {
         if let Some([of_database, of_all]) = &mut self.permits {
             drop((of_database.split(surplus), of_all.split(surplus)));
         }
-        if !self.memory.is_beyond(bytes) {
-            self.beyond = None;
+        if !self.memory.exceeds_share(bytes) {
+            self.oversized = None;
         }
         self.count(bytes);
     }
@@ -183,7 +180,7 @@ impl RowsRoom {
     }
 
     fn count(&mut self, bytes: usize) {
-        let RowsMemory { held, most_held, .. } = &*self.memory;
+        let MemoryBudget { held, most_held, .. } = &*self.memory;
         let before = std::mem::replace(&mut self.bytes, bytes);
         if bytes < before {
             held.fetch_sub(before - bytes, Ordering::Relaxed);
@@ -194,7 +191,7 @@ impl RowsRoom {
     }
 }
 
-impl Drop for RowsRoom {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
         self.count(0);
     }
@@ -209,20 +206,20 @@ mod tests {
     const KB: usize = 1 << 10;
 
     #[tokio::test]
-    async fn no_database_takes_all_room() {
-        let memory = RowsMemory::new(64 * KB);
+    async fn no_database_takes_the_whole_budget() {
+        let memory = MemoryBudget::new(64 * KB);
         assert_eq!(memory.part_bytes(), 8 * KB);
         let mut held = Vec::new();
-        while let Some(room) = memory.take(1, 8 * KB).now_or_never() {
+        while let Some(room) = memory.acquire(1, 8 * KB).now_or_never() {
             held.push(room.unwrap());
         }
         assert_eq!(held.len(), 4);
-        let other = memory.take(2, 32 * KB).now_or_never().expect("another database has its own").unwrap();
-        assert!(memory.take(3, KB).now_or_never().is_none());
+        let other = memory.acquire(2, 32 * KB).now_or_never().expect("another database has its own").unwrap();
+        assert!(memory.acquire(3, KB).now_or_never().is_none());
         assert_eq!(memory.usage(), (64 * KB, 64 * KB));
         drop(other);
-        assert!(memory.take(3, KB).now_or_never().is_some());
-        let waits = memory.take(1, 16 * KB);
+        assert!(memory.acquire(3, KB).now_or_never().is_some());
+        let waits = memory.acquire(1, 16 * KB);
         tokio::pin!(waits);
         assert!(waits.as_mut().now_or_never().is_none());
         held.truncate(2);
@@ -232,48 +229,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_room_grows_without_waiting_and_shrinks() {
-        let memory = RowsMemory::new(64 * KB);
-        let mut room = memory.take(1, 8 * KB).await.unwrap();
-        let mut other = memory.take(1, 8 * KB).await.unwrap();
-        assert!(room.grow(24 * KB) && room.grow(4 * KB));
-        assert!(!other.grow(9 * KB));
+    async fn a_permit_grows_without_waiting_and_shrinks() {
+        let memory = MemoryBudget::new(64 * KB);
+        let mut room = memory.acquire(1, 8 * KB).await.unwrap();
+        let mut other = memory.acquire(1, 8 * KB).await.unwrap();
+        assert!(room.try_grow(24 * KB) && room.try_grow(4 * KB));
+        assert!(!other.try_grow(9 * KB));
         assert_eq!(memory.usage().0, 32 * KB);
         room.shrink(3 * KB);
-        assert!(other.grow(29 * KB) && !room.grow(4 * KB));
+        assert!(other.try_grow(29 * KB) && !room.try_grow(4 * KB));
         assert_eq!(memory.usage().0, 32 * KB);
     }
 
     #[tokio::test]
     async fn few_rows_wait_for_nobody() {
-        let memory = RowsMemory::new(64 * KB);
-        let full = [memory.take(1, 32 * KB).await.unwrap(), memory.take(2, 32 * KB).await.unwrap()];
-        let (free, mut small) = (memory.part_bytes() / FREE_PART, memory.room(1));
-        assert!(small.grow(free) && !small.grow(free + 1));
+        let memory = MemoryBudget::new(64 * KB);
+        let full = [memory.acquire(1, 32 * KB).await.unwrap(), memory.acquire(2, 32 * KB).await.unwrap()];
+        let (free, mut small) = (memory.part_bytes() / FREE_PART, memory.permit(1));
+        assert!(small.try_grow(free) && !small.try_grow(free + 1));
         assert_eq!(memory.usage().0, 64 * KB + free);
         drop(full);
-        assert!(small.grow(free + 1));
+        assert!(small.try_grow(free + 1));
     }
 
     #[tokio::test]
     async fn a_document_beyond_the_share_goes_alone() {
-        let memory = RowsMemory::new(64 * KB);
-        let mut large = memory.take(1, 100 * KB).now_or_never().expect("it does not wait for ever").unwrap();
-        assert!(large.grow(200 * KB));
-        assert!(memory.take(2, 100 * KB).now_or_never().is_none(), "one at a time");
-        let mut small = memory.take(2, KB).await.unwrap();
-        assert!(!small.grow(33 * KB));
+        let memory = MemoryBudget::new(64 * KB);
+        let mut large = memory.acquire(1, 100 * KB).now_or_never().expect("it does not wait for ever").unwrap();
+        assert!(large.try_grow(200 * KB));
+        assert!(memory.acquire(2, 100 * KB).now_or_never().is_none(), "one at a time");
+        let mut small = memory.acquire(2, KB).await.unwrap();
+        assert!(!small.try_grow(33 * KB));
         large.shrink(KB);
-        assert!(small.grow(33 * KB));
+        assert!(small.try_grow(33 * KB));
         drop((large, small));
         assert_eq!(memory.usage(), (0, 201 * KB));
     }
 
     #[tokio::test]
-    async fn databases_without_room_are_forgotten() {
-        let memory = RowsMemory::new(64 * KB);
+    async fn databases_without_permits_are_forgotten() {
+        let memory = MemoryBudget::new(64 * KB);
         for namespace in 0..3 * KNOWN as u64 {
-            drop(memory.take(namespace, KB).await.unwrap());
+            drop(memory.acquire(namespace, KB).await.unwrap());
         }
         assert!(memory.databases.lock().unwrap().len() <= KNOWN);
     }

@@ -141,8 +141,8 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
     Err(Error::DatabaseNotFound)
 }
 
-/// Refuses users' edits that a full database does not take. They are refused together: a replicator passes over a document that is
-/// refused by itself, and must come back for these.
+/// Refuses a user's edits if the database is full. The whole request fails: a replicator skips a document that is refused on its own,
+/// but retries a failed request.
 async fn check_size(database: &Database, edits: &[Edit<'_>]) -> Result<()> {
     let inner = &*database.inner;
     if inner.options.database_bytes_max == 0 || database.actor.user().is_none() {

@@ -114,7 +114,7 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     assert_clean(&layer, &db).await;
 }
 
-/// Sync functions, whatever their text: the document `key` gives the user `alice` the channel `A`, and all others are in it.
+/// A sync function for any text: the document `key` grants the user `alice` the channel `A`, and all other documents are in that channel.
 struct KeyGives;
 
 impl Judge for KeyGives {

@@ -1,11 +1,11 @@
-//! The bytes of local documents: counted exactly, and bounded.
+//! The bytes of local documents are counted exactly and bounded.
 
 use std::sync::Arc;
 
 use crate::support::{Open, Random, Store, assert_clean, create};
 use flatbed_layer::{Error, LayerOptions, LocalDocument, LocalEdit, Refusal, User};
 
-/// What each counts beside its id and its record, at most.
+/// The upper bound of the bytes that a document counts beside its id and record.
 const OVERHEAD: usize = 300;
 
 fn document(id: &str, bytes: usize) -> LocalDocument {
@@ -17,7 +17,7 @@ fn is_full<T>(result: &Result<T, Error>) -> bool {
 }
 
 #[tokio::test]
-async fn local_documents_have_a_bound_that_deletions_make_room_in() {
+async fn local_documents_are_bounded_and_deletions_free_bytes() {
     let store = Store::new();
     let layer = store.layer_with(LayerOptions { local_bytes_max: 1_000_000, ..LayerOptions::default() }).await;
     let db = create(&layer, "db", None).await;
@@ -25,7 +25,7 @@ async fn local_documents_have_a_bound_that_deletions_make_room_in() {
     let bob = User { name: Some("bob".to_owned()), ..User::default() };
     let bob = (*layer).database("db", bob.through(Arc::new(Open)));
 
-    // Who has no name adds nothing beyond an eighth, in many small ones or few large ones.
+    // Anonymous writers add nothing beyond an eighth, with many small or few large documents.
     let mut written = 0;
     let full = loop {
         let result = nobody.put_local(&document(&format!("n{written:04}"), 1_000)).await;
@@ -50,7 +50,7 @@ async fn local_documents_have_a_bound_that_deletions_make_room_in() {
     assert!(matches!(outcomes[1], Err(Refusal::LocalDocumentsFull)));
     assert_eq!(nobody.get_local("more").await.unwrap(), None);
 
-    // Who has one goes on, up to the bound.
+    // Named users may write up to the bound.
     bob.put_local(&document("large", 700_000)).await.unwrap();
     assert!(is_full(&bob.put_local(&document("second", 700_000)).await));
     bob.put_local(&document("large", 800_000)).await.unwrap();
@@ -75,7 +75,7 @@ async fn bytes_are_counted_exactly_whatever_fails() {
             _ => LocalEdit::Put(document(&id, random.below(100_000) as usize)),
         });
     }
-    // Several at once at the same documents.
+    // Concurrent writes of the same documents.
     let parts: Vec<_> = edits.chunks(75).map(|part| db.edit_locals(part)).collect();
     for outcomes in futures_util::future::join_all(parts).await {
         assert!(outcomes.is_ok(), "{outcomes:?}");

@@ -94,8 +94,8 @@ fn edits<'a>(ids: &'a [String], body: &'a str) -> Vec<Edit<'a>> {
     ids.iter().map(edit).collect()
 }
 
-/// Writes of three processes one after the other, three documents of each and `most` of the last one: the order that they have on every
-/// feed. Their ids end with `letters` letters; what one process writes must fit into one transaction.
+/// Writes documents from three processes in turn, three from each and `most` from the last one, and returns their ids in that order, which
+/// every feed must have. The ids end with `letters` letters. The documents of one process must fit into one transaction.
 async fn write_in_turns(layers: &[Layer; 3], rounds: usize, most: usize, letters: usize) -> Vec<String> {
     let mut order = Vec::new();
     let end = "i".repeat(letters);
@@ -202,7 +202,7 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
         let renewed = renew(&store.fdb, &store.root, false, |moved| told.push(moved)).await.unwrap();
         assert_eq!(renewed.entries, order.len() as u64 + 1);
         told.dedup();
-        // Nothing, and what was moved by then after each of the four.
+        // The reports are 0, and the number of moved entries after each transaction, of which there are at least four.
         assert!(told.len() > 4, "{told:?}");
         assert_clean(&layers[2], &second).await;
         let (ids, last, _) = walk(&second, ChangesQuery { since: Since::after(seen), ..ChangesQuery::default() }).await;

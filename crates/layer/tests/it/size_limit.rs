@@ -1,4 +1,4 @@
-//! What one database may hold.
+//! The bound of one database.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use flatbed_testkit::engine;
 
 const BYTES_MAX: u64 = 400_000;
 
-/// After this the figure is read again.
+/// After this time the size is read again.
 const OLD: Duration = Duration::from_secs(5);
 
-/// An edit with a body of about so many bytes, which does not compress.
+/// An edit with a body of about `bytes` bytes, which does not compress.
 fn edit(id: &str, parent: Option<&RevId>, bytes: usize) -> Edit<'static> {
     let mut state = 1_u32;
     let letters = std::iter::repeat_with(|| {
@@ -36,8 +36,8 @@ fn is_full<T>(done: flatbed_layer::Result<T>) -> bool {
 }
 
 #[tokio::test]
-async fn a_full_database_takes_what_makes_room() {
-    // A cluster's estimate comes from a sample.
+async fn a_full_database_accepts_deletions() {
+    // A cluster estimates sizes from a sample.
     if engine().is_none() {
         return;
     }
@@ -45,11 +45,11 @@ async fn a_full_database_takes_what_makes_room() {
     let (root, clock) = (store.root.clone(), manual.clock());
     let options = LayerOptions { root, clock, database_bytes_max: BYTES_MAX, ..LayerOptions::default() };
     let layer = Layer::open_alone(store.fdb.clone(), options, None).await.unwrap();
-    // Bodies of older revisions go at once.
+    // Bodies of older revisions are removed at once.
     layer.create_database("db", &CreateOptions { leaves_only: true, ..CreateOptions::default() }).await.unwrap();
     let (db, server) = (layer.written_by("db", "anna"), layer.database("db"));
     let mut revs = Vec::new();
-    // The figure is of before the first of them.
+    // The cached size is older than the first of them.
     for id in ["a", "b", "c", "d"] {
         revs.push(db.update(&edit(id, None, 100_000)).await.unwrap().rev);
     }
@@ -58,7 +58,7 @@ async fn a_full_database_takes_what_makes_room() {
     assert!(is_full(db.update(&edit("a", Some(&revs[0]), 1)).await));
     let both = [edit("e", None, 1), deletion("a", Some(&revs[0]), 1)];
     assert!(is_full(db.bulk_update(&both).await) && is_full(db.update_all(&both).await));
-    // What is a deletion by its name alone.
+    // Deletions that add data.
     assert!(is_full(db.update(&deletion("a", Some(&revs[0]), 5_000)).await));
     assert!(is_full(db.update(&deletion("new", None, 1)).await));
     let mut upload = db.upload("application/octet-stream", false).await.unwrap();
@@ -66,10 +66,10 @@ async fn a_full_database_takes_what_makes_room() {
     drop(upload);
     let local = LocalDocument { id: "l".into(), revision: 1, body: Vec::new() };
     db.put_local(&local).await.unwrap();
-    // The server writes on.
+    // The server itself may write.
     server.update(&edit("s", None, 1)).await.unwrap();
 
-    // Beyond the reserve nothing but removals goes on, until there is room.
+    // Beyond the reserve only removals succeed, until the size is below the bound.
     for id in ["t", "u"] {
         revs.push(server.update(&edit(id, None, 100_000)).await.unwrap().rev);
     }

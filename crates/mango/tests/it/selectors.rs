@@ -313,7 +313,7 @@ proptest! {
     }
 }
 
-/// What is quick is read beside other work, without a turn.
+/// Quick selectors are compiled without a turn.
 #[test]
 fn small_requests_without_regular_expressions_are_quick() {
     for quick in [r#"{"a":1}"#, r#"{"selector":{"a":{"$gt":"$regex"}},"limit":1}"#, "[]", r#"{"a":{"$in":[1,[2]]}}"#] {

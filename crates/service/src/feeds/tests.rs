@@ -223,7 +223,7 @@ async fn feeds_share_what_they_filter_by() {
     assert_eq!(store.service.feeds().held_bytes(), 0);
 }
 
-/// Whoever reads many design documents leaves others their turn.
+/// A client that reads many design documents does not delay others.
 #[tokio::test]
 async fn design_documents_are_read_in_turns() {
     let store = Store::new().await;

@@ -258,7 +258,7 @@ async fn a_database_says_who_its_members_and_administrators_are() {
     }
 }
 
-/// It takes as many transactions: `_security` of one that is there is in memory.
+/// Both refusals take the same number of transactions, although the `_security` of an existing database is cached.
 #[tokio::test]
 async fn a_refusal_does_not_tell_by_its_reads_whether_there_is_a_database() {
     let store = Store::new().await;
@@ -273,7 +273,7 @@ async fn a_refusal_does_not_tell_by_its_reads_whether_there_is_a_database() {
     };
     for principal in [Principal::anonymous(), user(&["r"])] {
         let context = store.service.context(Standing::new(principal, RestsOn::Nothing));
-        // What the process looks at of its own accord comes beside some of them.
+        // Background reads of the process add to some counts, so the minimum is compared.
         let fewest = async |name: &str| {
             let mut fewest = u64::MAX;
             for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! A database that is full gets no further rows.
+//! A full database gets no further rows.
 #![cfg(test)]
 
 use std::sync::Arc;

@@ -31,7 +31,7 @@ struct State {
     miscounts: usize,
     /// A document with the member `slow` has taken too long; the next one does not.
     was_slow: AtomicBool,
-    /// An answer is about no more documents than so many, if it is not 0.
+    /// The most documents of one answer; 0: no limit.
     answers_at_most: usize,
 }
 

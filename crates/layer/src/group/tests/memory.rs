@@ -1,4 +1,4 @@
-//! The memory that rows take from when maps emit them until they are written.
+//! The memory of emitted rows until they are written.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::group::mapper::{ToMap, map};
 use crate::handle::Database;
 use crate::index::groups::groups_of;
 use crate::store::transaction::Transaction;
-use crate::view::documents::read_had;
+use crate::view::documents::read_stored_rows;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
-use crate::view_updates::memory::TURN_BYTES;
+use crate::view_updates::memory::UNIT_BYTES;
 use crate::{Layer, LayerOptions, ViewUpdate};
 
-/// Of all databases. A database may have half of it, and documents that are mapped together an eighth.
+/// The budget of all databases. A database may hold half of it, and a part an eighth.
 const BYTES: usize = 128 << 10;
 
-/// A document with so many rows takes less than half of what is mapped together, and one with so many more than a database may have.
+/// The rows of a document with [`FEW`] rows take less than half of a part; with [`MANY`], more than the share of a database.
 const FEW: u32 = 20;
 const MANY: u32 = 1_000;
 
@@ -46,13 +46,13 @@ async fn read(job: &Job, ids: &[&str]) -> Vec<ToMap> {
     read_with_local_seq(job, &ids).await.unwrap()
 }
 
-/// Whether rows of a group had no room.
+/// Whether the group has dropped rows for lack of memory.
 fn has_dropped(job: &Job) -> bool {
     job.state.mapped_at_once.load(Ordering::Relaxed) < RUN_DOCUMENTS_MAX
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_without_room_are_dropped_and_come_again_once_there_is_some() {
+async fn rows_without_memory_are_dropped_and_mapped_again() {
     let (db, _layer, _storage) = database().await;
     for id in ["a", "b", "c"] {
         put_rows(&db, id, FEW, 1).await;
@@ -61,28 +61,28 @@ async fn rows_without_room_are_dropped_and_come_again_once_there_is_some() {
     let texts = Texts::default();
     let job = job_by(&db, "_design/v", &texts).await;
     let memory = &db.inner.views.rows_memory;
-    let full = memory.take(job.id.0, BYTES / 2).await.unwrap();
+    let full = memory.acquire(job.id.0, BYTES / 2).await.unwrap();
     let mut waits = Box::pin(map(&job, read(&job, &["a", "b", "c"]).await));
     until("they are dropped", async || {
-        assert!(waits.as_mut().now_or_never().is_none(), "there is no room");
+        assert!(waits.as_mut().now_or_never().is_none(), "no memory is free");
         has_dropped(&job)
     })
     .await;
     drop(full);
     let part = waits.await.unwrap();
     assert_eq!(texts.mapped(), 3 + 3, "they were not kept");
-    assert_eq!((part.documents.len(), part.rest.len()), (2, 1), "as many as have room");
+    assert_eq!((part.documents.len(), part.rest.len()), (2, 1), "as many as fit a part");
     let held: usize = part.documents.iter().map(|document| document.memory_bytes()).sum();
     assert_eq!(memory.usage().0, held);
-    // The next call asks for no more than had room.
+    // The next call maps no more documents than fitted.
     let rest = map(&job, part.rest).await.unwrap();
     assert_eq!((rest.documents.len(), rest.rest.len(), texts.mapped()), (1, 0, 7));
-    drop((part.room, rest));
+    drop((part.permit, rest));
     assert_eq!(memory.usage(), (0, BYTES / 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_answer_leaves_out_is_asked_for_again() {
+async fn documents_missing_in_an_answer_are_requested_again() {
     let (db, _layer, _storage) = database().await;
     for id in ["a", "b", "c", "d", "e"] {
         put(&db, id, Some(r#"{"n":1}"#)).await;
@@ -113,13 +113,13 @@ async fn a_document_with_more_rows_than_a_database_may_have_goes_alone() {
         parts.push(part.documents.iter().map(|document| document.id().to_owned()).collect::<Vec<_>>().concat());
     }
     assert_eq!(parts, ["a", "b", "c"]);
-    // No second one beside it.
+    // No second such document is mapped beside it.
     let large = map(&one, read(&one, &["b"]).await).await.unwrap();
     let before = texts.mapped();
     assert!(!has_dropped(&two));
     let mut waits = Box::pin(map(&two, read(&two, &["b"]).await));
     until("it is dropped", async || {
-        assert!(waits.as_mut().now_or_never().is_none(), "there is no room");
+        assert!(waits.as_mut().now_or_never().is_none(), "no memory is free");
         has_dropped(&two)
     })
     .await;
@@ -142,7 +142,7 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
         }
     };
     fill(1).await;
-    // All of them emit the same, by different maps.
+    // All maps emit the same rows, under different signatures.
     let designs = [("_design/v", "v:n"), ("_design/w", "w:n"), ("_design/x", "x:n")];
     for (design, map) in designs {
         define(&db, design, &[("n", map)]).await;
@@ -155,22 +155,22 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
     }
     assert_eq!(violations(&db).await, Vec::<String>::new());
     let memory = &db.inner.views.rows_memory;
-    until("all room is back", async || memory.usage().0 == 0).await;
-    // One document counts with all that it takes, and each task has a little for free.
+    until("all memory is returned", async || memory.usage().0 == 0).await;
+    // An oversized document counts in full, and each task has a small free permit.
     let of_one = MANY as usize * 450;
     let most = memory.usage().1;
     assert!((BYTES / 8..=BYTES + of_one).contains(&most), "{most}");
-    // What documents have is not read of all of them at once either, and what a large one has in turn.
-    assert_eq!(db.inner.views.large_turns.usage(), (0, TURN_BYTES));
+    // Stored rows are read in bounded portions, those of a large document with a permit.
+    assert_eq!(db.inner.views.large_reads.usage(), (0, UNIT_BYTES));
     let instance = db.inner.cached("db").unwrap();
     let view = instance.keys.view(groups_of(&instance.record).next().unwrap().number);
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let had = read_had(&trx, &view, large.into_iter(), true, None).await.unwrap();
+    let had = read_stored_rows(&trx, &view, large.into_iter(), true, None).await.unwrap();
     assert_eq!((had.len(), had[0].rows().count()), (1, MANY as usize));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_that_is_dropped_gives_its_room_back() {
+async fn a_dropped_build_returns_its_memory() {
     let (db, layer, _storage) = database().await;
     let (memory, steps) = (&db.inner.views.rows_memory, &db.inner.views.steps);
     for at in 0..40 {
@@ -183,7 +183,7 @@ async fn a_build_that_is_dropped_gives_its_room_back() {
         let reader = db.reader().clone();
         async move { super::rows(&reader, "_design/v", "n", ViewUpdate::True).await }
     });
-    // It makes one step at a time, and stands still with rows that are to be written.
+    // The build makes one step at a time, and stops with rows that are not written yet.
     until("rows are held", async || {
         if memory.usage().0 == 0 && steps.available_permits() == 0 {
             steps.add_permits(1);
@@ -193,6 +193,6 @@ async fn a_build_that_is_dropped_gives_its_room_back() {
     .await;
     assert_eq!(standing(&db).await.progress.map(|progress| progress.phase), Some(0));
     layer.shutdown();
-    until("all room is back", async || memory.usage().0 == 0).await;
+    until("all memory is returned", async || memory.usage().0 == 0).await;
     assert!(asked.await.unwrap().is_err());
 }

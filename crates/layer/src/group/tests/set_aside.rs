@@ -16,13 +16,13 @@ use crate::{Error, FunctionFailure, ViewFailure, ViewUpdate};
 const GOOD: &str = r#"{"n":1}"#;
 const HEAVY: &str = r#"{"n":1,"heavy":true}"#;
 
-/// The documents of a view.
+/// The ids of the documents of a view.
 async fn ids(reader: &Reader, view: &str) -> Vec<String> {
     let rows = rows(reader, "_design/v", view, ViewUpdate::True).await.unwrap();
     sorted(rows).into_iter().map(|(_, id, _)| id).collect()
 }
 
-/// How many documents are set aside, and which.
+/// The count and the ids of the documents set aside.
 async fn set_aside(reader: &Reader) -> (u64, Vec<String>) {
     let found = reader.view_info("_design/v").await.unwrap().set_aside;
     assert!(found.documents.iter().all(|(_, reason)| reason == "heavy"), "{found:?}");
@@ -42,7 +42,7 @@ async fn a_document_is_set_aside_until_it_maps_or_is_gone() {
         put(&db, id, Some(body)).await;
     }
     define(&db, "_design/v", &[("h", "heavy:n"), ("n", "n")]).await;
-    // Built, and the group goes on without them.
+    // The first build skips them.
     assert_eq!((ids(&db, "h").await, ids(&db, "n").await), (some(&["a", "b"]).1, some(&["a", "b"]).1));
     assert_eq!(set_aside(&db).await, some(&["x", "y", "z"]));
     assert_eq!(check_database(&db, |_| {}).await.unwrap().violations, [""; 0]);
@@ -52,11 +52,11 @@ async fn a_document_is_set_aside_until_it_maps_or_is_gone() {
     let rev = db.get("z", &Default::default()).await.unwrap().rev;
     db.purge("z", &[rev]).await.unwrap();
     assert_eq!((ids(&db, "h").await, set_aside(&db).await), (some(&["a", "b", "x"]).1, some(&[])));
-    // Followed, with rows of before.
+    // Following removes the rows of earlier revisions.
     put(&db, "b", Some(HEAVY)).await;
     put(&db, "c", Some(HEAVY)).await;
     assert_eq!((ids(&db, "n").await, set_aside(&db).await), (some(&["a", "x"]).1, some(&["b", "c"])));
-    // Another process sees the same, and its check does not map them.
+    // Another process reads the same, and its check does not map them.
     let (two, others) = open(&storage, None).await;
     let texts = Arc::new(Texts::default());
     two.run_views_by(texts.clone());
@@ -72,7 +72,7 @@ async fn a_document_is_set_aside_until_it_maps_or_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_was_slow_once_is_tried_again() {
+async fn a_document_that_was_slow_once_is_retried() {
     let (db, _storage) = mapped().await;
     put(&db, "a", Some(r#"{"n":1,"slow":true}"#)).await;
     put(&db, "b", Some(GOOD)).await;
@@ -82,7 +82,7 @@ async fn one_that_was_slow_once_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_after_many_of_them_comes_further() {
+async fn an_attempt_after_many_breaches_gets_further() {
     let (layer, authority, _storage) = layer().await;
     let db = layer.database("db", authority.for_job("test"));
     let ids: Vec<String> = (0..6).map(|n| format!("d{n}")).collect();
@@ -95,7 +95,7 @@ async fn an_attempt_after_many_of_them_comes_further() {
     let ended = map(&job, read_with_local_seq(&job, &ids).await.unwrap()).await.map(drop);
     assert!(matches!(ended, Err(Error::View(ViewFailure::Function(FunctionFailure::OutOfResources(_))))), "{ended:?}");
     let before = texts.mapped();
-    // Another task of the group begins with nothing but what the process knows of it.
+    // A new task of the group uses what the process remembers of it.
     let job = job_by(&db, "_design/v", &texts).await;
     let part = map(&job, read_with_local_seq(&job, &ids).await.unwrap()).await.unwrap();
     assert!(part.documents.len() == 6 && part.documents.iter().all(|document| document.set_aside() == Some("heavy")));

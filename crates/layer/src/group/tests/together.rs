@@ -25,7 +25,7 @@ use crate::lease::RootLeases;
 use crate::store::due::slice_of;
 use crate::store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::view::build::NODES;
-use crate::view::documents::LargeTurn;
+use crate::view::documents::LargeReadGate;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::LoadedGroup;
@@ -73,7 +73,7 @@ async fn fill(db: &Database, documents: usize) {
         body: body(n),
     };
     let edits: Vec<Edit<'_>> = (0..documents).map(edit).collect();
-    // What an attempt with an unknown result has written is there.
+    // The writes of an attempt with an unknown result are visible.
     let is_there = |outcome: &Outcome| matches!(outcome, Ok(_) | Err(Refusal::Conflict));
     for edits in edits.chunks(100) {
         assert!(db.bulk_update(edits).await.unwrap().iter().all(is_there));
@@ -198,7 +198,8 @@ async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
 /// Attempts some work without committing it.
 async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>) {
     let trx = Transaction::begin(&job.reader.inner.db, &job.reader.inner.metrics).unwrap();
-    let output = Step { job, work, turn: LargeTurn::default() }.attempt(&trx, Attempt::default()).await.unwrap();
+    let output =
+        Step { job, work, large_reads: LargeReadGate::default() }.attempt(&trx, Attempt::default()).await.unwrap();
     (trx, output)
 }
 

@@ -64,30 +64,30 @@ impl DocumentKey {
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     Read(&'a Rows),
-    /// Path and value of each row.
+    /// The path and value of each row.
     Prepared(&'a [(Vec<u8>, Vec<u8>)]),
 }
 
-/// The same, for another thread.
-pub(crate) enum OwnBody {
+/// An owned [`Body`], for another thread.
+pub(crate) enum OwnedBody {
     Read(Rows),
     Prepared(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Body<'_> {
-    pub(crate) fn to_own(self) -> OwnBody {
+    pub(crate) fn into_owned(self) -> OwnedBody {
         match self {
-            Body::Read(rows) => OwnBody::Read(rows.clone()),
-            Body::Prepared(rows) => OwnBody::Prepared(rows.to_vec()),
+            Body::Read(rows) => OwnedBody::Read(rows.clone()),
+            Body::Prepared(rows) => OwnedBody::Prepared(rows.to_vec()),
         }
     }
 }
 
-impl OwnBody {
+impl OwnedBody {
     pub(crate) fn body(&self) -> Body<'_> {
         match self {
-            OwnBody::Read(rows) => Body::Read(rows),
-            OwnBody::Prepared(rows) => Body::Prepared(rows),
+            OwnedBody::Read(rows) => Body::Read(rows),
+            OwnedBody::Prepared(rows) => Body::Prepared(rows),
         }
     }
 }
@@ -98,11 +98,10 @@ pub(crate) fn special(id: &str, rev: &RevId) -> Value<'static> {
     Value::Object(vec![("_id".into(), text(id.to_owned())), ("_rev".into(), text(rev.to_string()))])
 }
 
-/// Other work of the thread has its turn after so long.
+/// The longest time between two yields to the runtime.
 const TURN: Duration = Duration::from_millis(2);
 
-/// Lets other work of the thread go on, if a filter has taken long since `began`: a document may be asked about by 1,000 filters, one
-/// after the other.
+/// Yields to the runtime if more than [`TURN`] has passed since `began`: a document may be matched against 1,000 filters in sequence.
 pub(crate) async fn yield_if_long(clock: &Clock, began: Instant) {
     if clock.since(began) > TURN {
         tokio::task::yield_now().await;
@@ -159,7 +158,7 @@ impl Keyed {
         }
     }
 
-    /// The values with the names that are known, found apart from the threads of the runtime where that takes long.
+    /// Computes the values with the cached field names. A slow filter runs apart from the runtime's threads.
     async fn values(
         &mut self,
         inner: &Inner,
@@ -168,13 +167,13 @@ impl Keyed {
         of: (&str, &RevId),
         body: Body<'_>,
     ) -> Result<Values> {
-        // What takes long asks whether to stop.
+        // Only a slow filter calls `stop`.
         match self.with_cache(&instance.fields, index, of, body, &|| true) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
         }
         let (fields, index, id, rev, body) =
-            (instance.fields.clone(), index.clone(), of.0.to_owned(), of.1.clone(), body.to_own());
+            (instance.fields.clone(), index.clone(), of.0.to_owned(), of.1.clone(), body.into_owned());
         let work = move || Keyed::default().with_cache(&fields, &index, (id.as_str(), &rev), body.body(), &|| false);
         inner.turns.select(&instance.selecting, work).await
     }

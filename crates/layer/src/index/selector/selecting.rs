@@ -82,7 +82,7 @@ impl One {
         }
     }
 
-    /// Whether a document is taken with the names that are known, found apart from the threads of the runtime where that takes long.
+    /// Whether the selector selects a document, with the cached field names. A slow selector runs apart from the runtime's threads.
     async fn matches(
         &mut self,
         within: &Within<'_>,
@@ -92,12 +92,12 @@ impl One {
         body: Body<'_>,
     ) -> Result<std::result::Result<bool, RowsError>> {
         let Within { inner, instance, .. } = *within;
-        // What takes long asks whether to stop.
+        // Only a slow selector calls `stop`.
         match self.with_names(&instance.fields, index, special_of(id, info), body) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
         }
-        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.to_own());
+        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.into_owned());
         let special = special_of(id, info);
         let work = move || {
             let names = fields.view();
@@ -123,7 +123,7 @@ impl One {
     }
 }
 
-/// A document's members that are no part of its body.
+/// Returns a function that builds the special members of a document (`_id`, `_rev`, `_deleted`).
 fn special_of(id: &str, info: &Info) -> impl FnOnce() -> Value<'static> + Send + use<> {
     let (id, rev, deleted) = (id.to_owned(), info.winner.clone(), info.deleted);
     move || {

@@ -62,9 +62,9 @@ pub(crate) enum ViewPart {
     Later(Vec<u8>),
     /// How many documents have more than a bound allows.
     Refused,
-    /// How many documents are set aside.
+    /// The count of documents set aside.
     SetAsideCount,
-    /// One of them.
+    /// The reason why the document of this id is set aside.
     SetAside(String),
     /// Up to where ids are leased in the first build.
     Leased,
@@ -288,19 +288,19 @@ impl ViewKeys {
         with_int(&self.prefix, REFUSED)
     }
 
-    /// How many documents are set aside, and have no rows, since a function broke its bound on them: a counter.
+    /// The counter of documents set aside: they have no rows, because a function broke its bound on them.
     pub(crate) fn set_aside_count(&self) -> Vec<u8> {
         with_int(&self.prefix, SET_ASIDE)
     }
 
-    /// Why a document is set aside: a text.
+    /// The reason why a document is set aside: a UTF-8 text.
     pub(crate) fn set_aside(&self, id: &str) -> Vec<u8> {
         let mut key = self.set_aside_count();
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
         key
     }
 
-    /// All of these.
+    /// The keys of all documents set aside, without the counter.
     pub(crate) fn all_set_aside(&self) -> KeyRange {
         let count = self.set_aside_count();
         KeyRange { begin: [&count[..], &[0]].concat(), end: under(&count).end }
