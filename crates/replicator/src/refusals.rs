@@ -132,7 +132,7 @@ async fn refuse(replicator: &Replicator, refused: RefusedDocument) -> flatbed_la
     let _tree = replicator.trees.acquire().await;
     let document = match database.get(&id, &GetOptions::default()).await {
         Ok(document) => document,
-        Err(LayerError::DatabaseNotFound | LayerError::RefusedDocument(LayerRefusal::DocumentNotFound(_))) => {
+        Err(LayerError::DatabaseNotFound | LayerError::Refused(LayerRefusal::DocumentNotFound(_))) => {
             return Ok(());
         }
         Err(error) => return Err(error),
