@@ -168,9 +168,7 @@ impl From<FunctionError> for Failure {
             FunctionError::Thrown { .. } => internal("unknown_error"),
             FunctionError::TimedOut(_) => internal("timeout"),
             FunctionError::OutOfResources => internal("os_process_error"),
-            FunctionError::Busy | FunctionError::Refused => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-            }
+            FunctionError::Busy => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
         }
     }
 }

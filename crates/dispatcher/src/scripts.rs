@@ -17,7 +17,7 @@ pub(crate) fn scripts(runner: Runner) -> Scripts {
                 None => runner.check_transform(&function).await.map(|()| String::new()),
             };
             called.map_err(|error| match error {
-                Error::Busy | Error::Refused => ScriptError::Later(error.to_string()),
+                Error::Busy => ScriptError::Later(error.to_string()),
                 Error::Compilation(_) | Error::Missing | Error::Language(_) => ScriptError::Broken(error.to_string()),
                 Error::TimedOut(_) => ScriptError::Failed("it ran for too long".to_owned()),
                 Error::OutOfResources => ScriptError::Failed("it took more memory than it may".to_owned()),

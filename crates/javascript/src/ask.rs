@@ -1,14 +1,16 @@
-//! What a machine is asked.
+//! What an engine is asked, and what comes of its output.
+//!
+//! The output is that of a process which a function may have taken over. So what is made of it here holds whatever it is.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::list::Link;
-use crate::machine::{Clock, Machine, Part};
-use crate::pool::KEPT_BYTES_MAX;
+use crate::machine::Part;
+use crate::message::Output;
 use crate::rows::Rows;
-use crate::sync::{Routed, SyncWrite};
+use crate::sync::{Routed, SyncWrite, routed};
 use crate::{cut, failure, whole};
 
 /// A call, with all that it needs.
@@ -29,6 +31,9 @@ pub(crate) enum Ask {
     Route { writes: VecDeque<SyncWrite>, slice: Duration, step_max: Duration },
     /// What a function of the worker makes of a document.
     Transform { input: String },
+    /// What a process may not do.
+    #[cfg(test)]
+    Probe { input: String },
 }
 
 /// One input, for some functions.
@@ -53,6 +58,8 @@ pub(crate) struct RoutedPart {
     pub(crate) routed: Vec<Result<Routed>>,
     /// Those whose turn it was not.
     pub(crate) rest: VecDeque<SyncWrite>,
+    /// The process was killed for this at a write with others before it, whose answers are lost: how many.
+    pub(crate) killed: Option<(usize, Error)>,
 }
 
 /// What came of a part of a batch of reductions.
@@ -67,9 +74,11 @@ pub(crate) struct MappedPart {
     pub(crate) documents: Vec<Vec<Result<Rows>>>,
     /// Why the document after those has no answer.
     pub(crate) stopped: Option<Error>,
+    /// The process was killed for `stopped` at the document behind so many whose rows are lost.
+    pub(crate) lost: usize,
     /// Whether the machine had run something before.
     pub(crate) was_used: bool,
-    /// Those whose turn it was not; the one that it stopped at is the first.
+    /// Those whose turn it was not; the one that it stopped at is the first, or those that are lost.
     pub(crate) rest: Vec<Vec<u8>>,
     pub(crate) logs: Vec<String>,
 }
@@ -84,6 +93,8 @@ impl Ask {
             Ask::Render { .. } => Part::Render,
             Ask::List { .. } => Part::List,
             Ask::Check | Ask::Route { .. } | Ask::Transform { .. } => Part::Sync,
+            #[cfg(test)]
+            Ask::Probe { .. } => Part::Sync,
         }
     }
 
@@ -91,101 +102,78 @@ impl Ask {
         matches!(self, Ask::Map { is_fresh: true, .. })
     }
 
-    /// Also says whether the machine may be used again: one that was stopped in the middle of something may not.
-    pub(crate) fn put(self, machine: &Machine, was_used: bool, clock: &Clock) -> (Result<Answer>, bool) {
-        let answer = match self {
-            Ask::Call { kind, path, input } => machine.call(kind, &path, &input, clock).map(Answer::Text),
-            Ask::Map { documents, views, slice, .. } => {
-                let mapped = map(machine, documents, views, slice, clock, was_used);
-                let is_whole = mapped.stopped.is_none();
-                return (Ok(Answer::Mapped(mapped)), is_whole);
+    /// Takes the output apart. `was_used`: the engine had run something before. `None`: it is no answer to this.
+    pub(crate) fn answer(self, output: Output, was_used: bool) -> Option<Answer> {
+        Some(match (self, output) {
+            (
+                Ask::Call { .. } | Ask::Render { .. } | Ask::List { .. } | Ask::Check | Ask::Transform { .. },
+                Output::Text(text),
+            ) => Answer::Text(text),
+            (Ask::Map { documents, views, .. }, Output::Mapped { documents: emitted, stopped, logs }) => {
+                let mut rest = documents;
+                let behind = rest.split_off_checked(emitted.len())?;
+                drop(std::mem::replace(&mut rest, behind));
+                let documents = emitted.into_iter().map(|lines| outcomes(lines, views)).collect();
+                Answer::Mapped(MappedPart { documents, stopped, lost: 0, was_used, rest, logs })
             }
-            Ask::Reduce { asks, slice } => reduce(machine, asks, slice, clock).map(Answer::Reduced),
-            Ask::Render { kind, input } => machine.render(kind, &input, clock).map(Answer::Text),
-            Ask::List { input, link } => machine.list(&input, link, clock).map(Answer::Text),
-            Ask::Transform { input } => {
-                let (answer, is_whole) = machine.transform(&input, clock);
-                return (answer.map(Answer::Text), is_whole);
+            (Ask::Reduce { asks, .. }, Output::Reduced(results)) => {
+                let mut asks = asks.into_iter();
+                let results = results.into_iter().map(|answers| {
+                    let ask = asks.next().filter(|ask| ask.functions.len() == answers.len())?;
+                    let answers = answers.iter().zip(&ask.functions);
+                    Some(answers.map(|(answer, (_, characters))| reduced(answer, *characters)).collect())
+                });
+                let results = results.collect::<Option<_>>()?;
+                Answer::Reduced(ReducedPart { results, rest: asks.collect() })
             }
-            // It was compiled.
-            Ask::Check => Ok(Answer::Text(String::new())),
-            Ask::Route { writes, slice, step_max } => {
-                let (part, is_whole) = route(machine, writes, slice, step_max, clock);
-                return (Ok(Answer::Routed(part)), is_whole);
+            (Ask::Route { mut writes, .. }, Output::Routed(heard)) => {
+                let heard = heard.into_iter().map(|heard| {
+                    let write = writes.pop_front()?;
+                    Some(heard.map(|heard| routed(heard, write.id_bytes)))
+                });
+                let routed = heard.collect::<Option<_>>()?;
+                Answer::Routed(RoutedPart { routed, rest: writes, killed: None })
             }
-        };
-        let is_whole = answer.is_ok();
-        (answer, is_whole)
+            #[cfg(test)]
+            (Ask::Probe { .. }, Output::Text(text)) => Answer::Text(text),
+            _ => return None,
+        })
+    }
+
+    /// What comes of it where its process was killed, or died, after so many of its items.
+    pub(crate) fn lost(self, finished: usize, was_used: bool, error: Error) -> Result<Answer> {
+        match self {
+            Ask::Map { documents, .. } if !documents.is_empty() => {
+                let lost = finished.min(documents.len() - 1);
+                let (stopped, logs) = (Some(error), Vec::new());
+                let part = MappedPart { documents: Vec::new(), stopped, lost, was_used, rest: documents, logs };
+                Ok(Answer::Mapped(part))
+            }
+            Ask::Route { mut writes, .. } if !writes.is_empty() => {
+                let lost = finished.min(writes.len() - 1);
+                let (mut routed, mut killed) = (Vec::new(), None);
+                if lost == 0 {
+                    writes.pop_front();
+                    routed.push(Err(error));
+                } else {
+                    killed = Some((lost, error));
+                }
+                Ok(Answer::Routed(RoutedPart { routed, rest: writes, killed }))
+            }
+            _ => Err(error),
+        }
     }
 }
 
-/// At least one write is asked about.
-fn route(
-    machine: &Machine,
-    mut writes: VecDeque<SyncWrite>,
-    slice: Duration,
-    step_max: Duration,
-    clock: &Clock,
-) -> (RoutedPart, bool) {
-    // What it took to make the machine is of it: with the last write it takes no longer than a slice and a step.
-    let slice_end = clock.began() + slice;
-    let mut routed = Vec::with_capacity(writes.len());
-    let mut is_whole = true;
-    while is_whole && let Some(write) = writes.pop_front() {
-        let answer;
-        (answer, is_whole) = machine.route(&write, clock);
-        routed.push(answer);
-        // What one leaves behind is not the next one's: as behind a call.
-        is_whole &= machine.usage().used() <= KEPT_BYTES_MAX;
-        let now = Instant::now();
-        if now >= slice_end || clock.is_stopped() {
-            break;
-        }
-        clock.set(now + step_max);
-    }
-    (RoutedPart { routed, rest: writes }, is_whole)
+/// `Vec::split_off` where there are so many.
+trait SplitOff: Sized {
+    fn split_off_checked(&mut self, at: usize) -> Option<Self>;
 }
 
-fn map(
-    machine: &Machine,
-    documents: Vec<Vec<u8>>,
-    views: usize,
-    slice: Duration,
-    clock: &Clock,
-    was_used: bool,
-) -> MappedPart {
-    let slice_end = Instant::now() + slice;
-    let mut part = MappedPart { documents: Vec::new(), stopped: None, was_used, rest: Vec::new(), logs: Vec::new() };
-    let mut waiting = documents.into_iter();
-    let mapped = machine.within(clock, |ctx| {
-        let map = machine.export(ctx, "map")?;
-        // The first is mapped in any case, or a batch would never end.
-        while part.documents.is_empty() || Instant::now() < slice_end {
-            // What stops it is the caller's to judge: it gets the document back.
-            let Some(document) = waiting.next() else { break };
-            let value = ctx.json_parse(document.as_slice());
-            part.rest.push(document);
-            let lines: String = map.call((value?,))?;
-            if let Some(failed) = lines.strip_prefix("!!") {
-                part.stopped = Some(failure(failed));
-                break;
-            }
-            // What it has made without memory that it wanted is not its answer.
-            if machine.usage().is_refused() || machine.usage().is_exhausted() {
-                break;
-            }
-            part.documents.push(outcomes(lines, views));
-            part.rest.clear();
-        }
-        Ok(())
-    });
-    if let Err(error) = mapped {
-        part.stopped = Some(error);
-    } else {
-        part.logs = machine.logs(clock);
+impl<T> SplitOff for Vec<T> {
+    fn split_off_checked(&mut self, at: usize) -> Option<Self> {
+        (at <= self.len()).then(|| self.split_off(at))
     }
-    part.rest.extend(waiting);
-    part
 }
 
 /// One for each view.
@@ -202,28 +190,6 @@ fn outcomes(lines: String, views: usize) -> Vec<Result<Rows>> {
 
 /// Output of so many characters may be of any size beside its input's.
 const FREE_CHARACTERS: usize = 4_096;
-
-fn reduce(machine: &Machine, asks: Vec<ReduceAsk>, slice: Duration, clock: &Clock) -> Result<ReducedPart> {
-    let slice_end = Instant::now() + slice;
-    let mut part = ReducedPart { results: Vec::with_capacity(asks.len()), rest: Vec::new() };
-    let mut waiting = asks.into_iter();
-    machine.within(clock, |ctx| {
-        let reduce = machine.export(ctx, "reduce")?;
-        while part.results.is_empty() || Instant::now() < slice_end {
-            let Some(ReduceAsk { functions, is_rereduce, input }) = waiting.next() else { break };
-            let mut results = Vec::with_capacity(functions.len());
-            for (function, input_characters) in functions {
-                // Each gets its own, which it may sort or otherwise change.
-                let answer: String = reduce.call((function, ctx.json_parse(input.as_str())?, is_rereduce))?;
-                results.push(reduced(&answer, input_characters));
-            }
-            part.results.push(results);
-        }
-        Ok(())
-    })?;
-    part.rest.extend(waiting);
-    Ok(part)
-}
 
 /// Takes `[RESULT]` apart.
 fn reduced(answer: &str, input_characters: usize) -> Result<String> {

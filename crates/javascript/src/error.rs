@@ -37,9 +37,6 @@ pub enum Error {
     /// It has not run, or not to its end: too many calls are waiting, or waited for too long, or have too much memory.
     #[error("too many functions of design documents are running or waiting to run")]
     Busy,
-    /// It never ran: a function of its design document could not be stopped lately, or two of its database have not stopped yet.
-    #[error("a function of this design document or database could not be stopped, and none of it is run for a while")]
-    Refused,
 }
 
 /// A result, or how a call ended without one.

@@ -94,8 +94,9 @@ pub struct Mapped {
     /// document's id.
     pub documents: Vec<Vec<Result<Rows>>>,
     /// Why the document after those has no answer, and none behind it: a function ended the whole query
-    /// ([`Error::Thrown`]), or broke a bound with it. [`Error::Busy`] and [`Error::Refused`] say nothing of the document: it
-    /// is to be asked for again, later.
+    /// ([`Error::Thrown`]), or broke a bound with it. [`Error::Busy`] says nothing of the document: it is to be asked for
+    /// again, later. `None` where documents are missing: their rows have taken so much memory (16 MB) that the others are to be
+    /// asked for once these are put away; one document has an answer at least.
     pub stopped: Option<Error>,
     /// What functions have logged: the first of it.
     pub logs: Vec<String>,
@@ -103,6 +104,10 @@ pub struct Mapped {
 
 /// Lines that functions log, of one batch.
 const LOGS_MAX: usize = 100;
+
+/// A batch ends early where its rows have so many bytes, and what each takes beside its texts.
+const MAPPED_BYTES_MAX: usize = 16 << 20;
+const ROW_BYTES: usize = 16;
 
 /// What is to be reduced, by some functions of a group.
 #[derive(Debug, Clone)]
@@ -150,6 +155,12 @@ impl ReduceInput<'_> {
     }
 }
 
+/// Bytes of memory that rows take.
+fn size(documents: &[Vec<Result<Rows>>]) -> usize {
+    let rows = documents.iter().flatten().flatten();
+    rows.map(|rows| rows.bytes() + rows.len() * ROW_BYTES).sum()
+}
+
 impl Runner {
     /// Whether all functions of a group are functions.
     ///
@@ -161,13 +172,15 @@ impl Runner {
     }
 
     /// Maps documents (JSON texts) by all functions of a group. Each may take as long as a batch; a batch takes its turns
-    /// with others' as it goes.
+    /// with others' as it goes. It may end before its last document ([`Mapped::stopped`]).
     ///
     /// # Errors
     /// Those of [`Runner::check`], and those of any call.
     pub async fn map(&self, group: &Group, documents: Vec<Vec<u8>>) -> Result<Mapped> {
         let mut mapped = Mapped::default();
-        let (mut rest, mut is_fresh) = (documents, false);
+        let (mut rest, mut is_fresh, mut bytes) = (documents, false, 0);
+        // The documents behind those that are mapped again, as their rows were lost, and why the first of them has none.
+        let mut behind: Option<(Vec<Vec<u8>>, Error)> = None;
         loop {
             let (views, slice) = (group.views, self.options.slice);
             let asked = rest.len();
@@ -182,22 +195,45 @@ impl Runner {
                     return Ok(mapped);
                 }
             };
-            let MappedPart { documents, stopped, was_used, rest: left, logs } = part;
-            let had_run = was_used || !documents.is_empty();
+            let MappedPart { documents, stopped, lost, was_used, rest: mut left, logs } = part;
+            let had_run = was_used || !documents.is_empty() || lost > 0;
+            bytes += size(&documents);
             mapped.documents.extend(documents);
             let room = LOGS_MAX - mapped.logs.len();
             mapped.logs.extend(logs.into_iter().take(room));
+            if let Some(error) = stopped.as_ref().filter(|_| lost > 0) {
+                if *error == Error::Busy {
+                    mapped.stopped = stopped;
+                    return Ok(mapped);
+                }
+                // Those before it first: they are fewer each time. What was behind is not reached.
+                behind = Some((left.split_off(lost.min(left.len())), error.clone()));
+                (rest, is_fresh) = (left, false);
+                continue;
+            }
             // What documents before have left in the engine may have filled it.
             is_fresh = had_run && stopped == Some(Error::OutOfResources);
             if !is_fresh {
                 mapped.stopped = stopped;
             }
-            if mapped.stopped.is_some() || left.is_empty() {
+            if mapped.stopped.is_some() {
                 return Ok(mapped);
             }
-            // Each call maps one, or says why not.
-            if !is_fresh && left.len() >= asked {
+            if left.is_empty() {
+                match behind.take() {
+                    None => return Ok(mapped),
+                    Some((others, Error::OutOfResources)) => (left, is_fresh) = (others, true),
+                    Some((_, error)) => {
+                        mapped.stopped = Some(error);
+                        return Ok(mapped);
+                    }
+                }
+            } else if !is_fresh && left.len() >= asked {
+                // Each call maps one, or says why not.
                 return Err(Error::OutOfResources);
+            }
+            if bytes >= MAPPED_BYTES_MAX {
+                return Ok(mapped);
             }
             rest = left;
         }

@@ -4,36 +4,51 @@
 //! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
 //! no file, no network, no other document; its memory, its stack and the time of a call are bounded. A runtime serves one
 //! caller, a request, and ends with it: what a function leaves behind, wherever it does, is seen by no other request. All
-//! runs on a few threads of this crate, which databases take turns on, so that no thread of the caller ever waits for
-//! JavaScript.
+//! runs in a few processes of this crate, which databases take turns on, so that no thread of the caller ever waits for
+//! JavaScript, and what does not stop is killed.
+//!
+//! Those processes are the program that links this crate, started again: its `main` does not run in them (`child.rs`).
 //!
 //! Documents go in as JSON text, results come out as values.
 
 mod ask;
+mod child;
+mod clock;
+mod engine;
 mod error;
+mod figures;
 mod gather;
 mod group;
+mod harden;
 mod list;
 mod machine;
 mod memory;
+mod message;
+mod nursery;
 mod pool;
+mod process;
 mod queue;
 mod render;
+mod report;
 mod response;
 mod room;
 mod rows;
 mod runner;
 mod said;
+mod shared;
 mod sync;
 mod thread;
 mod transform;
 mod wanted;
+mod wire;
+mod work;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::{Error, Result};
+pub use figures::{FunctionFigures, KillCause};
 use flatbed_flatten::json::{self, Limits, Value};
 pub use group::{Group, GroupFunctions, Mapped, ReduceInput, Reduction, RowLimits};
 pub use list::{List, ListPart};
@@ -53,7 +68,7 @@ const TEXT_CHARACTERS_MAX: usize = 4_000;
 /// How functions are run.
 #[derive(Debug, Clone)]
 pub struct RunnerOptions {
-    /// How many calls of filters and validation run at once; of one database one less, if there are several.
+    /// How many calls of filters and validation run at once, each in a process; of one database one less, if there are several.
     pub threads: usize,
     /// How many batches of views are mapped or reduced at once, of one database too.
     pub map_threads: usize,
@@ -180,9 +195,8 @@ impl Runner {
         input.push_str(",\"req\":");
         input.push_str(req);
         input.push('}');
-        self.call(design, caller, "filter", &["filters", name], input, self.options.batch_max)
-            .await
-            .map(|found| passed(&found))
+        let found = self.call(design, caller, "filter", &["filters", name], input, self.options.batch_max).await?;
+        passed(&found, docs.len())
     }
 
     /// For which of some documents (JSON texts) the map of the view NAME emits anything.
@@ -192,9 +206,8 @@ impl Runner {
     pub async fn emits(&self, design: &Design, caller: Caller, name: &str, docs: &[&[u8]]) -> Result<Vec<bool>> {
         let mut input = batch(docs);
         input.push('}');
-        self.call(design, caller, "view", &["views", name, "map"], input, self.options.batch_max)
-            .await
-            .map(|found| passed(&found))
+        let found = self.call(design, caller, "view", &["views", name, "map"], input, self.options.batch_max).await?;
+        passed(&found, docs.len())
     }
 
     /// Asks `validate_doc_update` about a write.
@@ -240,9 +253,10 @@ fn batch(docs: &[&[u8]]) -> String {
     input
 }
 
-/// `[1,0,...]`, as the dispatcher writes it.
-fn passed(results: &str) -> Vec<bool> {
-    results.bytes().filter(u8::is_ascii_digit).map(|digit| digit == b'1').collect()
+/// `[1,0,...]`, as the dispatcher writes it, one for each document.
+fn passed(results: &str, documents: usize) -> Result<Vec<bool>> {
+    let passed: Vec<bool> = results.bytes().filter(u8::is_ascii_digit).map(|digit| digit == b'1').collect();
+    if passed.len() == documents { Ok(passed) } else { Err(Error::OutOfResources) }
 }
 
 /// JSON text as `JSON.stringify` writes it, with U+FFFD for halves of surrogate pairs: strings of JavaScript may have them, those

@@ -1,20 +1,23 @@
 //! Lists: rows come in pages, what they make of them goes out as they go.
 //!
-//! A list that waits, for rows or for who takes its text, holds an engine and its thread. So it waits for so long and no
+//! A list that waits, for rows or for who takes its text, holds an engine and its process. So it waits for so long and no
 //! longer, less where others want its place, runs for so long between two waits, and is over after so long in all.
 
+use std::cell::Cell;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::rc::Rc;
+use std::sync::mpsc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rquickjs::Function;
 use tokio::sync::mpsc as answers;
 
 use crate::ask::{Answer, Ask};
+use crate::clock::{Clock, now};
 use crate::error::{Error, Result};
-use crate::machine::{Clock, Machine};
+use crate::machine::Machine;
+use crate::message;
 use crate::pool::Task;
 use crate::render::input;
 use crate::{Caller, Design, Runner};
@@ -50,8 +53,37 @@ pub(crate) struct Link {
     pages: mpsc::Receiver<Page>,
     parts: answers::UnboundedSender<ListPart>,
     step_max: Duration,
-    end: Duration,
+    /// Since when it runs, once it does.
+    began: Option<Duration>,
 }
+
+impl Link {
+    /// Gives a part on and waits for a page. Meanwhile the list does not run, which `waits` is told; then its deadline is moved.
+    pub(crate) fn exchange(&mut self, part: ListPart, clock: &Clock, waits: impl Fn(bool)) -> message::Page {
+        let since = now();
+        let end = *self.began.get_or_insert(since) + LIST_MAX;
+        let _ = self.parts.send(part);
+        waits(true);
+        let page = loop {
+            match self.pages.recv_timeout(LOOK) {
+                Ok(page) => break page.map_or(message::Page::End, message::Page::Rows),
+                Err(mpsc::RecvTimeoutError::Timeout) if !clock.is_stopped() && now() < (since + WAIT_MAX).min(end) => {}
+                Err(_) => break message::Page::Broken,
+            }
+        };
+        waits(false);
+        clock.set(if page == message::Page::Broken { since } else { end.min(now() + self.step_max) });
+        page
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self) {
+        let _ = self.parts.send(ListPart { is_end: true, ..ListPart::default() });
+    }
+}
+
+/// Gives a part of a list's text on, as [`ListPart`] has it, and waits for a page.
+pub(crate) type Exchange = Rc<dyn Fn(bool, &str, &str) -> message::Page>;
 
 /// A list under way. Dropped, it ends.
 pub struct List {
@@ -77,7 +109,7 @@ impl Runner {
         let (pages, taken) = mpsc::sync_channel(1);
         let (made, parts) = answers::unbounded_channel();
         let step_max = self.options.batch_max;
-        let link = Link { pages: taken, parts: made, step_max, end: LIST_MAX };
+        let link = Link { pages: taken, parts: made, step_max, began: None };
         let ask = Ask::List { input: input(&["lists", name], &[head, req]), link };
         let pool = self.pool(&ask);
         let task = Task { design: design.clone(), caller, ask, time_max: LIST_MAX, step_max };
@@ -135,51 +167,34 @@ impl List {
 }
 
 impl Machine {
-    pub(crate) fn list(&self, input: &str, link: Link, clock: &Clock) -> Result<String> {
-        let Link { pages, parts, step_max, end } = link;
-        let end = Instant::now() + end;
+    pub(crate) fn list(&self, input: &str, exchange: &Exchange, clock: &Clock) -> Result<String> {
         // Then it has no rows, and does not know: what it makes of that cannot be distinguished from a list that has all.
-        let is_broken = Arc::new(AtomicBool::new(false));
-        let broken = is_broken.clone();
-        let (made, its) = (parts.clone(), clock.clone());
+        let is_broken = Rc::new(Cell::new(false));
+        let (broken, exchange) = (is_broken.clone(), exchange.clone());
         let answer: Result<String> = self.within(clock, |ctx| {
             let exchange = move |wants_rows: bool, response: String, text: String| -> Option<String> {
-                if broken.load(Ordering::Relaxed) {
+                if broken.get() {
                     return None;
                 }
-                let response = Some(crate::whole(response)).filter(|response| !response.is_empty());
-                let _ = made.send(ListPart { response, text, wants_rows, is_end: false });
-                let since = Instant::now();
-                its.set(end.min(since + WAIT_MAX + step_max));
-                its.wait(true);
-                let page = loop {
-                    match pages.recv_timeout(LOOK) {
-                        Ok(page) => {
-                            its.set(end.min(Instant::now() + step_max));
-                            break page;
-                        }
-                        Err(mpsc::RecvTimeoutError::Timeout) if !its.is_stopped() && since.elapsed() < WAIT_MAX => {}
-                        Err(_) => {
-                            // The clock, which is over now, ends it.
-                            its.set(since);
-                            broken.store(true, Ordering::Relaxed);
-                            break None;
-                        }
+                match exchange(wants_rows, &response, &text) {
+                    message::Page::Rows(rows) => Some(rows),
+                    message::Page::End => None,
+                    // The clock, which is over now, ends it.
+                    message::Page::Broken => {
+                        broken.set(true);
+                        None
                     }
-                };
-                its.wait(false);
-                page
+                }
             };
             self.export(ctx, "render")?.call(("list", input, Function::new(ctx.clone(), exchange)?))
         });
         let answer = answer?;
-        if is_broken.load(Ordering::Relaxed) {
+        if is_broken.get() {
             return Err(Error::TimedOut(WAIT_MAX));
         }
-        if let Some(failure) = answer.strip_prefix('!') {
-            return Err(crate::failure(failure));
+        match answer.strip_prefix('!') {
+            Some(failure) => Err(crate::failure(failure)),
+            None => Ok(answer),
         }
-        let _ = parts.send(ListPart { is_end: true, ..ListPart::default() });
-        Ok(answer)
     }
 }

@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use flatbed_collate::Collation;
 use flatbed_flatten::json::Value;
 use rquickjs::module::WriteOptions;
 use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime, qjs};
 
+use crate::clock::{Clock, now};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, Counted, Usage};
 use crate::said::Hearing;
@@ -74,6 +73,17 @@ impl Part {
             Part::Sync => &["compileSync", "made", "restore", "thrown", "transform"],
         }
     }
+
+    /// For [`Part::of_number`].
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn of_number(number: u8) -> Option<Part> {
+        [Part::Calls, Part::Maps, Part::Reduces, Part::Render, Part::List, Part::Sync]
+            .into_iter()
+            .find(|part| part.number() == number)
+    }
 }
 
 /// The programs, compiled: to parse one takes longer than all else that makes a machine.
@@ -82,23 +92,29 @@ pub(crate) struct Code {
     maps: Vec<u8>,
     render: Vec<u8>,
     sync: Vec<u8>,
-    /// By which `localeCompare` compares.
-    collation: Arc<Collation>,
     /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
-    memory_max: usize,
-    /// Of all.
-    budget: Arc<Budget>,
+    pub(crate) memory_max: usize,
 }
 
 impl Code {
-    pub(crate) fn compile(memory_max: usize, budget: Arc<Budget>) -> Result<Code> {
-        let collation = Arc::new(Collation::unicode().map_err(|_| Error::OutOfResources)?);
+    pub(crate) fn compile(memory_max: usize) -> Result<Code> {
         let (calls, maps) = (compiled(CALLS)?, compiled(MAPS)?);
         let (render, sync) = (compiled(RENDER)?, compiled(SYNC)?);
-        Ok(Code { calls, maps, render, sync, collation, memory_max, budget })
+        Ok(Code { calls, maps, render, sync, memory_max })
     }
 
-    fn of(&self, part: Part) -> &[u8] {
+    /// What [`Code::compile`] has given, which gives it again.
+    pub(crate) fn programs(&self) -> [&[u8]; 4] {
+        [&self.calls, &self.maps, &self.render, &self.sync]
+    }
+
+    /// The code whose programs these are, of this version of the program.
+    pub(crate) fn of(programs: [&[u8]; 4], memory_max: usize) -> Code {
+        let [calls, maps, render, sync] = programs.map(<[u8]>::to_vec);
+        Code { calls, maps, render, sync, memory_max }
+    }
+
+    fn program(&self, part: Part) -> &[u8] {
         match part {
             Part::Calls => &self.calls,
             Part::Maps | Part::Reduces => &self.maps,
@@ -108,6 +124,15 @@ impl Code {
     }
 }
 
+/// What machines are made of, in an engine process.
+pub(crate) struct Workshop {
+    pub(crate) code: Code,
+    /// By which `localeCompare` compares.
+    pub(crate) collation: Arc<Collation>,
+    /// Of all.
+    pub(crate) budget: Arc<Budget>,
+}
+
 fn compiled(program: &str) -> Result<Vec<u8>> {
     let stripped = WriteOptions { strip_source: true, strip_debug: true, ..WriteOptions::default() };
     let compile = || {
@@ -115,62 +140,6 @@ fn compiled(program: &str) -> Result<Vec<u8>> {
         context.with(|ctx| Module::declare(ctx, "program", program)?.write(stripped))
     };
     compile().map_err(|_| Error::OutOfResources)
-}
-
-/// Until when functions may run. What has it sees when that is moved.
-#[derive(Debug, Clone)]
-pub(crate) struct Clock {
-    began: Instant,
-    /// Microseconds.
-    time: Arc<AtomicU64>,
-    /// Since when it does not run but waits for its caller, in microseconds; 0: it runs.
-    waits: Arc<AtomicU64>,
-    /// Nobody waits for it, or others need the thread.
-    stop: Arc<AtomicBool>,
-}
-
-impl Clock {
-    pub(crate) fn new(began: Instant, time: Duration, stop: Arc<AtomicBool>) -> Clock {
-        let clock = Clock { began, time: Arc::default(), waits: Arc::default(), stop };
-        clock.set(began + time);
-        clock
-    }
-
-    pub(crate) fn began(&self) -> Instant {
-        self.began
-    }
-
-    pub(crate) fn until(&self) -> Instant {
-        self.began + Duration::from_micros(self.time.load(Ordering::Relaxed))
-    }
-
-    /// Moves the end.
-    pub(crate) fn set(&self, until: Instant) {
-        let time = until.saturating_duration_since(self.began).as_micros();
-        self.time.store(u64::try_from(time).unwrap_or(u64::MAX / 2), Ordering::Relaxed);
-    }
-
-    /// It waits for its caller, or runs again.
-    pub(crate) fn wait(&self, waits: bool) {
-        let since = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
-        self.waits.store(if waits { since } else { 0 }, Ordering::Relaxed);
-    }
-
-    /// For how long it has waited for its caller.
-    pub(crate) fn waited(&self) -> Duration {
-        match self.waits.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => self.began.elapsed().saturating_sub(Duration::from_micros(since)),
-        }
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_stopped() || Instant::now() >= self.until()
-    }
 }
 
 /// A runtime with one design document loaded. What its functions leave behind stays in it.
@@ -190,10 +159,11 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// `text`: the design document, or what is taken of it, as JSON text; of a sync function its source.
-    pub(crate) fn new(code: &Code, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
+    pub(crate) fn new(workshop: &Workshop, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
+        let Workshop { code, collation, budget } = workshop;
         // There are many lists at once, and none has more than a page of rows.
         let memory_max = if part == Part::List { code.memory_max / 4 } else { code.memory_max };
-        let (allocator, usage) = Counted::new(&code.budget, memory_max);
+        let (allocator, usage) = Counted::new(budget, memory_max);
         let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
@@ -202,14 +172,14 @@ impl Machine {
             if part == Part::Sync {
                 heard.give(&ctx)?;
             }
-            let collation = Arc::clone(&code.collation);
+            let collation = Arc::clone(collation);
             let collate = move |a: String, b: String| {
                 collation.compare(&Value::String(a.into()), &Value::String(b.into())) as i32
             };
             // The program takes it away before anything of a design document runs.
             ctx.globals().set("collate", Function::new(ctx.clone(), collate)?)?;
-            // SAFETY: the bytes are what the same QuickJS has written in `compiled`; nobody else makes them.
-            let module = unsafe { Module::load(ctx.clone(), code.of(part)) }?;
+            // SAFETY: the bytes are what the same QuickJS has written in `compiled`, in the server; nobody else makes them.
+            let module = unsafe { Module::load(ctx.clone(), code.program(part)) }?;
             let (module, _) = module.eval()?;
             let found = part.exports().iter().map(|name| {
                 let found = module.get::<_, Function<'_>>(*name)?;
@@ -263,7 +233,7 @@ impl Machine {
         clock: &Clock,
         work: impl for<'js> FnOnce(&Ctx<'js>) -> rquickjs::Result<T>,
     ) -> Result<T> {
-        let (begun, watched, usage) = (Instant::now(), clock.clone(), self.usage.clone());
+        let (begun, watched, usage) = (now(), clock.clone(), self.usage.clone());
         let raw = self.raw;
         self.runtime.set_interrupt_handler(Some(Box::new(move || {
             let stops = watched.is_over() || usage.is_exhausted() || usage.is_refused();
@@ -284,7 +254,7 @@ impl Machine {
         if self.usage.is_exhausted() {
             return Err(Error::OutOfResources);
         }
-        let timed_out = || Error::TimedOut(clock.until().saturating_duration_since(begun));
+        let timed_out = || Error::TimedOut(clock.until().saturating_sub(begun));
         // However it ended: a part of it has not.
         if self.usage.is_stopped() {
             return Err(timed_out());

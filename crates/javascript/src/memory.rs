@@ -1,4 +1,4 @@
-//! Memory of all engines together.
+//! Memory of all engines together, whatever processes they are in.
 //!
 //! Each engine has a bound of its own, and those of all that may run at once would be gigabytes. So what all have is counted, and
 //! beyond a bound those get no more that have more than a small share: who is within it is not kept from its work by others.
@@ -8,24 +8,44 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rquickjs::allocator::{Allocator, RustAllocator};
 
+use crate::shared::{Page, Shared, Total};
+
 /// An engine gets so much, whatever the others have.
 pub(crate) const SHARE_BYTES: usize = 8 << 20;
 
-/// What all engines have.
+/// What all engines have, as one process counts it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     max: usize,
-    used: AtomicUsize,
+    total: Arc<Shared<Total>>,
+    /// What the process has counted, which is given back for it when it is killed.
+    page: Arc<Shared<Page>>,
 }
 
 impl Budget {
-    pub(crate) fn new(max: usize) -> Arc<Budget> {
-        Arc::new(Budget { max, used: AtomicUsize::new(0) })
+    pub(crate) fn new(max: usize, total: Arc<Shared<Total>>, page: Arc<Shared<Page>>) -> Arc<Budget> {
+        Arc::new(Budget { max, total, page })
     }
 
-    #[cfg(test)]
-    pub(crate) fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+    fn used(&self) -> usize {
+        self.total.bytes.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) {
+        self.page.counted.fetch_add(bytes, Ordering::Relaxed);
+        self.total.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn give(&self, bytes: usize) {
+        self.total.give(bytes);
+        self.page.counted.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Total {
+    /// Takes what is no longer used out of the sum. It never goes below nothing, whatever a process has counted.
+    pub(crate) fn give(&self, bytes: usize) {
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
     }
 }
 
@@ -86,7 +106,7 @@ pub(crate) struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.counted, Ordering::Relaxed);
+        self.budget.give(self.counted);
     }
 }
 
@@ -116,7 +136,7 @@ impl Counted {
         }
         let may = more == 0
             || self.usage.used() + more <= SHARE_BYTES
-            || self.budget.used.load(Ordering::Relaxed) + more <= self.budget.max;
+            || self.budget.used().saturating_add(more) <= self.budget.max;
         if !may {
             self.usage.is_refused.store(true, Ordering::Relaxed);
         }
@@ -133,7 +153,7 @@ impl Counted {
             if used > self.counted {
                 let steps = (used - self.counted).next_multiple_of(STEP_BYTES);
                 self.counted += steps;
-                self.budget.used.fetch_add(steps, Ordering::Relaxed);
+                self.budget.take(steps);
             }
         }
         taken
@@ -146,7 +166,7 @@ impl Counted {
         if used + 2 * STEP_BYTES <= self.counted {
             let steps = (self.counted - used - STEP_BYTES) / STEP_BYTES * STEP_BYTES;
             self.counted -= steps;
-            self.budget.used.fetch_sub(steps, Ordering::Relaxed);
+            self.budget.give(steps);
         }
     }
 }
@@ -199,10 +219,16 @@ unsafe impl Allocator for Counted {
 mod tests {
     use super::*;
 
+    fn budget(max: usize) -> Arc<Budget> {
+        let (total, _) = Shared::create().unwrap();
+        let (page, _) = Shared::create().unwrap();
+        Budget::new(max, Arc::new(total), Arc::new(page))
+    }
+
     #[test]
     fn a_share_is_always_there_and_more_as_long_as_there_is_some() {
         // Steps beside it, as they are counted.
-        let budget = Budget::new(SHARE_BYTES * 2 + STEP_BYTES);
+        let budget = budget(SHARE_BYTES * 2 + STEP_BYTES);
         let engine = || Counted::new(&budget, SHARE_BYTES * 3);
         let ((mut one, its), (mut other, others)) = (engine(), engine());
         let large = one.alloc(SHARE_BYTES + SHARE_BYTES / 2);
@@ -224,13 +250,17 @@ mod tests {
         assert_eq!((its.used(), others.used(), budget.used()), (0, 0, 2 * STEP_BYTES));
         assert!(!its.is_exhausted() && !others.is_exhausted());
         assert!(one.alloc(usize::MAX).is_null() && one.calloc(usize::MAX, 2).is_null() && its.is_exhausted());
+        assert_eq!(budget.page.counted.load(Ordering::Relaxed), budget.used());
         drop((one, other));
+        assert_eq!(budget.used(), 0);
+        // A process that has counted what it never took.
+        budget.total.give(1);
         assert_eq!(budget.used(), 0);
     }
 
     #[test]
     fn an_engine_has_its_own_bound_and_says_when_it_was_reached() {
-        let budget = Budget::new(1 << 20);
+        let budget = budget(1 << 20);
         let (mut engine, its) = Counted::new(&budget, 1 << 16);
         let first = engine.alloc(1 << 15);
         assert!(!first.is_null() && engine.alloc(1 << 16).is_null());

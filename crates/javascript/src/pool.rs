@@ -1,15 +1,10 @@
-//! The threads that functions run on.
+//! The threads that calls run on, each with a process of its own ([`crate::engine`]).
 //!
-//! What runs is asked to stop at its deadline, and answers soon after. A call that takes longer than a slice of time while others
-//! wait is put aside: it goes on, with less of the processor, on its thread, which ends with it, and another takes that one's
-//! place. The number of those is bounded; beyond it the one that waits longest for its caller or has run longest is stopped. Its database is slow for a
-//! while ([`crate::queue`]).
-//!
-//! Some built-in functions do not listen while they are at it (a search in long strings, say): then the thread is given up in
-//! the same way, and nothing more runs of that design document for a while, nor of a database of which two such calls have not ended. They have what
-//! nobody else wants of the processor.
+//! What runs is asked to stop at its deadline, and answers soon after; otherwise its process is killed, which is the answer. A call
+//! that takes longer than a slice of time while others wait is put aside: it goes on, with less of the processor, on its thread, which
+//! ends with it, and another takes that one's place. The number of those is bounded; beyond it the one that waits longest for its caller
+//! or has run longest is stopped. Its database is slow for a while ([`crate::queue`]).
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,43 +12,27 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::ask::{Answer, Ask};
+use crate::clock::Clock;
+use crate::engine::{Engine, STUCK, Terms};
 use crate::error::{Error, Result};
-use crate::machine::{Clock, Code, Machine, Part};
-use crate::memory::SHARE_BYTES;
+use crate::nursery::Nursery;
+use crate::process::LOOK;
 use crate::queue::{Full, LONG, Lane, Queue};
+use crate::report::KillReport;
 use crate::thread::Thread;
 use crate::{Caller, Design};
 
-/// An engine that has more memory after its call is dropped.
-pub(crate) const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
-
-/// After so long without a call all are dropped.
+/// After so long without a call the engines of a thread's process are dropped.
 const IDLE_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
 
-/// Stack of a thread. Functions may use 512 kB of it, and QuickJS heeds that where it looks; the rest is for a way down on
-/// which it does not look, should there be one left. It is address space: what nobody has used takes no memory.
-const THREAD_STACK_BYTES: usize = 64 * 1024 * 1024;
+/// After so many times that long the process ends.
+const IDLE_TIMES_MAX: u32 = 60;
 
-/// How long after its deadline a call may take to stop, before its thread is given up.
-const GRACE: Duration = Duration::from_millis(300);
-
-/// And how long without having had the processor.
-const STUCK: Duration = Duration::from_secs(5);
-
-/// How often a waiting caller looks after the threads.
-const LOOK: Duration = Duration::from_millis(50);
+/// How long after its deadline a call has its answer, at the latest.
+const ANSWERED_WITHIN: Duration = STUCK.saturating_add(Duration::from_secs(1));
 
 /// A call that waits longer for its caller may be stopped where others have no place.
 const IDLE_CALL: Duration = Duration::from_secs(1);
-
-/// For how long a design document is refused whose function a thread was given up for.
-const REFUSED_FOR: Duration = Duration::from_secs(600);
-
-/// A database has so many threads that were given up, at most: of those that a pool may give up it is not to take all.
-const DEAF_OF_ONE_MAX: usize = 2;
-
-/// How many of these design documents are remembered.
-const REFUSED_MAX: usize = 64;
 
 /// How much less of the processor slow calls get than the others of their pool, as `nice` counts it.
 const SLOW_NICENESS: i32 = 8;
@@ -102,31 +81,50 @@ struct Job {
 struct JobState {
     /// When it began to run: before, it waits, and its time does not pass.
     began: OnceLock<Instant>,
-    /// It is not to go on.
-    stop: Arc<AtomicBool>,
+    stop: Mutex<Stop>,
     /// It is not to go on because there is no room for it.
     is_crowded_out: AtomicBool,
+}
+
+/// Whether a call is not to go on.
+#[derive(Default)]
+struct Stop {
+    is_stopped: bool,
+    /// Of the call, while it runs or after.
+    clock: Option<Clock>,
+}
+
+impl JobState {
+    fn stop(&self) {
+        let mut stop = lock(&self.stop);
+        stop.is_stopped = true;
+        stop.clock.iter().for_each(Clock::stop);
+    }
+
+    fn begin(&self, began: Instant, clock: &Clock) {
+        let mut stop = lock(&self.stop);
+        let _ = self.began.set(began);
+        if stop.is_stopped {
+            clock.stop();
+        }
+        stop.clock = Some(clock.clone());
+    }
+
+    fn is_stopped(&self) -> bool {
+        lock(&self.stop).is_stopped
+    }
 }
 
 /// What the threads share.
 pub(crate) struct Pool {
     options: PoolOptions,
-    code: Arc<Code>,
+    nursery: Arc<Nursery>,
+    report: Arc<KillReport>,
     queue: Mutex<Queue<Job>>,
     /// Something may be taken from the queue; of each lane.
     come: [Condvar; 2],
     is_closed: AtomicBool,
     workers: Mutex<Workers>,
-    refused: Mutex<Refused>,
-}
-
-/// Whose calls do not run.
-#[derive(Default)]
-struct Refused {
-    /// Of which a thread was given up, and when.
-    designs: VecDeque<(Design, Instant)>,
-    /// Of calls that have not ended since: each has a thread of those that all share.
-    deaf: Vec<Arc<str>>,
 }
 
 #[derive(Default)]
@@ -141,7 +139,6 @@ struct Workers {
 /// A thread.
 struct Worker {
     lane: Lane,
-    thread: OnceLock<Thread>,
     at: Mutex<At>,
 }
 
@@ -156,13 +153,19 @@ struct Call {
     design: Design,
     state: Arc<JobState>,
     began: Instant,
-    /// What its thread had had of the processor then.
+    /// That of its process.
+    processor: Option<Thread>,
+    /// What its process had had of the processor then.
     ran_before: Duration,
-    clock: Clock,
-    /// What it had had of the processor when its time was first seen to be over.
-    ran_in_time: Option<Duration>,
-    /// It does not stop.
-    is_deaf: bool,
+    /// Since when it waits for its caller.
+    waits: Option<Instant>,
+}
+
+impl Call {
+    /// How long it has had the processor. Others may have had it meanwhile.
+    fn ran(&self) -> Duration {
+        self.processor.as_ref().map_or(Duration::ZERO, Thread::ran).saturating_sub(self.ran_before)
+    }
 }
 
 /// A call that has been made; without its caller it neither waits nor runs.
@@ -175,7 +178,7 @@ struct Ticket<'p> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.state.stop.store(true, Ordering::Relaxed);
+        self.state.stop();
         if self.state.began.get().is_none() {
             lock(&self.pool.queue).remove(&self.database, self.id);
         }
@@ -187,12 +190,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    pub(crate) fn start(options: PoolOptions, code: Arc<Code>) -> std::io::Result<Arc<Pool>> {
+    pub(crate) fn start(
+        options: PoolOptions,
+        nursery: Arc<Nursery>,
+        report: Arc<KillReport>,
+    ) -> std::io::Result<Arc<Pool>> {
         let queue = Mutex::new(Queue::new(options.of_one_max, if options.lends { options.threads - 1 } else { 0 }));
         let lanes = std::iter::repeat_n(Lane::Usual, options.threads).chain([Lane::Slow]);
-        let (come, workers, refused) = Default::default();
-        let is_closed = AtomicBool::new(false);
-        let pool = Arc::new(Pool { options: options.clone(), code, queue, come, is_closed, workers, refused });
+        let (come, workers, is_closed) = Default::default();
+        let pool = Arc::new(Pool { options: options.clone(), nursery, report, queue, come, is_closed, workers });
         for lane in lanes {
             let worker = pool.begin(lane)?;
             lock(&pool.workers).present.push(worker);
@@ -200,25 +206,22 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Ends the threads.
+    /// Ends the threads, and kills what they are at.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _queue = lock(&self.queue);
         self.wake_all();
     }
 
-    /// The answer comes within `wait_max`, `time_max` and a second.
+    /// The answer comes within `wait_max`, `time_max` and half a second, or six where others have the processor.
     pub(crate) async fn run(self: &Arc<Self>, task: Task) -> Result<Answer> {
-        if self.refuses(&task.design) {
-            return Err(Error::Refused);
-        }
         let (answer, mut answered) = oneshot::channel();
         let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
         let time_max = task.time_max;
         let job = Job { task, state: state.clone(), answer };
         let id = self.push(&database, job, asked)?;
         let ticket = Ticket { pool: self, database, id, state };
-        // Threads are looked after by those who wait for them: one that is stuck may have lost its caller.
+        // Threads are looked after by those who wait for them.
         loop {
             match tokio::time::timeout(LOOK, &mut answered).await {
                 // A thread that is gone drops the job.
@@ -227,7 +230,7 @@ impl Pool {
             }
             match ticket.state.began.get() {
                 None if asked.elapsed() > self.options.wait_max => return Err(Error::Busy),
-                Some(began) if began.elapsed() > time_max + GRACE + 2 * LOOK => return Err(Error::TimedOut(time_max)),
+                Some(began) if began.elapsed() > time_max + ANSWERED_WITHIN => return Err(Error::TimedOut(time_max)),
                 _ => {}
             }
         }
@@ -265,16 +268,16 @@ impl Pool {
     }
 
     fn begin(self: &Arc<Self>, lane: Lane) -> std::io::Result<Arc<Worker>> {
-        let worker = Arc::new(Worker { lane, thread: OnceLock::new(), at: Mutex::default() });
+        let worker = Arc::new(Worker { lane, at: Mutex::default() });
         let (pool, known) = (self.clone(), worker.clone());
-        let builder = std::thread::Builder::new().name(self.options.name.to_owned()).stack_size(THREAD_STACK_BYTES);
+        let builder = std::thread::Builder::new().name(self.options.name.to_owned());
         builder.spawn(move || {
-            let thread = known.thread.get_or_init(Thread::current);
             let steps = pool.options.niceness + if lane == Lane::Slow { SLOW_NICENESS } else { 0 };
             if steps > 0 {
-                thread.lower(steps);
+                // It takes answers apart.
+                Thread::current().lower(steps);
             }
-            pool.work(&known, thread);
+            pool.work(&known, Engine::new(pool.nursery.clone(), steps));
             if lock(&known.at).is_aside {
                 lock(&pool.workers).aside.retain(|worker| !Arc::ptr_eq(worker, &known));
             }
@@ -282,93 +285,72 @@ impl Pool {
         Ok(worker)
     }
 
-    fn work(&self, worker: &Worker, thread: &Thread) {
-        let mut loaded = Loaded::default();
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    fn work(&self, worker: &Worker, mut engine: Engine) {
         // The database of the call before, which did not take long.
         let mut finished = None;
-        while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut loaded, finished.take()) {
-            let Task { design, caller, ask, step_max, .. } = task;
-            let (part, database) = (ask.part(), design.database.clone());
-            // It waited while another of its calls turned out not to stop.
-            if self.refuses(&design) {
+        while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut engine, finished.take()) {
+            let Task { design, caller, ask, step_max, time_max } = task;
+            let database = design.database.clone();
+            let Some(running) = engine.begin() else {
                 finished = Some(database);
-                let _ = answer.send(Err(Error::Refused));
+                let _ = answer.send(Err(Error::Busy));
                 continue;
-            }
-            // What others have left is not cleared away in this one's time.
-            let machine = loaded.take(caller, &design, part).filter(|_| !ask.wants_fresh());
-            let began = Instant::now();
-            let clock = Clock::new(began, step_max, state.stop.clone());
-            let _ = state.began.set(began);
-            let ran_before = thread.ran();
-            let (known, its) = (design.clone(), state.clone());
-            let call = Call {
-                design: known,
-                state: its,
-                began,
-                ran_before,
-                clock: clock.clone(),
-                ran_in_time: None,
-                is_deaf: false,
             };
-            lock(&worker.at).call = Some(call);
-            let was_used = machine.is_some();
-            let machine = machine.map_or_else(|| Machine::new(&self.code, part, design.text(), &clock), Ok);
-            let mut result = machine.and_then(|machine| {
-                let (answer, is_whole) = ask.put(&machine, was_used, &clock);
-                if is_whole && !machine.usage().is_stopped() && machine.usage().used() <= KEPT_BYTES_MAX {
-                    loaded.keep(design, part, machine, self.options.loaded_max);
+            let (began, processor) = (Instant::now(), running.processor());
+            let ran_before = processor.as_ref().map_or(Duration::ZERO, Thread::ran);
+            state.begin(began, &running.clock);
+            let (known, its) = (design.clone(), state.clone());
+            lock(&worker.at).call = Some(Call { design: known, state: its, began, processor, ran_before, waits: None });
+            let waits = |waits: bool| {
+                if let Some(call) = &mut lock(&worker.at).call {
+                    call.waits = waits.then(Instant::now);
                 }
-                answer
+            };
+            let loaded_max = self.options.loaded_max;
+            let terms = Terms { design: &design, caller, loaded_max, step_max, time_max };
+            let (mut result, killed) = running.run(ask, &terms, &|| self.is_closed(), &waits);
+            give_reason(&mut result, || {
+                let is_crowded_out = state.is_crowded_out.load(Ordering::Relaxed);
+                if is_crowded_out { Error::Busy } else { Error::TimedOut(step_max) }
             });
-            let because =
-                if state.is_crowded_out.load(Ordering::Relaxed) { Error::Busy } else { Error::TimedOut(step_max) };
-            match &mut result {
-                Err(error @ Error::TimedOut(_)) => *error = because,
-                Ok(Answer::Mapped(part)) if matches!(part.stopped, Some(Error::TimedOut(_))) => {
-                    part.stopped = Some(because);
-                }
-                Ok(Answer::Routed(part)) => {
-                    if let Some(last @ Err(Error::TimedOut(_))) = part.routed.last_mut() {
-                        *last = Err(because);
-                    }
-                }
-                _ => {}
-            }
             let mut at = lock(&worker.at);
-            let was_deaf = at.call.take().is_some_and(|call| call.is_deaf);
+            let ran = at.call.take().filter(|_| began.elapsed() >= LONG).map(|call| call.ran());
             let is_aside = at.is_aside;
             drop(at);
-            if was_deaf {
-                let mut refused = lock(&self.refused);
-                if let Some(place) = refused.deaf.iter().position(|known| *known == database) {
-                    refused.deaf.swap_remove(place);
+            if let Some(cause) = killed {
+                engine.end();
+                if !self.is_closed() {
+                    self.report.report(&self.nursery.figures, &design, cause);
                 }
             }
             if is_aside {
                 let _ = answer.send(result);
                 return;
             }
-            if began.elapsed() < LONG {
+            if let Some(ran) = ran {
+                // Whoever has the answer finds its database slow, if it is.
+                lock(&self.queue).finished(&database, worker.lane, ran, Instant::now());
+            } else {
                 // It has not had the processor for longer. That it is over is said with the question for the next.
                 finished = Some(database);
-            } else {
-                // Whoever has the answer finds its database slow, if it is.
-                let ran = thread.ran().saturating_sub(ran_before);
-                lock(&self.queue).finished(&database, worker.lane, ran, Instant::now());
             }
             let _ = answer.send(result);
         }
     }
 
     /// Waits for a call that somebody waits for; `None`: there will be none. `finished`: whose call is over that did not take long.
-    fn next(&self, lane: Lane, loaded: &mut Loaded, finished: Option<Arc<str>>) -> Option<Job> {
+    fn next(&self, lane: Lane, engine: &mut Engine, finished: Option<Arc<str>>) -> Option<Job> {
         let mut queue = lock(&self.queue);
         if let Some(database) = finished {
             queue.finished(&database, lane, Duration::ZERO, Instant::now());
         }
+        let mut idle = 0;
         loop {
-            if self.is_closed.load(Ordering::Relaxed) {
+            if self.is_closed() {
                 return None;
             }
             let now = Instant::now();
@@ -381,15 +363,20 @@ impl Pool {
             let waited = self.come(lane).wait_timeout(queue, IDLE_MAX);
             let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             queue = next;
-            if waited.timed_out() && !loaded.is_empty() {
+            if waited.timed_out() {
                 drop(queue);
-                loaded.clear();
+                idle += 1;
+                if idle < IDLE_TIMES_MAX {
+                    engine.clear();
+                } else {
+                    engine.end();
+                }
                 queue = lock(&self.queue);
             }
         }
     }
 
-    /// Puts calls aside that keep others waiting, and gives threads up that do not stop.
+    /// Puts calls aside that keep others waiting.
     fn look_after(self: &Arc<Self>) {
         let now = Instant::now();
         let mut workers = lock(&self.workers);
@@ -405,21 +392,18 @@ impl Pool {
         }
         let Workers { present, aside, .. } = &mut *workers;
         for worker in aside.iter() {
-            let mut at = lock(&worker.at);
-            self.heed(worker, &mut at, now);
+            let at = lock(&worker.at);
             let Some(call) = &at.call else { continue };
-            if worker.ran(call) >= LONG {
+            if call.ran() >= LONG {
                 lock(&self.queue).slow_down(&call.design.database, now);
             }
         }
         for place in present.iter_mut() {
             let worker = place.clone();
             let mut at = lock(&worker.at);
-            let is_deaf = self.heed(&worker, &mut at, now);
             let Some(call) = &at.call else { continue };
             let is_long = worker.lane == Lane::Usual && now >= call.began + self.options.slice;
-            let keeps_others = is_long && lock(&self.queue).waits(Lane::Usual, now);
-            if !is_deaf && !keeps_others {
+            if !is_long || !lock(&self.queue).waits(Lane::Usual, now) {
                 continue;
             }
             if aside.len() >= self.options.aside_max {
@@ -429,59 +413,38 @@ impl Pool {
                 continue;
             }
             let Ok(other) = self.begin(worker.lane) else { return };
-            let ran = worker.ran(call);
-            lock(&self.queue).finished(&call.design.database, worker.lane, ran, now);
+            lock(&self.queue).finished(&call.design.database, worker.lane, call.ran(), now);
             self.wake_all();
-            at.is_aside = true;
-            if let Some(thread) = worker.thread.get() {
-                thread.lower(SLOW_NICENESS);
+            if let Some(processor) = &call.processor {
+                processor.lower(SLOW_NICENESS);
             }
+            at.is_aside = true;
             drop(at);
             *place = other;
             aside.push(worker);
         }
     }
-
-    /// Whether a call does not stop though its time is over, and it has had the processor since. Then nothing more runs of
-    /// its design document.
-    fn heed(&self, worker: &Worker, at: &mut At, now: Instant) -> bool {
-        let Some(call) = &mut at.call else { return false };
-        let deadline = call.clock.until();
-        if now < deadline {
-            call.ran_in_time = None;
-            return false;
-        }
-        let ran = worker.ran(call);
-        let since = ran.saturating_sub(*call.ran_in_time.get_or_insert(ran));
-        if now < deadline + GRACE || (since < GRACE / 2 && now < deadline + STUCK) {
-            return false;
-        }
-        if !std::mem::replace(&mut call.is_deaf, true) {
-            let mut refused = lock(&self.refused);
-            refused.deaf.push(call.design.database.clone());
-            refused.designs.push_back((call.design.clone(), now));
-            if refused.designs.len() > REFUSED_MAX {
-                refused.designs.pop_front();
-            }
-            if let Some(thread) = worker.thread.get() {
-                thread.starve();
-            }
-        }
-        true
-    }
-
-    fn refuses(&self, design: &Design) -> bool {
-        let Refused { designs, deaf } = &mut *lock(&self.refused);
-        designs.retain(|(_, since)| since.elapsed() < REFUSED_FOR);
-        let of_one = deaf.iter().filter(|known| **known == design.database).count();
-        of_one >= DEAF_OF_ONE_MAX || designs.iter().any(|(known, _)| known == design)
-    }
 }
 
-impl Worker {
-    /// How long a call has had the processor. Others may have had it meanwhile.
-    fn ran(&self, call: &Call) -> Duration {
-        self.thread.get().map_or(Duration::ZERO, Thread::ran).saturating_sub(call.ran_before)
+/// Says why a call was stopped that has run into its deadline.
+fn give_reason(result: &mut Result<Answer>, because: impl Fn() -> Error) {
+    let is_late = |error: &Error| matches!(error, Error::TimedOut(_));
+    match result {
+        Err(error) if is_late(error) => *error = because(),
+        Ok(Answer::Mapped(part)) if part.stopped.as_ref().is_some_and(is_late) => part.stopped = Some(because()),
+        Ok(Answer::Routed(part)) => {
+            if let Some((_, error)) = &mut part.killed
+                && is_late(error)
+            {
+                *error = because();
+            }
+            if let Some(Err(error)) = part.routed.last_mut()
+                && is_late(error)
+            {
+                *error = because();
+            }
+        }
+        _ => {}
     }
 }
 
@@ -490,8 +453,8 @@ impl Worker {
 fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     let calls = aside.iter().filter_map(|worker| {
         let at = lock(&worker.at);
-        let call = at.call.as_ref().filter(|call| !call.clock.is_stopped())?;
-        let waited = call.clock.waited();
+        let call = at.call.as_ref().filter(|call| !call.state.is_stopped())?;
+        let waited = call.waits.map_or(Duration::ZERO, |since| since.elapsed());
         let is_idle = waited >= IDLE_CALL;
         let may = is_idle || call.began.elapsed() >= spared_for;
         may.then(|| {
@@ -504,56 +467,8 @@ fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     });
     let ((is_idle, _), state, database) = calls.max_by_key(|(by, ..)| *by)?;
     state.is_crowded_out.store(true, Ordering::Relaxed);
-    state.stop.store(true, Ordering::Relaxed);
+    state.stop();
     (!is_idle).then_some(database)
-}
-
-/// Engines that sync functions have on a thread, whoever calls: of so many databases.
-const SHARED_MAX: usize = 4;
-
-/// What a thread keeps loaded. A machine serves one caller alone: nothing that a function leaves behind is seen by another. What
-/// runs sync functions leaves nothing behind, and serves all.
-#[derive(Default)]
-struct Loaded {
-    caller: Option<Caller>,
-    /// The one used last is the last.
-    machines: Vec<(Design, Part, Machine)>,
-    shared: Vec<(Design, Part, Machine)>,
-}
-
-impl Loaded {
-    fn take(&mut self, caller: Caller, design: &Design, part: Part) -> Option<Machine> {
-        let is_asked = |(known, known_part, _): &(Design, Part, Machine)| *known_part == part && known == design;
-        let machines = if part == Part::Sync {
-            &mut self.shared
-        } else {
-            if self.caller != Some(caller) {
-                self.machines.clear();
-                self.caller = Some(caller);
-            }
-            &mut self.machines
-        };
-        let place = machines.iter().position(is_asked)?;
-        Some(machines.remove(place).2)
-    }
-
-    fn keep(&mut self, design: Design, part: Part, machine: Machine, max: usize) {
-        let (machines, max) =
-            if part == Part::Sync { (&mut self.shared, SHARED_MAX) } else { (&mut self.machines, max) };
-        if machines.len() >= max {
-            machines.remove(0);
-        }
-        machines.push((design, part, machine));
-    }
-
-    fn is_empty(&self) -> bool {
-        self.machines.is_empty() && self.shared.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.machines.clear();
-        self.shared.clear();
-    }
 }
 
 #[cfg(test)]

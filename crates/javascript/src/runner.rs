@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use crate::ask::{Answer, Ask};
 use crate::error::Result;
+use crate::figures::FunctionFigures;
 use crate::machine::{Code, Part};
-use crate::memory::Budget;
+use crate::nursery::Nursery;
 use crate::pool::{Pool, PoolOptions, Task};
+use crate::report::KillReport;
 use crate::room::Rooms;
 use crate::{Caller, Design, RunnerOptions};
 
@@ -31,7 +33,7 @@ const LISTS: usize = 8;
 /// One that is longer, and one that waits for its client, may be stopped where others wait for their beginning.
 const LIST_SPARED_FOR: Duration = Duration::from_secs(30);
 
-/// Runs functions of design documents on threads of its own, which end with it. Cheap to clone.
+/// Runs functions of design documents in processes of its own, which end with it. Cheap to clone.
 #[derive(Clone)]
 pub struct Runner {
     handle: Arc<Handle>,
@@ -44,8 +46,9 @@ impl std::fmt::Debug for Runner {
     }
 }
 
-/// Ends the threads when it is dropped.
+/// Ends the threads and their processes when it is dropped.
 struct Handle {
+    nursery: Arc<Nursery>,
     calls: Arc<Pool>,
     maps: Arc<Pool>,
     lists: Arc<Pool>,
@@ -58,18 +61,19 @@ impl Drop for Handle {
         self.calls.close();
         self.maps.close();
         self.lists.close();
+        self.nursery.close();
     }
 }
 
 impl Runner {
-    /// Starts the threads.
+    /// Starts the threads; processes start with the first call.
     ///
     /// # Errors
     /// The system has no thread left.
     pub fn new(options: RunnerOptions) -> std::io::Result<Runner> {
-        let code = Arc::new(
-            Code::compile(options.memory_max, Budget::new(options.memory_all_max)).map_err(std::io::Error::other)?,
-        );
+        crate::child::link();
+        let code = Code::compile(options.memory_max).map_err(std::io::Error::other)?;
+        let (nursery, report) = (Nursery::start(&code, options.memory_all_max)?, Arc::<KillReport>::default());
         let (threads, maps) = (options.threads.max(1), options.map_threads.max(1));
         let (slice, wait_max) = (options.slice, options.wait_max);
         let calls = PoolOptions {
@@ -104,14 +108,21 @@ impl Runner {
             lends: true,
             ..calls.clone()
         };
+        let pool = |options| Pool::start(options, nursery.clone(), report.clone());
         let handle = Handle {
-            calls: Pool::start(calls, code.clone())?,
-            maps: Pool::start(maps, code.clone())?,
-            lists: Pool::start(lists, code)?,
+            calls: pool(calls)?,
+            maps: pool(maps)?,
+            lists: pool(lists)?,
+            nursery,
             callers: AtomicU64::new(0),
             rooms: Rooms::new(),
         };
         Ok(Runner { handle: Arc::new(handle), options })
+    }
+
+    /// What is counted of calls and processes, for `/metrics`.
+    pub fn figures(&self) -> &FunctionFigures {
+        &self.handle.nursery.figures
     }
 
     pub(crate) fn rooms(&self) -> &Rooms {
@@ -123,7 +134,7 @@ impl Runner {
         Caller(self.handle.callers.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The answer comes within `wait_max`, `time_max` and a second.
+    /// The answer comes within `wait_max`, `time_max` and half a second, or six where others have the processor.
     pub(crate) async fn run(&self, design: &Design, caller: Caller, ask: Ask, time_max: Duration) -> Result<Answer> {
         let task = Task { design: design.clone(), caller, ask, time_max, step_max: time_max };
         self.pool(&task.ask).run(task).await

@@ -16,7 +16,7 @@ use rquickjs::convert::Coerced;
 use rquickjs::function::{IntoJsFunc, ParamRequirement, Params};
 use rquickjs::{Ctx, Exception, Function, Object, Value, qjs};
 
-use crate::machine::Clock;
+use crate::clock::Clock;
 
 /// More than a revision may have is counted no further: so many channels, and as many grants and roles.
 const SAID_MAX: usize = 10_000;
@@ -41,7 +41,7 @@ const REASON_BYTES_MAX: usize = 16_000;
 const WORK_BETWEEN_LOOKS: usize = 1_000;
 
 /// What one call has said.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Said {
     pub(crate) channels: BTreeSet<String>,
     /// To whom, and which channel.
@@ -56,7 +56,8 @@ pub(crate) struct Said {
     pub(crate) rejected: Option<(f64, String)>,
     /// What is no time is as if it was not said.
     pub(crate) expires_at: Option<u64>,
-    bytes: usize,
+    /// Of all names, while they are heard.
+    pub(crate) bytes: usize,
 }
 
 /// What is known of a call.

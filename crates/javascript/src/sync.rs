@@ -15,9 +15,10 @@ use rquickjs::object::Filter;
 use rquickjs::{Atom, Ctx, Function, Object, Persistent, Value, qjs};
 
 use crate::ask::{Answer, Ask, RoutedPart};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::gather::Gather;
-use crate::machine::{Clock, Machine};
+use crate::machine::Machine;
 use crate::pool::Task;
 use crate::said::Said;
 use crate::wanted::Wanted;
@@ -138,15 +139,27 @@ impl Runner {
     }
 
     /// Asks a sync function about several writes, in their order; an answer each, with the errors of [`Runner::route`]. Each may take as
-    /// long as one alone, breaks its bounds for itself, and finds nothing of the others; databases have their turn between them. But
-    /// where a thread has to be given up, those have no answer that were asked with the one that did not stop. They wait together: how
-    /// much their texts take is the caller's to bound ([`Runner::try_room`]).
+    /// long as one alone, breaks its bounds for itself, and finds nothing of the others; databases have their turn between them. They
+    /// wait together: how much their texts take is the caller's to bound ([`Runner::try_room`]).
     pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<Routed>> {
         let count = writes.len();
         let mut routed = Vec::with_capacity(count);
         let mut writes = VecDeque::from(writes);
-        while !writes.is_empty() {
+        // Writes behind those that are asked about again, and why the first of them has no answer.
+        let mut behind: Vec<(VecDeque<SyncWrite>, Error)> = Vec::new();
+        loop {
+            if writes.is_empty() {
+                let Some((mut rest, error)) = behind.pop() else { break };
+                rest.pop_front();
+                routed.push(Err(error));
+                writes = rest;
+                continue;
+            }
             match self.route_some(function, writes, SLICE).await {
+                Ok(RoutedPart { mut rest, killed: Some((before, error)), .. }) => {
+                    behind.push((rest.split_off(before.min(rest.len())), error));
+                    writes = rest;
+                }
                 Ok(part) if !part.routed.is_empty() => {
                     routed.extend(part.routed);
                     writes = part.rest;
@@ -209,6 +222,15 @@ fn parent<'js>(ctx: &Ctx<'js>) -> Option<Object<'js>> {
     ctx.globals().get_prototype()
 }
 
+/// What a function has said, before it is judged.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Heard {
+    /// To its end, or to a refusal.
+    Told(Said),
+    /// It threw something else.
+    Thrown,
+}
+
 /// How a call ended.
 enum Ended {
     /// With an answer, or a refusal.
@@ -221,7 +243,7 @@ enum Ended {
 
 impl Machine {
     /// What the function says, and whether the machine may be used again.
-    pub(crate) fn route(&self, write: &SyncWrite, clock: &Clock) -> (Result<Routed>, bool) {
+    pub(crate) fn route(&self, write: &SyncWrite, clock: &Clock) -> (Result<Heard>, bool) {
         let Some(compiled) = self.compiled() else { return (Err(Error::OutOfResources), false) };
         let heard = self.heard();
         heard.begin(write.writer.clone(), write.now_s, clock);
@@ -241,8 +263,8 @@ impl Machine {
         });
         let said = heard.take();
         match (ended, said) {
-            (Ok((Ended::Told, is_clean)), Some(said)) => (Ok(routed(said, write)), is_clean),
-            (Ok((Ended::Thrown, is_clean)), Some(_)) => (Ok(Err(SyncRefusal::Failed(EXCEPTION))), is_clean),
+            (Ok((Ended::Told, is_clean)), Some(said)) => (Ok(Heard::Told(said)), is_clean),
+            (Ok((Ended::Thrown, is_clean)), Some(_)) => (Ok(Heard::Thrown), is_clean),
             (Ok((Ended::Exhausted, _)), Some(_)) => (Err(Error::OutOfResources), false),
             // Not all was heard. After what time is said by who gave it.
             (Ok(_), None) => (Err(Error::TimedOut(Duration::ZERO)), false),
@@ -310,9 +332,11 @@ impl Machine {
     }
 }
 
-/// What comes of what was said. As in Sync Gateway: what means nothing, before what was rejected, before names that nobody has.
-fn routed(said: Said, write: &SyncWrite) -> Routed {
+/// What comes of what was said of a document whose id has so many bytes. As in Sync Gateway: what means nothing, before what was
+/// rejected, before names that nobody has.
+pub(crate) fn routed(heard: Heard, id_bytes: usize) -> Routed {
     let failed = |reason| Err(SyncRefusal::Failed(reason));
+    let Heard::Told(said) = heard else { return failed(EXCEPTION) };
     let mut routing = Routing { channels: said.channels, expires_at: said.expires_at, ..Routing::default() };
     if routing.channels.iter().any(|channel| check_channel(channel).is_err()) {
         return failed(EXCEPTION);
@@ -362,8 +386,8 @@ fn routed(said: Said, write: &SyncWrite) -> Routed {
     let [channels, grants] = said.counts;
     if said.is_cut || channels > ROUTING_ENTRIES_MAX || grants > ROUTING_ENTRIES_MAX {
         // Of what is so much more, not all was told.
-        return Err(TooMuch { channels, grants, rows_bytes: routing.rows_bytes(write.id_bytes) }.into());
+        return Err(TooMuch { channels, grants, rows_bytes: routing.rows_bytes(id_bytes) }.into());
     }
-    routing.check(write.id_bytes)?;
+    routing.check(id_bytes)?;
     Ok(routing)
 }

@@ -1,11 +1,11 @@
-//! What the system knows of a thread: what it has had of the processor, and how much it gets where others want it too.
+//! The processor time of threads and processes, and their share of the processor where others want it too.
 
 use std::time::Duration;
 #[cfg(not(target_os = "linux"))]
 use std::time::Instant;
 
-/// A thread.
-#[derive(Debug)]
+/// A thread, or a process of one.
+#[derive(Debug, Clone)]
 pub(crate) struct Thread {
     #[cfg(target_os = "linux")]
     id: libc::pid_t,
@@ -28,6 +28,15 @@ impl Thread {
         Thread { id, clock }
     }
 
+    /// The only thread of a process that this one has started. It is not to be asked for once that was waited for.
+    pub(crate) fn of_process(id: u32) -> Thread {
+        let id = libc::pid_t::try_from(id).unwrap_or(0);
+        let mut clock = libc::CLOCK_MONOTONIC;
+        // SAFETY: it writes a number to where it has room.
+        unsafe { libc::clock_getcpuclockid(id, &mut clock) };
+        Thread { id, clock }
+    }
+
     /// How long it has had the processor.
     pub(crate) fn ran(&self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -46,13 +55,6 @@ impl Thread {
             unsafe { libc::setpriority(libc::PRIO_PROCESS, id, libc::getpriority(libc::PRIO_PROCESS, id) + steps) };
         }
     }
-
-    /// Leaves it what nobody else wants of the processor, for as long as it runs.
-    pub(crate) fn starve(&self) {
-        let parameters = libc::sched_param { sched_priority: 0 };
-        // SAFETY: it reads a number that lives through the call.
-        unsafe { libc::sched_setscheduler(self.id, libc::SCHED_IDLE, &parameters) };
-    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -61,12 +63,14 @@ impl Thread {
         Thread { began: Instant::now() }
     }
 
+    pub(crate) fn of_process(_id: u32) -> Thread {
+        Thread::current()
+    }
+
     /// For how long it has been there.
     pub(crate) fn ran(&self) -> Duration {
         self.began.elapsed()
     }
 
     pub(crate) fn lower(&self, _steps: i32) {}
-
-    pub(crate) fn starve(&self) {}
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use flatbed_flatten::json::{self, Limits, Value};
 
 use crate::ask::{Answer, Ask};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::machine::{Clock, Machine};
+use crate::machine::Machine;
 use crate::{Caller, Design, Runner, failure, whole};
 
 /// All jobs share what a function is compiled to: nothing of a call is seen by another.

@@ -233,7 +233,7 @@ fn failed(error: Error) -> Refusal {
         Error::Thrown { .. } => NotJudged::Thrown,
         Error::TimedOut(_) => NotJudged::TimedOut,
         Error::OutOfResources => NotJudged::OutOfResources,
-        Error::Busy | Error::Refused => NotJudged::Busy,
+        Error::Busy => NotJudged::Busy,
     };
     Refusal::NotJudged { because, reason }
 }

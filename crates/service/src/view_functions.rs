@@ -99,7 +99,7 @@ fn failure(error: Error) -> FunctionFailure {
         Error::Unauthorized(reason) => FunctionFailure::Thrown { name: "unauthorized".to_owned(), reason },
         Error::TimedOut(_) => FunctionFailure::TimedOut(text),
         Error::OutOfResources => FunctionFailure::OutOfResources(text),
-        Error::Busy | Error::Refused => FunctionFailure::Busy(text),
+        Error::Busy => FunctionFailure::Busy(text),
     }
 }
 

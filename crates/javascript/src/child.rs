@@ -1,0 +1,164 @@
+//! The engine process: this program in another mode.
+//!
+//! A program that links this crate becomes one before its `main` where its environment says so. Then it has three descriptors: the
+//! socket to the server, and two pages of shared memory. It gives up whatever else it may do ([`crate::harden`]), and answers one
+//! call after the other until the socket ends.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flatbed_collate::Collation;
+
+use crate::clock::Clock;
+use crate::engine::KEPT_BYTES_MAX;
+use crate::error::Error;
+use crate::harden;
+use crate::list::Exchange;
+use crate::machine::{Code, Machine, Workshop};
+use crate::memory::Budget;
+use crate::message::{CallRequest, Page, Request, Setup, read_request, write_done, write_exchange};
+use crate::shared::{self, Shared};
+use crate::wire::{Broken, Buffer, Frame};
+
+/// The name in the environment by which a program is an engine process.
+pub(crate) const MARKER: &str = "FLATBED_FUNCTIONS_PROCESS";
+
+/// The descriptors that it has.
+const SOCKET: i32 = 0;
+const OWN_PAGE: i32 = 1;
+const TOTAL_PAGE: i32 = 2;
+
+/// The system calls what is listed so before `main`. A program may rely on a constructor of its own there if that needs nothing that
+/// the standard library sets up in `main`: arguments, and handlers of signals.
+#[used]
+#[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array"))]
+#[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
+    if std::env::var_os(MARKER).is_none() {
+        return;
+    }
+    let code = i32::from(serve().is_err());
+    // SAFETY: it takes a number. Nothing of the program that was not begun is to run at its end.
+    unsafe { libc::_exit(code) };
+}
+
+/// Keeps [`BEGIN`] in programs that link this.
+pub(crate) fn link() {
+    std::hint::black_box(&BEGIN);
+}
+
+/// Why a process ends.
+#[derive(Debug)]
+struct Ended;
+
+impl From<std::io::Error> for Ended {
+    fn from(_: std::io::Error) -> Ended {
+        Ended
+    }
+}
+
+impl From<Broken> for Ended {
+    fn from(_: Broken) -> Ended {
+        Ended
+    }
+}
+
+/// The socket, as calls and the lists among them use it.
+struct Line {
+    socket: ManuallyDrop<File>,
+    out: Vec<u8>,
+    buffer: Buffer,
+}
+
+impl Line {
+    fn send(&mut self, write: impl FnOnce(&mut Frame)) -> Result<(), Broken> {
+        let mut frame = Frame::begin(std::mem::take(&mut self.out));
+        write(&mut frame);
+        let sent = frame.send(&mut *self.socket, &mut || false);
+        self.out = frame.into_buffer();
+        sent
+    }
+
+    /// Frames of the server may have any length.
+    fn receive(&mut self) -> Result<&[u8], Broken> {
+        self.buffer.receive(&mut *self.socket, usize::MAX, &mut || false)
+    }
+}
+
+fn serve() -> Result<(), Ended> {
+    harden::leave()?;
+    // SAFETY: the server starts it with these three descriptors, and nothing else has used them.
+    let (own, total, socket) = unsafe {
+        let own = Shared::<shared::Page>::map(BorrowedFd::borrow_raw(OWN_PAGE))?;
+        let total = Shared::<shared::Total>::map(BorrowedFd::borrow_raw(TOTAL_PAGE))?;
+        (Arc::new(own), Arc::new(total), File::from_raw_fd(SOCKET))
+    };
+    harden::close_all_but(socket.as_fd())?;
+    let mut line = Line { socket: ManuallyDrop::new(socket), out: Vec::new(), buffer: Buffer::default() };
+    let setup = Setup::read(line.receive()?).ok_or(Ended)?;
+    let Setup { memory_max, memory_all_max, programs } = setup;
+    let collation = Arc::new(Collation::unicode().map_err(|_| Ended)?);
+    let (code, budget) = (Code::of(programs, memory_max), Budget::new(memory_all_max, total, own.clone()));
+    let workshop = Workshop { code, collation, budget };
+    // What is allocated once, is: the limits hold for what comes.
+    let is_filtered = harden::confine(memory_max)?;
+    line.send(|frame| {
+        frame.flag(is_filtered);
+    })?;
+    answer(&workshop, &own, Rc::new(RefCell::new(line)))
+}
+
+fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCell<Line>>) -> Result<(), Ended> {
+    let mut machines: HashMap<u32, Machine> = HashMap::new();
+    let its = line.clone();
+    let exchange: Exchange = Rc::new(move |wants_rows, response, text| {
+        let mut line = its.borrow_mut();
+        let sent = line.send(|frame| write_exchange(frame, wants_rows, response, text));
+        let page = sent.and_then(|()| line.receive()).ok().and_then(Page::read);
+        page.unwrap_or(Page::Broken)
+    });
+    loop {
+        // The request's texts are in the buffer, which a list's pages come into, too.
+        let mut buffer = std::mem::take(&mut line.borrow_mut().buffer);
+        let frame = {
+            let socket = &mut *line.borrow_mut().socket;
+            buffer.receive(socket, usize::MAX, &mut || false)?
+        };
+        match read_request(frame).ok_or(Ended)? {
+            Request::Clear => machines.clear(),
+            Request::Call(CallRequest { number, dropped, slot, part, text, work }) => {
+                let clock = Clock::of(page, number);
+                dropped.iter().for_each(|slot| drop(machines.remove(slot)));
+                let machine = match (machines.remove(&slot), text) {
+                    (Some(machine), _) => Ok(machine),
+                    (None, Some(text)) => Machine::new(workshop, part, text, &clock),
+                    (None, None) => Err(Error::OutOfResources),
+                };
+                let (mut kept, mut unkept) = (None, None);
+                let result = machine.and_then(|machine| {
+                    let (output, is_whole) = work.put(&machine, &clock, &exchange);
+                    let is_kept = is_whole && !machine.usage().is_stopped() && machine.usage().used() <= KEPT_BYTES_MAX;
+                    *(if is_kept { &mut kept } else { &mut unkept }) = Some(machine);
+                    output
+                });
+                line.borrow_mut().send(|frame| write_done(frame, kept.is_some(), &result))?;
+                // Whoever waits for the answer has it before what is left of the engine goes.
+                drop(unkept);
+                if let Some(machine) = kept {
+                    machines.insert(slot, machine);
+                }
+            }
+        }
+        line.borrow_mut().buffer = buffer;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod probe;

@@ -1,0 +1,75 @@
+//! What tests have a process try that it may not do.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+
+use super::SOCKET;
+
+/// What comes of it.
+pub(crate) fn probe(what: &str) -> String {
+    match what {
+        "open" => told(File::open("/etc/passwd").map(drop)),
+        "write" => told(File::create("/tmp/flatbed-probe").map(drop)),
+        "socket" => told(std::net::TcpStream::connect("127.0.0.1:1").map(drop)),
+        "udp" => told(std::net::UdpSocket::bind("127.0.0.1:0").map(drop)),
+        "thread" => told(std::thread::Builder::new().spawn(|| {}).map(drop)),
+        "exec" => told(std::process::Command::new("/bin/true").spawn().map(drop)),
+        // SAFETY: they take numbers alone; the signal is none.
+        "kill" => told(if unsafe { libc::kill(1, 0) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }),
+        "code" => {
+            let (access, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: it makes a mapping where there was none.
+            let place = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0) };
+            told(if place == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) })
+        }
+        "descriptors" => format!("{:?}", (0..1_024).filter(|fd| is_open(*fd)).collect::<Vec<i32>>()),
+        "environment" => {
+            let names: Vec<_> = std::env::vars().map(|(name, _)| name).collect();
+            format!("{names:?}")
+        }
+        "memory" => {
+            let all: Vec<_> = (0..10_000).map(|_| Vec::<u8>::with_capacity(1 << 20)).collect();
+            format!("{} MB", all.len())
+        }
+        "abort" => std::process::abort(),
+        "silence" => endless(),
+        "piece" => {
+            send(&[100, 0, 0, 0, 1]);
+            endless()
+        }
+        "frame: " => sent(&[0, 0, 0, 0]),
+        "frame: 255 255 255 255" => sent(&[255, 255, 255, 255]),
+        "frames: 0 9" => sent(&[1, 0, 0, 0, 0, 1, 0, 0, 0, 9]),
+        _ => "what?".to_owned(),
+    }
+}
+
+fn told(result: io::Result<()>) -> String {
+    result.map_or_else(|error| format!("{:?}", error.kind()), |()| "done".to_owned())
+}
+
+fn is_open(fd: i32) -> bool {
+    // SAFETY: it reads nothing.
+    let read = unsafe { libc::read(fd, std::ptr::null_mut(), 0) };
+    read == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF)
+}
+
+fn send(bytes: &[u8]) {
+    // SAFETY: the process has this socket, and it stays open.
+    let mut socket = ManuallyDrop::new(unsafe { File::from_raw_fd(SOCKET) });
+    socket.write_all(bytes).unwrap();
+}
+
+/// Nothing else is sent behind it.
+fn sent(bytes: &[u8]) -> String {
+    send(bytes);
+    endless()
+}
+
+fn endless() -> ! {
+    loop {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,84 @@
+//! The deadline of a call, shared by the server and the process that runs it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::shared::{Page, Shared};
+
+/// The time of the system's monotonic clock, the same in all processes.
+pub(crate) fn now() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes a time to where it has room.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Until when the functions of a call may run. The server and the process both see when that is moved.
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    page: Arc<Shared<Page>>,
+    /// The call's number.
+    call: u64,
+}
+
+impl Clock {
+    /// That of the call with this number.
+    pub(crate) fn of(page: &Arc<Shared<Page>>, call: u64) -> Clock {
+        Clock { page: page.clone(), call }
+    }
+
+    /// The deadline, as [`now`] counts.
+    pub(crate) fn until(&self) -> Duration {
+        Duration::from_micros(self.page.until_us.load(Ordering::Relaxed))
+    }
+
+    /// Moves the deadline.
+    pub(crate) fn set(&self, until: Duration) {
+        self.page.until_us.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The call is to stop. A later call of the process goes on, whenever this is called.
+    pub(crate) fn stop(&self) {
+        self.page.stopped.fetch_max(self.call, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.page.stopped.load(Ordering::Relaxed) >= self.call
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_stopped() || now() >= self.until()
+    }
+
+    /// Items of the call that are done.
+    pub(crate) fn finished(&self) -> usize {
+        self.page.finished.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many items are done.
+    pub(crate) fn set_finished(&self, items: usize) {
+        self.page.finished.store(items, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_stopped_and_the_next_is_not() {
+        let (page, _) = Shared::create().unwrap();
+        let page = Arc::new(page);
+        let (first, second) = (Clock::of(&page, 1), Clock::of(&page, 2));
+        first.set(now() + Duration::from_secs(1_000));
+        assert!(!first.is_over() && first.until() > now());
+        second.stop();
+        // It comes late.
+        first.stop();
+        assert!(second.is_over() && first.is_stopped());
+        assert!(!Clock::of(&page, 3).is_stopped());
+        second.set(Duration::ZERO);
+        assert!(Clock::of(&page, 3).is_over());
+    }
+}

@@ -1,0 +1,245 @@
+//! A thread's process, and the engines that it keeps there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ask::{Answer, Ask};
+use crate::clock::{Clock, now};
+use crate::error::{Error, Result};
+use crate::figures::KillCause;
+use crate::machine::Part;
+use crate::memory::SHARE_BYTES;
+use crate::message::{Output, Reply, write_call, write_clear};
+use crate::nursery::Nursery;
+use crate::process::Process;
+use crate::thread::Thread;
+use crate::wire::{Broken, Frame};
+use crate::{Caller, Design};
+
+/// An engine that has more memory after its call is dropped.
+pub(crate) const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
+
+/// How long after its deadline a call may take to stop, before its process is killed.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// And how long without having had the processor.
+pub(crate) const STUCK: Duration = Duration::from_secs(5);
+
+/// So many processes are taken for one that is there.
+const TAKEN_MAX: usize = 8;
+
+/// A process of one thread. It has none before its first call, after it was killed, and after it was idle for long.
+pub(crate) struct Engine {
+    nursery: Arc<Nursery>,
+    process: Option<Process>,
+    loaded: Loaded,
+    /// How much less of the processor it gets than the server, as `nice` counts it.
+    niceness: i32,
+}
+
+/// A call of a process that is under way.
+pub(crate) struct Running<'e> {
+    engine: &'e mut Engine,
+    pub(crate) clock: Clock,
+    number: u64,
+}
+
+/// Whose call it is, and how long it may take.
+pub(crate) struct Terms<'t> {
+    pub(crate) design: &'t Design,
+    pub(crate) caller: Caller,
+    /// How many engines are kept of the caller that was served last.
+    pub(crate) loaded_max: usize,
+    pub(crate) step_max: Duration,
+    pub(crate) time_max: Duration,
+}
+
+impl Engine {
+    pub(crate) fn new(nursery: Arc<Nursery>, niceness: i32) -> Engine {
+        Engine { nursery, process: None, loaded: Loaded::default(), niceness }
+    }
+
+    /// Begins a call: a process is there then. `None`: none starts.
+    pub(crate) fn begin(&mut self) -> Option<Running<'_>> {
+        if !self.process.as_ref().is_some_and(Process::is_ready) {
+            self.end();
+            // A spare one may have been killed by the system, for its memory, say.
+            let process = std::iter::from_fn(|| self.nursery.take()).take(TAKEN_MAX).find(Process::is_ready)?;
+            if self.niceness > 0 {
+                process.processor().lower(self.niceness);
+            }
+            self.process = Some(process);
+        }
+        let (clock, number) = self.process.as_mut()?.begin();
+        self.nursery.figures.function_calls.add(1);
+        Some(Running { engine: self, clock, number })
+    }
+
+    /// Drops the engines of the process. It stays.
+    pub(crate) fn clear(&mut self) {
+        if self.loaded.is_empty() {
+            return;
+        }
+        self.loaded = Loaded { next_slot: self.loaded.next_slot, ..Loaded::default() };
+        let sent = self.process.as_mut().map(|process| process.send(write_clear, &mut || true));
+        if sent.is_some_and(|sent| sent.is_err()) {
+            self.end();
+        }
+    }
+
+    /// Ends the process.
+    pub(crate) fn end(&mut self) {
+        self.process = None;
+        self.loaded = Loaded::default();
+    }
+}
+
+impl Running<'_> {
+    /// What its process has had of the processor.
+    pub(crate) fn processor(&self) -> Option<Thread> {
+        self.engine.process.as_ref().map(|process| process.processor().clone())
+    }
+
+    /// Runs the call. `is_closed`: nothing is to run any more. `waits` is told when a list waits for its caller, and when no longer. An error
+    /// for which the process was killed is said beside the answer; it is killed when the call is forgotten.
+    pub(crate) fn run(
+        self,
+        mut ask: Ask,
+        terms: &Terms<'_>,
+        is_closed: &dyn Fn() -> bool,
+        waits: &dyn Fn(bool),
+    ) -> (Result<Answer>, Option<KillCause>) {
+        let Running { engine, clock, number } = self;
+        let Engine { process, loaded, .. } = engine;
+        let Some(process) = process else { return (Err(Error::OutOfResources), None) };
+        let Terms { design, caller, loaded_max, step_max, time_max } = *terms;
+        let part = ask.part();
+        let began = now();
+        clock.set(began + step_max);
+        let (slot, was_used) = loaded.take(caller, design, part, ask.wants_fresh());
+        let dropped = std::mem::take(&mut loaded.dropped);
+        let text = (!was_used).then(|| design.text());
+        let mut watch = Watch { clock: &clock, end: began + time_max, stopped: None, ran: None };
+        let processor = process.processor().clone();
+        let mut is_late = || is_closed() || watch.is_late(&processor);
+        let write = |frame: &mut Frame| write_call(frame, number, (&dropped, slot), text, &ask);
+        let mut sent = process.send(write, &mut is_late);
+        let broken = loop {
+            match sent.and_then(|()| process.receive(&mut is_late)) {
+                Ok(Reply::Done { is_kept, result }) => {
+                    if is_kept {
+                        loaded.keep(design, part, slot, loaded_max);
+                    }
+                    if let (Ask::List { link, .. }, Ok(Output::Text(_))) = (&ask, &result) {
+                        link.end();
+                    }
+                    match result.map(|output| ask.answer(output, was_used)) {
+                        Ok(Some(answer)) => return (Ok(answer), None),
+                        Err(error) => return (Err(error), None),
+                        Ok(None) => return (Err(Error::OutOfResources), Some(KillCause::Malformed)),
+                    }
+                }
+                Ok(Reply::Exchange(part)) => {
+                    let Ask::List { link, .. } = &mut ask else { break Broken::Malformed };
+                    let page = link.exchange(part, &clock, waits);
+                    sent = process.send(|frame| page.write(frame), &mut is_late);
+                }
+                Err(broken) => break broken,
+            }
+        };
+        let (cause, error) = match broken {
+            Broken::Late => (KillCause::Deadline, Error::TimedOut(step_max)),
+            Broken::Malformed => (KillCause::Malformed, Error::OutOfResources),
+            Broken::Gone => (KillCause::Died, Error::OutOfResources),
+        };
+        (ask.lost(clock.finished(), was_used, error), Some(cause))
+    }
+}
+
+/// Sees when a call that does not stop has had its time.
+struct Watch<'c> {
+    clock: &'c Clock,
+    /// The last deadline that its process may give it.
+    end: Duration,
+    /// When it was seen that it is to stop.
+    stopped: Option<Duration>,
+    /// What it had had of the processor when its time was first seen to be over.
+    ran: Option<Duration>,
+}
+
+impl Watch<'_> {
+    fn is_late(&mut self, processor: &Thread) -> bool {
+        let now = now();
+        if self.clock.is_stopped() {
+            self.stopped.get_or_insert(now);
+        }
+        let deadline = self.clock.until().min(self.end).min(self.stopped.unwrap_or(Duration::MAX));
+        if now < deadline {
+            self.ran = None;
+            return false;
+        }
+        let ran = processor.ran();
+        let since = ran.saturating_sub(*self.ran.get_or_insert(ran));
+        now >= deadline + GRACE && (since >= GRACE / 2 || now >= deadline + STUCK)
+    }
+}
+
+/// Engines that sync functions have in a process, whoever calls: of so many databases.
+const SHARED_MAX: usize = 4;
+
+/// An engine in a process.
+struct Slot {
+    design: Design,
+    part: Part,
+    number: u32,
+}
+
+/// What a process keeps loaded, as told to it. A machine serves one caller alone: nothing that a function leaves behind is seen by
+/// another. What runs sync functions leaves nothing behind, and serves all.
+#[derive(Default)]
+struct Loaded {
+    caller: Option<Caller>,
+    /// The one used last is the last.
+    machines: Vec<Slot>,
+    shared: Vec<Slot>,
+    /// Those that the process has and is to drop.
+    dropped: Vec<u32>,
+    next_slot: u32,
+}
+
+impl Loaded {
+    /// An engine, and whether there is one already.
+    fn take(&mut self, caller: Caller, design: &Design, part: Part, is_fresh: bool) -> (u32, bool) {
+        let machines = if part == Part::Sync {
+            &mut self.shared
+        } else {
+            if self.caller != Some(caller) {
+                self.dropped.extend(self.machines.drain(..).map(|slot| slot.number));
+                self.caller = Some(caller);
+            }
+            &mut self.machines
+        };
+        let place = machines.iter().position(|slot| slot.part == part && slot.design == *design);
+        if let Some(slot) = place.map(|place| machines.remove(place)) {
+            if !is_fresh {
+                return (slot.number, true);
+            }
+            self.dropped.push(slot.number);
+        }
+        self.next_slot = self.next_slot.wrapping_add(1);
+        (self.next_slot, false)
+    }
+
+    fn keep(&mut self, design: &Design, part: Part, number: u32, max: usize) {
+        let (machines, max) =
+            if part == Part::Sync { (&mut self.shared, SHARED_MAX) } else { (&mut self.machines, max) };
+        if machines.len() >= max {
+            self.dropped.push(machines.remove(0).number);
+        }
+        machines.push(Slot { design: design.clone(), part, number });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.machines.is_empty() && self.shared.is_empty()
+    }
+}

@@ -1,0 +1,417 @@
+//! Requests to an engine process and its replies, as frames.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flatbed_channels::require::Writer;
+
+use crate::ask::Ask;
+use crate::cut;
+use crate::error::{Error, Result};
+use crate::list::ListPart;
+use crate::machine::{Code, Part};
+use crate::said::Said;
+use crate::sync::{Heard, SyncWrite};
+use crate::wire::{Frame, Rest};
+
+/// The first frame that a process gets.
+pub(crate) struct Setup<'f> {
+    /// Bytes of one engine.
+    pub(crate) memory_max: usize,
+    /// Bytes of all engines.
+    pub(crate) memory_all_max: usize,
+    /// Programs: of calls, maps, shows and sync functions.
+    pub(crate) programs: [&'f [u8]; 4],
+}
+
+impl<'f> Setup<'f> {
+    pub(crate) fn write(code: &Code, memory_all_max: usize) -> Frame {
+        let mut frame = Frame::begin(Vec::new());
+        frame.number(code.memory_max as u64).number(memory_all_max as u64);
+        for program in code.programs() {
+            frame.bytes(program);
+        }
+        frame
+    }
+
+    pub(crate) fn read(frame: &'f [u8]) -> Option<Setup<'f>> {
+        let mut rest = Rest::of(frame);
+        let memory_max = usize::try_from(rest.number()?).ok()?;
+        let memory_all_max = usize::try_from(rest.number()?).ok()?;
+        let programs = [rest.bytes()?, rest.bytes()?, rest.bytes()?, rest.bytes()?];
+        Some(Setup { memory_max, memory_all_max, programs })
+    }
+}
+
+/// What a process is told.
+pub(crate) enum Request<'f> {
+    /// To drop all engines. It has no reply.
+    Clear,
+    Call(CallRequest<'f>),
+}
+
+/// A call of a process.
+pub(crate) struct CallRequest<'f> {
+    pub(crate) number: u64,
+    /// Engines to be dropped first.
+    pub(crate) dropped: Vec<u32>,
+    /// The engine that is asked.
+    pub(crate) slot: u32,
+    pub(crate) part: Part,
+    /// What a new engine is made of; `None`: there is one.
+    pub(crate) text: Option<&'f str>,
+    pub(crate) work: Work<'f>,
+}
+
+/// What an engine is asked: an [`Ask`], as far as the process needs it.
+pub(crate) enum Work<'f> {
+    Call {
+        kind: &'f str,
+        path: &'f str,
+        input: &'f str,
+    },
+    Map {
+        documents: Vec<&'f [u8]>,
+        slice: Duration,
+    },
+    Reduce {
+        asks: Vec<ReduceWork<'f>>,
+        slice: Duration,
+    },
+    Render {
+        kind: &'f str,
+        input: &'f str,
+    },
+    List {
+        input: &'f str,
+    },
+    Check,
+    Route {
+        writes: VecDeque<SyncWrite>,
+        slice: Duration,
+        step_max: Duration,
+    },
+    Transform {
+        input: &'f str,
+    },
+    /// Tries what a process may not do.
+    #[cfg(test)]
+    Probe {
+        input: &'f str,
+    },
+}
+
+/// One input, for some functions.
+pub(crate) struct ReduceWork<'f> {
+    pub(crate) functions: Vec<usize>,
+    pub(crate) is_rereduce: bool,
+    pub(crate) input: &'f str,
+}
+
+const CLEAR: u8 = 0;
+const CALL: u8 = 1;
+
+/// Writes [`Request::Clear`].
+pub(crate) fn write_clear(frame: &mut Frame) {
+    frame.byte(CLEAR);
+}
+
+/// Writes [`Request::Call`]; the slots are those of [`CallRequest`].
+pub(crate) fn write_call(
+    frame: &mut Frame,
+    number: u64,
+    (dropped, slot): (&[u32], u32),
+    text: Option<&str>,
+    ask: &Ask,
+) {
+    frame.byte(CALL).number(number).list(dropped.iter(), |frame, slot| {
+        frame.number(u64::from(*slot));
+    });
+    frame.number(u64::from(slot)).byte(ask.part().number()).maybe_text(text);
+    match ask {
+        Ask::Call { kind, path, input } => frame.byte(0).text(kind).text(path).text(input),
+        Ask::Map { documents, slice, .. } => {
+            frame.byte(1).number(micros(*slice)).list(documents.iter(), |frame, document| {
+                frame.bytes(document);
+            })
+        }
+        Ask::Reduce { asks, slice } => frame.byte(2).number(micros(*slice)).list(asks.iter(), |frame, ask| {
+            frame.flag(ask.is_rereduce).text(&ask.input).list(ask.functions.iter(), |frame, (function, _)| {
+                frame.count(*function);
+            });
+        }),
+        Ask::Render { kind, input } => frame.byte(3).text(kind).text(input),
+        Ask::List { input, .. } => frame.byte(4).text(input),
+        Ask::Check => frame.byte(5),
+        Ask::Route { writes, slice, step_max } => {
+            let mut before: Option<&Arc<Writer>> = None;
+            frame.byte(6).number(micros(*slice)).number(micros(*step_max)).list(writes.iter(), |frame, write| {
+                frame.text(&write.document).maybe_text(write.old.as_deref()).maybe_text(write.meta.as_deref());
+                frame.number(write.now_s);
+                // Writes of one request have one writer, who may be in thousands of channels.
+                match &write.writer {
+                    None => frame.byte(0),
+                    Some(writer) if before.is_some_and(|before| Arc::ptr_eq(before, writer)) => frame.byte(2),
+                    Some(writer) => {
+                        before = Some(writer);
+                        frame.byte(1).text(&writer.name).texts(writer.channels.iter()).texts(writer.roles.iter())
+                    }
+                };
+            })
+        }
+        Ask::Transform { input } => frame.byte(7).text(input),
+        #[cfg(test)]
+        Ask::Probe { input } => frame.byte(8).text(input),
+    };
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Reads what [`write_clear`] or [`write_call`] has written.
+pub(crate) fn read_request(frame: &[u8]) -> Option<Request<'_>> {
+    let mut rest = Rest::of(frame);
+    if rest.byte()? == CLEAR {
+        return Some(Request::Clear);
+    }
+    let slot = |rest: &mut Rest<'_>| u32::try_from(rest.number()?).ok();
+    Some(Request::Call(CallRequest {
+        number: rest.number()?,
+        dropped: rest.list(slot)?,
+        slot: slot(&mut rest)?,
+        part: Part::of_number(rest.byte()?)?,
+        text: rest.maybe(Rest::text)?,
+        work: read_work(&mut rest)?,
+    }))
+}
+
+fn read_work<'f>(rest: &mut Rest<'f>) -> Option<Work<'f>> {
+    let time = |rest: &mut Rest<'f>| rest.number().map(Duration::from_micros);
+    Some(match rest.byte()? {
+        0 => Work::Call { kind: rest.text()?, path: rest.text()?, input: rest.text()? },
+        1 => Work::Map { slice: time(rest)?, documents: rest.list(Rest::bytes)? },
+        2 => Work::Reduce {
+            slice: time(rest)?,
+            asks: rest.list(|rest| {
+                let (is_rereduce, input) = (rest.flag()?, rest.text()?);
+                Some(ReduceWork { is_rereduce, input, functions: rest.list(Rest::count)? })
+            })?,
+        },
+        3 => Work::Render { kind: rest.text()?, input: rest.text()? },
+        4 => Work::List { input: rest.text()? },
+        5 => Work::Check,
+        6 => {
+            let (slice, step_max) = (time(rest)?, time(rest)?);
+            let mut before: Option<Arc<Writer>> = None;
+            let writes = rest.list(|rest| {
+                let (document, old, meta) = (rest.owned()?, rest.maybe(Rest::owned)?, rest.maybe(Rest::owned)?);
+                let now_s = rest.number()?;
+                let writer = match rest.byte()? {
+                    0 => None,
+                    2 => before.clone(),
+                    _ => {
+                        let name = rest.owned()?;
+                        let (channels, roles) = (rest.list(Rest::owned)?, rest.list(Rest::owned)?);
+                        before = Some(Arc::new(Writer { name, channels, roles, ..Writer::default() }));
+                        before.clone()
+                    }
+                };
+                Some(SyncWrite { document, old, meta, writer, now_s, ..SyncWrite::default() })
+            });
+            Work::Route { writes: writes?, slice, step_max }
+        }
+        7 => Work::Transform { input: rest.text()? },
+        #[cfg(test)]
+        8 => Work::Probe { input: rest.text()? },
+        _ => return None,
+    })
+}
+
+/// A reply of a process.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Reply {
+    /// A list gives a part of its text, and waits for [`Page`].
+    Exchange(ListPart),
+    /// The call is over.
+    Done { is_kept: bool, result: Result<Output> },
+}
+
+/// How an engine answers.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Output {
+    Text(String),
+    /// For each document in turn what all its maps emit, as their program writes it; and why the next has no answer.
+    Mapped {
+        documents: Vec<String>,
+        stopped: Option<Error>,
+        logs: Vec<String>,
+    },
+    /// For each input in turn, for each function, as their program writes it.
+    Reduced(Vec<Vec<String>>),
+    /// For each write in turn.
+    Routed(Vec<Result<Heard>>),
+}
+
+/// What a list is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Page {
+    Rows(String),
+    End,
+    /// It is to stop: there is no page, nor does that mean that there are no more rows.
+    Broken,
+}
+
+impl Page {
+    pub(crate) fn write(&self, frame: &mut Frame) {
+        match self {
+            Page::Rows(rows) => frame.byte(0).text(rows),
+            Page::End => frame.byte(1),
+            Page::Broken => frame.byte(2),
+        };
+    }
+
+    pub(crate) fn read(frame: &[u8]) -> Option<Page> {
+        let mut rest = Rest::of(frame);
+        Some(match rest.byte()? {
+            0 => Page::Rows(rest.owned()?),
+            1 => Page::End,
+            _ => Page::Broken,
+        })
+    }
+}
+
+pub(crate) fn write_exchange(frame: &mut Frame, wants_rows: bool, response: &str, text: &str) {
+    frame.byte(0).flag(wants_rows).text(response).text(text);
+}
+
+pub(crate) fn write_done(frame: &mut Frame, is_kept: bool, result: &Result<Output>) {
+    frame.byte(1).flag(is_kept);
+    match result {
+        Err(error) => write_error(frame.byte(0), error),
+        Ok(Output::Text(text)) => {
+            frame.byte(1).text(text);
+        }
+        Ok(Output::Mapped { documents, stopped, logs }) => {
+            frame.byte(2).texts(documents.iter()).flag(stopped.is_some());
+            stopped.iter().for_each(|error| write_error(frame, error));
+            frame.texts(logs.iter());
+        }
+        Ok(Output::Reduced(results)) => {
+            frame.byte(3).list(results.iter(), |frame, results| {
+                frame.texts(results.iter());
+            });
+        }
+        Ok(Output::Routed(routed)) => {
+            frame.byte(4).list(routed.iter(), |frame, heard| match heard {
+                Err(error) => write_error(frame.byte(0), error),
+                Ok(Heard::Thrown) => {
+                    frame.byte(1);
+                }
+                Ok(Heard::Told(said)) => write_said(frame.byte(2), said),
+            });
+        }
+    }
+}
+
+/// Reads what a process has sent; `None`: it is no reply.
+pub(crate) fn read_reply(frame: &[u8]) -> Option<Reply> {
+    let mut rest = Rest::of(frame);
+    let reply = match rest.byte()? {
+        0 => {
+            let (wants_rows, response) = (rest.flag()?, rest.owned()?);
+            let response = Some(crate::whole(response)).filter(|response| !response.is_empty());
+            Reply::Exchange(ListPart { response, text: rest.owned()?, wants_rows, is_end: false })
+        }
+        1 => Reply::Done { is_kept: rest.flag()?, result: read_result(&mut rest)? },
+        _ => return None,
+    };
+    rest.is_end().then_some(reply)
+}
+
+fn read_result(rest: &mut Rest<'_>) -> Option<Result<Output>> {
+    Some(Ok(match rest.byte()? {
+        0 => return read_error(rest).map(Err),
+        1 => Output::Text(rest.owned()?),
+        2 => Output::Mapped {
+            documents: rest.list(Rest::owned)?,
+            stopped: rest.maybe(read_error)?,
+            logs: rest.list(Rest::owned)?,
+        },
+        3 => Output::Reduced(rest.list(|rest| rest.list(Rest::owned))?),
+        4 => Output::Routed(rest.list(|rest| {
+            Some(match rest.byte()? {
+                0 => Err(read_error(rest)?),
+                1 => Ok(Heard::Thrown),
+                2 => Ok(Heard::Told(read_said(rest)?)),
+                _ => return None,
+            })
+        })?),
+        _ => return None,
+    }))
+}
+
+fn write_error(frame: &mut Frame, error: &Error) {
+    match error {
+        Error::Forbidden(reason) => frame.byte(0).text(reason),
+        Error::Unauthorized(reason) => frame.byte(1).text(reason),
+        Error::Missing => frame.byte(2),
+        Error::Language(reason) => frame.byte(3).text(reason),
+        Error::Compilation(reason) => frame.byte(4).text(reason),
+        Error::Thrown { name, reason } => frame.byte(5).text(name).text(reason),
+        Error::TimedOut(time) => frame.byte(6).number(micros(*time)),
+        Error::OutOfResources => frame.byte(7),
+        Error::Busy => frame.byte(8),
+    };
+}
+
+fn read_error(rest: &mut Rest<'_>) -> Option<Error> {
+    let text = |rest: &mut Rest<'_>| rest.text().map(cut);
+    Some(match rest.byte()? {
+        0 => Error::Forbidden(text(rest)?),
+        1 => Error::Unauthorized(text(rest)?),
+        2 => Error::Missing,
+        3 => Error::Language(text(rest)?),
+        4 => Error::Compilation(text(rest)?),
+        5 => Error::Thrown { name: text(rest)?, reason: text(rest)? },
+        6 => Error::TimedOut(Duration::from_micros(rest.number()?)),
+        7 => Error::OutOfResources,
+        8 => Error::Busy,
+        _ => return None,
+    })
+}
+
+fn write_said(frame: &mut Frame, said: &Said) {
+    frame.texts(said.channels.iter());
+    for pairs in [&said.grants, &said.roles] {
+        frame.list(pairs.iter(), |frame, (to, what)| {
+            frame.text(to).text(what);
+        });
+    }
+    let [channels, grants] = said.counts;
+    frame.number(channels as u64).number(grants as u64);
+    frame.flag(said.is_cut).flag(said.rejected.is_some());
+    if let Some((status, reason)) = &said.rejected {
+        frame.number(status.to_bits()).text(reason);
+    }
+    frame.flag(said.expires_at.is_some()).number(said.expires_at.unwrap_or(0));
+}
+
+fn read_said(rest: &mut Rest<'_>) -> Option<Said> {
+    let pair = |rest: &mut Rest<'_>| Some((rest.owned()?, rest.owned()?));
+    let count = |rest: &mut Rest<'_>| usize::try_from(rest.number()?).ok();
+    let (channels, grants, roles) = (rest.list(Rest::owned)?, rest.list(pair)?, rest.list(pair)?);
+    let (counts, is_cut) = ([count(rest)?, count(rest)?], rest.flag()?);
+    let rejected = rest.maybe(|rest| {
+        let status = f64::from_bits(rest.number()?);
+        // The program sees to it.
+        (status >= 400.0).then_some((status, rest.owned()?))
+    })?;
+    let (expires, at) = (rest.flag()?, rest.number()?);
+    let expires_at = expires.then_some(at);
+    Some(Said { channels, grants, roles, counts, is_cut, rejected, expires_at, bytes: 0 })
+}
+
+#[cfg(test)]
+mod tests;

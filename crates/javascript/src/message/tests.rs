@@ -1,0 +1,116 @@
+use flatbed_testkit::Random;
+
+use super::*;
+
+fn replies() -> Vec<Reply> {
+    let errors = [
+        Error::Forbidden("a".to_owned()),
+        Error::Unauthorized("é".to_owned()),
+        Error::Missing,
+        Error::Language(String::new()),
+        Error::Compilation("c".to_owned()),
+        Error::Thrown { name: "n".to_owned(), reason: "r".to_owned() },
+        Error::TimedOut(Duration::from_millis(7)),
+        Error::OutOfResources,
+        Error::Busy,
+    ];
+    let said = Said {
+        channels: ["A".to_owned(), "B".to_owned()].into(),
+        grants: [("jan".to_owned(), "A".to_owned())].into(),
+        roles: [("jan".to_owned(), "role:r".to_owned())].into(),
+        counts: [2, 1],
+        is_cut: true,
+        rejected: Some((403.0, "no".to_owned())),
+        expires_at: Some(17),
+        bytes: 0,
+    };
+    let heard = vec![Ok(Heard::Told(said)), Ok(Heard::Thrown), Ok(Heard::Told(Said::default())), Err(Error::Busy)];
+    let (documents, logs) = (vec!["[[1,2]]".to_owned(), String::new()], vec!["seen".to_owned()]);
+    let outputs = [
+        Output::Text("text".to_owned()),
+        Output::Mapped { documents: documents.clone(), stopped: Some(Error::OutOfResources), logs },
+        Output::Mapped { documents: Vec::new(), stopped: None, logs: Vec::new() },
+        Output::Reduced(vec![documents, Vec::new()]),
+        Output::Routed(heard),
+    ];
+    let done = |(at, result)| Reply::Done { is_kept: at % 2 == 0, result };
+    outputs.map(Ok).into_iter().chain(errors.map(Err)).enumerate().map(done).collect()
+}
+
+fn written(reply: &Reply) -> Vec<u8> {
+    let mut frame = Frame::begin(Vec::new());
+    match reply {
+        Reply::Exchange(part) => {
+            write_exchange(&mut frame, part.wants_rows, part.response.as_deref().unwrap_or_default(), &part.text);
+        }
+        Reply::Done { is_kept, result } => write_done(&mut frame, *is_kept, result),
+    }
+    frame.end().unwrap()[4..].to_vec()
+}
+
+#[test]
+fn replies_are_read_as_they_were_written() {
+    let exchange = ListPart { response: Some("{}".to_owned()), text: "t".to_owned(), wants_rows: true, is_end: false };
+    for reply in replies().into_iter().chain([Reply::Exchange(exchange)]) {
+        assert_eq!(read_reply(&written(&reply)).as_ref(), Some(&reply));
+    }
+}
+
+/// What a process that has been taken over may send: replies that are cut, changed or made up.
+#[test]
+fn what_is_no_reply_is_refused_and_nothing_panics() {
+    let (mut random, all) = (Random(flatbed_testkit::seed(37)), replies());
+    let mut refused = 0;
+    for reply in &all {
+        let whole = written(reply);
+        for end in 0..whole.len() {
+            assert_eq!(read_reply(&whole[..end]), None, "{reply:?}");
+        }
+        for _ in 0..2_000 {
+            let mut changed = whole.clone();
+            for _ in 0..=random.below(3) {
+                let at = random.below(changed.len() as u64) as usize;
+                changed[at] = match random.below(4) {
+                    0 => 255,
+                    1 => 0,
+                    _ => random.below(256) as u8,
+                };
+            }
+            refused += usize::from(read_reply(&changed).is_none());
+        }
+    }
+    for length in 0..400 {
+        for _ in 0..20 {
+            let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+            refused += usize::from(read_reply(&bytes).is_none());
+        }
+    }
+    assert!(refused > 8_000, "{refused}");
+}
+
+#[test]
+fn requests_are_read_as_they_were_written() {
+    let writer = Arc::new(Writer { name: "jan".to_owned(), channels: ["A".to_owned()].into(), ..Writer::default() });
+    let write = |document: &str, writer: Option<&Arc<Writer>>| SyncWrite {
+        document: document.to_owned(),
+        old: Some("{}".to_owned()),
+        writer: writer.cloned(),
+        now_s: 5,
+        ..SyncWrite::default()
+    };
+    let writes = [write("a", Some(&writer)), write("b", None), write("c", Some(&writer))];
+    let (slice, step_max) = (Duration::from_millis(20), Duration::from_secs(2));
+    let ask = Ask::Route { writes: writes.clone().into(), slice, step_max };
+    let mut frame = Frame::begin(Vec::new());
+    write_call(&mut frame, 9, (&[3, 4], 5), Some("source"), &ask);
+    let frame = &frame.end().unwrap()[4..];
+    let Some(Request::Call(request)) = read_request(frame) else { panic!("no call") };
+    assert_eq!((request.number, &request.dropped[..], request.slot), (9, &[3, 4][..], 5));
+    assert!(request.part == Part::Sync && request.text == Some("source"));
+    let Work::Route { writes: read, .. } = request.work else { panic!("no writes") };
+    for (read, written) in read.iter().zip(&writes) {
+        assert_eq!((&read.document, &read.old, &read.writer), (&written.document, &written.old, &written.writer));
+        assert_eq!((read.now_s, &read.meta), (5, &None));
+    }
+    assert_eq!(read.len(), writes.len());
+}

@@ -1,0 +1,187 @@
+//! Starts engine processes ahead of their use, and waits for those that were killed.
+//!
+//! A thread of its own does both: the kernel kills a process with the thread that has started it, and to wait for one that gives
+//! its memory back takes longer than its callers have.
+
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+
+use crate::figures::FunctionFigures;
+use crate::machine::Code;
+use crate::message::Setup;
+use crate::process::Process;
+use crate::shared::{Page, Shared, Total};
+use crate::wire::Frame;
+
+/// Processes that are ready before they are needed.
+const SPARE_MAX: usize = 2;
+
+/// So many that do not start are one failure: the system may have killed them.
+const TRIES: u32 = 3;
+
+/// After processes did not start.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Starts processes and ends them.
+pub(crate) struct Nursery {
+    state: Mutex<State>,
+    /// A process is ready, or does not start.
+    ready: Condvar,
+    /// There is something to do.
+    work: Condvar,
+    total: Arc<Shared<Total>>,
+    file: OwnedFd,
+    pub(crate) figures: Arc<FunctionFigures>,
+}
+
+#[derive(Default)]
+struct State {
+    spare: Vec<Process>,
+    /// Those that were killed.
+    dead: Vec<(Child, Arc<Shared<Page>>)>,
+    /// That were started and not waited for.
+    alive: usize,
+    /// Callers that wait for one.
+    waiting: usize,
+    /// How many did not start since one did.
+    failing: u32,
+    /// How often none started for callers that waited.
+    failures: u64,
+    /// None is started before one is needed.
+    is_used: bool,
+    is_closed: bool,
+}
+
+impl Nursery {
+    pub(crate) fn start(code: &Code, memory_all_max: usize) -> std::io::Result<Arc<Nursery>> {
+        let (total, file) = Shared::create()?;
+        let (state, ready, work) = Default::default();
+        let figures = Arc::default();
+        let nursery = Arc::new(Nursery { state, ready, work, total: Arc::new(total), file, figures });
+        let (its, setup) = (nursery.clone(), Setup::write(code, memory_all_max));
+        std::thread::Builder::new().name("functions".to_owned()).spawn(move || its.run(setup))?;
+        Ok(nursery)
+    }
+
+    /// Ends all processes that nothing else has.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        let spare = std::mem::take(&mut state.spare);
+        drop(state);
+        drop(spare);
+        self.work.notify_all();
+        self.ready.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process that has run nothing. `None`: it does not start, or nothing is to run any more.
+    pub(crate) fn take(&self) -> Option<Process> {
+        let mut state = self.lock();
+        state.is_used = true;
+        state.waiting += 1;
+        let failures = state.failures;
+        self.work.notify_one();
+        let process = loop {
+            if state.is_closed {
+                break None;
+            }
+            if let Some(process) = state.spare.pop() {
+                break Some(process);
+            }
+            if state.failures > failures {
+                break None;
+            }
+            state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        state.waiting -= 1;
+        process
+    }
+
+    /// Kills a process; what it has counted of the memory of all is given back once it is gone.
+    pub(crate) fn bury(&self, mut child: Child, page: Arc<Shared<Page>>) {
+        let _ = child.kill();
+        self.lock().dead.push((child, page));
+        self.work.notify_one();
+    }
+
+    fn run(self: &Arc<Self>, mut setup: Frame) {
+        let mut state = self.lock();
+        loop {
+            if state.spare.len() < state.waiting && !state.is_closed {
+                // Callers come first.
+            } else if let Some((mut child, page)) = state.dead.pop() {
+                drop(state);
+                let _ = child.wait();
+                self.total.give(page.counted.load(Ordering::Relaxed));
+                self.figures.function_processes.add(-1);
+                state = self.lock();
+                state.alive -= 1;
+                if state.alive == 0 {
+                    // A process that was killed as it counted has left a difference.
+                    self.total.bytes.store(0, Ordering::Relaxed);
+                }
+                continue;
+            }
+            let wanted = state.waiting + if state.is_used { SPARE_MAX } else { 0 };
+            if state.is_closed {
+                if state.alive == 0 {
+                    return;
+                }
+            } else if state.spare.len() < wanted {
+                drop(state);
+                let started = self.file.try_clone().and_then(|total| Process::start(self, total, &mut setup));
+                state = self.lock();
+                match started {
+                    Ok((process, is_filtered)) => {
+                        state.failing = 0;
+                        Self::tell(is_filtered);
+                        if !state.is_closed {
+                            state.spare.push(process);
+                            self.ready.notify_one();
+                            continue;
+                        }
+                        drop(state);
+                        drop(process);
+                        state = self.lock();
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "no process for functions of design documents starts");
+                        state.failing += 1;
+                        if state.failing < TRIES {
+                            continue;
+                        }
+                        state.failures += 1;
+                        self.ready.notify_all();
+                        state = self.work.wait_timeout(state, RETRY).unwrap_or_else(PoisonError::into_inner).0;
+                        continue;
+                    }
+                }
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// There is one more, until it is buried.
+    pub(crate) fn born(&self) {
+        self.lock().alive += 1;
+        self.figures.function_processes.add(1);
+        self.figures.function_processes_started.add(1);
+    }
+
+    fn tell(is_filtered: bool) {
+        static TELL: Once = Once::new();
+        if !is_filtered {
+            TELL.call_once(|| {
+                tracing::warn!("the system filters no system calls: functions of design documents run without that");
+            });
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! An engine process, as the server has it.
+//!
+//! It is this program, started again with a name in its environment ([`crate::child`]). Its only ways out are its socket and two pages
+//! of memory. It ends when the socket does, at the latest with the server.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::child;
+use crate::clock::Clock;
+use crate::message::{Reply, read_reply};
+use crate::nursery::Nursery;
+use crate::shared::{Page, Shared};
+use crate::thread::Thread;
+use crate::wire::{Broken, Buffer, Frame, Rest};
+
+/// The longest reply, in bytes. An engine has 128 MB, unless the options say otherwise.
+const REPLY_BYTES_MAX: usize = 160 << 20;
+
+/// How often a caller of a process looks whether it is to wait on.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a process may take to start.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// The program that runs. The path names it even where its file was replaced.
+#[cfg(target_os = "linux")]
+fn program() -> std::io::Result<std::path::PathBuf> {
+    Ok("/proc/self/exe".into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn program() -> std::io::Result<std::path::PathBuf> {
+    std::env::current_exe()
+}
+
+/// A process. Dropped, it is killed.
+pub(crate) struct Process {
+    socket: UnixStream,
+    /// It is there until it is dropped.
+    child: Option<Child>,
+    page: Arc<Shared<Page>>,
+    processor: Thread,
+    nursery: Arc<Nursery>,
+    /// Calls so far.
+    calls: u64,
+    out: Vec<u8>,
+    buffer: Buffer,
+}
+
+impl Process {
+    /// Starts one, and waits until it is ready: its system calls may not be filtered, which the second part says. The thread that
+    /// calls this must live as long as the process, which the kernel kills with its parent.
+    pub(crate) fn start(nursery: &Arc<Nursery>, total: OwnedFd, setup: &mut Frame) -> std::io::Result<(Process, bool)> {
+        let (socket, other) = UnixStream::pair()?;
+        socket.set_read_timeout(Some(LOOK))?;
+        socket.set_write_timeout(Some(LOOK))?;
+        let (page, file) = Shared::create()?;
+        let mut command = Command::new(program()?);
+        command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1");
+        // A signal of the terminal's is for the server.
+        command.process_group(0);
+        // Nothing but these three is inherited: no call of ours between fork and exec, which would make the start cost what a copy of
+        // the server's page tables does.
+        command.stdin(OwnedFd::from(other)).stdout(Stdio::from(file)).stderr(Stdio::from(total));
+        let child = command.spawn()?;
+        // With it goes the other end of the socket, which is the process's alone.
+        drop(command);
+        nursery.born();
+        let (page, processor) = (Arc::new(page), Thread::of_process(child.id()));
+        let (nursery, out, buffer) = (nursery.clone(), Vec::new(), Buffer::default());
+        let mut process = Process { socket, child: Some(child), page, processor, nursery, calls: 0, out, buffer };
+        let began = crate::clock::now();
+        let mut is_late = || crate::clock::now() > began + START_MAX;
+        let ready = match setup.send(&mut process.socket, &mut is_late) {
+            Ok(()) => process.buffer.receive(&mut process.socket, 1, &mut is_late),
+            Err(broken) => Err(broken),
+        };
+        let is_filtered = ready.ok().and_then(|ready| Rest::of(ready).flag());
+        let is_filtered = is_filtered.ok_or_else(|| std::io::Error::other("an engine process did not start"))?;
+        Ok((process, is_filtered))
+    }
+
+    /// What it has had of the processor, and how much of it it gets.
+    pub(crate) fn processor(&self) -> &Thread {
+        &self.processor
+    }
+
+    /// Whether it is there and waits for a call. What has been killed meanwhile, by the system for its memory, say, is not.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut byte = 0_u8;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: it writes a byte at most to where it has room.
+        let read = unsafe { libc::recv(self.socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
+        read < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+    }
+
+    /// The clock of the next call, and its number.
+    pub(crate) fn begin(&mut self) -> (Clock, u64) {
+        self.calls += 1;
+        let clock = Clock::of(&self.page, self.calls);
+        clock.set_finished(0);
+        (clock, self.calls)
+    }
+
+    /// Sends a frame. `is_late` is asked where the process does not take it.
+    pub(crate) fn send(
+        &mut self,
+        write: impl FnOnce(&mut Frame),
+        is_late: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Broken> {
+        let mut frame = Frame::begin(std::mem::take(&mut self.out));
+        write(&mut frame);
+        let sent = frame.send(&mut self.socket, is_late);
+        self.out = frame.into_buffer();
+        sent
+    }
+
+    /// Waits for a reply. `is_late` is asked each [`LOOK`].
+    pub(crate) fn receive(&mut self, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
+        let frame = self.buffer.receive(&mut self.socket, REPLY_BYTES_MAX, is_late)?;
+        read_reply(frame).ok_or(Broken::Malformed)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            self.nursery.bury(child, self.page.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

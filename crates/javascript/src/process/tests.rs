@@ -1,0 +1,73 @@
+use std::time::Duration;
+
+use flatbed_testkit::{PATIENCE, soon};
+
+use crate::ask::{Answer, Ask};
+use crate::{Design, Error, KillCause, Result, Runner, RunnerOptions};
+
+/// Asks a process of its own to try something.
+async fn probe(runner: &Runner, what: &str) -> Result<String> {
+    let design = Design::new("db/1", "function () {}");
+    let ask = Ask::Probe { input: what.to_owned() };
+    match soon(runner.run(&design, runner.caller(), ask, PATIENCE)).await? {
+        Answer::Text(text) => Ok(text),
+        _ => panic!("no text"),
+    }
+}
+
+fn runner() -> Runner {
+    let (wait_max, memory_max) = (PATIENCE, 16 << 20);
+    Runner::new(RunnerOptions { threads: 1, wait_max, memory_max, ..RunnerOptions::default() }).unwrap()
+}
+
+/// As if a function had taken its engine over.
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[tokio::test]
+async fn a_process_reaches_nothing() {
+    let runner = runner();
+    for what in ["open", "write", "socket", "udp", "thread", "exec", "kill", "code"] {
+        assert_eq!(probe(&runner, what).await.as_deref(), Ok("PermissionDenied"), "{what}");
+    }
+    // The socket, and twice nothing.
+    assert_eq!(probe(&runner, "descriptors").await.as_deref(), Ok("[0, 1, 2]"));
+    assert_eq!(probe(&runner, "environment").await.as_deref(), Ok("[\"FLATBED_FUNCTIONS_PROCESS\"]"));
+    assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 0);
+}
+
+#[tokio::test]
+async fn a_process_that_ends_costs_its_own_call_alone() {
+    let runner = runner();
+    // More memory than the system lets it have, and a fault.
+    for (deaths, what) in (1..).zip(["memory", "abort", "memory"]) {
+        assert_eq!(probe(&runner, what).await, Err(Error::OutOfResources), "{what}");
+        assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), deaths);
+        assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_reply_costs_its_own_call_alone() {
+    let runner = runner();
+    // A frame of nothing, one that claims to be 4 GB, and two at once.
+    for (killed, what) in (1..).zip(["frame: ", "frame: 255 255 255 255", "frames: 0 9"]) {
+        assert_eq!(probe(&runner, what).await, Err(Error::OutOfResources), "{what}");
+        assert_eq!(runner.figures().function_processes_killed.of(KillCause::Malformed).get(), killed, "{what}");
+        assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
+    }
+}
+
+/// One that keeps its socket open, and says nothing or too little.
+#[tokio::test]
+async fn a_process_that_does_not_reply_is_killed() {
+    let validation_max = Duration::from_millis(100);
+    let options = RunnerOptions { threads: 1, wait_max: PATIENCE, validation_max, ..RunnerOptions::default() };
+    let runner = Runner::new(options).unwrap();
+    let design = Design::new("db/1", "function () {}");
+    for (killed, what) in (1..).zip(["silence", "piece"]) {
+        let ask = Ask::Probe { input: what.to_owned() };
+        let answer = soon(runner.run(&design, runner.caller(), ask, validation_max)).await.map(drop);
+        assert_eq!(answer, Err(Error::TimedOut(validation_max)), "{what}");
+        assert_eq!(runner.figures().function_processes_killed.of(KillCause::Deadline).get(), killed, "{what}");
+    }
+    assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
+}

@@ -1,0 +1,314 @@
+//! Frames between the server and an engine process: a length of four bytes, and so many bytes.
+//!
+//! Numbers are little-endian; texts and lists have their length before them. What comes from a process may be anything:
+//! reading it allocates no more than what has come, and answers `None` where it is not what was written here.
+
+use std::io::{self, Read, Write};
+
+/// Bytes of a frame's length.
+const HEAD: usize = 4;
+
+/// The buffer of a reader that has no large frame.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// A buffer that has grown further is given back after its frame.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Why there is no frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// It was not waited for any longer.
+    Late,
+    /// What came is no frame, or a longer one than it may be.
+    Malformed,
+    /// The other side is gone.
+    Gone,
+}
+
+/// A frame that is being written.
+pub(crate) struct Frame(Vec<u8>);
+
+impl Frame {
+    /// An empty one, in a buffer whose memory is used again.
+    pub(crate) fn begin(mut buffer: Vec<u8>) -> Frame {
+        buffer.clear();
+        buffer.extend_from_slice(&[0; HEAD]);
+        Frame(buffer)
+    }
+
+    pub(crate) fn byte(&mut self, byte: u8) -> &mut Frame {
+        self.0.push(byte);
+        self
+    }
+
+    pub(crate) fn flag(&mut self, is: bool) -> &mut Frame {
+        self.byte(u8::from(is))
+    }
+
+    pub(crate) fn number(&mut self, number: u64) -> &mut Frame {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    /// A count, an index or a length. What is longer than a frame makes none.
+    pub(crate) fn count(&mut self, count: usize) -> &mut Frame {
+        self.0.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+        self
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Frame {
+        self.count(bytes.len());
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    pub(crate) fn text(&mut self, text: &str) -> &mut Frame {
+        self.bytes(text.as_bytes())
+    }
+
+    /// A list, for [`Rest::list`].
+    pub(crate) fn list<T>(
+        &mut self,
+        items: impl ExactSizeIterator<Item = T>,
+        mut write: impl FnMut(&mut Frame, T),
+    ) -> &mut Frame {
+        self.count(items.len());
+        for item in items {
+            write(self, item);
+        }
+        self
+    }
+
+    pub(crate) fn texts<'t>(&mut self, texts: impl ExactSizeIterator<Item = &'t String>) -> &mut Frame {
+        self.list(texts, |frame, text| {
+            frame.text(text);
+        })
+    }
+
+    pub(crate) fn maybe_text(&mut self, text: Option<&str>) -> &mut Frame {
+        self.flag(text.is_some());
+        if let Some(text) = text {
+            self.text(text);
+        }
+        self
+    }
+
+    /// How many bytes were written.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len() - HEAD
+    }
+
+    /// All of it, with its length. `None`: it is longer than a frame can be.
+    pub(crate) fn end(&mut self) -> Option<&[u8]> {
+        let length = u32::try_from(self.len()).ok()?;
+        self.0.first_chunk_mut::<HEAD>()?.copy_from_slice(&length.to_le_bytes());
+        Some(&self.0)
+    }
+
+    /// Sends it, in one piece where it fits. `is_late` is asked where that takes long.
+    pub(crate) fn send(&mut self, to: &mut impl Write, is_late: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
+        let mut rest = self.end().ok_or(Broken::Malformed)?;
+        while !rest.is_empty() {
+            match to.write(rest) {
+                Ok(0) => return Err(Broken::Gone),
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_pause(&error) => {}
+                Err(_) => return Err(Broken::Gone),
+            }
+            if !rest.is_empty() && is_late() {
+                return Err(Broken::Late);
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffer, to be used again.
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        if self.0.capacity() > KEPT_BYTES_MAX { Vec::new() } else { self.0 }
+    }
+}
+
+/// A time-out of the socket's.
+fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Where frames are received.
+#[derive(Default)]
+pub(crate) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// Receives a frame of at most `max` bytes, behind which there is nothing yet. `is_late` is asked each time that the socket
+    /// has nothing for a while, or not all.
+    pub(crate) fn receive(
+        &mut self,
+        from: &mut impl Read,
+        max: usize,
+        is_late: &mut dyn FnMut() -> bool,
+    ) -> Result<&[u8], Broken> {
+        let Buffer(buffer) = self;
+        if buffer.len() > KEPT_BYTES_MAX {
+            *buffer = Vec::new();
+        }
+        if buffer.len() < BUFFER_BYTES {
+            buffer.resize(BUFFER_BYTES, 0);
+        }
+        let (mut have, mut need) = (0, HEAD);
+        loop {
+            if have == buffer.len() {
+                buffer.resize(need.min(2 * have), 0);
+            }
+            match from.read(buffer.get_mut(have..).unwrap_or_default()) {
+                Ok(0) => return Err(Broken::Gone),
+                Ok(more) => have += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_pause(&error) => {}
+                Err(_) => return Err(Broken::Gone),
+            }
+            if let Some(head) = buffer.first_chunk::<HEAD>().filter(|_| have >= HEAD) {
+                let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
+                if length > max {
+                    return Err(Broken::Malformed);
+                }
+                need = HEAD + length;
+            }
+            if have >= HEAD && have >= need {
+                return if have == need {
+                    buffer.get(HEAD..need).ok_or(Broken::Malformed)
+                } else {
+                    Err(Broken::Malformed)
+                };
+            }
+            if is_late() {
+                return Err(Broken::Late);
+            }
+        }
+    }
+}
+
+/// What is left of a frame.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rest<'f>(&'f [u8]);
+
+impl<'f> Rest<'f> {
+    pub(crate) fn of(frame: &'f [u8]) -> Rest<'f> {
+        Rest(frame)
+    }
+
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub(crate) fn flag(&mut self) -> Option<bool> {
+        match self.byte()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*first))
+    }
+
+    pub(crate) fn count(&mut self) -> Option<usize> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        usize::try_from(u32::from_le_bytes(*first)).ok()
+    }
+
+    pub(crate) fn bytes(&mut self) -> Option<&'f [u8]> {
+        let length = self.count()?;
+        let (first, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    pub(crate) fn text(&mut self) -> Option<&'f str> {
+        str::from_utf8(self.bytes()?).ok()
+    }
+
+    pub(crate) fn owned(&mut self) -> Option<String> {
+        self.text().map(str::to_owned)
+    }
+
+    pub(crate) fn maybe<T>(&mut self, one: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if self.flag()? { one(self).map(Some) } else { Some(None) }
+    }
+
+    /// A list. Each item takes a byte at least, so that what is allocated is bounded by what has come.
+    pub(crate) fn list<T, C: Default + Extend<T>>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<C> {
+        let count = self.count()?;
+        if count > self.0.len() {
+            return None;
+        }
+        let mut all = C::default();
+        for _ in 0..count {
+            all.extend([one(self)?]);
+        }
+        Some(all)
+    }
+
+    /// Whether it has been read to its end.
+    pub(crate) fn is_end(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives what it has in pieces.
+    struct Pieces<'p>(&'p [u8], usize);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let Pieces(rest, size) = self;
+            if rest.is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let count = rest.len().min(*size).min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            *rest = &rest[count..];
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn frames_come_as_they_were_sent_however_they_are_cut() {
+        for size in [0, 1, BUFFER_BYTES - HEAD - 4, BUFFER_BYTES, 5 * KEPT_BYTES_MAX] {
+            let mut frame = Frame::begin(vec![1, 2, 3]);
+            frame.bytes(&vec![7; size]);
+            let sent = frame.end().unwrap().to_vec();
+            for pieces in [3, 1 << 16, usize::MAX] {
+                if pieces == 3 && size > BUFFER_BYTES {
+                    continue;
+                }
+                let mut buffer = Buffer::default();
+                let frame = buffer.receive(&mut Pieces(&sent, pieces), size + 4, &mut || false).unwrap();
+                let mut rest = Rest::of(frame);
+                assert!(rest.bytes() == Some(&vec![7; size]) && rest.is_end(), "{size} in {pieces}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused_and_takes_no_memory() {
+        let mut buffer = Buffer::default();
+        let mut broken = |bytes: &[u8]| buffer.receive(&mut Pieces(bytes, 100), 1 << 20, &mut || true).unwrap_err();
+        assert_eq!(broken(&[255; 8]), Broken::Malformed);
+        assert_eq!(broken(&[1, 0, 0, 0, 7, 7]), Broken::Malformed);
+        assert_eq!(broken(&[1, 0]), Broken::Late);
+        assert_eq!(broken(&[0, 0, 15, 0, 7]), Broken::Late);
+        assert!(buffer.0.len() <= BUFFER_BYTES);
+        assert_eq!(buffer.receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(Broken::Gone));
+        // A list whose items do not follow.
+        assert_eq!(Rest::of(&[255; 4]).list::<u8, Vec<u8>>(Rest::byte), None);
+    }
+}

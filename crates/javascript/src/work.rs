@@ -1,0 +1,133 @@
+//! Work of an engine, in its process.
+
+use std::time::Duration;
+
+use crate::clock::{Clock, now};
+use crate::engine::KEPT_BYTES_MAX;
+use crate::error::Result;
+use crate::failure;
+use crate::list::Exchange;
+use crate::machine::Machine;
+use crate::message::{Output, ReduceWork, Work};
+use crate::sync::SyncWrite;
+
+/// A part of a batch ends where its answer has so many bytes. The first document's rows are in it, whatever they have.
+const PART_BYTES_MAX: usize = 4 << 20;
+
+impl Work<'_> {
+    /// Also says whether the machine may be used again: one that was stopped in the middle of something may not.
+    pub(crate) fn put(self, machine: &Machine, clock: &Clock, exchange: &Exchange) -> (Result<Output>, bool) {
+        let output = match self {
+            Work::Call { kind, path, input } => machine.call(kind, path, input, clock).map(Output::Text),
+            Work::Map { documents, slice } => {
+                let mapped = map(machine, &documents, slice, clock);
+                let is_whole = matches!(&mapped, Output::Mapped { stopped: None, .. });
+                return (Ok(mapped), is_whole);
+            }
+            Work::Reduce { asks, slice } => reduce(machine, asks, slice, clock).map(Output::Reduced),
+            Work::Render { kind, input } => machine.render(kind, input, clock).map(Output::Text),
+            Work::List { input } => machine.list(input, exchange, clock).map(Output::Text),
+            Work::Transform { input } => {
+                let (output, is_whole) = machine.transform(input, clock);
+                return (output.map(Output::Text), is_whole);
+            }
+            // It was compiled.
+            Work::Check => Ok(Output::Text(String::new())),
+            Work::Route { writes, slice, step_max } => {
+                let (output, is_whole) = route(machine, writes.into(), slice, step_max, clock);
+                return (Ok(output), is_whole);
+            }
+            #[cfg(test)]
+            Work::Probe { input } => Ok(Output::Text(crate::child::probe::probe(input))),
+        };
+        let is_whole = output.is_ok();
+        (output, is_whole)
+    }
+}
+
+/// At least one write is asked about.
+fn route(
+    machine: &Machine,
+    writes: Vec<SyncWrite>,
+    slice: Duration,
+    step_max: Duration,
+    clock: &Clock,
+) -> (Output, bool) {
+    // What it took to make the machine is of it: with the last write it takes no longer than a slice and a step.
+    let slice_end = (clock.until() + slice).saturating_sub(step_max);
+    let mut routed = Vec::with_capacity(writes.len());
+    let mut is_whole = true;
+    for write in &writes {
+        let heard;
+        (heard, is_whole) = machine.route(write, clock);
+        routed.push(heard);
+        clock.set_finished(routed.len());
+        // What one leaves behind is not the next one's: as behind a call.
+        is_whole &= machine.usage().used() <= KEPT_BYTES_MAX;
+        let now = now();
+        if !is_whole || now >= slice_end || clock.is_stopped() {
+            break;
+        }
+        clock.set(now + step_max);
+    }
+    (Output::Routed(routed), is_whole)
+}
+
+fn map(machine: &Machine, documents: &[&[u8]], slice: Duration, clock: &Clock) -> Output {
+    let slice_end = now() + slice;
+    let (mut emitted, mut bytes) = (Vec::<String>::with_capacity(documents.len()), 0);
+    let (mut stopped, mut logs) = (None, Vec::new());
+    let mapped = machine.within(clock, |ctx| {
+        let map = machine.export(ctx, "map")?;
+        for document in documents {
+            // The first is mapped in any case, or a batch would never end.
+            if !emitted.is_empty() && (now() >= slice_end || bytes >= PART_BYTES_MAX) {
+                break;
+            }
+            let value = ctx.json_parse(*document);
+            let lines: String = map.call((value?,))?;
+            if let Some(failed) = lines.strip_prefix("!!") {
+                stopped = Some(failure(failed));
+                break;
+            }
+            // What it has made without memory that it wanted is not its answer.
+            if machine.usage().is_refused() || machine.usage().is_exhausted() {
+                break;
+            }
+            bytes += lines.len();
+            emitted.push(lines);
+            clock.set_finished(emitted.len());
+        }
+        Ok(())
+    });
+    if let Err(error) = mapped {
+        stopped = Some(error);
+    } else {
+        logs = machine.logs(clock);
+    }
+    Output::Mapped { documents: emitted, stopped, logs }
+}
+
+/// A part of a batch of reductions ends as one of a batch of documents does.
+fn reduce(machine: &Machine, asks: Vec<ReduceWork<'_>>, slice: Duration, clock: &Clock) -> Result<Vec<Vec<String>>> {
+    let slice_end = now() + slice;
+    let (mut all, mut bytes) = (Vec::with_capacity(asks.len()), 0);
+    machine.within(clock, |ctx| {
+        let reduce = machine.export(ctx, "reduce")?;
+        for ReduceWork { functions, is_rereduce, input } in asks {
+            if !all.is_empty() && (now() >= slice_end || bytes >= PART_BYTES_MAX) {
+                break;
+            }
+            let mut results = Vec::with_capacity(functions.len());
+            for function in functions {
+                // Each gets its own, which it may sort or otherwise change.
+                let answer: String = reduce.call((function, ctx.json_parse(input)?, is_rereduce))?;
+                bytes += answer.len();
+                results.push(answer);
+            }
+            all.push(results);
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}

@@ -1,0 +1,160 @@
+//! Processes of functions: when they are there, and when they are gone.
+//!
+//! A program of its own: it looks at all processes that it has started.
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use flatbed_javascript::{Design, Error, KillCause, Runner, RunnerOptions};
+use flatbed_testkit::{PATIENCE, soon, until, until_blocking, until_some};
+use tokio::sync::Mutex;
+
+/// The tests of this program look at the same processes.
+static ONE: Mutex<()> = Mutex::const_new(());
+
+/// The environment of the program that is killed with its processes.
+const SERVES: &str = "FLATBED_TEST_SERVES";
+
+const QUICK: &str = "function (doc) { return true; }";
+const ENDLESS: &str = "function (doc) { for (;;) {} }";
+
+fn design(source: &str) -> Design {
+    Design::new("db/1", format!(r#"{{"_id":"_design/d","filters":{{"f":"{source}"}}}}"#))
+}
+
+fn runner() -> Runner {
+    let (wait_max, validation_max, batch_max) = (PATIENCE, 10 * PATIENCE, 10 * PATIENCE);
+    Runner::new(RunnerOptions { wait_max, validation_max, batch_max, ..RunnerOptions::default() }).expect("threads")
+}
+
+async fn filter(runner: &Runner, source: &str) -> Result<Vec<bool>, Error> {
+    runner.filter(&design(source), runner.caller(), "f", &[b"{}"], "{}").await
+}
+
+/// Processes that this one has started, and ticks of the processor that each had.
+fn children(parent: u32) -> Vec<(u32, u64)> {
+    let all = std::fs::read_dir("/proc").expect("processes").flatten();
+    let of_parent = all.filter_map(|entry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+        let is_child = fields.first() != Some(&"Z") && fields.get(1)?.parse() == Ok(parent);
+        is_child.then_some((id, fields.get(11)?.parse().ok()?))
+    });
+    of_parent.collect()
+}
+
+fn mine() -> Vec<(u32, u64)> {
+    children(std::process::id())
+}
+
+fn kill(id: u32) {
+    // SAFETY: it takes numbers alone.
+    unsafe { libc::kill(libc::pid_t::try_from(id).expect("a number"), libc::SIGKILL) };
+}
+
+#[tokio::test]
+async fn processes_start_with_the_first_call_and_end_with_their_runner() {
+    let _one = ONE.lock().await;
+    assert_eq!(mine(), []);
+    let runner = runner();
+    assert_eq!(mine(), []);
+    assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));
+    until("spare ones are there", async || mine().len() == 3).await;
+    let endless = tokio::spawn({
+        let runner = runner.clone();
+        async move { filter(&runner, ENDLESS).await }
+    });
+    until("one is busy", async || mine().iter().any(|(_, ticks)| *ticks > 5)).await;
+    let count = i64::try_from(mine().len()).expect("few");
+    assert!(runner.figures().function_processes.get() >= count);
+    // Its call holds no runner.
+    endless.abort();
+    drop((runner, endless));
+    until("none is left", async || mine().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_from_outside_costs_its_own_call_alone() {
+    let _one = ONE.lock().await;
+    let runner = runner();
+    let endless = tokio::spawn({
+        let runner = runner.clone();
+        async move { filter(&runner, ENDLESS).await }
+    });
+    let busy = async || mine().iter().find(|(_, ticks)| *ticks > 5).map(|(id, _)| *id);
+    kill(until_some("one is busy", busy).await);
+    assert_eq!(soon(endless).await.expect("no panic"), Err(Error::OutOfResources));
+    assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 1);
+    // Those that wait for their first call, or for the next one, cost none.
+    for _ in 0..3 {
+        assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));
+        until("spare ones are there", async || mine().len() >= 3).await;
+        for (id, _) in mine() {
+            kill(id);
+        }
+        until("they are gone", async || mine().len() < 3).await;
+    }
+    assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));
+    assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 1);
+    drop(runner);
+    until("none is left", async || mine().is_empty()).await;
+}
+
+/// Not a test but a program for the next one.
+#[tokio::test]
+async fn serves_until_it_is_killed() {
+    if std::env::var_os(SERVES).is_none() {
+        return;
+    }
+    let runner = runner();
+    assert_eq!(filter(&runner, QUICK).await, Ok(vec![true]));
+    println!("\nserves");
+    let _ = filter(&runner, ENDLESS).await;
+}
+
+#[tokio::test]
+async fn a_killed_server_leaves_no_process() {
+    let _one = ONE.lock().await;
+    let program = std::env::current_exe().expect("a program");
+    let mut server = Command::new(program)
+        .args(["--exact", "serves_until_it_is_killed", "--nocapture", "--test-threads", "1"])
+        .env(SERVES, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a server");
+    let lines = BufReader::new(server.stdout.take().expect("its output")).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "serves"));
+    let is_busy = || children(server.id()).iter().any(|(_, ticks)| *ticks > 5);
+    until_blocking("a function runs", is_busy);
+    let processes = children(server.id());
+    assert!(processes.len() > 1, "{processes:?}");
+    kill(server.id());
+    server.wait().expect("its end");
+    let is_there =
+        |id: u32| std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    for (id, _) in processes {
+        until_blocking("its processes are gone", || !is_there(id));
+    }
+}
+
+/// The next call after a kill has its process at once: one was there.
+#[tokio::test]
+async fn a_spare_process_is_there_after_a_kill() {
+    let _one = ONE.lock().await;
+    let (wait_max, batch_max) = (PATIENCE, Duration::from_millis(50));
+    let options = RunnerOptions { threads: 1, wait_max, batch_max, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("a thread");
+    assert!(filter(&runner, QUICK).await.is_ok_and(|passed| passed == [true]) || !mine().is_empty());
+    until("spare ones are there", async || mine().len() >= 3).await;
+    let before = runner.figures().function_processes_started.get();
+    let stuck = "function (doc) { ('a' + '\\\\u0301\\\\u0316'.repeat(150000)).normalize('NFC'); }";
+    assert!(matches!(soon(filter(&runner, stuck)).await, Err(Error::TimedOut(_))));
+    until("another spare one is there", async || mine().len() >= 2).await;
+    assert!(runner.figures().function_processes_started.get() <= before + 2);
+    drop(runner);
+    until("none is left", async || mine().is_empty()).await;
+}

@@ -1,0 +1,217 @@
+//! Functions that cannot be interrupted are killed, and cost their own call alone.
+//!
+//! A program of its own: its functions take the processor, and functions of other tests beside them would take theirs.
+#![allow(clippy::expect_used)]
+
+use std::time::Duration;
+
+use flatbed_channels::Routing;
+use flatbed_javascript::{
+    Design, Error, Group, GroupFunctions, KillCause, Mapped, RowLimits, Runner, RunnerOptions, SyncFunction, SyncWrite,
+    Validation,
+};
+use flatbed_testkit::{PATIENCE, soon, until_some};
+
+/// How long a function may run. Others may have the processor meanwhile.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// Each goes on for minutes within one built-in function, of those that look at no clock.
+const RUNAWAYS: &[(&str, &str)] = &[
+    ("normalize", NORMALIZE),
+    ("stringify", "var a = []; for (var i = 0; i < 100000; i++) a.push('k' + i); JSON.stringify({}, a)"),
+    (
+        "indexOf",
+        "Object.defineProperty(Array.prototype, 'x', {get: function () { return 1; }}); var s = 'a'.repeat(20000000);
+         new String(s + 'b').indexOf({toString: function () { return s.slice(10000000) + 'c'; }})",
+    ),
+    ("apply", "CHAIN Math.max.apply(null, o)"),
+    ("from", "CHAIN Array.from(o)"),
+    ("typed array", "CHAIN new Uint8Array(o)"),
+];
+
+const NORMALIZE: &str = "('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC')";
+
+/// What is not found in an object is looked for in all those that it inherits from.
+const CHAIN: &str = "var o = {}; for (var i = 0; i < 100000; i++) o = Object.create(o); o.length = 60000;";
+
+fn filters(database: &str, code: &str) -> Design {
+    let code = code.replace("CHAIN", CHAIN);
+    let mut function = Vec::new();
+    let source = format!("function (doc) {{ if (doc.is_bad) {{ {code}; }} return true; }}");
+    flatbed_flatten::json::write_string(&source, &mut function);
+    let function = String::from_utf8(function).expect("a text");
+    Design::new(database, format!(r#"{{"_id":"_design/d","filters":{{"f":{function}}}}}"#))
+}
+
+fn runner(options: RunnerOptions) -> Runner {
+    let (wait_max, validation_max, batch_max) = (PATIENCE, SHORT, SHORT);
+    Runner::new(RunnerOptions { wait_max, validation_max, batch_max, ..options }).expect("threads")
+}
+
+async fn filter(runner: &Runner, design: &Design, document: &str) -> Result<Vec<bool>, Error> {
+    soon(runner.filter(design, runner.caller(), "f", &[document.as_bytes()], "{}")).await
+}
+
+/// An answer that was not kept from the processor for all of its time.
+async fn filter_in_time(runner: &Runner, design: &Design, document: &str) -> Result<Vec<bool>, Error> {
+    let look = async || match filter(runner, design, document).await {
+        Err(Error::TimedOut(_)) => None,
+        answer => Some(answer),
+    };
+    until_some("a call has its time", look).await
+}
+
+fn killed(runner: &Runner) -> u64 {
+    runner.figures().function_processes_killed.of(KillCause::Deadline).get()
+}
+
+#[tokio::test]
+async fn the_next_call_of_a_runaway_runs_as_usual() {
+    let runner = runner(RunnerOptions { threads: 1, ..RunnerOptions::default() });
+    let other = filters("db/2", "0");
+    for (name, call) in RUNAWAYS {
+        let design = filters("db/1", call);
+        for _ in 0..2 {
+            let answer = filter(&runner, &design, r#"{"is_bad":true}"#).await;
+            assert!(matches!(answer, Err(Error::TimedOut(_) | Error::OutOfResources)), "{name}: {answer:?}");
+            assert_eq!(filter_in_time(&runner, &design, "{}").await, Ok(vec![true]), "{name}");
+            assert_eq!(filter_in_time(&runner, &other, "{}").await, Ok(vec![true]), "{name}");
+        }
+        println!("{name}: {} killed so far", killed(&runner));
+    }
+    assert!(killed(&runner) >= 4, "{}", killed(&runner));
+}
+
+/// An honest `validate_doc_update` that normalizes a title, and a member who writes one that takes it minutes.
+#[tokio::test]
+async fn a_refused_write_does_not_close_its_database() {
+    let runner = runner(RunnerOptions { threads: 1, ..RunnerOptions::default() });
+    let design = r#"{"_id":"_design/d","validate_doc_update":"function (doc) { if (doc.title.normalize('NFC') === '') throw({forbidden: 'no title'}); }"}"#;
+    let design = Design::new("db/1", design);
+    let validate = async |title: &str| {
+        let document = format!(r#"{{"_id":"a","title":"{title}"}}"#);
+        let write = Validation { document: &document, old: "null", user: "{}", security: "{}" };
+        soon(runner.validate(&design, runner.caller(), &write)).await
+    };
+    let bad = format!("a{}", "\u{301}\u{316}".repeat(150_000));
+    for _ in 0..2 {
+        let answer = validate(&bad).await;
+        assert!(matches!(answer, Err(Error::TimedOut(_))), "{answer:?}");
+        for (title, expected) in [("fine", Ok(())), ("", Err(Error::Forbidden("no title".to_owned())))] {
+            let look = async || match validate(title).await {
+                Err(Error::TimedOut(_)) => None,
+                answer => Some(answer),
+            };
+            assert_eq!(until_some("a write has its time", look).await, expected);
+        }
+    }
+    assert!(killed(&runner) >= 2);
+}
+
+#[tokio::test]
+async fn seven_databases_of_runaways_do_not_stop_an_eighth() {
+    let runner = runner(RunnerOptions::default());
+    let mut hostile = tokio::task::JoinSet::new();
+    for n in 0..7 {
+        let (runner, design) = (
+            runner.clone(),
+            filters(&format!("bad/{n}"), NORMALIZE),
+        );
+        hostile.spawn(async move {
+            loop {
+                let answer = filter(&runner, &design, r#"{"is_bad":true}"#).await;
+                assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{answer:?}");
+            }
+        });
+    }
+    let good = filters("good", "0");
+    for _ in 0..20 {
+        assert_eq!(filter_in_time(&runner, &good, "{}").await, Ok(vec![true]));
+    }
+    until_some("each was killed once", async || (killed(&runner) >= 7).then_some(())).await;
+    assert_eq!(filter_in_time(&runner, &good, "{}").await, Ok(vec![true]));
+    assert!(hostile.try_join_next().is_none());
+}
+
+fn keys(mapped: &Mapped) -> Vec<String> {
+    let rows =
+        mapped.documents.iter().map(|views| views[0].as_ref().expect("rows").iter().next().map(|row| row.0.to_owned()));
+    rows.map(|key| key.expect("a row")).collect()
+}
+
+#[tokio::test]
+async fn a_batch_blames_the_document_that_ran_away() {
+    let batch_max = Duration::from_secs(2);
+    let options = RunnerOptions { map_threads: 1, wait_max: PATIENCE, batch_max, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let map =
+        "function (doc) { if (doc.is_bad) ('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC'); emit(doc._id); }";
+    let functions = GroupFunctions { lib: None, maps: &[("v", map)], reduces: &[] };
+    let group = Group::new("db/1", &functions, RowLimits::default());
+    for bad in [0, 1, 17, 39] {
+        let document = |n: usize| format!(r#"{{"_id":"{n}","is_bad":{}}}"#, n == bad).into_bytes();
+        let look = async || {
+            let mapped = soon(runner.map(&group, (0..40).map(document).collect())).await.expect("an answer");
+            // The machine may have been at something else for all the time of another one.
+            (mapped.documents.len() == bad).then_some(mapped)
+        };
+        let mapped = until_some("the others have their time", look).await;
+        assert!(matches!(mapped.stopped, Some(Error::TimedOut(_))), "{:?}", mapped.stopped);
+        assert_eq!(keys(&mapped), (0..bad).map(|n| format!("\"{n}\"")).collect::<Vec<_>>());
+    }
+    assert!(killed(&runner) >= 4);
+}
+
+#[tokio::test]
+async fn writes_that_are_judged_together_are_not_anothers() {
+    let validation_max = Duration::from_secs(2);
+    let options = RunnerOptions { threads: 1, wait_max: PATIENCE, validation_max, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let source =
+        "function (doc) { if (doc.is_bad) ('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC'); channel(doc.c); }";
+    let function = SyncFunction::new("db/1", source);
+    let write = |n: usize, is_bad: bool| SyncWrite {
+        document: format!(r#"{{"_id":"{n}","is_bad":{is_bad},"c":"c{n}"}}"#),
+        id_bytes: 1,
+        ..SyncWrite::default()
+    };
+    let look = async || {
+        let answers = soon(runner.route_all(&function, (0..10).map(|n| write(n, n == 4 || n == 7)).collect())).await;
+        let late = answers.iter().filter(|answer| matches!(answer, Err(Error::TimedOut(_)))).count();
+        (late == 2).then_some(answers)
+    };
+    let answers = until_some("the others have their time", look).await;
+    for (n, answer) in answers.into_iter().enumerate() {
+        if n == 4 || n == 7 {
+            assert!(matches!(answer, Err(Error::TimedOut(_))), "{n}: {answer:?}");
+            continue;
+        }
+        let channels = [format!("c{n}")].into();
+        assert_eq!(answer, Ok(Ok(Routing { channels, ..Routing::default() })), "{n}");
+    }
+}
+
+/// Rows of 16 MB and more end a batch early, and the rest is asked for again.
+#[tokio::test]
+async fn a_batch_ends_where_its_rows_are_many() {
+    let options = RunnerOptions { wait_max: PATIENCE, batch_max: PATIENCE, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let map = "function (doc) { emit(doc._id, 'x'.repeat(3000000)); }";
+    let functions = GroupFunctions { lib: None, maps: &[("v", map)], reduces: &[] };
+    let group = Group::new("db/1", &functions, RowLimits::default());
+    let (mut done, mut batches) = (0, 0);
+    while done < 20 {
+        let documents = (done..20).map(|n| format!(r#"{{"_id":"{n}"}}"#).into_bytes()).collect();
+        let mapped = soon(runner.map(&group, documents)).await.expect("an answer");
+        assert_eq!(mapped.stopped, None);
+        assert_eq!(
+            keys(&mapped),
+            (done..done + mapped.documents.len()).map(|n| format!("\"{n}\"")).collect::<Vec<_>>()
+        );
+        let bytes: usize = mapped.documents.iter().map(|views| views[0].as_ref().expect("rows").bytes()).sum();
+        assert!(!mapped.documents.is_empty() && bytes < 24 << 20, "{bytes}");
+        done += mapped.documents.len();
+        batches += 1;
+    }
+    assert!(batches > 2, "{batches}");
+}
