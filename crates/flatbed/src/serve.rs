@@ -211,7 +211,8 @@ pub(crate) async fn serve(
         }
         None => Vec::new(),
     };
-    let mut figures = storage.figures().and(process::figures);
+    let of_functions = functions.clone();
+    let mut figures = storage.figures().and(process::figures).and(move || of_functions.figures().families());
     if let Some(sync) = &sync {
         figures = figures.and(sync.figures());
     }

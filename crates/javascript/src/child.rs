@@ -122,6 +122,7 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
         let mut line = its.borrow_mut();
         let sent = line.send(|frame| write_exchange(frame, wants_rows, response, text));
         let page = sent.and_then(|()| line.receive()).ok().and_then(Page::read);
+        line.buffer.trim();
         page.unwrap_or(Page::Broken)
     });
     loop {
@@ -156,6 +157,7 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
                 }
             }
         }
+        buffer.trim();
         line.borrow_mut().buffer = buffer;
     }
 }

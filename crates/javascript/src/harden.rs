@@ -31,7 +31,6 @@ pub(crate) fn leave() -> io::Result<()> {
     // SAFETY: they take numbers alone.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0);
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     }
     // A signal to all processes of the service is for the server, which ends this one when its calls have ended.
@@ -44,9 +43,14 @@ pub(crate) fn leave() -> io::Result<()> {
 
 /// Closes all descriptors but this, which is the first; the two of output lead nowhere.
 pub(crate) fn close_all_but(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // Where memory is short, the server is to stay. The name may not be there, and the value may be refused.
     #[cfg(target_os = "linux")]
-    let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+    {
+        // Where memory is short, the server is to stay. The name may not be there, and the value may be refused.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+        // Its own files in `/proc` are another's from then on.
+        // SAFETY: it takes numbers alone.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+    }
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         // SAFETY: it takes numbers; what was there was mapped, and is not used any more.

@@ -153,10 +153,12 @@ impl Nursery {
                         continue;
                     }
                     Err(error) => {
-                        tracing::error!(%error, "no process for functions of design documents starts");
-                        state.failing += 1;
+                        state.failing = state.failing.saturating_add(1);
                         if state.failing < TRIES {
                             continue;
+                        }
+                        if state.failing == TRIES {
+                            tracing::error!(%error, "no process for functions of design documents starts");
                         }
                         state.failures += 1;
                         self.ready.notify_all();

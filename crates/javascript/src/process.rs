@@ -123,7 +123,9 @@ impl Process {
     /// Waits for a reply. `is_late` is asked each [`LOOK`].
     pub(crate) fn receive(&mut self, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
         let frame = self.buffer.receive(&mut self.socket, REPLY_BYTES_MAX, is_late)?;
-        read_reply(frame).ok_or(Broken::Malformed)
+        let reply = read_reply(frame).ok_or(Broken::Malformed);
+        self.buffer.trim();
+        reply
     }
 }
 

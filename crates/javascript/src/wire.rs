@@ -139,6 +139,13 @@ fn is_pause(error: &io::Error) -> bool {
 pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
+    /// Gives the memory back that a large frame took. For when it has been read.
+    pub(crate) fn trim(&mut self) {
+        if self.0.len() > KEPT_BYTES_MAX {
+            self.0 = Vec::new();
+        }
+    }
+
     /// Receives a frame of at most `max` bytes, behind which there is nothing yet. `is_late` is asked each time that the socket
     /// has nothing for a while, or not all.
     pub(crate) fn receive(
@@ -148,9 +155,6 @@ impl Buffer {
         is_late: &mut dyn FnMut() -> bool,
     ) -> Result<&[u8], Broken> {
         let Buffer(buffer) = self;
-        if buffer.len() > KEPT_BYTES_MAX {
-            *buffer = Vec::new();
-        }
         if buffer.len() < BUFFER_BYTES {
             buffer.resize(BUFFER_BYTES, 0);
         }
