@@ -205,3 +205,61 @@ fn reduced(answer: &str, input_characters: usize) -> Result<String> {
     let result = answer.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     result.map(|result| whole(result.to_owned())).ok_or(Error::OutOfResources)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Heard;
+
+    fn map(documents: usize) -> Ask {
+        let documents = vec![b"{}".to_vec(); documents];
+        Ask::Map { documents, views: 1, slice: Duration::ZERO, is_fresh: false }
+    }
+
+    fn mapped(documents: usize) -> Output {
+        Output::Mapped { documents: vec!["[[1,2]]".to_owned(); documents], stopped: None, logs: Vec::new() }
+    }
+
+    #[test]
+    fn more_than_was_asked_for_is_no_answer() {
+        let Some(Answer::Mapped(part)) = map(3).answer(mapped(2), false) else { panic!("no answer") };
+        assert_eq!((part.documents.len(), part.rest.len()), (2, 1));
+        assert!(
+            map(3).answer(mapped(4), false).is_none() && map(3).answer(Output::Text(String::new()), false).is_none()
+        );
+        let reduce = |answers: Vec<usize>| {
+            let asks = [1, 2].map(|functions| ReduceAsk {
+                functions: vec![(0, 10); functions],
+                is_rereduce: false,
+                input: "[]".to_owned(),
+            });
+            let ask = Ask::Reduce { asks: asks.into(), slice: Duration::ZERO };
+            let answers = answers.into_iter().map(|count| vec!["[1]".to_owned(); count]).collect();
+            ask.answer(Output::Reduced(answers), false)
+        };
+        assert!(reduce(vec![1]).is_some() && reduce(vec![1, 2]).is_some());
+        for wrong in [vec![2], vec![1, 1], vec![1, 2, 1]] {
+            assert!(reduce(wrong.clone()).is_none(), "{wrong:?}");
+        }
+        let route = |heard: usize| {
+            let writes = VecDeque::from(vec![SyncWrite::default(); 2]);
+            let ask = Ask::Route { writes, slice: Duration::ZERO, step_max: Duration::ZERO };
+            ask.answer(Output::Routed((0..heard).map(|_| Ok(Heard::Thrown)).collect()), false)
+        };
+        assert!(route(2).is_some() && route(3).is_none());
+    }
+
+    #[test]
+    fn items_before_the_one_that_ran_away_are_lost_and_not_blamed() {
+        for (finished, lost) in [(0, 0), (2, 2), (3, 2), (usize::MAX, 2)] {
+            let part = map(3).lost(finished, true, Error::OutOfResources);
+            let Ok(Answer::Mapped(part)) = part else { panic!("no answer") };
+            assert_eq!((part.lost, part.rest.len(), part.documents.len()), (lost, 3, 0));
+        }
+        let route =
+            Ask::Route { writes: vec![SyncWrite::default()].into(), slice: Duration::ZERO, step_max: Duration::ZERO };
+        let Ok(Answer::Routed(part)) = route.lost(7, false, Error::Busy) else { panic!("no answer") };
+        assert!(part.routed == [Err(Error::Busy)] && part.rest.is_empty() && part.killed.is_none());
+        assert!(Ask::Check.lost(0, false, Error::OutOfResources).is_err());
+    }
+}

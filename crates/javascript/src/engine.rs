@@ -19,11 +19,14 @@ use crate::{Caller, Design};
 /// An engine that has more memory after its call is dropped.
 pub(crate) const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
 
-/// How long after its deadline a call may take to stop, before its process is killed.
+/// How long after its deadline, or after it was told to stop, a call may take to do so, before its process is killed.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// And how long without having had the processor.
+/// And how long after its deadline without having had the processor.
 pub(crate) const STUCK: Duration = Duration::from_secs(5);
+
+/// A process ends after so many calls: what one has done to it does not stay for ever.
+const CALLS_MAX: u64 = 10_000;
 
 /// So many processes are taken for one that is there.
 const TAKEN_MAX: usize = 8;
@@ -61,7 +64,7 @@ impl Engine {
 
     /// Begins a call: a process is there then. `None`: none starts.
     pub(crate) fn begin(&mut self) -> Option<Running<'_>> {
-        if !self.process.as_ref().is_some_and(Process::is_ready) {
+        if !self.process.as_ref().is_some_and(|process| process.calls() < CALLS_MAX && process.is_ready()) {
             self.end();
             // A spare one may have been killed by the system, for its memory, say.
             let process = std::iter::from_fn(|| self.nursery.take()).take(TAKEN_MAX).find(Process::is_ready)?;
@@ -170,10 +173,11 @@ struct Watch<'c> {
 impl Watch<'_> {
     fn is_late(&mut self, processor: &Thread) -> bool {
         let now = now();
-        if self.clock.is_stopped() {
-            self.stopped.get_or_insert(now);
+        // Its answer is not waited for, or others need its place.
+        if self.clock.is_stopped() && now >= *self.stopped.get_or_insert(now) + GRACE {
+            return true;
         }
-        let deadline = self.clock.until().min(self.end).min(self.stopped.unwrap_or(Duration::MAX));
+        let deadline = self.clock.until().min(self.end);
         if now < deadline {
             self.ran = None;
             return false;

@@ -81,6 +81,12 @@ impl Nursery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that the engines of all processes have.
+    #[cfg(test)]
+    pub(crate) fn counted(&self) -> usize {
+        self.total.bytes.load(Ordering::Relaxed)
+    }
+
     /// A process that has run nothing. `None`: it does not start, or nothing is to run any more.
     pub(crate) fn take(&self) -> Option<Process> {
         let mut state = self.lock();

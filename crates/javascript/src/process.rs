@@ -90,6 +90,11 @@ impl Process {
         &self.processor
     }
 
+    /// How many calls it has begun.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// Whether it is there and waits for a call. What has been killed meanwhile, by the system for its memory, say, is not.
     pub(crate) fn is_ready(&self) -> bool {
         let mut byte = 0_u8;

@@ -125,6 +125,11 @@ impl Runner {
         &self.handle.nursery.figures
     }
 
+    #[cfg(test)]
+    pub(crate) fn nursery(&self) -> &Nursery {
+        &self.handle.nursery
+    }
+
     pub(crate) fn rooms(&self) -> &Rooms {
         &self.handle.rooms
     }

@@ -113,10 +113,7 @@ async fn seven_databases_of_runaways_do_not_stop_an_eighth() {
     let runner = runner(RunnerOptions::default());
     let mut hostile = tokio::task::JoinSet::new();
     for n in 0..7 {
-        let (runner, design) = (
-            runner.clone(),
-            filters(&format!("bad/{n}"), NORMALIZE),
-        );
+        let (runner, design) = (runner.clone(), filters(&format!("bad/{n}"), NORMALIZE));
         hostile.spawn(async move {
             loop {
                 let answer = filter(&runner, &design, r#"{"is_bad":true}"#).await;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use flatbed_testkit::{PATIENCE, soon};
+use flatbed_testkit::{PATIENCE, soon, until};
 
 use crate::ask::{Answer, Ask};
 use crate::{Design, Error, KillCause, Result, Runner, RunnerOptions};
@@ -70,4 +70,21 @@ async fn a_process_that_does_not_reply_is_killed() {
         assert_eq!(runner.figures().function_processes_killed.of(KillCause::Deadline).get(), killed, "{what}");
     }
     assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
+}
+
+/// What a process had of the memory of all is another's once it was killed.
+#[tokio::test]
+async fn a_killed_process_gives_its_memory_back() {
+    let (wait_max, batch_max) = (PATIENCE, Duration::from_secs(2));
+    let runner = Runner::new(RunnerOptions { threads: 1, wait_max, batch_max, ..RunnerOptions::default() }).unwrap();
+    let function = r"function (doc) { var a = []; for (var i = 0; i < 100000; i++) a.push(new Array(30).fill(i + 0.5)); ('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC'); }";
+    let design = Design::new("db/1", format!(r#"{{"filters":{{"f":"{function}"}}}}"#));
+    let call = tokio::spawn({
+        let runner = runner.clone();
+        async move { soon(runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}")).await }
+    });
+    until("it has much", async || runner.nursery().counted() > 30 << 20).await;
+    assert!(matches!(call.await.unwrap(), Err(Error::TimedOut(_))));
+    assert_eq!(runner.figures().function_processes_killed.of(KillCause::Deadline).get(), 1);
+    until("it has nothing", async || runner.nursery().counted() < 1 << 20).await;
 }
