@@ -1,5 +1,6 @@
 //! A thread's process, and the engines that it keeps there.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,7 +123,9 @@ impl Running<'_> {
         let (slot, was_used) = loaded.take(caller, design, part, ask.wants_fresh());
         let dropped = std::mem::take(&mut loaded.dropped);
         let text = (!was_used).then(|| design.text());
-        let mut watch = Watch { clock: &clock, end: began + time_max, stopped: None, ran: None };
+        // A process moves its deadline where it judges several writes, and else the server does.
+        let last = Cell::new(began + if matches!(ask, Ask::Route { .. }) { time_max } else { step_max });
+        let mut watch = Watch { clock: &clock, last: &last, stopped: None, ran: None };
         let processor = process.processor().clone();
         let mut is_late = || is_closed() || watch.is_late(&processor);
         let write = |frame: &mut Frame| write_call(frame, number, (&dropped, slot), text, &ask);
@@ -145,6 +148,7 @@ impl Running<'_> {
                 Ok(Reply::Exchange(part)) => {
                     let Ask::List { link, .. } = &mut ask else { break Broken::Malformed };
                     let page = link.exchange(part, &clock, waits);
+                    last.set(clock.until());
                     sent = process.send(|frame| page.write(frame), &mut is_late);
                 }
                 Err(broken) => break broken,
@@ -163,7 +167,7 @@ impl Running<'_> {
 struct Watch<'c> {
     clock: &'c Clock,
     /// The last deadline that its process may give it.
-    end: Duration,
+    last: &'c Cell<Duration>,
     /// When it was seen that it is to stop.
     stopped: Option<Duration>,
     /// What it had had of the processor when its time was first seen to be over.
@@ -177,7 +181,7 @@ impl Watch<'_> {
         if self.clock.is_stopped() && now >= *self.stopped.get_or_insert(now) + GRACE {
             return true;
         }
-        let deadline = self.clock.until().min(self.end);
+        let deadline = self.clock.until().min(self.last.get());
         if now < deadline {
             self.ran = None;
             return false;

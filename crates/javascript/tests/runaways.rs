@@ -188,6 +188,43 @@ async fn writes_that_are_judged_together_are_not_anothers() {
     }
 }
 
+/// A list that runs away behind its first text, and one that has sent it.
+#[tokio::test]
+async fn a_list_that_runs_away_ends_with_an_error() {
+    let runner = runner(RunnerOptions::default());
+    let mut source = Vec::new();
+    let function =
+        format!("function (head, req) {{ send('a'); getRow(); if (req.is_bad) {{ {NORMALIZE}; }} send('b'); }}");
+    flatbed_flatten::json::write_string(&function, &mut source);
+    let source = String::from_utf8(source).expect("a text");
+    let design = Design::new("db/1", format!(r#"{{"_id":"_design/d","lists":{{"l":{source}}}}}"#));
+    for is_bad in [true, false] {
+        let look = async || {
+            let mut list = runner.list(&design, runner.caller(), "l", "{}", &format!(r#"{{"is_bad":{is_bad}}}"#));
+            let mut text = String::new();
+            loop {
+                match soon(list.next()).await {
+                    Ok(part) if part.is_end => return Some(Ok(text)),
+                    Ok(part) => {
+                        text.push_str(&part.text);
+                        list.feed(None);
+                    }
+                    // It did not come to the text.
+                    Err(Error::TimedOut(_)) if text != "a" || !is_bad => return None,
+                    Err(error) => return Some(Err((text, error))),
+                }
+            }
+        };
+        let ended = until_some("a list has its time", look).await;
+        if is_bad {
+            assert_eq!(ended, Err(("a".to_owned(), Error::TimedOut(SHORT))));
+            assert!(killed(&runner) >= 1);
+        } else {
+            assert_eq!(ended, Ok("ab".to_owned()));
+        }
+    }
+}
+
 /// Rows of 16 MB and more end a batch early, and the rest is asked for again.
 #[tokio::test]
 async fn a_batch_ends_where_its_rows_are_many() {

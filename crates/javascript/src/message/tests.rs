@@ -66,6 +66,7 @@ fn what_is_no_reply_is_refused_and_nothing_panics() {
         for end in 0..whole.len() {
             assert_eq!(read_reply(&whole[..end]), None, "{reply:?}");
         }
+        assert_eq!(read_reply(&[&whole[..], &[0]].concat()), None, "{reply:?}");
         for _ in 0..2_000 {
             let mut changed = whole.clone();
             for _ in 0..=random.below(3) {

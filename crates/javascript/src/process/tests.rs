@@ -77,14 +77,20 @@ async fn a_process_that_does_not_reply_is_killed() {
 async fn a_killed_process_gives_its_memory_back() {
     let (wait_max, batch_max) = (PATIENCE, Duration::from_secs(2));
     let runner = Runner::new(RunnerOptions { threads: 1, wait_max, batch_max, ..RunnerOptions::default() }).unwrap();
-    let function = r"function (doc) { var a = []; for (var i = 0; i < 100000; i++) a.push(new Array(30).fill(i + 0.5)); ('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC'); }";
+    let function = r"function (doc) { var a = new Float64Array(5000000); ('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC'); }";
     let design = Design::new("db/1", format!(r#"{{"filters":{{"f":"{function}"}}}}"#));
+    let killed = |runner: &Runner| runner.figures().function_processes_killed.of(KillCause::Deadline).get();
     let call = tokio::spawn({
         let runner = runner.clone();
-        async move { soon(runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}")).await }
+        async move {
+            // The machine may be at something else until it is stopped before that.
+            while killed(&runner) == 0 {
+                let answer = soon(runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}")).await;
+                assert!(matches!(answer, Err(Error::TimedOut(_))), "{answer:?}");
+            }
+        }
     });
     until("it has much", async || runner.nursery().counted() > 30 << 20).await;
-    assert!(matches!(call.await.unwrap(), Err(Error::TimedOut(_))));
-    assert_eq!(runner.figures().function_processes_killed.of(KillCause::Deadline).get(), 1);
+    call.await.unwrap();
     until("it has nothing", async || runner.nursery().counted() < 1 << 20).await;
 }
