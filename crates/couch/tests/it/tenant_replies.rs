@@ -9,7 +9,7 @@ use crate::support::{Answer, ServerOptions};
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
 /// Headers that no tenant sets.
-const FORBIDDEN: [&str; 36] = [
+const FORBIDDEN: [&str; 37] = [
     "Access-Control-Allow-Credentials",
     "Access-Control-Allow-Origin",
     "Access-Control-Expose-Headers",
