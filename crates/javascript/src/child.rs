@@ -28,6 +28,9 @@ use crate::wire::{Broken, Buffer, Frame};
 /// The name in the environment by which a program is an engine process.
 pub(crate) const MARKER: &str = "FLATBED_FUNCTIONS_PROCESS";
 
+/// A process whose engines have had more memory ends after its call: not each allocator gives that back.
+const PEAK_BYTES_MAX: usize = 64 << 20;
+
 /// The descriptors that it has.
 const SOCKET: i32 = 0;
 const OWN_PAGE: i32 = 1;
@@ -149,7 +152,8 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
                     *(if is_kept { &mut kept } else { &mut unkept }) = Some(machine);
                     output
                 });
-                line.borrow_mut().send(|frame| write_done(frame, kept.is_some(), &result))?;
+                let is_last = workshop.budget.peak() > PEAK_BYTES_MAX;
+                line.borrow_mut().send(|frame| write_done(frame, (kept.is_some(), is_last), &result))?;
                 // Whoever waits for the answer has it before what is left of the engine goes.
                 drop(unkept);
                 if let Some(machine) = kept {

@@ -37,6 +37,8 @@ pub(crate) struct Engine {
     nursery: Arc<Nursery>,
     process: Option<Process>,
     loaded: Loaded,
+    /// The process is to end.
+    is_spent: bool,
     /// How much less of the processor it gets than the server, as `nice` counts it.
     niceness: i32,
 }
@@ -60,7 +62,7 @@ pub(crate) struct Terms<'t> {
 
 impl Engine {
     pub(crate) fn new(nursery: Arc<Nursery>, niceness: i32) -> Engine {
-        Engine { nursery, process: None, loaded: Loaded::default(), niceness }
+        Engine { nursery, process: None, loaded: Loaded::default(), is_spent: false, niceness }
     }
 
     /// Begins a call: a process is there then. `None`: none starts.
@@ -91,8 +93,14 @@ impl Engine {
         }
     }
 
+    /// Whether the process is to end now that its call is over.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.is_spent
+    }
+
     /// Ends the process.
     pub(crate) fn end(&mut self) {
+        self.is_spent = false;
         self.process = None;
         self.loaded = Loaded::default();
     }
@@ -114,7 +122,7 @@ impl Running<'_> {
         waits: &dyn Fn(bool),
     ) -> (Result<Answer>, Option<KillCause>) {
         let Running { engine, clock, number } = self;
-        let Engine { process, loaded, .. } = engine;
+        let Engine { process, loaded, is_spent, .. } = engine;
         let Some(process) = process else { return (Err(Error::OutOfResources), None) };
         let Terms { design, caller, loaded_max, step_max, time_max } = *terms;
         let part = ask.part();
@@ -132,7 +140,8 @@ impl Running<'_> {
         let mut sent = process.send(write, &mut is_late);
         let broken = loop {
             match sent.and_then(|()| process.receive(&mut is_late)) {
-                Ok(Reply::Done { is_kept, result }) => {
+                Ok(Reply::Done { is_kept, is_last, result }) => {
+                    *is_spent = is_last;
                     if is_kept {
                         loaded.keep(design, part, slot, loaded_max);
                     }

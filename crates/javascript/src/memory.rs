@@ -20,19 +20,27 @@ pub(crate) struct Budget {
     total: Arc<Shared<Total>>,
     /// What the process has counted, which is given back for it when it is killed.
     page: Arc<Shared<Page>>,
+    /// The most that it has counted.
+    peak: AtomicUsize,
 }
 
 impl Budget {
     pub(crate) fn new(max: usize, total: Arc<Shared<Total>>, page: Arc<Shared<Page>>) -> Arc<Budget> {
-        Arc::new(Budget { max, total, page })
+        Arc::new(Budget { max, total, page, peak: AtomicUsize::new(0) })
     }
 
     fn used(&self) -> usize {
         self.total.bytes.load(Ordering::Relaxed)
     }
 
+    /// The most that the engines of the process have had, in bytes.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
     fn take(&self, bytes: usize) {
-        self.page.counted.fetch_add(bytes, Ordering::Relaxed);
+        let counted = self.page.counted.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(counted, Ordering::Relaxed);
         self.total.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 

@@ -234,8 +234,9 @@ fn read_work<'f>(rest: &mut Rest<'f>) -> Option<Work<'f>> {
 pub(crate) enum Reply {
     /// A list gives a part of its text, and waits for [`Page`].
     Exchange(ListPart),
-    /// The call is over.
-    Done { is_kept: bool, result: Result<Output> },
+    /// The call is over. `is_kept`: its engine is there for the next one. `is_last`: the process has had much memory, which its
+    /// allocator may not give back, and is to end.
+    Done { is_kept: bool, is_last: bool, result: Result<Output> },
 }
 
 /// How an engine answers.
@@ -286,8 +287,8 @@ pub(crate) fn write_exchange(frame: &mut Frame, wants_rows: bool, response: &str
     frame.byte(0).flag(wants_rows).text(response).text(text);
 }
 
-pub(crate) fn write_done(frame: &mut Frame, is_kept: bool, result: &Result<Output>) {
-    frame.byte(1).flag(is_kept);
+pub(crate) fn write_done(frame: &mut Frame, (is_kept, is_last): (bool, bool), result: &Result<Output>) {
+    frame.byte(1).flag(is_kept).flag(is_last);
     match result {
         Err(error) => write_error(frame.byte(0), error),
         Ok(Output::Text(text)) => {
@@ -324,7 +325,7 @@ pub(crate) fn read_reply(frame: &[u8]) -> Option<Reply> {
             let response = Some(crate::whole(response)).filter(|response| !response.is_empty());
             Reply::Exchange(ListPart { response, text: rest.owned()?, wants_rows, is_end: false })
         }
-        1 => Reply::Done { is_kept: rest.flag()?, result: read_result(&mut rest)? },
+        1 => Reply::Done { is_kept: rest.flag()?, is_last: rest.flag()?, result: read_result(&mut rest)? },
         _ => return None,
     };
     rest.is_end().then_some(reply)

@@ -321,11 +321,11 @@ impl Pool {
             let ran = at.call.take().filter(|_| began.elapsed() >= LONG).map(|call| call.ran());
             let is_aside = at.is_aside;
             drop(at);
-            if let Some(cause) = killed {
+            if killed.is_some() || engine.is_spent() {
                 engine.end();
-                if !self.is_closed() {
-                    self.report.report(&self.nursery.figures, &design, cause);
-                }
+            }
+            if let Some(cause) = killed.filter(|_| !self.is_closed()) {
+                self.report.report(&self.nursery.figures, &design, cause);
             }
             if is_aside {
                 let _ = answer.send(result);

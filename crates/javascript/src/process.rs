@@ -21,6 +21,9 @@ use crate::wire::{Broken, Buffer, Frame, Rest};
 /// The longest reply, in bytes. An engine has 128 MB, unless the options say otherwise.
 const REPLY_BYTES_MAX: usize = 160 << 20;
 
+/// The server's allocator, mimalloc, takes and touches memory ahead, which is much for so many processes. Others know no such names.
+const ALLOCATOR: [(&str, &str); 2] = [("MIMALLOC_ARENA_RESERVE", "65536"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
+
 /// How often a caller of a process looks whether it is to wait on.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
@@ -61,7 +64,7 @@ impl Process {
         socket.set_write_timeout(Some(LOOK))?;
         let (page, file) = Shared::create()?;
         let mut command = Command::new(program()?);
-        command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1");
+        command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1").envs(ALLOCATOR);
         // A signal of the terminal's is for the server.
         command.process_group(0);
         // Nothing but these three is inherited: no call of ours between fork and exec, which would make the start cost what a copy of

@@ -26,7 +26,8 @@ pub(crate) fn probe(what: &str) -> String {
         }
         "descriptors" => format!("{:?}", (0..1_024).filter(|fd| is_open(*fd)).collect::<Vec<i32>>()),
         "environment" => {
-            let names: Vec<_> = std::env::vars().map(|(name, _)| name).collect();
+            let names = std::env::vars().map(|(name, _)| name).filter(|name| !name.starts_with("MIMALLOC_"));
+            let names: Vec<_> = names.collect();
             format!("{names:?}")
         }
         "memory" => {

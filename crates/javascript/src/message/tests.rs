@@ -33,7 +33,7 @@ fn replies() -> Vec<Reply> {
         Output::Reduced(vec![documents, Vec::new()]),
         Output::Routed(heard),
     ];
-    let done = |(at, result)| Reply::Done { is_kept: at % 2 == 0, result };
+    let done = |(at, result)| Reply::Done { is_kept: at % 2 == 0, is_last: at % 3 == 0, result };
     outputs.map(Ok).into_iter().chain(errors.map(Err)).enumerate().map(done).collect()
 }
 
@@ -43,7 +43,7 @@ fn written(reply: &Reply) -> Vec<u8> {
         Reply::Exchange(part) => {
             write_exchange(&mut frame, part.wants_rows, part.response.as_deref().unwrap_or_default(), &part.text);
         }
-        Reply::Done { is_kept, result } => write_done(&mut frame, *is_kept, result),
+        Reply::Done { is_kept, is_last, result } => write_done(&mut frame, (*is_kept, *is_last), result),
     }
     frame.end().unwrap()[4..].to_vec()
 }
