@@ -120,6 +120,14 @@ impl Nursery {
     fn run(self: &Arc<Self>, mut setup: Frame) {
         let mut state = self.lock();
         loop {
+            // Spare ones that were killed are none. It is seen when one is taken.
+            let gone: Vec<Process> = state.spare.extract_if(.., |process| !process.is_ready()).collect();
+            if !gone.is_empty() {
+                drop(state);
+                drop(gone);
+                state = self.lock();
+                continue;
+            }
             if state.spare.len() < state.waiting && !state.is_closed {
                 // Callers come first.
             } else if let Some((mut child, page)) = state.dead.pop() {
