@@ -134,14 +134,14 @@ impl Entering {
         Ok(edits)
     }
 
-    /// Refuses a user document with the name of a configured administrator, unless the writer administers the server or `_users`.
-    /// The error is the conflict of an existing name, which precedes the validation, so the answer does not reveal the
+    /// Refuses a write or a deletion of the user document of a configured administrator, unless the writer administers the server or
+    /// `_users`. The error is the conflict of an existing name, which precedes the validation, so the answer does not reveal the
     /// administrators' names. Names are compared byte by byte, as at sign-in.
     ///
     /// # Errors
     /// [`Refusal::Conflict`].
     pub(crate) fn may_register(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
-        if self.is_admin || edit.deleted {
+        if self.is_admin {
             return Ok(());
         }
         let admins = &self.of.configuration.now().admins;

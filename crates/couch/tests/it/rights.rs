@@ -386,6 +386,13 @@ async fn names_of_administrators_are_not_registered() {
         assert_eq!(put("root", &wrong).await, put("member", &wrong).await);
         assert_eq!(put("root", &wrong).await.0, 409);
     }
+    // A deletion of a name that is free reaches the validation.
+    for deletion in [json!({"_deleted": true}), json!({"_deleted": true, "_rev": "1-0123456789abcdef0123456789abcdef"})]
+    {
+        assert_eq!(put("root", &deletion).await, put("member", &deletion).await);
+        assert_eq!(put("root", &deletion).await.0, 409);
+    }
+    assert_eq!(put("unused", &json!({"_deleted": true})).await.0, 403);
     let docs = ["root", "member", "free"].map(|name| {
         let mut document = user(name);
         document["_id"] = json!(format!("org.couchdb.user:{name}"));
