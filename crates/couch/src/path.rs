@@ -296,8 +296,22 @@ impl Target {
         is_query || (matches!(*method, Method::GET | Method::HEAD) && !self.is_update())
     }
 
+    /// Whether a request with this method may change something. A `POST` may be a query.
+    pub(crate) fn changes(&self, method: &Method) -> bool {
+        let is_query = *method == Method::POST && self.is_read_by_post();
+        self.is_update() || !(method.is_safe() || is_query)
+    }
+
+    fn is_read_by_post(&self) -> bool {
+        match self {
+            Target::DbsInfo { .. } => true,
+            Target::Database(_, what) => what.is_read_by_post(),
+            _ => false,
+        }
+    }
+
     /// Whether an update function writes a document there, whatever the method.
-    pub(crate) fn is_update(&self) -> bool {
+    fn is_update(&self) -> bool {
         match self {
             Target::Database(_, what) => what.is_update(),
             Target::EncodedDesign(target) => target.is_update(),
@@ -396,6 +410,26 @@ impl InDatabase {
             InDatabase::Answering { kind, .. } => matches!(kind, Answering::Update),
             InDatabase::Partition { of: Some(of), .. } => of.is_update(),
             _ => false,
+        }
+    }
+
+    /// Whether a `POST` reads: the body has what does not fit into a URL.
+    fn is_read_by_post(&self) -> bool {
+        match self {
+            InDatabase::Endpoint(endpoint) => matches!(
+                endpoint,
+                Endpoint::LocalDocs
+                    | Endpoint::AllDocs
+                    | Endpoint::DesignDocs
+                    | Endpoint::BulkGet
+                    | Endpoint::Changes
+                    | Endpoint::RevsDiff
+                    | Endpoint::MissingRevs
+            ),
+            InDatabase::Queries(_) | InDatabase::LocalQueries | InDatabase::View { .. } => true,
+            InDatabase::Answering { kind, .. } => matches!(kind, Answering::Show | Answering::List),
+            InDatabase::Partition { of: Some(of), .. } => of.is_read_by_post(),
+            _ => self.is_query(),
         }
     }
 

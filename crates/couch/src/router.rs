@@ -63,7 +63,7 @@ impl Surface for State {
     }
 
     fn changes(Path(target): &Path, method: &Method) -> bool {
-        !method.is_safe() || target.as_ref().is_ok_and(Target::is_update)
+        target.as_ref().map_or(!method.is_safe(), |target| target.changes(method))
     }
 
     fn begins_session(Path(target): &Path) -> bool {
@@ -238,7 +238,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             return Err(insecure());
         }
         // A link of another page leads here, too.
-        if request.is_foreign && (!request.method.is_safe() || target.is_update()) {
+        if request.is_foreign && target.changes(&request.method) {
             return Err(Refused::foreign().into());
         }
         if request.client.is_none() && !matches!(request.method, Method::GET | Method::HEAD) {

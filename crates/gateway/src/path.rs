@@ -1,5 +1,7 @@
 //! What paths name, and which methods that has.
 
+use hyper::Method;
+
 use crate::query::decode;
 use crate::route::Route;
 
@@ -148,6 +150,12 @@ impl Target {
         }
     }
 
+    /// Whether a request with this method changes nothing. A `POST` may be a query.
+    pub(crate) fn only_reads(&self, method: &Method) -> bool {
+        let is_read = matches!(self, Target::Database(_, Of::Changes | Of::AllDocs | Of::BulkGet | Of::RevsDiff));
+        method.is_safe() || (is_read && *method == Method::POST)
+    }
+
     /// The methods that it has, as an `allow` header lists them. `None`: it is nothing that has any.
     pub(crate) fn methods(&self, is_for_administrators: bool) -> Option<&'static str> {
         Some(match self {
@@ -284,6 +292,17 @@ mod tests {
             Target::Database(name, of) if name == "db" => Some(of),
             _ => None,
         }
+    }
+
+    #[test]
+    fn queries_change_nothing() {
+        let reads = |path: &str, method: &Method| Target::parse(path, false).only_reads(method);
+        for path in ["/db/_changes", "/db/_all_docs", "/db/_bulk_get", "/db/_revs_diff"] {
+            assert!(reads(path, &Method::POST) && !reads(path, &Method::PUT), "{path}");
+        }
+        assert!(
+            !reads("/db/_bulk_docs", &Method::POST) && !reads("/db/", &Method::POST) && reads("/db/", &Method::GET)
+        );
     }
 
     #[test]

@@ -42,6 +42,10 @@ impl Surface for Gateway {
         matches!(self.port, Port::Administrators { anywhere: false })
     }
 
+    fn changes(Path(target): &Path, method: &Method) -> bool {
+        !target.only_reads(method)
+    }
+
     /// Every request: at the administrators' port there is nothing by which a page's could be told from one of an administrator, and
     /// at the other one its cookie may be one of ours.
     fn begins_session(_target: &Path) -> bool {
@@ -174,11 +178,7 @@ async fn cut(mut watch: RightsWatch) {
 
 /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
 async fn run(state: &Arc<Gateway>, mut request: Box<Request>, target: Target) -> Result<Reply> {
-    let only_reads = match &target {
-        Target::Database(_, Of::Changes | Of::AllDocs | Of::BulkGet | Of::RevsDiff) => true,
-        _ => request.method.is_safe(),
-    };
-    if only_reads {
+    if target.only_reads(&request.method) {
         return dispatch(state, request, target).await;
     }
     let state = state.clone();

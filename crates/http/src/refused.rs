@@ -26,7 +26,8 @@ impl Refused {
 
     /// 403: a request that changes something comes from a page of another origin.
     pub fn foreign() -> Refused {
-        let reason = "A page of another origin may not change anything on behalf of its user.";
+        let reason = "A page of another origin may not change anything on behalf of its user. If the page is trusted, \
+                      its origin must be in [cors] origins; a proxy that changes Host must be in forwarded_from.";
         Refused::new(StatusCode::FORBIDDEN, "forbidden", reason)
     }
 

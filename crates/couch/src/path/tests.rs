@@ -135,6 +135,47 @@ fn queries_change_nothing() {
     assert!(reads("/db/_index", &Method::GET) && !reads("/db/doc", &Method::DELETE));
 }
 
+#[test]
+fn requests_that_change_something() {
+    let changes = |path: &str, method: &Method| Target::parse(path).unwrap().changes(method);
+    let reading = [
+        "/_dbs_info",
+        "/db/_all_docs",
+        "/db/_all_docs/queries",
+        "/db/_bulk_get",
+        "/db/_changes",
+        "/db/_design/d/_list/l/v",
+        "/db/_design/d/_show/s/doc",
+        "/db/_design/d/_view/v",
+        "/db/_design_docs",
+        "/db/_find",
+        "/db/_local_docs",
+        "/db/_missing_revs",
+        "/db/_partition/p/_find",
+        "/db/_revs_diff",
+    ];
+    for path in reading {
+        assert!(!changes(path, &Method::POST) && changes(path, &Method::PUT), "{path}");
+    }
+    let changing = [
+        "/_replicate",
+        "/_session",
+        "/db",
+        "/db/_bulk_docs",
+        "/db/_compact",
+        "/db/_design/d/_rewrite/x",
+        "/db/_design/d/_update/u",
+        "/db/_index",
+        "/db/_purge",
+        "/db/_view_cleanup",
+        "/no/such/route",
+    ];
+    for path in changing {
+        assert!(changes(path, &Method::POST), "{path}");
+    }
+    assert!(changes("/db/_design/d/_update/u", &Method::GET) && !changes("/db", &Method::GET));
+}
+
 /// A replicator database needs the same rights as `_replicator`.
 #[test]
 fn databases_that_ask_for_replications_have_one_table() {

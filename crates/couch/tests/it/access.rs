@@ -212,5 +212,17 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
     let origin = [("origin", "http://evil.example")];
     let read = server.connect().await.call("GET", "/db", &origin, b"").await;
     assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None));
+    let headers = [origin[0], ("content-type", "application/json")];
+    for (path, body) in [("_find", r#"{"selector":{}}"#), ("_all_docs", r#"{"keys":[]}"#), ("_revs_diff", "{}")] {
+        let read = server.connect().await.call("POST", &format!("/db/{path}"), &headers, body.as_bytes()).await;
+        assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None), "{path}");
+    }
+    // The refusal names the settings that admit a page.
+    let refused = server.connect().await.call("PUT", "/db/doc", &headers, b"{}").await;
+    let reason = refused.text("reason");
+    assert!(
+        refused.status == 403 && reason.contains("[cors] origins") && reason.contains("forwarded_from"),
+        "{reason}"
+    );
     server.stop().await;
 }
