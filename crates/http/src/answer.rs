@@ -146,7 +146,7 @@ async fn answer_within<S: Surface>(
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
         let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
         let has_session = page.has_session_or(S::begins_session(&target));
-        let is_foreign = (has_session && !cors.is_own_or_listed(&page)) || !cors.may_change(&page);
+        let is_foreign = (has_session && !cors.is_own_or_listed(&page)) || !cors.may_change(&page, &method);
         if is_foreign && S::changes(&target, &method) {
             shell.traffic.refused.of(Bound::Origin).add(1);
             return Err(Refused::foreign());

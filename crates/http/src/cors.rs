@@ -18,6 +18,9 @@ const SESSION: &str = "AuthSession";
 /// What browsers say of the page that makes a request, which no page can change.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
+/// The content types, without parameters, that pages of any origin send without a preflight request.
+const UNASKED_TYPES: [&str; 4] = ["", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
+
 /// What browsers are answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cors {
@@ -56,10 +59,15 @@ impl Cors {
     /// Whether a request that changes something may come from this page, with or without credentials. The page must have this
     /// server's host, or `Sec-Fetch-Site: same-origin` (a proxy may have changed `Host`), or an origin that CORS allows. Requests
     /// without an `Origin` that no browser marks as cross-site are allowed. Browsers send forms and plain text without a preflight
-    /// request, so response headers cannot protect the server.
-    pub(crate) fn may_change(&self, page: &Page<'_>) -> bool {
+    /// request, so response headers cannot protect the server. They add the credentials of their password dialog on their own: an
+    /// origin that only `*` allows may send credentials in requests that need a preflight request, which is answered without leave
+    /// for a browser's own credentials.
+    pub(crate) fn may_change(&self, page: &Page<'_>, method: &Method) -> bool {
         let is_same = || page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == b"same-origin");
-        self.is_own_or_listed(page) || self.allowed(page.headers).is_some() || is_same()
+        let may_be_cached =
+            || page.headers.contains_key(header::AUTHORIZATION) && !needs_preflight(method, page.headers);
+        let is_allowed = || self.allowed(page.headers).is_some() && !may_be_cached();
+        self.is_own_or_listed(page) || is_same() || is_allowed()
     }
 
     /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
@@ -155,6 +163,16 @@ impl Page<'_> {
         let (host, of_origin): (Authority, Authority) = (host, of_origin);
         name(&host) == name(&of_origin) && port_of(&host) == port_of(&of_origin) && is_bare(&of_origin)
     }
+}
+
+/// Whether browsers ask before they send such a request for a page of another origin, by its method and content type.
+fn needs_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    if !matches!(*method, Method::GET | Method::HEAD | Method::POST) {
+        return true;
+    }
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else { return false };
+    let essence = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    !UNASKED_TYPES.iter().any(|unasked| essence.eq_ignore_ascii_case(unasked.as_bytes()))
 }
 
 fn is_session(cookie: &[u8]) -> bool {
@@ -269,7 +287,7 @@ mod tests {
         let may = |cors: &Cors, pairs: &[(&'static str, &str)]| {
             let mut headers = page(pairs);
             headers.insert(header::HOST, "localhost:5984".parse().unwrap());
-            cors.may_change(&of(&headers, false))
+            cors.may_change(&of(&headers, false), &Method::POST)
         };
         let none = Cors::default();
         let foreign: &[&[(&'static str, &str)]] = &[
@@ -300,6 +318,37 @@ mod tests {
         assert!(may(&all, foreign[0]) && may(&all, foreign[1]));
         // Without `Origin`, the server cannot tell whether CORS allows the page.
         assert!(!may(&all, foreign[6]));
+    }
+
+    /// A form has the credentials of the browser's password dialog.
+    #[test]
+    fn any_origin_may_not_use_the_browsers_credentials() {
+        let evil = ("origin", "https://evil.example");
+        let authorization = ("authorization", "Basic YTpi");
+        let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
+            let headers = page(&[&[("host", "localhost:5984")][..], pairs].concat());
+            let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
+            cors.may_change(&of(&headers, false), method)
+        };
+        let simple = [
+            &[evil, authorization][..],
+            &[evil, authorization, ("content-type", "")],
+            &[evil, authorization, ("content-type", "text/plain")],
+            &[evil, authorization, ("content-type", "Text/Plain ;charset=utf-8")],
+            &[evil, authorization, ("content-type", "multipart/form-data; boundary=x")],
+            &[evil, authorization, ("content-type", "application/x-www-form-urlencoded")],
+        ];
+        for headers in simple {
+            assert!(!may(&["*"], &Method::POST, headers), "{headers:?}");
+            assert!(!may(&["*"], &Method::GET, headers), "{headers:?}");
+            // The browser asks before it sends these.
+            assert!(may(&["*"], &Method::PUT, headers) && may(&["*"], &Method::DELETE, headers), "{headers:?}");
+            assert!(may(&["*", evil.1], &Method::POST, headers), "{headers:?}");
+        }
+        assert!(may(&["*"], &Method::POST, &[evil, authorization, ("content-type", "application/json")]));
+        assert!(may(&["*"], &Method::POST, &[evil, ("content-type", "text/plain")]));
+        let own = [("origin", "http://localhost:5984"), authorization];
+        assert!(may(&["*"], &Method::POST, &own) && may(&["*"], &Method::POST, &[authorization]));
     }
 
     #[test]
