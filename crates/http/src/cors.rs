@@ -58,16 +58,18 @@ impl Cors {
 
     /// Whether a request that changes something may come from this page, with or without credentials. The page must have this
     /// server's host, or `Sec-Fetch-Site: same-origin` (a proxy may have changed `Host`), or an origin that CORS allows. Requests
-    /// without an `Origin` that no browser marks as cross-site are allowed. Browsers send forms and plain text without a preflight
+    /// without an `Origin` are allowed unless a browser marks them as of another site or of another host of the same site: pages load
+    /// pictures with `GET` and without an `Origin`. Browsers send forms and plain text without a preflight
     /// request, so response headers cannot protect the server. They add the credentials of their password dialog on their own: an
     /// origin that only `*` allows may send credentials in requests that need a preflight request, which is answered without leave
     /// for a browser's own credentials.
     pub(crate) fn may_change(&self, page: &Page<'_>, method: &Method) -> bool {
-        let is_same = || page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == b"same-origin");
+        let is_marked = |mark: &[u8]| page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == mark);
+        let is_neighbours = !page.headers.contains_key(header::ORIGIN) && is_marked(b"same-site");
         let may_be_cached =
             || page.headers.contains_key(header::AUTHORIZATION) && !needs_preflight(method, page.headers);
         let is_allowed = || self.allowed(page.headers).is_some() && !may_be_cached();
-        self.is_own_or_listed(page) || is_same() || is_allowed()
+        !is_neighbours && (self.is_own_or_listed(page) || is_marked(b"same-origin") || is_allowed())
     }
 
     /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
@@ -298,6 +300,7 @@ mod tests {
             &[("origin", "https://evil.example"), ("authorization", "Basic YTpi")],
             &[("origin", "https://evil.example"), ("sec-fetch-site", "same-site")],
             &[("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "same-site")],
         ];
         for headers in foreign {
             assert!(!may(&none, headers), "{headers:?}");
@@ -317,7 +320,7 @@ mod tests {
         let all = Cors { origins: vec!["*".into()], ..Cors::default() };
         assert!(may(&all, foreign[0]) && may(&all, foreign[1]));
         // Without `Origin`, the server cannot tell whether CORS allows the page.
-        assert!(!may(&all, foreign[6]));
+        assert!(!may(&all, foreign[6]) && !may(&all, foreign[7]));
     }
 
     /// A form has the credentials of the browser's password dialog.

@@ -194,6 +194,7 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
             &[("origin", "http://localhost:3001")],
             &[("origin", "http://evil.example"), ("authorization", "Basic YTpi")],
             &[("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "same-site")],
         ] {
             let (is_refused, status) = ask(page).await;
             assert!(is_refused, "{method} {path} {page:?}: {status}");

@@ -547,6 +547,8 @@ async fn pages_of_other_origins() {
         ("DELETE", "/db/a", "origin: https://evil.example\r\n", false, false),
         ("COPY", "/db/a", "origin: https://evil.example\r\n", false, false),
         ("GET", "/db/_design/d/_update/u", "sec-fetch-site: cross-site\r\n", false, false),
+        ("GET", "/db/_design/d/_update/u", "sec-fetch-site: same-site\r\n", false, false),
+        ("GET", "/db", "sec-fetch-site: same-site\r\n", true, true),
         ("GET", "/db/_design/d/_update/u", "sec-fetch-site: same-origin\r\n", true, true),
     ] {
         let headers = format!("{cookie}{headers}");
