@@ -3,7 +3,7 @@
 //! Replicators keep their checkpoints here. As in CouchDB a write checks no revision: the last one wins. No validation
 //! function judges these writes, so the bytes of local documents are counted and bounded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::local_id;
@@ -11,6 +11,7 @@ use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
 use foundationdb::options::MutationType;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use prost::Message;
 
 use crate::asker::Asker;
@@ -95,6 +96,9 @@ const TRANSACTION_EDITS_MAX: usize = 250;
 
 /// What several of them take in a transaction, at most.
 const LOCALS_BYTES_MAX: usize = 850_000;
+
+/// How many first parts of local documents a transaction reads at once. Each has up to 60,000 bytes.
+const READS_AT_ONCE: usize = 16;
 
 /// The longest name under which somebody has local documents of their own: it stands in keys, beside an id.
 const OWNER_BYTES_MAX: usize = 1_000;
@@ -339,22 +343,49 @@ pub(crate) fn counted_in(first_part: &[u8]) -> i64 {
     i64::try_from(counted).unwrap_or(0)
 }
 
-/// Pending reads: part 0 of each edited document, and the counter of bytes if any document is written.
-struct LocalReads<F> {
-    firsts: Vec<F>,
-    bytes: Option<F>,
+/// A pending read of one key.
+type PointRead = BoxFuture<'static, FdbResult<Option<FdbSlice>>>;
+
+/// A pending read of each item, in order. At most [`READS_AT_ONCE`] are begun and not yet taken, so that many edits do not hold as
+/// many values in memory.
+struct ReadsAhead<'e, T, F> {
+    begun: VecDeque<F>,
+    rest: std::slice::Iter<'e, T>,
 }
 
-fn begin_reads(
-    trx: &Transaction,
-    keys: &Keys,
-    owner: &Owner,
-    edits: &[LocalEdit],
-) -> LocalReads<impl Future<Output = FdbResult<Option<FdbSlice>>> + Send + use<>> {
-    // These reads conflict: a concurrent write of the same document changes its counted bytes.
-    let firsts = edits.iter().map(|edit| trx.get(&owner.part(keys, edit.id(), 0), false)).collect();
+impl<'e, T, F> ReadsAhead<'e, T, F> {
+    fn begin(items: &'e [T], read: impl FnMut(&'e T) -> F) -> ReadsAhead<'e, T, F> {
+        let mut rest = items.iter();
+        let begun = rest.by_ref().take(READS_AT_ONCE).map(read).collect();
+        ReadsAhead { begun, rest }
+    }
+
+    /// Takes the next read, to be awaited before another is begun. `None`: all are taken.
+    fn take(&mut self) -> Option<F> {
+        self.begun.pop_front()
+    }
+
+    /// Begins the read of the next item, if there is one.
+    fn begin_next(&mut self, read: impl FnOnce(&'e T) -> F) {
+        self.begun.extend(self.rest.next().map(read));
+    }
+}
+
+/// Pending reads: part 0 of each edited document, and the counter of bytes if any document is written.
+struct LocalReads<'e> {
+    firsts: ReadsAhead<'e, LocalEdit, PointRead>,
+    bytes: Option<PointRead>,
+}
+
+/// Begins the read of part 0 of an edited document. It conflicts: a concurrent write of the same document changes its counted bytes.
+fn begin_first(trx: &Transaction, keys: &Keys, owner: &Owner, edit: &LocalEdit) -> PointRead {
+    trx.get(&owner.part(keys, edit.id(), 0), false).boxed()
+}
+
+fn begin_reads<'e>(trx: &Transaction, keys: &Keys, owner: &Owner, edits: &'e [LocalEdit]) -> LocalReads<'e> {
+    let firsts = ReadsAhead::begin(edits, |edit| begin_first(trx, keys, owner, edit));
     let is_write = |edit: &LocalEdit| matches!(edit, LocalEdit::Put(_));
-    let bytes = edits.iter().any(is_write).then(|| trx.get(&keys.local_bytes(owner.name()), true));
+    let bytes = edits.iter().any(is_write).then(|| trx.get(&keys.local_bytes(owner.name()), true).boxed());
     LocalReads { firsts, bytes }
 }
 
@@ -400,15 +431,17 @@ impl Operation for EditLocals<'_> {
         let begun = (!is_judged(&instance, asker)).then(|| begin_reads(trx, keys, &Owner::Database, self.edits));
         writer.admitted(trx, &instance).await?;
         let owner = Owner::find(inner, trx, &instance, asker).await?;
-        let reads = match begun {
+        let mut reads = match begun {
             Some(begun) => begun,
             None => begin_reads(trx, keys, &owner, self.edits),
         };
         // The counted bytes by id. `None`: the document does not exist.
         let mut counted: HashMap<&str, Option<i64>> = HashMap::new();
-        for (edit, first) in self.edits.iter().zip(reads.firsts) {
-            let first = first.await?;
-            counted.entry(edit.id()).or_insert_with(|| first.map(|first| counted_in(&first)));
+        for edit in self.edits {
+            let Some(first) = reads.firsts.take() else { break };
+            let count = first.await?.map(|first| counted_in(&first));
+            reads.firsts.begin_next(|next| begin_first(trx, keys, &owner, next));
+            counted.entry(edit.id()).or_insert(count);
         }
         let mut bytes = match reads.bytes {
             Some(read) => decode_counter(read.await?.as_deref())?.max(0),
@@ -497,5 +530,30 @@ impl Operation for ListLocal<'_> {
             ids.push(id);
         }
         Ok((ids, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_reads_are_begun_at_once() {
+        for count in [0, 1, READS_AT_ONCE, READS_AT_ONCE + 1, TRANSACTION_EDITS_MAX] {
+            let items: Vec<usize> = (0..count).collect();
+            let mut begun = 0;
+            let mut read = |item: &usize| {
+                begun += 1;
+                *item
+            };
+            let mut reads = ReadsAhead::begin(&items, &mut read);
+            let mut taken = Vec::new();
+            while let Some(item) = reads.take() {
+                taken.push(item);
+                assert!(reads.begun.len() < READS_AT_ONCE, "of {count} items");
+                reads.begin_next(&mut read);
+            }
+            assert_eq!((begun, &taken), (count, &items));
+        }
     }
 }
