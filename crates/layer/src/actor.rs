@@ -180,7 +180,12 @@ impl Entrant {
 impl Actor {
     /// Whether the actor is a user without a name who is not an administrator.
     pub(crate) fn is_anonymous(&self) -> bool {
-        self.user().is_some_and(|user| user.name.is_none() && !user.roles.iter().any(|role| role == "_admin"))
+        !self.is_administrator() && self.user().is_some_and(|user| user.name.is_none())
+    }
+
+    /// Whether the actor is the server or an administrator of it.
+    pub(crate) fn is_administrator(&self) -> bool {
+        self.user().is_none_or(|user| user.roles.iter().any(|role| role == "_admin"))
     }
 
     /// The user; `None` is the server.

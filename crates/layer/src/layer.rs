@@ -113,7 +113,7 @@ pub struct LayerOptions {
     /// What a document may have in a group of views: one with more is in none of them.
     pub view_bounds: ViewBounds,
     /// The bound of a database's local documents, in bytes, with an overhead for keys. Anonymous writers may fill an eighth of it, and
-    /// each user of a database with channels has an eighth.
+    /// each user of a database with channels has an eighth. Administrators and the server have no bound.
     pub local_bytes_max: u64,
     /// The memory budget of emitted rows until they are written, in bytes. One database may hold half of it. A single document may
     /// exceed that, one at a time. The default is 128 MB plus 64 MB per processor.

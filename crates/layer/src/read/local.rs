@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use prost::Message;
 
+use crate::actor::Actor;
 use crate::asker::Asker;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
@@ -52,7 +53,8 @@ impl Database {
     /// Writes a local document over the one of its id.
     ///
     /// # Errors
-    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`], [`Refusal::LocalDocumentsFull`].
+    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`]. Beyond the bound of bytes [`Refusal::LocalDocumentsFull`], for
+    /// anonymous users [`Refusal::Forbidden`].
     #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         check_size(self).await?;
@@ -289,9 +291,19 @@ async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
     let mut operation = EditLocals::new(database, &edits)?;
     let effects = transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
     if effects.contains(&LocalEffect::OverLimit) {
-        return Err(Refusal::LocalDocumentsFull.into());
+        return Err(over_limit(&database.actor).into());
     }
     Ok(effects.contains(&LocalEffect::Applied))
+}
+
+/// The refusal of a write beyond the bound of bytes. Clients such as PouchDB continue without a checkpoint of the source if they may not
+/// write it (4xx), and fail if the storage is full (507). Anonymous clients are refused with the former: any of them can fill the bound.
+fn over_limit(actor: &Actor) -> Refusal {
+    if actor.is_anonymous() {
+        Refusal::Forbidden("There is no room for more local documents of anonymous clients.".to_owned())
+    } else {
+        Refusal::LocalDocumentsFull
+    }
 }
 
 /// Applies edits in order, in as many transactions as their size needs. Only the edit itself is refused if it removes a document
@@ -318,7 +330,7 @@ async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<Loc
         outcomes.extend(effects.into_iter().map(|effect| match effect {
             LocalEffect::Applied => Ok(()),
             LocalEffect::Missing => Err(Refusal::DocumentNotFound(NotFound::Missing)),
-            LocalEffect::OverLimit => Err(Refusal::LocalDocumentsFull),
+            LocalEffect::OverLimit => Err(over_limit(&database.actor)),
         }));
         rest = later;
     }
@@ -403,11 +415,15 @@ impl<'a> EditLocals<'a> {
         Ok(EditLocals { database, edits, once: database.inner.once()?, effects: Vec::new() })
     }
 
-    /// The bytes up to which this writer may grow the owner's local documents.
+    /// The bytes up to which this writer may grow the owner's local documents. Users must not keep the server's administrators and
+    /// jobs from their checkpoints, so these have no bound.
     fn bytes_max(&self, owner: &Owner) -> i64 {
-        let max = self.database.inner.options.local_bytes_max;
+        let (max, actor) = (self.database.inner.options.local_bytes_max, &self.database.actor);
+        if actor.is_administrator() {
+            return i64::MAX;
+        }
         let max = match owner {
-            Owner::Database if !self.database.actor.is_anonymous() => max,
+            Owner::Database if !actor.is_anonymous() => max,
             Owner::Database | Owner::Of(_) => max / LOCAL_BYTES_PART,
         };
         i64::try_from(max).unwrap_or(i64::MAX)

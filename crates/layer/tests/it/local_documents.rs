@@ -16,6 +16,11 @@ fn is_full<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error::Refused(Refusal::LocalDocumentsFull)))
 }
 
+/// The refusal of anonymous writers.
+fn is_forbidden<T>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Refused(Refusal::Forbidden(_))))
+}
+
 #[tokio::test]
 async fn local_documents_are_bounded_and_deletions_free_bytes() {
     let store = Store::new();
@@ -35,7 +40,7 @@ async fn local_documents_are_bounded_and_deletions_free_bytes() {
         written += 1;
         assert!(written * 1_000 <= 125_000, "{written} were written");
     };
-    assert!(is_full(&full) && written * (1_000 + OVERHEAD) + 1_300 >= 125_000, "{written}: {full:?}");
+    assert!(is_forbidden(&full) && written * (1_000 + OVERHEAD) + 1_300 >= 125_000, "{written}: {full:?}");
     let edits = [
         LocalEdit::Put(document("n0000", 1_000)),
         LocalEdit::Put(document("more", 1_000)),
@@ -47,14 +52,24 @@ async fn local_documents_are_bounded_and_deletions_free_bytes() {
     let outcomes = nobody.edit_locals(&edits).await.unwrap();
     let is_ok: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
     assert_eq!(is_ok, [true, false, true, false, true, true], "{outcomes:?}");
-    assert!(matches!(outcomes[1], Err(Refusal::LocalDocumentsFull)));
+    assert!(matches!(outcomes[1], Err(Refusal::Forbidden(_))));
     assert_eq!(nobody.get_local("more").await.unwrap(), None);
 
     // Named users may write up to the bound.
     bob.put_local(&document("large", 700_000)).await.unwrap();
     assert!(is_full(&bob.put_local(&document("second", 700_000)).await));
     bob.put_local(&document("large", 800_000)).await.unwrap();
-    assert!(is_full(&nobody.put_local(&document("more", 10)).await));
+    assert!(is_forbidden(&nobody.put_local(&document("more", 10)).await));
+    // Administrators and the server have no bound.
+    let admin = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
+    let admin = (*layer).database("db", admin.through(Arc::new(Open)));
+    let nameless = User { roles: vec!["_admin".to_owned()], ..User::default() };
+    let nameless = (*layer).database("db", nameless.through(Arc::new(Open)));
+    for (db, id) in [(&admin, "of-root"), (&nameless, "of-nameless"), (&db, "of-server")] {
+        db.put_local(&document(id, 700_000)).await.unwrap();
+        assert!(is_full(&bob.put_local(&document("second", 700_000)).await), "{id}");
+        assert!(db.delete_local(id).await.unwrap());
+    }
     assert!(nobody.delete_local("n0003").await.unwrap());
     bob.delete_local("large").await.unwrap();
     bob.put_local(&document("second", 700_000)).await.unwrap();
