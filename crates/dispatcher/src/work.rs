@@ -389,7 +389,6 @@ impl Work {
         };
         let connected = connecting.map_err(|error| failed(error.to_string()))?;
         let connected = connected.map_err(|error| failed(error.to_string()))?;
-        let _claim = connected.claim;
         // What is no function is said at once, and not with the first document.
         if let Some(source) = description.mapping.function() {
             let checked = check(dispatcher.options.scripts.as_ref(), &description.id, source).await;

@@ -58,7 +58,7 @@ pub enum ConnectError {
     /// Files are not set up.
     #[error("the server names no directory for files of jobs")]
     Directory,
-    /// Another job, with this id, writes the file.
+    /// A run of the job with this id writes the file: another job, or an earlier run of the same.
     #[error("the job {0:?} writes the same file")]
     Taken(String),
     /// A target that does not begin.
@@ -261,8 +261,6 @@ pub struct Connected {
     pub target: AnyTarget,
     /// What hides all secrets of both.
     pub redactor: Redactor,
-    /// The claim on the target's file, if the target is one. The caller keeps it as long as the target.
-    pub claim: Option<FileClaim>,
 }
 
 /// The server whose databases jobs name, and that has the jobs: this process itself, or one elsewhere.
@@ -354,14 +352,13 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         let name = name.as_deref().filter(|name| !name.contains(['/', '\\', '\0']) && !name.starts_with('.'));
         Ok(files.as_deref().ok_or(ConnectError::Directory)?.join(name.ok_or(ConnectError::Directory)?))
     };
-    let mut claim = None;
     let target = match &job.output {
         Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
             let file = in_files(&Some(output.database.clone()))?;
             // SQLite takes an empty file for an empty database.
             opened(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
-            claim = Some(FileClaim::take(&file, FileUse::Sqlite, &job.id)?);
-            let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables);
+            let claim = FileClaim::take(&file, FileUse::Sqlite, &job.id)?;
+            let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables).claimed_by(Arc::new(claim));
             AnyTarget::Sqlite(target.timed_by(clock.clone()))
         }
         Output::Rdbms(output) if output.database_type == DatabaseType::Postgres => {
@@ -393,14 +390,14 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             CloudProvider::File => {
                 let path = in_files(&output.file)?;
                 let file = opened(&path).map_err(|error| ConnectError::Target(error.to_string()))?;
-                claim = Some(FileClaim::take(&path, FileUse::Lines, &job.id)?);
+                let claim = Arc::new(FileClaim::take(&path, FileUse::Lines, &job.id)?);
                 let file = Arc::new(file);
-                let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file);
+                let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file).claimed_by(claim);
                 AnyTarget::File(lines.in_turn(reach.turns.at(&path).timed_by(clock.clone())))
             }
         },
     };
-    Ok(Connected { source, target, redactor: reader.redactor(), claim })
+    Ok(Connected { source, target, redactor: reader.redactor() })
 }
 
 /// A file to append to. One that is new lasts as its lines do: its name is on the disk before a checkpoint passes them.

@@ -2,7 +2,7 @@
 //! resolved, names are compared without case, and the auxiliary files of SQLite share the lock of their database.
 //!
 //! Several jobs may share an SQLite database, which serializes their transactions and keeps a checkpoint of each. All other files have
-//! one writer.
+//! one writer. A run is no exception to an earlier run of its own job, whose thread may still write after the run has ended.
 
 use std::fs::{File, canonicalize, metadata};
 use std::io::{self, Read, Write};
@@ -28,18 +28,18 @@ pub(crate) enum FileUse {
     Sqlite,
 }
 
-/// A job's right to write a file, released on drop.
+/// A job's right to write a file, released on drop. The target shares it with its threads, so that it lasts as long as any of them writes.
 #[derive(Debug)]
 pub struct FileClaim {
-    /// `None`: an earlier run of the same job holds the lock. The lease ends that run.
-    _lock: Option<File>,
+    _lock: File,
 }
 
 impl FileClaim {
     /// Claims an existing file. Blocks on the disk, but never on other jobs.
     ///
     /// # Errors
-    /// [`ConnectError::Taken`], with the other job's id; [`ConnectError::Target`] if the lock file cannot be written.
+    /// [`ConnectError::Taken`], with the id of the holder's job, which may be the same; [`ConnectError::Target`] if the lock file cannot be
+    /// written.
     pub(crate) fn take(path: &Path, purpose: FileUse, job: &str) -> Result<FileClaim, ConnectError> {
         let failed = |error: io::Error| ConnectError::Target(error.to_string());
         let (place, is_side) = lock_of(path).map_err(failed)?;
@@ -54,14 +54,12 @@ impl FileClaim {
             Err(error) if error == Errno::WOULDBLOCK => {
                 let mut holder = Vec::new();
                 file.take(ID_BYTES_MAX).read_to_end(&mut holder).map_err(failed)?;
-                let holder = String::from_utf8_lossy(&holder).into_owned();
-                let is_ours = holder == job;
-                return if is_ours { Ok(FileClaim { _lock: None }) } else { Err(ConnectError::Taken(holder)) };
+                return Err(ConnectError::Taken(String::from_utf8_lossy(&holder).into_owned()));
             }
             Err(error) => return Err(failed(error.into())),
         }
         file.set_len(0).and_then(|()| file.write_all(job.as_bytes())).map_err(failed)?;
-        Ok(FileClaim { _lock: Some(file) })
+        Ok(FileClaim { _lock: file })
     }
 }
 
@@ -106,8 +104,8 @@ mod tests {
             assert_eq!(refused, "the job \"first\" writes the same file", "{name}");
         }
         let _other = claim(directory, "b.jsonl", FileUse::Lines, "second").unwrap();
-        // The same job may claim the file again: the lease ends its earlier run.
-        assert!(claim(directory, "a.jsonl", FileUse::Lines, "first").is_ok());
+        // An earlier run of the same job, or a job of the same id at another server, may still write.
+        assert!(claim(directory, "a.jsonl", FileUse::Lines, "first").is_err());
         drop(first);
         assert!(claim(directory, "link", FileUse::Lines, "second").is_ok());
     }
@@ -128,6 +126,8 @@ mod tests {
             assert_eq!(refused, "the job \"first\" writes the same file", "{name}");
         }
         let second = claim(directory, "x.sqlite", FileUse::Sqlite, "second").unwrap();
+        // The lock file has the id of the last to come, which has no right to other uses either.
+        assert!(claim(directory, "x.sqlite", FileUse::Lines, "second").is_err());
         drop((first, second));
         // A claim of an auxiliary file also excludes its database.
         let _side = claim(directory, "x.sqlite-wal", FileUse::Lines, "third").unwrap();

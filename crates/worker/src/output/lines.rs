@@ -17,6 +17,7 @@ use self::turns::Turn;
 use super::{Delivery, Refused, State, Target};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
+use crate::file_claim::FileClaim;
 use crate::mapping::Table;
 use crate::memory::Charge;
 use crate::rows::{Product, rows_json};
@@ -35,6 +36,7 @@ pub struct Lines<W> {
     room: Option<Arc<Charge>>,
     /// The file whose lines must last.
     kept_by: Option<Arc<File>>,
+    claim: Option<Arc<FileClaim>>,
     /// Whether lines were written since they were last sure to.
     is_unkept: bool,
 }
@@ -134,7 +136,7 @@ impl<W: Write> Lines<W> {
     pub fn new(to: W, tables: Vec<Table>) -> Lines<W> {
         let writer = Some(Writer { to, is_torn: false });
         let (tables, turn) = (Arc::new(tables), Turn::default());
-        Lines { writer, tables, turn, room: None, kept_by: None, is_unkept: false }
+        Lines { writer, tables, turn, room: None, kept_by: None, claim: None, is_unkept: false }
     }
 
     /// Which others write to, too: whoever has the turn.
@@ -148,6 +150,12 @@ impl<W: Write> Lines<W> {
     pub fn kept_by(self, file: Arc<File>) -> Lines<W> {
         let is_file = file.metadata().is_ok_and(|of| of.is_file());
         Lines { kept_by: Some(file).filter(|_| is_file), ..self }
+    }
+
+    /// With the claim on what is written to. A thread that writes keeps it, also where the run is dropped.
+    #[must_use]
+    pub fn claimed_by(self, claim: Arc<FileClaim>) -> Lines<W> {
+        Lines { claim: Some(claim), ..self }
     }
 
     /// What was written to. `None`: the thread that wrote did not come back.
@@ -174,7 +182,7 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
         let turn = self.turn.take().await?;
         let mut writer = self.writer.take().ok_or_else(lost)?;
         let (tables, file, is_wanted) = (self.tables.clone(), self.kept_by.clone(), Arc::new(AtomicBool::new(true)));
-        let _wanted = Wanted(is_wanted.clone());
+        let (claim, _wanted) = (self.claim.clone(), Wanted(is_wanted.clone()));
         let written = tokio::task::spawn_blocking(move || {
             // Whoever wrote to the file before, another job or a run that was dropped, may have broken off within a line.
             let is_torn = file.map_or(Ok(writer.is_torn), |file| breaks_off(&file));
@@ -182,7 +190,7 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
                 writer.is_torn = is_torn;
                 writer.write_all(&batch, &tables, &is_wanted)
             });
-            drop((batch, room, turn));
+            drop((batch, room, turn, claim));
             (writer, written)
         });
         let (writer, written) = written.await.map_err(|_| lost())?;
@@ -202,7 +210,13 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use flatbed_testkit::until;
+    use tokio::sync::Notify;
+
     use super::*;
+    use crate::file_claim::FileUse;
 
     #[tokio::test]
     async fn a_line_a_document() {
@@ -284,6 +298,51 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         let whole = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         assert_eq!(whole.map(|line| line["id"].clone()).collect::<Vec<_>>(), ["a", "b"], "{text}");
+    }
+
+    /// A disk that takes nothing until it is told.
+    struct Stuck {
+        has_begun: Arc<Notify>,
+        go_on: Receiver<()>,
+    }
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.has_begun.notify_one();
+            let _ = self.go_on.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_thread_of_a_dropped_run_keeps_the_claim() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.jsonl");
+        File::create(&path).unwrap();
+        let (has_begun, (release, go_on)) = (Arc::<Notify>::default(), channel());
+        let claim = Arc::new(FileClaim::take(&path, FileUse::Lines, "first").unwrap());
+        let stuck = Stuck { has_begun: has_begun.clone(), go_on };
+        let mut lines = Lines::new(stuck, Vec::new()).claimed_by(claim);
+        let gone = Delivery {
+            id: "a".to_owned(),
+            rev: String::new(),
+            seq: String::new(),
+            state: State::Gone,
+            attachments: Vec::new(),
+        };
+        tokio::select! {
+            delivered = lines.deliver(vec![gone], None) => panic!("{delivered:?}"),
+            () = has_begun.notified() => {}
+        }
+        drop(lines);
+        let is_taken = || FileClaim::take(&path, FileUse::Lines, "second").is_err();
+        assert!(is_taken());
+        release.send(()).unwrap();
+        until("the thread has ended", async || !is_taken()).await;
     }
 
     #[tokio::test]

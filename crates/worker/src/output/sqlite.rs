@@ -18,6 +18,7 @@ use super::tables::{Batch, Claims, Driver, Opening, Tables};
 use crate::datum::{Datum, Type};
 use crate::difference::Claim;
 use crate::failure::Failure;
+use crate::file_claim::FileClaim;
 use crate::mapping::Table;
 
 /// For another that writes to the file.
@@ -51,6 +52,8 @@ pub struct File {
     path: PathBuf,
     /// `None` while a thread has it, or without one.
     connection: Option<Connection>,
+    /// Dropped after the connection, here and by a thread: one that closes may write.
+    claim: Option<Arc<FileClaim>>,
 }
 
 fn refused(error: rusqlite::Error) -> Refused {
@@ -65,7 +68,14 @@ fn refused(error: rusqlite::Error) -> Refused {
 impl Sqlite {
     /// A file, which is made if it is not there. `is_to_create`: tables that are missing are made.
     pub fn in_file(path: &Path, job: &str, tables: &[Table], is_to_create: bool) -> Sqlite {
-        Tables::new(File { path: path.to_owned(), connection: None }, job, tables, is_to_create)
+        Tables::new(File { path: path.to_owned(), connection: None, claim: None }, job, tables, is_to_create)
+    }
+
+    /// With the claim on the file. A thread that writes keeps it, also where the run is dropped.
+    #[must_use]
+    pub fn claimed_by(mut self, claim: Arc<FileClaim>) -> Sqlite {
+        self.driver().claim = Some(claim);
+        self
     }
 }
 
@@ -90,15 +100,16 @@ impl File {
     ) -> Result<T, Refused> {
         let lost = || Refused::failed(Failure::Storage, "the connection to the file is lost");
         let connection = self.connection.take().ok_or_else(lost)?;
+        let claim = self.claim.clone();
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&connection);
             if done.is_err() && !connection.is_autocommit() {
                 // What fails here has been rolled back already.
                 let _ = connection.execute_batch("ROLLBACK");
             }
-            (connection, done)
+            (connection, done, claim)
         });
-        let (connection, done) = done.await.map_err(|_| lost())?;
+        let (connection, done, _) = done.await.map_err(|_| lost())?;
         self.connection = Some(connection);
         done.map_err(refused)
     }
@@ -113,9 +124,9 @@ impl Driver for File {
         if self.connection.is_some() {
             return Ok(false);
         }
-        let path = self.path.clone();
-        let opened = tokio::task::spawn_blocking(move || open(&path)).await;
-        let opened = opened.map_err(|error| Refused::failed(Failure::Storage, error))?;
+        let (path, claim) = (self.path.clone(), self.claim.clone());
+        let opened = tokio::task::spawn_blocking(move || (open(&path), claim)).await;
+        let (opened, _) = opened.map_err(|error| Refused::failed(Failure::Storage, error))?;
         self.connection = Some(opened.map_err(refused)?);
         Ok(true)
     }
