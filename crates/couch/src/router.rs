@@ -345,11 +345,16 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
 /// Refuses who has not the right that a path needs, before its request is looked at. Handlers are given nothing without the
 /// right to it, either.
 async fn may(request: &Request, target: &Target) -> Result<()> {
-    let is_replicator = match target.may_be_replicator() {
-        Some(name) => request.context.asks_for_replications(name).await?,
-        None => false,
+    let Some(name) = target.may_be_replicator() else {
+        return authorize(target.needs(&request.method, false), &request.context).await;
     };
-    authorize(target.needs(&request.method, is_replicator), &request.context).await
+    let is_replicator = request.context.asks_for_replications(name).await?;
+    let needed = target.needs(&request.method, is_replicator);
+    // Where the right depends on that, it would tell an ordinary database from a missing one, which counts as a replicator database.
+    if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
+        authorize(Needed::Member(name), &request.context).await?;
+    }
+    authorize(needed, &request.context).await
 }
 
 /// The same of a right.

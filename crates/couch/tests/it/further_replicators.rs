@@ -179,6 +179,21 @@ async fn one_from_before_asks_for_nothing() {
     assert_eq!(asked(&server, &[ADMIN], "GET", "/stolen", Value::Null).await.status, 404);
     assert_eq!(asked(&server, &[ADMIN], "GET", "/_scheduler/docs/old%2F_replicator", Value::Null).await.status, 404);
     assert_eq!(ok(&server, "GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
+    // For users who may not read it, it is like a database that does not exist, whatever the right that a path needs.
+    ok(&server, "PUT", "/_users/org.couchdb.user:bob", user("bob", "bob")).await;
+    let (bob, anonymous) = (basic("bob", "bob"), &[] as &[(&str, &str)]);
+    for headers in [anonymous, &[("authorization", &*bob)]] {
+        for path in ["", "/_all_docs", "/_changes", "/_design_docs", "/_local/x", "/doc"] {
+            let answer = async |name: &str| {
+                let answer = asked(&server, headers, "GET", &format!("/{name}%2F_replicator{path}"), Value::Null).await;
+                (answer.status, answer.body)
+            };
+            let of_missing = answer("none").await;
+            assert_eq!(of_missing.0, if headers.is_empty() { 401 } else { 403 }, "{path}");
+            assert_eq!(answer("old").await, of_missing, "{path}");
+            assert_eq!(answer("x").await, of_missing, "{path}");
+        }
+    }
     // It is written and listed as before, until it is deleted and created again.
     let written = asked(&server, &anna, "PUT", "/old%2F_replicator/more", json!({"owner": "bob"})).await;
     assert_eq!(written.status, 201, "{written:?}");
