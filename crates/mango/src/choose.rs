@@ -2,11 +2,14 @@
 
 use std::cmp::Ordering;
 
+use flatbed_flatten::json::Value;
+
 use crate::find::Find;
 use crate::index::Index;
+use crate::invalid::InvalidSelector;
 use crate::listing::design_id;
 use crate::normal::{Comparison, Normal, Term};
-use crate::ranges::{Range, field_ranges, indexable_fields};
+use crate::ranges::{Edge, Range, field_ranges, indexable_fields};
 use crate::refused::Refused;
 
 /// A database, as far as a plan depends on it.
@@ -69,8 +72,14 @@ impl<'i> Choice<'i> {
 }
 
 /// # Errors
-/// No index can be used; with `for_explain` only if the one named cannot, and no other may be.
-pub(crate) fn choose<'i>(find: &Find, catalog: &Catalog<'i>, for_explain: bool) -> Result<Choice<'i>, Refused> {
+/// No index can be used; with `for_explain` only if the one named cannot, and no other may be. `stop`, which is asked before each
+/// index, has said so.
+pub(crate) fn choose<'i>(
+    find: &Find,
+    catalog: &Catalog<'i>,
+    for_explain: bool,
+    stop: &dyn Fn() -> bool,
+) -> Result<Choice<'i>, Refused> {
     let selector = find.selector.normal();
     let mut all: Vec<&Index> = catalog.indexes.iter().collect();
     all.sort_by(|a, b| a.compare(b));
@@ -78,7 +87,13 @@ pub(crate) fn choose<'i>(find: &Find, catalog: &Catalog<'i>, for_explain: bool) 
     let seen = all.iter().filter(|index| index.partial().is_none() || is_named(find, index));
     let kept = seen.filter(|index| index.is_of_bodies());
     let in_scope = kept.filter(|index| index.is_all_docs() || index.is_partitioned() == find.partition.is_some());
-    let usable: Vec<_> = in_scope.map(|index| (*index, unusable(index, selector, &find.sort.fields))).collect();
+    let mut usable = Vec::new();
+    for index in in_scope {
+        if stop() {
+            return Err(InvalidSelector::Stopped.refused());
+        }
+        usable.push((*index, unusable(index, selector, &find.sort.fields)));
+    }
     let can: Vec<&Index> = usable.iter().filter(|(_, why)| why.is_none()).map(|(index, _)| *index).collect();
     if can.is_empty() && !for_explain {
         return Err(no_index_for_sort(find, catalog));
@@ -205,16 +220,17 @@ fn can_sort(columns: &[&str], sort: &[String], selector: &Normal) -> bool {
 fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
     let ranges = field_ranges(selector);
     let rank = |index: &'i Index| {
-        // To read all ids is the last resort.
-        let all_ids = Range::Between {
-            low: Some(crate::ranges::Edge { value: flatbed_flatten::json::Value::Null, within: false }),
-            high: None,
+        let of = |name: &str| {
+            let at = ranges.binary_search_by(|(field, _)| (*field).cmp(name)).ok()?;
+            ranges.get(at).map(|(_, range)| range.clone())
         };
-        let all_ids = index.is_all_docs().then_some(("_id", all_ids));
-        let ranges: Vec<(&str, Range)> = ranges.iter().cloned().chain(all_ids).collect();
-        let of = |name: &str| ranges.iter().find(|(field, _)| *field == name).map(|(_, range)| range.clone());
-        let first: Vec<Range> = index.fields().iter().map_while(|field| of(field.name())).collect();
-        let distance = ranges.len() - first.len();
+        // To read all ids is the last resort.
+        let low = Some(Edge { value: Value::Null, within: false });
+        let all_ids = index.is_all_docs().then_some(Range::Between { low, high: None });
+        let count = ranges.len() + usize::from(index.is_all_docs());
+        let first = index.fields().iter().map_while(|field| of(field.name()).or_else(|| all_ids.clone()));
+        let first: Vec<Range> = first.collect();
+        let distance = count - first.len();
         Ranked { index, ranges: first, distance }
     };
     let mut ranked: Vec<Ranked<'i>> = indexes.into_iter().map(rank).collect();
@@ -224,4 +240,70 @@ fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
     };
     ranked.sort_by(order);
     ranked
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use flatbed_flatten::json::{Limits, parse};
+
+    use super::*;
+    use crate::explain::{explain, explain_unless};
+    use crate::normal::CONJUNCTS;
+    use crate::plan::{plan, plan_unless};
+
+    fn find(selector: &str) -> Find {
+        let body = format!(r#"{{"selector":{selector}}}"#);
+        Find::parse(&parse(body.as_bytes(), &Limits::default()).unwrap(), None, &|| false).unwrap()
+    }
+
+    fn index(design: &str, field: &str) -> Index {
+        let map = format!(r#"{{"map":{{"fields":{{"{field}":"asc"}}}},"options":{{"def":{{}}}}}}"#);
+        let body = format!(r#"{{"language":"query","views":{{"i":{map}}}}}"#);
+        let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+        Index::of_design_document(&format!("_design/{design}"), &body, false).remove(0)
+    }
+
+    /// How many conditions are gone through to plan a query with so many, and to explain it.
+    fn gone_through(condition: impl Fn(usize) -> String, count: usize, indexes: &[Index]) -> usize {
+        let conditions: Vec<String> = (0..count).map(condition).collect();
+        let find = find(&format!(r#"{{"$and":[{{"a":1}},{}]}}"#, conditions.join(",")));
+        let catalog = Catalog { database: "db", partitioned: false, indexes };
+        CONJUNCTS.set(0);
+        plan(&find, &catalog).unwrap();
+        explain(&find, &catalog).unwrap();
+        CONJUNCTS.get()
+    }
+
+    #[test]
+    fn a_plan_takes_little_more_for_each_condition() {
+        let field = |n: usize| format!(r#"{{"f{n}":1}}"#);
+        // Its alternatives leave as much as the other condition does.
+        let either = |_: usize| r#"{"$or":[{"a":1},{"b":1}]}"#.to_owned();
+        let ids = [Index::all_docs()];
+        let both = [Index::all_docs(), index("d", "a")];
+        for indexes in [&ids[..], &both[..]] {
+            for condition in [&field as &dyn Fn(usize) -> String, &either] {
+                let (few, many) = (gone_through(condition, 50, indexes), gone_through(condition, 800, indexes));
+                assert!(many < 16 * few * 2, "{few} of 50 conditions, {many} of 800");
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_planned() {
+        let mut indexes = vec![Index::all_docs()];
+        indexes.extend((0..50).map(|n| index(&format!("d{n}"), "a")));
+        let (find, asked) = (find(r#"{"a":1}"#), Cell::new(0));
+        let catalog = Catalog { database: "db", partitioned: false, indexes: &indexes };
+        let stop = || {
+            asked.set(asked.get() + 1);
+            asked.get() == 3
+        };
+        assert!(plan_unless(&find, &catalog, &stop).is_err());
+        assert_eq!(asked.replace(0), 3);
+        assert!(explain_unless(&find, &catalog, &stop).is_err());
+        assert_eq!(asked.get(), 3);
+    }
 }

@@ -16,7 +16,15 @@ use crate::refused::Refused;
 /// # Errors
 /// In CouchDB's words: the index named cannot be used, and no other may be.
 pub fn explain(find: &Find, catalog: &Catalog<'_>) -> Result<Value<'static>, Refused> {
-    let choice = choose(find, catalog, true)?;
+    explain_unless(find, catalog, &|| false)
+}
+
+/// As [`explain`], for as long as `stop`, asked before each index, does not say otherwise.
+///
+/// # Errors
+/// As [`explain`], and where it was stopped.
+pub fn explain_unless(find: &Find, catalog: &Catalog<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static>, Refused> {
+    let choice = choose(find, catalog, true, stop)?;
     let best = choice.best();
     let mut members: Vec<(&'static str, Value<'static>)> = vec![
         ("dbname", text(catalog.database)),
@@ -65,7 +73,7 @@ fn hints(find: &Find) -> Value<'static> {
     let selector = find.selector.normal();
     let indexable = indexable_fields(selector);
     let mut others = fields_of(selector);
-    others.retain(|name| !indexable.contains(name));
+    others.retain(|name| indexable.binary_search(name).is_err());
     others.sort_unstable();
     others.dedup();
     let names = |names: &[&str]| Value::Array(names.iter().map(|name| text(name)).collect());

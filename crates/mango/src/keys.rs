@@ -1,13 +1,18 @@
 //! Ranges of an index's keys: what a plan reads.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 
 use flatbed_flatten::json::Value;
 
+use crate::field::Field;
 use crate::index::Index;
-use crate::normal::Normal;
+use crate::normal::{Comparison, Normal, Term};
 use crate::order::{Order, compare};
 use crate::spans::{RANGES_MAX, Spans};
+
+/// So many alternatives of `$or`s are looked at for narrower ranges, in all.
+const ALTERNATIVES_MAX: usize = RANGES_MAX;
 
 /// A place in an index: before or behind all keys that begin with these values. Without values it is before or behind all keys.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,14 +81,39 @@ pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
         Bound::Unbounded => Some(Bound::Unbounded),
         _ => None,
     };
-    let spans = Spans::of(conditions, "_id", Order::Raw).list.into_iter();
+    let spans = Spans::of(Fields::of(conditions).terms("_id"), Order::Raw).list.into_iter();
     spans.filter_map(|span| Some(IdRange { start: low(span.low), end: high(span.high)? })).collect()
 }
 
 /// Whether no value of a field can match a selector.
 pub(crate) fn has_no_value(field: &str, selector: &Normal) -> bool {
-    let order = if field == "_id" { Order::Raw } else { Order::Collated };
-    Spans::of(&selector.conjuncts(), field, order).list.is_empty()
+    Fields::of(&selector.conjuncts()).spans(field).list.is_empty()
+}
+
+/// Conditions that must all hold, by the name of the field that each is on.
+struct Fields<'n>(HashMap<&'n str, Vec<&'n Term>>);
+
+impl<'n> Fields<'n> {
+    fn of(conditions: &[&'n Normal]) -> Fields<'n> {
+        #[cfg(test)]
+        crate::normal::CONJUNCTS.set(crate::normal::CONJUNCTS.get() + conditions.len());
+        let mut fields: HashMap<&str, Vec<&Term>> = HashMap::new();
+        for condition in conditions {
+            if let Normal::At(field, term) = condition {
+                fields.entry(field.name()).or_default().push(term);
+            }
+        }
+        Fields(fields)
+    }
+
+    fn terms(&self, field: &str) -> &[&'n Term] {
+        self.0.get(field).map_or(&[], Vec::as_slice)
+    }
+
+    /// Ids are compared by their bytes.
+    fn spans(&self, field: &str) -> Spans {
+        Spans::of(self.terms(field), if field == "_id" { Order::Raw } else { Order::Collated })
+    }
 }
 
 /// What is read of an index.
@@ -94,31 +124,44 @@ pub(crate) struct Reading {
     pub(crate) residual: Option<Normal>,
 }
 
-/// The keys that may fulfil a selector.
-pub(crate) fn reading(index: &Index, selector: &Normal) -> Reading {
+/// The keys that may fulfil a selector. Once `stop` says so, they are no longer narrowed.
+pub(crate) fn reading(index: &Index, selector: &Normal, stop: &dyn Fn() -> bool) -> Reading {
     let conjuncts = selector.conjuncts();
-    let Some(plain) = ranges_of(index, &conjuncts) else {
+    let fields = Fields::of(&conjuncts);
+    let spans: Vec<Spans> = index.fields().iter().map(|field| fields.spans(field.name())).collect();
+    let Some(plain) = ranges_of(index, &spans) else {
         return Reading { ranges: vec![KeyRange::all()], residual: Some(selector.clone()) };
     };
-    let alternatives = conjuncts.iter().enumerate().filter_map(|(at, condition)| match condition {
-        Normal::Any(alternatives) => Some((at, alternatives)),
+    let alternatives = conjuncts.iter().filter_map(|condition| match condition {
+        Normal::Any(alternatives) => Some(alternatives),
         _ => None,
     });
-    let mut narrower = alternatives.filter_map(|(at, alternatives)| {
-        let others = conjuncts.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, condition)| *condition);
-        alternatives_of(index, alternatives, &others.collect::<Vec<_>>()).filter(|ranges| *ranges != plain)
+    let mut left = ALTERNATIVES_MAX;
+    let mut narrower = alternatives.filter_map(|alternatives| {
+        left = left.checked_sub(alternatives.len())?;
+        alternatives_of(index, alternatives, &spans, stop).filter(|ranges| *ranges != plain)
     });
     let ranges = narrower.next().unwrap_or_else(|| plain.clone());
-    Reading { ranges, residual: residual(index, selector) }
+    Reading { ranges, residual: residual(index, &conjuncts, &spans) }
 }
 
-/// The ranges of all alternatives of an `$or`, each with what stands beside it; `None`: there are too many, or none.
-fn alternatives_of(index: &Index, alternatives: &[Normal], others: &[&Normal]) -> Option<Vec<KeyRange>> {
+/// The ranges of all alternatives of an `$or`, each within what is left beside it; `None`: there are too many, or none, or `stop` has
+/// said so.
+fn alternatives_of(
+    index: &Index,
+    alternatives: &[Normal],
+    beside: &[Spans],
+    stop: &dyn Fn() -> bool,
+) -> Option<Vec<KeyRange>> {
     let mut ranges = Vec::new();
     for alternative in alternatives {
-        let mut conditions = alternative.conjuncts();
-        conditions.extend(others);
-        ranges.extend(ranges_of(index, &conditions)?);
+        if stop() {
+            return None;
+        }
+        let fields = Fields::of(&alternative.conjuncts());
+        let both = index.fields().iter().zip(beside);
+        let spans: Vec<Spans> = both.map(|(field, beside)| fields.spans(field.name()).intersection(beside)).collect();
+        ranges.extend(ranges_of(index, &spans)?);
         if ranges.len() > RANGES_MAX {
             return None;
         }
@@ -126,9 +169,9 @@ fn alternatives_of(index: &Index, alternatives: &[Normal], others: &[&Normal]) -
     (!alternatives.is_empty()).then(|| joined(ranges))
 }
 
-/// `None`: there are too many.
-fn ranges_of(index: &Index, conditions: &[&Normal]) -> Option<Vec<KeyRange>> {
-    let spans: Vec<Spans> = index.fields().iter().map(|field| spans_of(field.name(), conditions)).collect();
+/// The ranges of these values of the index's fields. `None`: there are too many.
+fn ranges_of(index: &Index, spans: &[Spans]) -> Option<Vec<KeyRange>> {
+    let spans: Vec<Spans> = index.fields().iter().zip(spans).map(|(field, spans)| of_keys(field, spans)).collect();
     // What is not there is in no index.
     if spans.iter().any(|spans| spans.list.is_empty()) {
         return Some(Vec::new());
@@ -138,12 +181,8 @@ fn ranges_of(index: &Index, conditions: &[&Normal]) -> Option<Vec<KeyRange>> {
 }
 
 /// Of an id the index's order says little: it is compared by its bytes, and lies in the order of strings.
-fn spans_of(field: &str, conditions: &[&Normal]) -> Spans {
-    if field != "_id" {
-        return Spans::of(conditions, field, Order::Collated);
-    }
-    let spans = Spans::of(conditions, field, Order::Raw);
-    if spans.are_points() { spans } else { Spans::all(Order::Collated) }
+fn of_keys(field: &Field, spans: &Spans) -> Spans {
+    if field.name() != "_id" || spans.are_points() { spans.clone() } else { Spans::all(Order::Collated) }
 }
 
 /// The ranges behind a beginning of keys; `false`: there are too many.
@@ -217,31 +256,28 @@ fn edges(a: &KeyEdge, b: &KeyEdge) -> std::cmp::Ordering {
 }
 
 /// What the ranges do not say: the conditions that documents of these keys must still be asked about. `None`: none.
-fn residual(index: &Index, selector: &Normal) -> Option<Normal> {
-    let conjuncts = selector.conjuncts();
-    let mut said = Vec::new();
-    for field in index.fields() {
-        let exact = |condition: &&Normal| match condition {
-            Normal::At(found, term) if found == field => is_exact(term, field.name()),
-            _ => false,
-        };
-        said.extend(conjuncts.iter().enumerate().filter(|(_, condition)| exact(condition)).map(|(at, _)| at));
+fn residual(index: &Index, conjuncts: &[&Normal], spans: &[Spans]) -> Option<Normal> {
+    let mut said: HashSet<&str> = HashSet::new();
+    for (field, spans) in index.fields().iter().zip(spans) {
+        said.insert(field.name());
         // The next field's range is one only where this one has single values.
-        let spans = spans_of(field.name(), &conjuncts);
-        if !spans.are_points() {
+        if !of_keys(field, spans).are_points() {
             break;
         }
     }
+    let is_said = |condition: &Normal| match condition {
+        Normal::At(field, term) => said.contains(field.name()) && is_exact(term, field.name()),
+        _ => false,
+    };
     // What is in the index has all of its fields.
     let exists = |condition: &Normal| match condition {
-        Normal::At(field, crate::normal::Term::Exists(true)) => index.has(field.name()),
+        Normal::At(field, Term::Exists(true)) => index.has(field.name()),
         _ => false,
     };
     let left: Vec<Normal> = conjuncts
         .iter()
-        .enumerate()
-        .filter(|(at, condition)| !said.contains(at) && !exists(condition))
-        .map(|(_, condition)| (*condition).clone())
+        .filter(|condition| !is_said(condition) && !exists(condition))
+        .map(|condition| (*condition).clone())
         .collect();
     match left.len() {
         0 => None,
@@ -251,8 +287,7 @@ fn residual(index: &Index, selector: &Normal) -> Option<Normal> {
 }
 
 /// Whether a field's range says all that a condition does.
-fn is_exact(term: &crate::normal::Term, field: &str) -> bool {
-    use crate::normal::{Comparison, Term};
+fn is_exact(term: &Term, field: &str) -> bool {
     match term {
         Term::Compare(Comparison::NotEqual, _) => false,
         Term::Compare(..) => field != "_id",

@@ -128,10 +128,20 @@ impl Normal {
 
     /// The conditions that must all hold: those of an `$and`, and of `$and`s in it.
     pub(crate) fn conjuncts(&self) -> Vec<&Normal> {
+        let mut all = Vec::new();
+        self.add_conjuncts(&mut all);
+        all
+    }
+
+    fn add_conjuncts<'n>(&'n self, all: &mut Vec<&'n Normal>) {
         match self {
-            Normal::Everything => Vec::new(),
-            Normal::All(conditions) => conditions.iter().flat_map(Normal::conjuncts).collect(),
-            other => vec![other],
+            Normal::Everything => {}
+            Normal::All(conditions) => conditions.iter().for_each(|condition| condition.add_conjuncts(all)),
+            other => {
+                #[cfg(test)]
+                CONJUNCTS.set(CONJUNCTS.get() + 1);
+                all.push(other);
+            }
         }
     }
 
@@ -196,6 +206,12 @@ impl Term {
         };
         weight.saturating_add(1)
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many conditions were collected by [`Normal::conjuncts`], or sorted by their fields, on this thread.
+    pub(crate) static CONJUNCTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// The text in a value.

@@ -9,6 +9,7 @@ use crate::bookmark::Bookmark;
 use crate::choose::{Catalog, Choice, Ranked, choose};
 use crate::find::Find;
 use crate::index::Index;
+use crate::invalid::InvalidSelector;
 use crate::keys::{IdRange, KeyRange, Reading, has_no_value, id_ranges, reading};
 use crate::normal::Normal;
 use crate::ranges::Range;
@@ -54,7 +55,15 @@ pub enum Source {
 /// # Errors
 /// In CouchDB's words: no index can be used, the bookmark is none, a partition is asked for where there is none.
 pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused> {
-    let choice = choose(find, catalog, false)?;
+    plan_unless(find, catalog, &|| false)
+}
+
+/// As [`plan`], for as long as `stop`, asked before each index, does not say otherwise.
+///
+/// # Errors
+/// As [`plan`], and where it was stopped.
+pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bool) -> Result<Plan<'i>, Refused> {
+    let choice = choose(find, catalog, false, stop)?;
     if find.partition.is_some() && !catalog.partitioned {
         return Err(Refused::bad("query_parse_error", "`partition` parameter is not supported on this db"));
     }
@@ -71,7 +80,10 @@ pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused>
             Some(selector.clone()).filter(|normal| !matches!(normal, Normal::Everything)),
         )
     } else {
-        let Reading { ranges, residual } = reading(best.index, selector);
+        let Reading { ranges, residual } = reading(best.index, selector, stop);
+        if stop() {
+            return Err(InvalidSelector::Stopped.refused());
+        }
         (Source::Keys(ranges), residual)
     };
     let source = match (&find.partition, source) {

@@ -1,6 +1,7 @@
 //! Ranges of the values of one field, as CouchDB finds them in a selector: they choose the index, and are shown.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use flatbed_flatten::json::Value;
 
@@ -54,40 +55,52 @@ fn is_indexable(term: &Term) -> bool {
     }
 }
 
-/// The range of each of these fields. Where one is empty it is the only one.
+/// The range of each field of [`indexable_fields`], in the same order. Where one is empty it is the only one.
 pub(crate) fn field_ranges(selector: &Normal) -> Vec<(&str, Range)> {
-    let mut ranges = Vec::new();
-    for field in indexable_fields(selector) {
-        match range(selector, field) {
-            Range::Empty => return vec![(field, Range::Empty)],
-            range => ranges.push((field, range)),
+    let mut fields: BTreeMap<&str, OfField> = BTreeMap::new();
+    for condition in selector.conjuncts() {
+        if let Normal::At(field, term) = condition {
+            let known = fields.entry(field.name()).or_default();
+            known.is_indexable |= is_indexable(term);
+            known.range = std::mem::take(&mut known.range).narrowed_by(field.name(), term);
         }
     }
-    ranges
+    let ranges = fields.into_iter().filter(|(_, known)| known.is_indexable).map(|(name, known)| (name, known.range));
+    let ranges: Vec<(&str, Range)> = ranges.collect();
+    match ranges.iter().find(|(_, range)| *range == Range::Empty) {
+        Some((name, _)) => vec![(*name, Range::Empty)],
+        None => ranges,
+    }
 }
 
-fn range(selector: &Normal, field: &str) -> Range {
-    // Of ids CouchDB takes the collation here, and then loses those that bytes order otherwise.
-    let order = if field == "_id" { Order::Raw } else { Order::Collated };
-    let mut range = Range::Between { low: None, high: None };
-    for condition in selector.conjuncts() {
-        let Normal::At(found, term) = condition else { continue };
-        if found.name() != field {
-            continue;
-        }
-        range = match term {
-            Term::Compare(comparison, argument) => range.narrowed(order, *comparison, argument),
-            // The last character in the order of strings.
-            Term::BeginsWith(prefix) => range
-                .narrowed(order, Comparison::GreaterOrEqual, &Value::String(prefix.clone().into()))
-                .narrowed(order, Comparison::LessOrEqual, &Value::String(format!("{prefix}\u{ffff}").into())),
-            _ => range,
-        };
+/// What the conditions on one field say.
+#[derive(Default)]
+struct OfField {
+    is_indexable: bool,
+    range: Range,
+}
+
+impl Default for Range {
+    /// All values.
+    fn default() -> Range {
+        Range::Between { low: None, high: None }
     }
-    range
 }
 
 impl Range {
+    fn narrowed_by(self, field: &str, term: &Term) -> Range {
+        // Of ids CouchDB takes the collation here, and then loses those that bytes order otherwise.
+        let order = if field == "_id" { Order::Raw } else { Order::Collated };
+        match term {
+            Term::Compare(comparison, argument) => self.narrowed(order, *comparison, argument),
+            // The last character in the order of strings.
+            Term::BeginsWith(prefix) => self
+                .narrowed(order, Comparison::GreaterOrEqual, &Value::String(prefix.clone().into()))
+                .narrowed(order, Comparison::LessOrEqual, &Value::String(format!("{prefix}\u{ffff}").into())),
+            _ => self,
+        }
+    }
+
     fn narrowed(self, order: Order, comparison: Comparison, argument: &Value<'static>) -> Range {
         let compare = |a: &Value<'_>, b: &Value<'_>| order.compare(a, b);
         let (mut low, mut high) = match self {

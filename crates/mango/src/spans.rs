@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use flatbed_flatten::json::Value;
 
-use crate::normal::{Comparison, Normal, Term};
+use crate::normal::{Comparison, Term};
 use crate::order::Order;
 
 /// More ranges than this are not read one by one.
@@ -54,18 +54,12 @@ impl Spans {
         self.list.iter().all(|span| span.single(self.order).is_some())
     }
 
-    /// What these conditions leave of a field's values.
-    pub(crate) fn of(conditions: &[&Normal], field: &str, order: Order) -> Spans {
-        let mut spans = Spans::all(order);
-        for condition in conditions {
-            if let Normal::At(found, term) = condition
-                && found.name() == field
-                && let Some(more) = Spans::of_term(term, order)
-            {
-                spans = spans.intersection(&more);
-            }
-        }
-        spans
+    /// What these conditions on a field leave of its values.
+    pub(crate) fn of(terms: &[&Term], order: Order) -> Spans {
+        let mut all: Vec<Spans> = terms.iter().filter_map(|term| Spans::of_term(term, order)).collect();
+        // The shortest first: what is left has about as many spans as that, however long the next ones are.
+        all.sort_by_key(|spans| spans.list.len());
+        all.iter().fold(Spans::all(order), |left, more| left.intersection(more))
     }
 
     /// `None`: the condition leaves values everywhere.
@@ -115,7 +109,7 @@ impl Spans {
         }
     }
 
-    fn intersection(&self, other: &Spans) -> Spans {
+    pub(crate) fn intersection(&self, other: &Spans) -> Spans {
         let (mut list, order) = (Vec::new(), self.order);
         let (mut these, mut those) = (self.list.iter().peekable(), other.list.iter().peekable());
         while let (Some(a), Some(b)) = (these.peek(), those.peek()) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{Document, Error, FindOptions, FoundDocument, FoundRow, JsonIndexes, Reader, Refusal};
-use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Refused, Source, explain, project};
+use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Refused, Source, explain_unless, project};
 use tokio::time::Instant;
 
 use crate::context::Context;
@@ -19,6 +19,9 @@ const HEAVY: usize = 16;
 
 /// The largest product of the number of indexes and the selector's weight that is planned without a turn: some milliseconds.
 const SHORT_PLAN: usize = if cfg!(test) { 100 } else { 100_000 };
+
+/// And if its selector weighs no more than this: lists of values are gone through for each other's conditions.
+const SHORT_PLAN_WEIGHT: usize = if cfg!(test) { 50 } else { 1_000 };
 
 /// How often a query is planned anew because the database has other indexes by now.
 const PLANS_MAX: usize = 10;
@@ -116,12 +119,12 @@ impl Context {
     pub async fn explain_query(&self, database: &Reader, find: Find) -> Result<Value<'static>> {
         let indexes = database.json_indexes().await?;
         let (is_short, name) = (is_short(&indexes, &find), database.name().to_owned());
-        let explain = move || {
+        let explain = move |stop: &dyn Fn() -> bool| {
             let (partitioned, indexes) = (indexes.is_partitioned(), indexes.all());
-            explain(&find, &Catalog { database: &name, partitioned, indexes })
+            explain_unless(&find, &Catalog { database: &name, partitioned, indexes }, stop)
         };
         let explained = if is_short {
-            explain()
+            explain(&|| false)
         } else {
             let runtime = self.query_runtime(database);
             runtime.selectors.plan(&runtime.origin, explain).await?
@@ -149,14 +152,18 @@ impl QueryRuntime {
             return Ok(indexes.plan(self.database.name(), find).map(Choice::of));
         }
         let (indexes, find, name) = (indexes.clone(), find.clone(), self.database.name().to_owned());
-        let choose = move || indexes.plan(&name, &find).map(Choice::of);
+        let choose = move |stop: &dyn Fn() -> bool| indexes.plan_unless(&name, &find, stop).map(Choice::of);
         Ok(self.selectors.plan(&self.origin, choose).await?)
     }
 }
 
 /// Whether planning a query takes some milliseconds at most.
 fn is_short(indexes: &JsonIndexes, find: &Find) -> bool {
-    indexes.all().len().saturating_mul(find.selector.weight()) <= SHORT_PLAN
+    !is_long(indexes.all().len(), find.selector.weight())
+}
+
+fn is_long(indexes: usize, weight: usize) -> bool {
+    weight > SHORT_PLAN_WEIGHT || indexes.saturating_mul(weight) > SHORT_PLAN
 }
 
 /// The output of a query.
@@ -450,5 +457,7 @@ mod tests {
         assert_eq!(turns(), 1);
         let explained = store.context.explain_query(&database, find(200)).await.unwrap();
         assert_eq!((explained.get("dbname").and_then(Value::as_str), turns()), (Some("db"), 2));
+        // However few indexes there are.
+        assert!(!is_long(SHORT_PLAN, 1) && is_long(SHORT_PLAN + 1, 1) && is_long(1, SHORT_PLAN_WEIGHT + 1));
     }
 }

@@ -155,16 +155,17 @@ impl Selectors {
         self.apart(&self.compiling, origin, move |stop| read(&request, stop)).await
     }
 
-    /// Runs work that traverses a selector many times, such as planning, on a blocking thread in one turn to compile.
+    /// Carries out work that takes long as it goes through a whole selector again and again, on a thread of its own when it has a
+    /// turn. It is told when to stop.
     ///
     /// # Errors
     /// [`SelectorError::Busy`], [`SelectorError::BrokenOff`].
     pub(crate) async fn plan<T: Send + 'static>(
         &self,
         origin: &Origin,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
     ) -> Result<T> {
-        self.apart(&self.compiling, origin, move |_| work()).await
+        self.apart(&self.compiling, origin, work).await
     }
 
     /// How many turns to compile have begun, plans included.

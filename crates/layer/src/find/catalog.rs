@@ -98,13 +98,26 @@ impl JsonIndexes {
     /// # Errors
     /// As [`flatbed_mango::plan()`].
     pub fn plan<'i>(&'i self, database: &'i str, find: &flatbed_mango::Find) -> std::result::Result<Plan<'i>, Refused> {
+        self.plan_unless(database, find, &|| false)
+    }
+
+    /// As [`JsonIndexes::plan`], for as long as `stop`, asked before each index, does not say otherwise.
+    ///
+    /// # Errors
+    /// As [`flatbed_mango::plan_unless()`].
+    pub fn plan_unless<'i>(
+        &'i self,
+        database: &'i str,
+        find: &flatbed_mango::Find,
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<Plan<'i>, Refused> {
         let catalog = |indexes| Catalog { database, partitioned: self.is_partitioned(), indexes };
         if find.may_be_stale()
-            && let Ok(plan) = flatbed_mango::plan(find, &catalog(self.readable()))
+            && let Ok(plan) = flatbed_mango::plan_unless(find, &catalog(self.readable()), stop)
         {
             return Ok(plan);
         }
-        flatbed_mango::plan(find, &catalog(&self.all))
+        flatbed_mango::plan_unless(find, &catalog(&self.all), stop)
     }
 
     /// The number of an index of these; `None` of that of all ids.
