@@ -414,6 +414,8 @@ impl Inner {
                 if is_outdated(&record, self.collation) {
                     self.due.note(Kind::Indexes, name);
                 }
+                // What is at work for it goes on.
+                let selecting = known.as_ref().map(|known| known.selecting.clone()).unwrap_or_default();
                 // Settings change without followers noticing.
                 let hub = known.map(|known| known.hub.clone());
                 let hub = hub.filter(|hub| hub.is_of(record.namespace, record.incarnation));
@@ -422,7 +424,7 @@ impl Inner {
                 let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
                 let (updated, root) = (UpdatedKeys::new(&self.keys, name, buckets.own_number()), self.keys.clone());
                 let (name, rules) = (name.to_owned(), Default::default());
-                let (upgrading, selecting) = Default::default();
+                let upgrading = Default::default();
                 let superseded_bytes = AtomicU64::new(RandomState::new().hash_one(0) % SUPERSEDED_NOTED_EACH);
                 Arc::new(Instance {
                     name,
@@ -461,7 +463,9 @@ impl Inner {
         }
         let mut left = most / PART_THAT_GOES + 1;
         self.databases.retain(|_, cached| {
-            let is_used = Arc::strong_count(&cached.instance) > 1 || Arc::strong_count(&cached.instance.hub) > 1;
+            let Instance { hub, selecting, .. } = &*cached.instance;
+            let is_used = [Arc::strong_count(&cached.instance), Arc::strong_count(hub), Arc::strong_count(selecting)];
+            let is_used = is_used.into_iter().any(|count| count > 1);
             let goes = left > 0 && !is_used;
             left -= usize::from(goes);
             !goes

@@ -74,6 +74,16 @@ async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
 }
 
 #[tokio::test]
+async fn a_database_has_one_ticket_whatever_its_record_says() {
+    let (db, _storage) = database().await;
+    let before = resolved(&db.inner, &db.name).await.unwrap();
+    put(&db, "_design/a", None, &design(&[r#"{"fields":{"a":"asc"}}"#])).await.unwrap();
+    let after = resolved(&db.inner, &db.name).await.unwrap();
+    assert_ne!(before.record, after.record);
+    assert!(Arc::ptr_eq(&before.selecting, &after.selecting));
+}
+
+#[tokio::test]
 async fn a_filter_that_takes_long_waits_for_a_turn() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
     let [db, other] = ["db", "other"].map(|name| layer.database(name, authority.for_job("test")));
