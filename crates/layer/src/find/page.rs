@@ -39,6 +39,9 @@ const TIME_MAX: Duration = Duration::from_millis(1_500);
 /// A page ends after it has matched documents for this long, if other work waits for a turn.
 const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
 
+/// And after so long in all, if others wait: also to read documents takes the turn.
+const WAITED_FOR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(100) };
+
 /// A page whose rows are fewer is read when it is asked for.
 const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
@@ -191,7 +194,8 @@ impl Operation for Page<'_> {
             }
             let is_last = at + 1 == rows.len();
             let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE);
-            has_yielded = !is_last && matched && query.has_waiters.as_ref().is_some_and(|has_waiters| has_waiters());
+            let is_over = matched || trx.clock().since(began) >= WAITED_FOR;
+            has_yielded = !is_last && is_over && query.is_wanted.as_ref().is_some_and(|is_wanted| is_wanted());
             if has_yielded || !is_last && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
                 break;
             }

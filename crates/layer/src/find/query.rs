@@ -45,9 +45,9 @@ pub struct FindOptions {
     pub counts: bool,
     /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
     pub is_alone: bool,
-    /// Whether other work waits for a turn. Called between documents: if it returns `true`, the page ends once it has matched for a
-    /// slice of time.
-    pub has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Asked after documents that were matched; `true`: others wait for their turn, and the page ends once it has matched, or read,
+    /// for a slice of time.
+    pub is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Asked now and then; `true`: nobody is waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }

@@ -479,3 +479,27 @@ async fn a_page_ends_where_others_wait() {
     assert!(alone.len() < 5, "{alone:?}");
     assert_eq!((alone.iter().sum::<usize>(), examined), (3, 5));
 }
+
+/// Also one that matches nothing, as it is read with the turn. Here the time for that is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_is_read_for_long_ends_where_others_wait() {
+    let (_layer, _background, db, _storage) = with_background().await;
+    put(&db, "_design/d", None, &design(&[r#"{"fields":{"n":"asc"}}"#])).await.unwrap();
+    let documents: Vec<_> = (0..5).map(|n| (format!("d{n}"), format!(r#"{{"n":{n}}}"#))).collect();
+    put_all(&db, &documents).await;
+    built(&db).await;
+    let find = Request::parse(&json(r#"{"selector":{"n":{"$gt":1}}}"#), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    assert!(plan.residual.is_none() && !plan.covering);
+    for (is_wanted, most) in [(true, 1), (false, 3)] {
+        let asked: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || is_wanted));
+        let options = FindOptions { limit: 100, is_alone: true, is_wanted: asked, ..FindOptions::default() };
+        let mut query = db.find(&indexes, &plan, options);
+        let mut pages = Vec::new();
+        while let Some(rows) = query.read_page().await.unwrap() {
+            pages.push(rows.len());
+        }
+        assert_eq!((pages.iter().sum::<usize>(), pages.iter().max()), (3, Some(&most)), "{pages:?}");
+    }
+}
