@@ -154,12 +154,12 @@ fn folders_know_only_those_below_them() {
         ("compactions", &[]),
         ("line_pacer", &[]),
         ("resyncs", &[]),
-        ("turns", &["error"]),
         ("view_bounds", &[]),
         ("view_functions", &["view_bounds"]),
         ("view_definition", &["view_functions"]),
         ("field_maps", &["view_functions", "view_definition"]),
         ("error", &["view_functions", "view_definition"]),
+        ("turns", &["error"]),
         ("metrics", &[]),
         ("store", &["error", "metrics"]),
         (

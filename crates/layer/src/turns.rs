@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{Error, Result};
 
@@ -36,10 +36,49 @@ impl Default for Turns {
     }
 }
 
+/// The right to compile selectors of a database's indexes, or to ask them, until it is dropped.
+pub(crate) struct Turn {
+    _of_database: OwnedMutexGuard<()>,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Turn {
+    /// Does work on a thread of its own. The turn is the work's, not the request's.
+    ///
+    /// # Errors
+    /// [`Error::BrokenOff`]
+    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = self;
+            work()
+        });
+        done.await.map_err(Error::of_task)
+    }
+}
+
 impl Turns {
-    /// Compiles or matches selectors of indexes on a blocking thread. `own` is the lock of the database: only its holder queues for the
-    /// shared permits, which are first come, first served, so databases take turns. The work holds the permit until it ends, even if
-    /// the request is dropped.
+    /// A turn for selectors. `own` is the database's: it has one ticket in the line of all databases, which is first come, first
+    /// served, so that databases take turns.
+    ///
+    /// # Errors
+    /// [`Error::ShuttingDown`]
+    pub(crate) fn turn(&self, own: &Arc<Mutex<()>>) -> impl Future<Output = Result<Turn>> + Send + use<> {
+        let (own, of_all) = (own.clone(), self.selecting.clone());
+        async move {
+            let of_database = own.lock_owned().await;
+            let of_all = of_all.acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
+            Ok(Turn { _of_database: of_database, _of_all: of_all })
+        }
+    }
+
+    /// The same, if nobody has to be waited for.
+    pub(crate) fn free_turn(&self, own: &Arc<Mutex<()>>) -> Option<Turn> {
+        let of_database = own.clone().try_lock_owned().ok()?;
+        let of_all = self.selecting.clone().try_acquire_owned().ok()?;
+        Some(Turn { _of_database: of_database, _of_all: of_all })
+    }
+
+    /// Compiles selectors of indexes, or asks them, in a [turn](Turns::turn), outside of transactions.
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
@@ -48,13 +87,7 @@ impl Turns {
         own: &Arc<Mutex<()>>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let own = own.clone().lock_owned().await;
-        let turn = self.selecting.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
-        let done = tokio::task::spawn_blocking(move || {
-            let _turns = (own, turn);
-            work()
-        });
-        done.await.map_err(Error::of_task)
+        self.turn(own).await?.run(work).await
     }
 }
 

@@ -45,19 +45,29 @@ impl Index {
     /// The indexes that a design document defines: none where its language is another than `query`. `partitioned` says
     /// whether the database is. A view that defines none, or an index that could not be kept, is passed over.
     pub fn of_design_document(id: &str, document: &Value<'_>, partitioned: bool) -> Vec<Index> {
+        Index::of_design_document_unless(id, document, partitioned, &|| false)
+    }
+
+    /// As [`Index::of_design_document`], without those whose filters are not compiled before `stop` says so.
+    pub fn of_design_document_unless(
+        id: &str,
+        document: &Value<'_>,
+        partitioned: bool,
+        stop: &dyn Fn() -> bool,
+    ) -> Vec<Index> {
         if !is_of_query(document) {
             return Vec::new();
         }
         let partitioned = is_partitioned(document, partitioned);
         let Some(Value::Object(views)) = document.get("views") else { return Vec::new() };
-        let index = |(name, view): &(std::borrow::Cow<'_, str>, Value<'_>)| of_view(id, name, view, partitioned);
+        let index = |(name, view): &(std::borrow::Cow<'_, str>, Value<'_>)| of_view(id, name, view, partitioned, stop);
         views.iter().filter_map(index).collect()
     }
 
     /// The index that one view of a design document defines: see [`Index::of_design_document`].
     pub fn of_view(id: &str, document: &Value<'_>, view: &str, partitioned: bool) -> Option<Index> {
         let definition = document.get("views").filter(|_| is_of_query(document))?.get(view)?;
-        of_view(id, view, definition, is_partitioned(document, partitioned))
+        of_view(id, view, definition, is_partitioned(document, partitioned), &|| false)
     }
 
     /// Compiles the filters of a design document's indexes. Returns `false` if `stop` interrupted that; invalid filters count as
@@ -71,7 +81,7 @@ impl Index {
     /// The index that a view of a design document is, by its map alone: views in the language `query` are read by what
     /// their maps say, whether `_find` could choose them or not. `None`: it defines none.
     pub fn of_map(id: &str, name: &str, map: &Value<'_>) -> Option<Index> {
-        of_map(id, name, map, false)
+        of_map(id, name, map, false, &|| false)
     }
 
     /// The id of its design document; `None` for the index of all ids.
@@ -209,9 +219,9 @@ fn is_partitioned(document: &Value<'_>, partitioned: bool) -> bool {
     }
 }
 
-fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool) -> Option<Index> {
+fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool, stop: &dyn Fn() -> bool) -> Option<Index> {
     let Some(Value::Object(_)) = view.get("options") else { return None };
-    of_map(id, name, view.get("map")?, partitioned)
+    of_map(id, name, view.get("map")?, partitioned, stop)
 }
 
 /// The filter in the map of a view. `selector` is CouchDB's former name of `partial_filter_selector`.
@@ -219,13 +229,13 @@ fn filter_of<'m, 'v>(map: &'m Value<'v>) -> Option<&'m Value<'v>> {
     map.get("partial_filter_selector").or_else(|| map.get("selector"))
 }
 
-fn of_map(id: &str, name: &str, map: &Value<'_>, partitioned: bool) -> Option<Index> {
+fn of_map(id: &str, name: &str, map: &Value<'_>, partitioned: bool, stop: &dyn Fn() -> bool) -> Option<Index> {
     let Value::Object(members) = map else { return None };
     let Some(Value::Object(fields)) = map.get("fields") else { return None };
     let partial = match filter_of(map) {
         None => None,
         Some(Value::Object(filter)) if filter.is_empty() => None,
-        Some(filter) => Some(Selector::new(filter).ok()?),
+        Some(filter) => Some(Selector::new_unless(filter, stop).ok()?),
     };
     let shown = |(name, direction): &(std::borrow::Cow<'_, str>, Value<'_>)| {
         member(name.to_string(), direction.clone().into_owned())

@@ -87,7 +87,7 @@ impl JsonIndexes {
             ("views".into(), member(view, map.clone().into_owned())),
         ];
         members.extend(body.get("options").map(|options| ("options".into(), options.clone().into_owned())));
-        let defined = defined_by(&Value::Object(members), self.is_partitioned, self.collation);
+        let defined = defined_by(&Value::Object(members), self.is_partitioned, self.collation, &|| false);
         let mut room = self.room;
         defined.iter().all(|definition| room.take(definition.len(), design_id.len()))
     }

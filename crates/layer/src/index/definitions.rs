@@ -1,11 +1,14 @@
 //! Which indexes a database has: what its design documents define, in the transaction that writes them.
 
+use std::time::Duration;
+
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::Selector;
 use flatbed_revtree::DocumentId;
 use prost::Message;
 
 use crate::error::{Error, Result};
+use crate::index::apart::{add, digest_in, in_turn};
 use crate::index::build::unbuilt;
 use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
@@ -31,6 +34,10 @@ pub(crate) const RECORD_BYTES_MAX: usize = 90_000;
 /// What an index or a group takes in the record beside its definition and names, at most.
 pub(crate) const ENTRY_BYTES: usize = 50;
 
+/// For so long the selectors of a design document are compiled that is written without a look at how long that takes: a replica's, or
+/// the server's own. Those of users have 2 s when they are judged, so all of theirs are compiled here.
+const COMPILED_WITHIN: Duration = Duration::from_secs(10);
+
 /// What the design documents of one transaction define.
 #[derive(Default)]
 pub(crate) struct Definitions {
@@ -45,8 +52,8 @@ struct Changed {
     indexes: Vec<Defined>,
     /// Its group of views.
     group: Option<Signature>,
-    /// Definitions that are longer than one may be.
-    too_long: usize,
+    /// Definitions that are longer than one may be, and one more where some were not compiled in time.
+    left_out: usize,
     /// They are of fields: the group is named where there is one, and else by the first who asks for its views.
     is_of_fields: bool,
 }
@@ -57,7 +64,7 @@ type Defined = (&'static str, Vec<u8>);
 impl Changed {
     /// It defines nothing any more.
     fn nothing(id: &str) -> Changed {
-        Changed { id: id.to_owned(), indexes: Vec::new(), group: None, too_long: 0, is_of_fields: false }
+        Changed { id: id.to_owned(), indexes: Vec::new(), group: None, left_out: 0, is_of_fields: false }
     }
 }
 
@@ -73,7 +80,7 @@ impl Definitions {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // What no parser takes was refused when it came.
             if let Ok(body) = parse(&text, &Limits::default()) {
-                (changed.indexes, changed.too_long) = defined(within, &body).await?;
+                (changed.indexes, changed.left_out) = defined(within, &body, &text).await?;
                 // What is wrong with it is said to who asks for its views.
                 let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
                 if let Ok(Some(group)) = group {
@@ -122,12 +129,12 @@ impl Definitions {
     /// Design documents that define more than there is room for are written all the same: who looks at the log sees why a query
     /// does not find what they define.
     fn log_left_out(&self, within: &Within<'_>, record: &proto::DatabaseRecord) {
-        for Changed { id, indexes, group, too_long, is_of_fields } in &self.changed {
+        for Changed { id, indexes, group, left_out, is_of_fields } in &self.changed {
             let is_kept = |defined: &&Defined| {
                 let is_it = |index: &proto::Index| (&*index.kind, &index.definition) == (defined.0, &defined.1);
                 record.indexes.iter().any(|index| index.source == *id && is_it(index))
             };
-            let indexes = too_long + indexes.len() - indexes.iter().filter(is_kept).count();
+            let indexes = left_out + indexes.len() - indexes.iter().filter(is_kept).count();
             let views = group.is_some() && !is_of_fields && group_named_by(record, id).is_none();
             if indexes > 0 || views {
                 within.inner.metrics.design_documents_left_out.add(1);
@@ -237,31 +244,44 @@ pub(crate) fn has_selectors(body: &Value<'_>) -> bool {
     (is_of_query || body.get(MEMBER).is_some()) && !Selector::is_quick(body)
 }
 
-/// As [`defined_by`]. Slow selectors are compiled apart from the runtime's threads.
-async fn defined(within: &Within<'_>, body: &Value<'_>) -> Result<(Vec<Defined>, usize)> {
+/// See [`defined_by`], with selectors compiled before the attempt where that may take long. `text`: the body's.
+async fn defined(within: &Within<'_>, body: &Value<'_>, text: &[u8]) -> Result<(Vec<Defined>, usize)> {
     let Within { inner, instance, .. } = *within;
     let (is_partitioned, collation) = (instance.record.partitioned, inner.collation);
     if !has_selectors(body) {
-        return Ok(defined_by(body, is_partitioned, collation));
+        return Ok(defined_by(body, is_partitioned, collation, &|| false));
     }
-    let body = body.clone().into_owned();
-    inner.turns.select(&instance.selecting, move || defined_by(&body, is_partitioned, collation)).await
+    let mut digest = digest_in(instance, "definitions");
+    add(&mut digest, text);
+    let (body, clock) = (body.clone().into_owned(), inner.clock.clone());
+    let work = move || {
+        let until = clock.now() + COMPILED_WITHIN;
+        defined_by(&body, is_partitioned, collation, &|| clock.now() >= until)
+    };
+    in_turn(within, digest, Duration::ZERO, work).await
 }
 
-/// What a design document defines; and how many definitions are too long for that.
-fn defined_by(body: &Value<'_>, is_partitioned: bool, collation: &str) -> (Vec<Defined>, usize) {
-    let (mut all, mut too_long): (Vec<Defined>, usize) = (Vec::new(), 0);
+/// What a design document defines; and how many definitions are too long for that, or at least one where `stop` has said that those that
+/// are left are not compiled.
+fn defined_by(
+    body: &Value<'_>,
+    is_partitioned: bool,
+    collation: &str,
+    stop: &dyn Fn() -> bool,
+) -> (Vec<Defined>, usize) {
+    let (mut all, mut left_out): (Vec<Defined>, usize) = (Vec::new(), 0);
     for kind in KINDS {
-        for definition in kind.defined_by(body, is_partitioned, collation) {
+        for definition in kind.defined_by(body, is_partitioned, collation, stop) {
             let defined = (kind.name(), definition);
             if defined.1.len() > kind.definition_bytes_max() {
-                too_long += 1;
+                left_out += 1;
             } else if !all.contains(&defined) {
                 all.push(defined);
             }
         }
     }
-    (all, too_long)
+    left_out += usize::from(stop());
+    (all, left_out)
 }
 
 /// Gives indexes other numbers: they are other indexes from now on, of which nothing is built.
@@ -356,6 +376,19 @@ mod tests {
         }
         groups(&mut record);
         record
+    }
+
+    #[test]
+    fn what_is_not_compiled_in_time_is_left_out() {
+        let body = r#"{"language":"query","views":{
+            "one":{"map":{"fields":{"a":"asc"},"partial_filter_selector":{"a":{"$regex":"^b+$"}}},"options":{}},
+            "two":{"map":{"fields":{"a":"asc"}},"options":{}}},"selector_indexes":{"i":{"a":{"$regex":"^c+$"}}}}"#;
+        let body = parse(body.as_bytes(), &Limits::default()).unwrap();
+        let kept = |is_over: bool| {
+            let (defined, left_out) = defined_by(&body, false, "icu 1", &|| is_over);
+            (defined.len(), left_out)
+        };
+        assert_eq!((kept(false), kept(true)), ((3, 0), (1, 1)));
     }
 
     #[test]

@@ -48,8 +48,9 @@ pub(crate) trait Kind: Send + Sync {
     }
 
     /// The indexes that a design document's body defines in a database, which is `partitioned` or not, each in the kind's own
-    /// words. `collation`: the signature of the program's order.
-    fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str) -> Vec<Vec<u8>>;
+    /// words. `collation`: the signature of the program's order. What is not compiled before `stop` says so is left out.
+    fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str, stop: &dyn Fn() -> bool)
+    -> Vec<Vec<u8>>;
 
     /// The same index as it is defined with this collation; `None`: it is, or has none.
     fn reordered(&self, _index: &proto::Index, _collation: &str) -> Option<Vec<u8>> {

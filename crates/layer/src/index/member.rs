@@ -76,7 +76,7 @@ impl Kind for Member {
         "member"
     }
 
-    fn defined_by(&self, body: &Value<'_>, _: bool, _: &str) -> Vec<Vec<u8>> {
+    fn defined_by(&self, body: &Value<'_>, _: bool, _: &str, _: &dyn Fn() -> bool) -> Vec<Vec<u8>> {
         let Some(Value::Array(names)) = body.get("member_indexes") else { return Vec::new() };
         let name = |name: &Value<'_>| match name {
             Value::String(name) => Some(name.as_bytes().to_vec()),

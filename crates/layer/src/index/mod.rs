@@ -1,6 +1,7 @@
 //! What is derived from documents, in the transaction that changes them, and what builds it of documents from before.
 
 pub(crate) mod all_docs;
+pub(crate) mod apart;
 pub(crate) mod build;
 pub(crate) mod by_seq;
 pub(crate) mod channels;

@@ -13,6 +13,7 @@ use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, FdbResult, KeySelector};
 use tokio::time::Instant;
 
+use crate::store::apart::Apart;
 pub(crate) use crate::store::counted::ranges::{BoxedPageRead, Page, PageRead};
 use crate::store::instruments::Instruments;
 use crate::store::keys::METADATA_VERSION;
@@ -44,6 +45,7 @@ struct Tally {
     /// Whether there is something to commit.
     is_written: AtomicBool,
     operation: Option<InOperation>,
+    apart: Apart,
 }
 
 /// A transaction's place in an operation.
@@ -264,8 +266,14 @@ impl Transaction {
             is_pinned: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
             operation,
+            apart: Apart::default(),
         };
         Ok(Transaction { trx, tally: Arc::new(tally), began })
+    }
+
+    /// What is made for it between its attempts.
+    pub(crate) fn apart(&self) -> &Apart {
+        &self.tally.apart
     }
 
     /// The layer's clock.

@@ -1,5 +1,6 @@
 //! Keys, records and transactions: what the layer knows of FoundationDB.
 
+pub(crate) mod apart;
 pub(crate) mod buckets;
 pub(crate) mod by_seq;
 pub(crate) mod counted;

@@ -83,7 +83,7 @@ async fn write_untraced<O: Operation>(
     metrics: &Arc<Instruments>,
     operation: &mut O,
 ) -> Result<O::Output> {
-    let started = Instant::now();
+    let mut started = Instant::now();
     let mut state = Attempt::default();
     let mut trx = Transaction::begin(db, metrics)?;
     metrics.transactions.add(1);
@@ -126,11 +126,25 @@ async fn write_untraced<O: Operation>(
             Err(_) if state.maybe_committed => return Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
             Err(error) => return Err(Error::Storage(error)),
         };
+        match make_lacking(&trx).await {
+            Ok(waited) => started += waited,
+            Err(_) if state.maybe_committed => return Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
+            Err(error) => return Err(error),
+        }
         if started.elapsed() > metrics.retry_max() {
             let error = if state.maybe_committed { FdbError::from_code(COMMIT_UNKNOWN_RESULT) } else { error };
             return Err(Error::Storage(error));
         }
     }
+}
+
+/// Makes what the last attempt ended for, before the next one reads anything. Returns how long that took: it waits for others, and each
+/// brings the operation on, so it is no part of the time in which that is tried again.
+async fn make_lacking(trx: &Transaction) -> Result<Duration> {
+    let Some(lacking) = trx.apart().take_lacking() else { return Ok(Duration::ZERO) };
+    let began = Instant::now();
+    lacking.await?;
+    Ok(began.elapsed())
 }
 
 /// Maps the error of a nested transaction to the error of the attempt that ran it. An unknown result of the nested transaction is not
@@ -170,7 +184,7 @@ async fn read_untraced<O: Operation>(
     metrics: &Arc<Instruments>,
     operation: &mut O,
 ) -> Result<O::Output> {
-    let started = Instant::now();
+    let mut started = Instant::now();
     let mut trx = Transaction::begin(db, metrics)?;
     metrics.transactions.add(1);
     loop {
@@ -179,6 +193,7 @@ async fn read_untraced<O: Operation>(
             Err(Error::Storage(error)) => {
                 note(metrics, error);
                 trx = trx.on_error(error).await.map_err(Error::Storage)?;
+                started += make_lacking(&trx).await?;
                 if started.elapsed() > metrics.retry_max() {
                     return Err(Error::Storage(error));
                 }

@@ -58,7 +58,7 @@ async fn expected(
     info: &Info,
     rows: impl Future<Output = Result<body::Rows>> + Send,
 ) -> Result<Option<DocumentKey>> {
-    let Within { trx, instance, inner } = *within;
+    let Within { trx, instance, .. } = *within;
     if info.deleted {
         return Ok(None);
     }
@@ -67,7 +67,7 @@ async fn expected(
         catch_up(within, trx.get(&instance.keys.next_field_id(), true).await?.as_deref()).await?;
     }
     let rows = rows.await?;
-    let key = key_of(inner, instance, &compiled, (id, &info.winner), Body::Read(&rows)).await?;
+    let key = key_of(within, &compiled, (id, &info.winner), Body::Read(&rows)).await?;
     Ok(key.map(|key| key.of(info)))
 }
 

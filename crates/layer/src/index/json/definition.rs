@@ -45,10 +45,15 @@ pub(crate) fn collation() -> Result<&'static Collation> {
 
 /// The definitions in a design document of a database, which is `partitioned` or not: of each index its name, its map as it is
 /// written, that each partition has one of its own where that is so, and the collation's signature, as JSON. An index of another
-/// collation is another index.
-pub(crate) fn defined_by(body: &Value<'_>, partitioned: bool, collation: &str) -> Vec<Vec<u8>> {
+/// collation is another index. Those are left out whose filters are not compiled before `stop` says so.
+pub(crate) fn defined_by(
+    body: &Value<'_>,
+    partitioned: bool,
+    collation: &str,
+    stop: &dyn Fn() -> bool,
+) -> Vec<Vec<u8>> {
     // The id says nothing but where they come from.
-    let indexes = Index::of_design_document(flatbed_revtree::DESIGN, body, partitioned);
+    let indexes = Index::of_design_document_unless(flatbed_revtree::DESIGN, body, partitioned, stop);
     let Some(Value::Object(views)) = body.get("views") else { return Vec::new() };
     let definition = |index: &Index| {
         let (_, view) = views.iter().find(|(name, _)| name == index.name())?;
@@ -149,8 +154,8 @@ mod tests {
                 "whole":{"map":{"fields":{"a":"asc"},"partial_filter_selector":{"$and":[{"$keyMapMatch":{"$eq":"_attachments"}}]}},"reduce":"_count","options":{"def":{}}}
             }}"#,
         );
-        let defined = defined_by(&body, false, "icu 1");
-        let anew = defined_by(&body, false, "icu 10");
+        let defined = defined_by(&body, false, "icu 1", &|| false);
+        let anew = defined_by(&body, false, "icu 10", &|| false);
         assert_eq!(defined.iter().filter_map(|text| reordered(text, "icu 10")).collect::<Vec<_>>(), anew);
         assert!(anew.iter().all(|text| reordered(text, "icu 10").is_none()));
         assert_eq!(defined.len(), 2);
@@ -168,7 +173,8 @@ mod tests {
             assert_eq!(shown(&compiled), shown(expected));
             assert_eq!(compiled.partial().is_some(), name == "one");
         }
-        assert!(defined_by(&document(r#"{"language":"javascript","views":{}}"#), true, "icu 1").is_empty());
+        let other = document(r#"{"language":"javascript","views":{}}"#);
+        assert!(defined_by(&other, true, "icu 1", &|| false).is_empty());
     }
 
     #[test]
@@ -183,7 +189,7 @@ mod tests {
             (r#"{"partitioned":true}"#, false, false),
         ] {
             let body = format!(r#"{{"language":"query",{views},"options":{options}}}"#);
-            let definition = defined_by(&document(&body), partitioned, "icu 1").remove(0);
+            let definition = defined_by(&document(&body), partitioned, "icu 1", &|| false).remove(0);
             let entry = proto::Index { source: "_design/d".to_owned(), definition, ..Default::default() };
             assert_eq!(compiled(&entry).unwrap().is_partitioned(), is_local, "{options} {partitioned}");
         }

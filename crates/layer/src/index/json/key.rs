@@ -5,22 +5,23 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 use flatbed_collate::SortKey;
 use flatbed_collate::label::LABEL_BYTES_MAX;
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{self, Value};
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{DecodeError, json_len};
 use flatbed_mango::{Exhausted, Index, IndexReader, RowsError};
 use flatbed_revtree::{DocumentId, RevId};
 use prost::Message;
+use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::document::body::Rows;
 use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
+use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_turn};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
-use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::records::Info;
 
@@ -75,7 +76,19 @@ pub(crate) enum OwnedBody {
 }
 
 impl Body<'_> {
-    pub(crate) fn into_owned(self) -> OwnedBody {
+    /// Adds all rows to a digest.
+    pub(crate) fn add_to(self, digest: &mut Sha256) {
+        let mut row = |path: &[u8], value: &[u8]| {
+            add(digest, path);
+            add(digest, value);
+        };
+        match self {
+            Body::Read(rows) => rows.iter().for_each(|(path, value)| row(path, value)),
+            Body::Prepared(rows) => rows.iter().for_each(|(path, value)| row(path, value)),
+        }
+    }
+
+    pub(crate) fn to_own(self) -> OwnBody {
         match self {
             Body::Read(rows) => OwnedBody::Read(rows.clone()),
             Body::Prepared(rows) => OwnedBody::Prepared(rows.to_vec()),
@@ -130,20 +143,20 @@ impl Keyed {
     /// See [`key_of`].
     pub(crate) async fn key_of(
         &mut self,
-        inner: &Inner,
-        instance: &Instance,
+        within: &Within<'_>,
         index: &Index,
         of: (&str, &RevId),
         body: Body<'_>,
     ) -> Result<Option<DocumentKey>> {
+        let Within { inner, instance, .. } = *within;
         if DocumentId::of(of.0).is_design() {
             return Ok(None);
         }
         let began = inner.clock.now();
-        let values = match self.values(inner, instance, index, of, body).await? {
+        let values = match self.values(within, index, of, body).await? {
             Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
                 Box::pin(instance.reload_names(inner)).await?;
-                self.values(inner, instance, index, of, body).await?
+                self.values(within, index, of, body).await?
             }
             done => done,
         };
@@ -158,24 +171,34 @@ impl Keyed {
         }
     }
 
-    /// Computes the values with the cached field names. A slow filter runs apart from the runtime's threads.
+    /// The values with the names that are known, found in a turn where that takes long.
     async fn values(
         &mut self,
-        inner: &Inner,
-        instance: &Instance,
+        within: &Within<'_>,
         index: &Index,
         of: (&str, &RevId),
         body: Body<'_>,
     ) -> Result<Values> {
-        // Only a slow filter calls `stop`.
+        let instance = within.instance;
+        // What takes long asks whether to stop.
         match self.with_cache(&instance.fields, index, of, body, &|| true) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
         }
+        let mut digest = digest_in(instance, "json");
+        let mut definition = Vec::new();
+        json::write(&index.to_json(), &mut definition);
+        add(&mut digest, &definition);
+        add(&mut digest, of.0.as_bytes());
+        add(&mut digest, of.1.to_string().as_bytes());
+        // Names that come later may be in bodies all the same.
+        let names = if lacks_names(instance, index) { instance.fields.len() as u64 } else { 0 };
+        digest.update(names.to_be_bytes());
+        body.add_to(&mut digest);
         let (fields, index, id, rev, body) =
             (instance.fields.clone(), index.clone(), of.0.to_owned(), of.1.clone(), body.into_owned());
         let work = move || Keyed::default().with_cache(&fields, &index, (id.as_str(), &rev), body.body(), &|| false);
-        inner.turns.select(&instance.selecting, work).await
+        in_turn(within, digest, ASKED_WITHIN, work).await
     }
 
     fn with_cache(
@@ -200,13 +223,12 @@ impl Keyed {
 
 /// The key of a document that is not deleted, by its body's rows; `None`: it is not in the index.
 pub(crate) async fn key_of(
-    inner: &Inner,
-    instance: &Instance,
+    within: &Within<'_>,
     index: &Index,
     of: (&str, &RevId),
     body: Body<'_>,
 ) -> Result<Option<DocumentKey>> {
-    Keyed::default().key_of(inner, instance, index, of, body).await
+    Keyed::default().key_of(within, index, of, body).await
 }
 
 /// Whether something that is read of bodies has a name without an id, as far as this process knows the names: then

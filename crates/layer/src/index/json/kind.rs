@@ -38,8 +38,14 @@ impl Kind for Json {
         definition::DEFINITION_BYTES_MAX
     }
 
-    fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str) -> Vec<Vec<u8>> {
-        definition::defined_by(body, partitioned, collation)
+    fn defined_by(
+        &self,
+        body: &Value<'_>,
+        partitioned: bool,
+        collation: &str,
+        stop: &dyn Fn() -> bool,
+    ) -> Vec<Vec<u8>> {
+        definition::defined_by(body, partitioned, collation, stop)
     }
 
     fn reordered(&self, index: &proto::Index, collation: &str) -> Option<Vec<u8>> {

@@ -221,7 +221,6 @@ impl Maintainer {
         index: &Index,
         change: &Change<'_>,
     ) -> Result<Option<DocumentKey>> {
-        let (inner, instance, of) = (within.inner, within.instance, (change.id, &change.new.winner));
         let read;
         let body = match change.new_rows(within).await? {
             NewRows::Brought(body) => Body::Prepared(&body.rows),
@@ -231,7 +230,7 @@ impl Maintainer {
                 Body::Read(&read)
             }
         };
-        let key = self.keyed.key_of(inner, instance, index, of, body).await?;
+        let key = self.keyed.key_of(within, index, (change.id, &change.new.winner), body).await?;
         Ok(key.map(|key| key.of(change.new)))
     }
 
@@ -247,8 +246,7 @@ impl Maintainer {
         match (old.filter(|old| !old.deleted), rows) {
             (None, _) => Ok(None),
             (Some(old), Some(rows)) => {
-                let (inner, instance, of) = (within.inner, within.instance, (id, &old.winner));
-                let key = self.keyed.key_of(inner, instance, index, of, Body::Read(rows)).await?;
+                let key = self.keyed.key_of(within, index, (id, &old.winner), Body::Read(rows)).await?;
                 Ok(key.map(|key| key.of(old)))
             }
             (Some(_), None) => Err(Error::Corrupt(format!("the body of {id:?} was not read"))),

@@ -103,7 +103,7 @@ impl Among<'_> {
 
     /// The key of an entry.
     pub(crate) async fn key(&self, id: &str, value: &[u8]) -> Result<Vec<Value<'static>>> {
-        let Within { trx, instance, inner } = *self.within;
+        let Within { trx, instance, .. } = *self.within;
         if let EntryValue::Key(key) = entry::decode(value)? {
             return Ok(key);
         }
@@ -114,7 +114,7 @@ impl Among<'_> {
         let found = Box::pin(begin_latest(trx, instance, id).finish(trx, instance)).await?;
         let key = match &found {
             Some((info, rows)) if !info.deleted => {
-                key_of(inner, instance, self.index, (id, &info.winner), Body::Read(rows)).await?
+                key_of(self.within, self.index, (id, &info.winner), Body::Read(rows)).await?
             }
             _ => None,
         };

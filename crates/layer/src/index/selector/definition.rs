@@ -124,8 +124,8 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
 }
 
 /// The definitions in a design document's body: of each index its name, its selector as it is written, and the collation's signature,
-/// as JSON. What is wrong is passed over.
-pub(crate) fn defined_by(body: &Value<'_>, collation: &str) -> Vec<Vec<u8>> {
+/// as JSON. What is wrong, or not compiled before `stop` says so, is passed over.
+pub(crate) fn defined_by(body: &Value<'_>, collation: &str, stop: &dyn Fn() -> bool) -> Vec<Vec<u8>> {
     let Some(Value::Object(members)) = body.get(MEMBER) else { return Vec::new() };
     let mut names = HashSet::new();
     let definition = |(name, selector): &(std::borrow::Cow<'_, str>, Value<'_>)| {
@@ -134,7 +134,7 @@ pub(crate) fn defined_by(body: &Value<'_>, collation: &str) -> Vec<Vec<u8>> {
             vec![(NAME.into(), text(name)), (SELECTOR.into(), selector.clone()), (COLLATION.into(), text(collation))];
         text_of(&Value::Object(members))
     };
-    let is_right = |name: &str, selector: &Value<'_>| read(name, selector, &|| false).is_ok();
+    let is_right = |name: &str, selector: &Value<'_>| read(name, selector, stop).is_ok();
     let first = members.iter().take(OF_DESIGN_MAX).filter(|(name, _)| names.insert(name.clone()));
     first.filter(|(name, selector)| is_right(name, selector)).map(definition).collect()
 }
@@ -218,7 +218,7 @@ mod tests {
             readable: true,
             ..Default::default()
         };
-        defined_by(&value(&body), "icu 1").into_iter().enumerate().map(entry).collect()
+        defined_by(&value(&body), "icu 1", &|| false).into_iter().enumerate().map(entry).collect()
     }
 
     #[test]

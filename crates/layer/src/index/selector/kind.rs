@@ -34,8 +34,8 @@ impl Kind for Selected {
         definition::DEFINITION_BYTES_MAX
     }
 
-    fn defined_by(&self, body: &Value<'_>, _: bool, collation: &str) -> Vec<Vec<u8>> {
-        definition::defined_by(body, collation)
+    fn defined_by(&self, body: &Value<'_>, _: bool, collation: &str, stop: &dyn Fn() -> bool) -> Vec<Vec<u8>> {
+        definition::defined_by(body, collation, stop)
     }
 
     // What a selector takes may rest on the order of texts.

@@ -7,13 +7,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_flatten::DecodeError;
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{self, Value};
 use flatbed_mango::{Exhausted, RowsError, SelectorReader};
 use foundationdb::future::FdbSlice;
 use prost::Message;
+use sha2::Digest as _;
 
 use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
+use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_turn};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
@@ -82,7 +84,7 @@ impl One {
         }
     }
 
-    /// Whether the selector selects a document, with the cached field names. A slow selector runs apart from the runtime's threads.
+    /// Whether a document is taken with the names that are known, found in a turn where that takes long.
     async fn matches(
         &mut self,
         within: &Within<'_>,
@@ -91,20 +93,31 @@ impl One {
         info: &Info,
         body: Body<'_>,
     ) -> Result<std::result::Result<bool, RowsError>> {
-        let Within { inner, instance, .. } = *within;
-        // Only a slow selector calls `stop`.
+        let instance = within.instance;
+        // What takes long asks whether to stop.
         match self.with_names(&instance.fields, index, special_of(id, info), body) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
         }
-        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.into_owned());
+        let mut digest = digest_in(instance, NAME);
+        let mut definition = Vec::new();
+        json::write(&index.selector.to_json(), &mut definition);
+        add(&mut digest, &definition);
+        add(&mut digest, id.as_bytes());
+        add(&mut digest, info.winner.to_string().as_bytes());
+        // Names that come later may be in bodies all the same.
+        let names = if self.lacks_names(instance) { instance.fields.len() as u64 } else { 0 };
+        digest.update(names.to_be_bytes());
+        digest.update([u8::from(info.deleted)]);
+        body.add_to(&mut digest);
+        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.to_own());
         let special = special_of(id, info);
         let work = move || {
             let names = fields.view();
             let reader = index.selector.reader(&names);
             matches(&index, &reader, names, special, body.body(), &|| false)
         };
-        inner.turns.select(&instance.selecting, work).await
+        in_turn(within, digest, ASKED_WITHIN, work).await
     }
 
     fn with_names(

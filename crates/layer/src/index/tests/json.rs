@@ -2,7 +2,8 @@
 #![cfg(test)]
 
 use flatbed_mango::{Index, compare};
-use flatbed_testkit::Random;
+use flatbed_testkit::{Random, soon};
+use futures_util::FutureExt;
 
 use crate::index::json::definition::compiled;
 use crate::index::tests::random::{with_faults, workers};
@@ -96,20 +97,65 @@ async fn a_filter_that_takes_long_waits_for_a_turn() {
     }
     let held = db.inner.turns.selecting.clone().acquire_many_owned(2).await.unwrap();
     let mut write = Box::pin(put(&db, "long", None, &long));
-    let short = async {
-        for n in 0..20 {
-            put(&other, &format!("short{n}"), None, r#"{"n":2,"text":"aaa"}"#).await.unwrap();
-        }
-    };
     tokio::select! {
         biased;
         _ = &mut write => panic!("no turn was free"),
-        () = short => {}
+        rev = put(&other, "short", None, r#"{"n":2,"text":"aaa"}"#) => drop(rev.unwrap()),
     }
     drop(held);
     write.await.unwrap();
     assert_eq!(ids_of(&db, 1).await, ["long"]);
     assert_exact(&db).await;
+}
+
+/// It waits between two attempts, of which the second has the answer and needs no turn.
+#[tokio::test]
+async fn no_transaction_waits_for_a_turn() {
+    let (layer, authority, _storage) = crate::fenced::layer().await;
+    let filter = |operator: &str| format!(r#"{{"text":{{"$regex":"^a{operator}$"}}}}"#);
+    let json = |operator: &str| {
+        let map = format!(r#"{{"fields":{{"n":"asc"}},"partial_filter_selector":{}}}"#, filter(operator));
+        format!(r#"{{"language":"query","views":{{"i":{{"map":{map},"options":{{}}}}}}}}"#)
+    };
+    let selector = |operator: &str| format!(r#"{{"selector_indexes":{{"i":{}}}}}"#, filter(operator));
+    for (name, design) in
+        [("of-fields", &json as &dyn Fn(&str) -> String), ("of-selectors", &selector as &dyn Fn(&str) -> String)]
+    {
+        let db = layer.database(name, authority.for_job("test"));
+        db.create(&CreateOptions::default()).await.unwrap();
+        let short = r#"{"n":2,"text":"b"}"#;
+        let rev = put(&db, "_design/d", None, &design("+")).await.unwrap();
+        put(&db, "warm", None, short).await.unwrap();
+        let (done, once) = crate::waits::count(put(&db, "short", None, short)).await;
+        done.unwrap();
+        let once = once.transactions;
+        // Selectors of a design document are compiled before the attempt that defines them.
+        let (done, waited) = crate::waits::count(put(&db, "_design/d", Some(&rev), &design("*"))).await;
+        done.unwrap();
+        assert_eq!(waited.transactions, once + 1, "{name}");
+        build_all(&db).await;
+        put(&db, "warm again", None, short).await.unwrap();
+        let long = format!(r#"{{"n":1,"text":"{}"}}"#, "a".repeat(40_000));
+        let turns = db.inner.turns.selecting.clone();
+        let held = turns.clone().acquire_many_owned(2).await.unwrap();
+        let writing = tokio::spawn({
+            let db = db.clone();
+            async move { crate::waits::count(put(&db, "long", None, &long)).await }
+        });
+        let instance = resolved(&db.inner, &db.name).await.unwrap();
+        until("it waits for a turn", async || instance.selecting.try_lock().is_err()).await;
+        // Has both turns when it has had one.
+        let mut next = Box::pin(turns.acquire_many_owned(2));
+        assert!((&mut next).now_or_never().is_none());
+        drop(held);
+        let next = soon(next).await.unwrap();
+        let (done, waited) = soon(writing).await.unwrap();
+        done.unwrap();
+        assert_eq!(waited.transactions, once + 1, "{name}");
+        drop(next);
+        assert_exact(&db).await;
+        assert_clean(&db).await;
+    }
 }
 
 /// Each clears long keys that take much of a transaction.

@@ -1,0 +1,55 @@
+//! Selectors of indexes that take long, for transactions: compiled or asked when there is a turn, which no transaction waits for.
+
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::error::Result;
+use crate::index::maintainers::Within;
+use crate::instance::Instance;
+use crate::store::apart::Digest;
+
+/// Filters are asked within an attempt that is no older, where a turn is free: some tenths of a second each.
+pub(crate) const ASKED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Begins the digest of what is found for a database; `what`: its kind.
+pub(crate) fn digest_in(instance: &Instance, what: &str) -> Sha256 {
+    let mut digest = Sha256::new();
+    add(&mut digest, what.as_bytes());
+    digest.update(instance.record.namespace.to_be_bytes());
+    digest.update(instance.record.incarnation.to_be_bytes());
+    digest
+}
+
+/// Adds bytes to a digest, with their length.
+pub(crate) fn add(digest: &mut Sha256, bytes: &[u8]) {
+    digest.update((bytes.len() as u64).to_be_bytes());
+    digest.update(bytes);
+}
+
+/// What `work` answers, done in the database's turn on a thread of its own: within the attempt where a turn is free and the attempt is
+/// younger than `within_max`; else the attempt ends, and the next one finds the answer. `of`: all that the answer depends on.
+///
+/// # Errors
+/// That of an attempt that begins anew; [`Error::BrokenOff`](crate::Error::BrokenOff).
+pub(crate) async fn in_turn<T: Clone + Send + Sync + 'static>(
+    within: &Within<'_>,
+    of: Sha256,
+    within_max: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let Within { inner, trx, instance } = *within;
+    let (of, apart): (Digest, _) = (of.finalize().into(), trx.apart());
+    if let Some(made) = apart.get(&of) {
+        return Ok(made);
+    }
+    if trx.clock().since(trx.began()) < within_max
+        && let Some(turn) = inner.turns.free_turn(&instance.selecting)
+    {
+        let made = turn.run(work).await?;
+        apart.put(of, T::clone(&made));
+        return Ok(made);
+    }
+    let turn = inner.turns.turn(&instance.selecting);
+    Err(apart.lack(of, async move { turn.await?.run(work).await }))
+}
