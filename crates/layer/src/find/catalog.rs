@@ -8,6 +8,7 @@ use flatbed_mango::{Catalog, Index, Plan, Refused};
 
 use crate::error::Result;
 use crate::handle::Reader;
+use crate::index::compiled::{compile_all, uncompiled};
 use crate::index::definitions::DefinitionRoom;
 use crate::index::json::definition::{compiled, defined_by};
 use crate::index::json::kind::NAME;
@@ -144,10 +145,10 @@ fn json_indexes(indexes: &[proto::Index]) -> impl Iterator<Item = &proto::Index>
 struct Look<'a>(&'a Inner, &'a str);
 
 impl Operation for Look<'_> {
-    type Output = JsonIndexes;
+    type Output = Arc<Instance>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<JsonIndexes> {
-        JsonIndexes::of(&*self.0.resolve(trx, self.1).await?, self.0.collation)
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<Instance>> {
+        self.0.resolve(trx, self.1).await
     }
 }
 
@@ -158,12 +159,18 @@ impl Reader {
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
     #[boxed]
     pub async fn json_indexes(&self) -> Result<Arc<JsonIndexes>> {
-        self.read(&mut Look(&self.inner, &self.name)).await.map(Arc::new)
+        let instance = self.read(&mut Look(&self.inner, &self.name)).await?;
+        compile_all(&self.inner, &instance).await?;
+        JsonIndexes::of(&instance, self.inner.collation).map(Arc::new)
     }
 
-    /// The same as this process saw them last, without a read; `None`: it knows nothing of the database. A query that was
-    /// planned with older ones is refused ([`crate::Refusal::IndexGone`]).
+    /// The same as this process saw them last, without a read; `None`: it knows nothing of the database, or has to compile their
+    /// filters first. A query that was planned with older ones is refused ([`crate::Refusal::IndexGone`]).
     pub fn json_indexes_known(&self) -> Option<Arc<JsonIndexes>> {
-        JsonIndexes::of(&*self.inner.cached(&self.name)?, self.inner.collation).ok().map(Arc::new)
+        let instance = self.inner.cached(&self.name)?;
+        if uncompiled(&instance).next().is_some() {
+            return None;
+        }
+        JsonIndexes::of(&instance, self.inner.collation).ok().map(Arc::new)
     }
 }

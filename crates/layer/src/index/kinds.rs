@@ -52,6 +52,14 @@ pub(crate) trait Kind: Send + Sync {
     fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str, stop: &dyn Fn() -> bool)
     -> Vec<Vec<u8>>;
 
+    /// Whether this process has not compiled the definition yet, and that takes long: then it is compiled in a turn, where that can be.
+    fn takes_long(&self, _index: &proto::Index) -> bool {
+        false
+    }
+
+    /// Compiles the definition, and keeps that.
+    fn compile(&self, _index: &proto::Index) {}
+
     /// The same index as it is defined with this collation; `None`: it is, or has none.
     fn reordered(&self, _index: &proto::Index, _collation: &str) -> Option<Vec<u8>> {
         None

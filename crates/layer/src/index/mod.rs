@@ -5,6 +5,7 @@ pub(crate) mod apart;
 pub(crate) mod build;
 pub(crate) mod by_seq;
 pub(crate) mod channels;
+pub(crate) mod compiled;
 pub(crate) mod counters;
 pub(crate) mod definitions;
 pub(crate) mod groups;

@@ -21,6 +21,7 @@ use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
+use crate::index::compiled::compile_all;
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
@@ -268,6 +269,7 @@ pub(crate) async fn prepare(
     wanted: &[usize],
 ) -> Result<Cut> {
     let inner = &*database.inner;
+    compile_all(inner, instance).await?;
     instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
     let bytes_max = inner.options.document_bytes_max;
     let mut batches: Vec<Vec<Item>> = Vec::new();

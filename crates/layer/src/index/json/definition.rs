@@ -1,22 +1,17 @@
 //! What a json index is: read from design documents, kept in the database's record, compiled once a process.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use flatbed_collate::Collation;
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_mango::Index;
 
 use crate::error::{Error, Result};
+use crate::index::compiled::CompiledIndexes;
 use crate::store::proto;
 
 /// The longest definition, in bytes; a longer one is passed over.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
-
-/// The most compiled definitions in the cache, and the most weight of their filters; beyond either the cache is cleared. A regular
-/// expression weighs 1 per kB.
-const COMPILED_MAX: usize = 10_000;
-const COMPILED_WEIGHT_MAX: usize = 1 << 18;
 
 /// Members of a definition.
 const NAME: &str = "name";
@@ -24,14 +19,6 @@ const MAP: &str = "map";
 /// Each partition has an index of its own. (`partitioned` was of a form whose keys did not begin with the partition.)
 const LOCAL: &str = "local";
 const COLLATION: &str = "collation";
-
-/// By the design document's id and the definition.
-#[derive(Default)]
-struct Compiled {
-    indexes: HashMap<String, HashMap<Vec<u8>, Arc<Index>>>,
-    count: usize,
-    weight: usize,
-}
 
 /// CouchDB's order of keys.
 ///
@@ -96,25 +83,21 @@ pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
 /// # Errors
 /// The record's bytes are not a definition.
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Index>> {
-    static COMPILED: OnceLock<RwLock<Compiled>> = OnceLock::new();
-    let all = COMPILED.get_or_init(RwLock::default);
-    let known = all.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = known.indexes.get(&index.source).and_then(|of| of.get(&index.definition)) {
-        return Ok(found.clone());
-    }
-    drop(known);
-    let made = Arc::new(compile(index)?);
-    let weight = made.partial().map_or(0, flatbed_mango::Selector::weight);
-    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-    if all.count >= COMPILED_MAX || all.weight.saturating_add(weight) > COMPILED_WEIGHT_MAX {
-        *all = Compiled::default();
-    }
-    let of = all.indexes.entry(index.source.clone()).or_default();
-    if of.insert(index.definition.clone(), made.clone()).is_none() {
-        all.count += 1;
-        all.weight = all.weight.saturating_add(weight);
-    }
-    Ok(made)
+    known().get_or_compile(index, || {
+        let made = compile(index)?;
+        let weight = made.partial().map_or(0, flatbed_mango::Selector::weight);
+        Ok((made, weight))
+    })
+}
+
+/// See [`crate::index::kinds::Kind::takes_long`].
+pub(crate) fn takes_long(index: &proto::Index) -> bool {
+    known().takes_long(index)
+}
+
+fn known() -> &'static CompiledIndexes<Index> {
+    static COMPILED: OnceLock<CompiledIndexes<Index>> = OnceLock::new();
+    COMPILED.get_or_init(CompiledIndexes::new)
 }
 
 fn compile(index: &proto::Index) -> Result<Index> {

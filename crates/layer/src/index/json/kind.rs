@@ -48,6 +48,15 @@ impl Kind for Json {
         definition::defined_by(body, partitioned, collation, stop)
     }
 
+    fn takes_long(&self, index: &proto::Index) -> bool {
+        definition::takes_long(index)
+    }
+
+    fn compile(&self, index: &proto::Index) {
+        // What is wrong with it is said where it is used.
+        let _ = definition::compiled(index);
+    }
+
     fn reordered(&self, index: &proto::Index, collation: &str) -> Option<Vec<u8>> {
         definition::reordered(&index.definition, collation)
     }

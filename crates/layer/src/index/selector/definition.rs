@@ -1,13 +1,14 @@
 //! What a selector index is: read from design documents, kept in the database's record, compiled once a process.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_mango::{BESIDE, InvalidSelector, Selector};
 use flatbed_revtree::DESIGN;
 
 use crate::error::{DesignFault, Error, IndexFailure, Refusal, Result};
+use crate::index::compiled::CompiledIndexes;
 use crate::index::selector::kind::NAME as KIND;
 use crate::store::features::is_outdated;
 use crate::store::proto;
@@ -26,9 +27,6 @@ const OF_DESIGN_MAX: usize = 64;
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
-
-/// Definitions that are kept compiled; beyond them all are compiled anew.
-const COMPILED_MAX: usize = 1_000;
 
 /// Members of a definition. That of the collation is the one of json indexes.
 const NAME: &str = "name";
@@ -68,7 +66,7 @@ impl IndexName {
         let mut found: Option<&proto::Index> = None;
         for index in record.indexes.iter().filter(|index| index.kind == KIND) {
             let is_of_design = self.design.as_ref().is_none_or(|design| *design == index.source);
-            if !is_of_design || compiled(index)?.name != self.name {
+            if !is_of_design || name_in(index, &definition_of(index)?)? != self.name {
                 continue;
             }
             if found.is_some() {
@@ -181,23 +179,35 @@ pub(crate) fn check(member: &Value<'_>, stop: &dyn Fn() -> bool) -> Option<std::
 /// # Errors
 /// The record's bytes are not a definition.
 pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Compiled>> {
-    static COMPILED: OnceLock<RwLock<HashMap<Vec<u8>, Arc<Compiled>>>> = OnceLock::new();
-    let all = COMPILED.get_or_init(RwLock::default);
-    if let Some(found) = all.read().unwrap_or_else(PoisonError::into_inner).get(&index.definition) {
-        return Ok(found.clone());
-    }
-    let foreign = || Error::Corrupt(format!("index {} has a definition that is none", index.number));
-    let definition = parse(&index.definition, &Limits::default()).map_err(|_| foreign())?;
-    let name = definition.get(NAME).and_then(Value::as_str).ok_or_else(foreign)?.to_owned();
-    let selector = definition.get(SELECTOR).ok_or_else(foreign)?;
-    let selector = Selector::new(selector).map_err(|_| foreign())?;
-    let made = Arc::new(Compiled { name, selector });
-    let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
-    if all.len() >= COMPILED_MAX {
-        all.clear();
-    }
-    all.insert(index.definition.clone(), made.clone());
-    Ok(made)
+    known().get_or_compile(index, || {
+        let definition = definition_of(index)?;
+        let selector = definition.get(SELECTOR).and_then(|selector| Selector::new(selector).ok());
+        let (name, selector) = (name_in(index, &definition)?, selector.ok_or_else(|| foreign(index))?);
+        let weight = selector.weight();
+        Ok((Compiled { name, selector }, weight))
+    })
+}
+
+/// See [`crate::index::kinds::Kind::takes_long`].
+pub(crate) fn takes_long(index: &proto::Index) -> bool {
+    known().takes_long(index)
+}
+
+fn known() -> &'static CompiledIndexes<Compiled> {
+    static COMPILED: OnceLock<CompiledIndexes<Compiled>> = OnceLock::new();
+    COMPILED.get_or_init(CompiledIndexes::new)
+}
+
+fn foreign(index: &proto::Index) -> Error {
+    Error::Corrupt(format!("index {} has a definition that is none", index.number))
+}
+
+fn definition_of(index: &proto::Index) -> Result<Value<'_>> {
+    parse(&index.definition, &Limits::default()).map_err(|_| foreign(index))
+}
+
+fn name_in(index: &proto::Index, definition: &Value<'_>) -> Result<String> {
+    definition.get(NAME).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| foreign(index))
 }
 
 #[cfg(test)]

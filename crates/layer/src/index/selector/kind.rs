@@ -38,6 +38,15 @@ impl Kind for Selected {
         definition::defined_by(body, collation, stop)
     }
 
+    fn takes_long(&self, index: &proto::Index) -> bool {
+        definition::takes_long(index)
+    }
+
+    fn compile(&self, index: &proto::Index) {
+        // What is wrong with it is said where it is used.
+        let _ = definition::compiled(index);
+    }
+
     // What a selector takes may rest on the order of texts.
     fn reordered(&self, index: &proto::Index, collation: &str) -> Option<Vec<u8>> {
         reordered(&index.definition, collation)

@@ -108,6 +108,25 @@ async fn a_filter_that_takes_long_waits_for_a_turn() {
     assert_exact(&db).await;
 }
 
+#[tokio::test]
+async fn filters_are_compiled_in_a_turn() {
+    let (db, _storage) = database().await;
+    let filter = r#"{"text":{"$regex":"^filters_are_compiled_in_a_turn$"}}"#;
+    let map = format!(r#"{{"fields":{{"n":"asc"}},"partial_filter_selector":{filter}}}"#);
+    put(&db, "_design/d", None, &design(&[&map])).await.unwrap();
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    assert!(db.json_indexes_known().is_none(), "no query compiles them for itself");
+    let held = db.inner.turns.selecting.clone().acquire_many_owned(2).await.unwrap();
+    let asking = tokio::spawn({
+        let db = db.clone();
+        async move { db.json_indexes().await.map(|indexes| indexes.all().len()) }
+    });
+    until("it waits for a turn", async || instance.selecting.try_lock().is_err()).await;
+    drop(held);
+    assert_eq!(soon(asking).await.unwrap().unwrap(), 2);
+    assert!(db.json_indexes_known().is_some());
+}
+
 /// It waits between two attempts, of which the second has the answer and needs no turn.
 #[tokio::test]
 async fn no_transaction_waits_for_a_turn() {

@@ -1,0 +1,160 @@
+//! Definitions of indexes that this process has compiled, of all databases.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::error::Result;
+use crate::index::kinds::{DefinedIndex, with_kinds};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::store::proto;
+
+/// The most definitions of a kind that are kept, and the most weight of their selectors. A regular expression weighs 1 per kB.
+const COUNT_MAX: usize = 10_000;
+const WEIGHT_MAX: usize = 1 << 18;
+
+/// What makes a selector's compilation long.
+const LONG: &[u8] = b"\"$regex\"";
+
+/// Compiled definitions of one kind, by the design document's id and the definition. Beyond the bounds one drawn by lot goes for each that
+/// comes: who uses more than there is room for in turn finds most of them.
+pub(crate) struct CompiledIndexes<T> {
+    known: RwLock<Contents<T>>,
+    count_max: usize,
+    weight_max: usize,
+}
+
+struct Contents<T> {
+    /// Each with its weight.
+    all: HashMap<String, HashMap<Vec<u8>, (Arc<T>, usize)>>,
+    places: Vec<(String, Vec<u8>)>,
+    weight: usize,
+}
+
+impl<T> CompiledIndexes<T> {
+    pub(crate) fn new() -> CompiledIndexes<T> {
+        CompiledIndexes::with_room(COUNT_MAX, WEIGHT_MAX)
+    }
+
+    fn with_room(count_max: usize, weight_max: usize) -> CompiledIndexes<T> {
+        let known = Contents { all: HashMap::new(), places: Vec::new(), weight: 0 };
+        CompiledIndexes { known: RwLock::new(known), count_max, weight_max }
+    }
+
+    fn get(&self, index: &proto::Index) -> Option<Arc<T>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let (found, _) = known.all.get(&index.source)?.get(&index.definition)?;
+        Some(found.clone())
+    }
+
+    /// The compiled definition, made by `compile` where it is not known, with its weight.
+    ///
+    /// # Errors
+    /// That of `compile`.
+    pub(crate) fn get_or_compile(
+        &self,
+        index: &proto::Index,
+        compile: impl FnOnce() -> Result<(T, usize)>,
+    ) -> Result<Arc<T>> {
+        if let Some(found) = self.get(index) {
+            return Ok(found);
+        }
+        let (made, weight) = compile()?;
+        let made = Arc::new(made);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        while known.places.len() >= self.count_max || known.weight.saturating_add(weight) > self.weight_max {
+            if !known.forget_one() {
+                break;
+            }
+        }
+        known.enter(index, made.clone(), weight);
+        Ok(made)
+    }
+
+    /// Whether it is not known, and takes long to compile.
+    pub(crate) fn takes_long(&self, index: &proto::Index) -> bool {
+        self.get(index).is_none() && index.definition.windows(LONG.len()).any(|part| part == LONG)
+    }
+}
+
+impl<T> Contents<T> {
+    fn enter(&mut self, index: &proto::Index, made: Arc<T>, weight: usize) {
+        let of = self.all.entry(index.source.clone()).or_default();
+        // Another may have been as quick.
+        if of.insert(index.definition.clone(), (made, weight)).is_none() {
+            self.places.push((index.source.clone(), index.definition.clone()));
+            self.weight += weight;
+        }
+    }
+
+    /// Forgets one by lot; `false`: there is none.
+    fn forget_one(&mut self) -> bool {
+        let Some(last) = self.places.len().checked_sub(1) else { return false };
+        let at = RandomState::new().hash_one(last) % self.places.len() as u64;
+        let (source, definition) = self.places.swap_remove(usize::try_from(at).unwrap_or(last));
+        if let Some(of) = self.all.get_mut(&source) {
+            if let Some((_, weight)) = of.remove(&definition) {
+                self.weight -= weight;
+            }
+            if of.is_empty() {
+                self.all.remove(&source);
+            }
+        }
+        true
+    }
+}
+
+/// The indexes of a database whose definitions are not compiled yet, where that takes long.
+pub(crate) fn uncompiled(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
+    let those = with_kinds(instance).filter(|(index, kind)| kind.takes_long(index));
+    those.map(|(index, kind)| DefinedIndex { index: index.clone(), kind })
+}
+
+/// Compiles what is not compiled of a database's definitions, in its turn. Not to be called in a transaction.
+///
+/// # Errors
+/// [`Error::BrokenOff`](crate::Error::BrokenOff), [`Error::ShuttingDown`](crate::Error::ShuttingDown).
+pub(crate) async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()> {
+    let uncompiled: Vec<DefinedIndex> = uncompiled(instance).collect();
+    if uncompiled.is_empty() {
+        return Ok(());
+    }
+    let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
+    inner.turns.select(&instance.selecting, work).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(n: usize, definition: &str) -> proto::Index {
+        proto::Index { source: format!("_design/{}", n % 3), definition: definition.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn one_goes_where_there_is_no_room() {
+        for (count_max, weight_max, weight, kept) in [(10, 1_000, 1, 10), (1_000, 100, 10, 10), (1_000, 5, 10, 1)] {
+            let all = CompiledIndexes::with_room(count_max, weight_max);
+            let indexes: Vec<_> = (0..30).map(|n| index(n, &n.to_string())).collect();
+            for (n, index) in indexes.iter().enumerate() {
+                assert_eq!(*all.get_or_compile(index, || Ok((n, weight))).unwrap(), n);
+                // What came last is there.
+                assert_eq!(*all.get_or_compile(index, || Ok((99, weight))).unwrap(), n);
+            }
+            assert_eq!(indexes.iter().filter(|index| all.get(index).is_some()).count(), kept);
+            let known = all.known.read().unwrap();
+            assert_eq!((known.places.len(), known.weight), (kept, kept * weight));
+            assert_eq!(known.all.values().map(HashMap::len).sum::<usize>(), kept);
+        }
+    }
+
+    #[test]
+    fn regular_expressions_take_long_once() {
+        let all = CompiledIndexes::new();
+        let [long, short] = [r#"{"$regex":"a"}"#, r#"{"$gt":"a"}"#].map(|definition| index(0, definition));
+        assert!(all.takes_long(&long) && !all.takes_long(&short));
+        all.get_or_compile(&long, || Ok(((), 1))).unwrap();
+        assert!(!all.takes_long(&long));
+    }
+}
