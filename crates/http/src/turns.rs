@@ -1,5 +1,6 @@
 //! Turns at what costs processor, so many at once and fair by address.
 
+use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flatbed_network::Network;
@@ -29,6 +30,20 @@ struct Ticket {
 impl PartialEq for Ticket {
     fn eq(&self, other: &Ticket) -> bool {
         self.number == other.number
+    }
+}
+
+impl Eq for Ticket {}
+
+impl PartialOrd for Ticket {
+    fn partial_cmp(&self, other: &Ticket) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ticket {
+    fn cmp(&self, other: &Ticket) -> Ordering {
+        self.number.cmp(&other.number)
     }
 }
 

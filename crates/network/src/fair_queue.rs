@@ -1,6 +1,6 @@
 //! A queue of what waits for its turn, fair by address: each address has a turn before any has a second one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 /// There is no room: 429.
@@ -18,26 +18,38 @@ pub struct Bounds {
     pub of_all: usize,
 }
 
-/// Waiting tickets, grouped by origin. `W` is the origin, a [`crate::Network`] or the name of a database. `T` is a piece of work.
+/// Tickets that wait, by who sent them: `W` is a [`crate::Network`] or the name of a database, `T` whatever stands for a piece of work.
+/// The tickets of an address are in their order as values, so whoever pushes them numbers them.
 ///
 /// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
 /// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
-/// have. Each operation takes constant time, but [`FairQueue::cancel`], [`FairQueue::take`], and [`FairQueue::push`] where there
-/// is no room, which look through what waits.
+/// have. Each operation takes logarithmic time.
 #[derive(Debug)]
 pub struct FairQueue<W, T> {
     bounds: Bounds,
     len: usize,
     /// None is empty.
-    waiting: HashMap<W, VecDeque<T>>,
+    waiting: HashMap<W, Waiting<T>>,
     /// Those that have tickets, each once.
-    turns: VecDeque<W>,
+    turns: BTreeMap<u64, W>,
+    /// How many tickets each of them has, and its turn.
+    counts: BTreeSet<(usize, u64)>,
+    last_turn: u64,
 }
 
-impl<W: Clone + Eq + Hash, T: PartialEq> FairQueue<W, T> {
+/// What waits of one address.
+#[derive(Debug)]
+struct Waiting<T> {
+    tickets: BTreeSet<T>,
+    /// Its place among the turns; 0: none.
+    turn: u64,
+}
+
+impl<W: Clone + Eq + Hash, T: Ord> FairQueue<W, T> {
     /// Nobody waits.
     pub fn new(bounds: Bounds) -> FairQueue<W, T> {
-        FairQueue { bounds, len: 0, waiting: HashMap::new(), turns: VecDeque::new() }
+        let (waiting, turns, counts) = (HashMap::new(), BTreeMap::new(), BTreeSet::new());
+        FairQueue { bounds, len: 0, waiting, turns, counts, last_turn: 0 }
     }
 
     /// How many wait.
@@ -50,12 +62,13 @@ impl<W: Clone + Eq + Hash, T: PartialEq> FairQueue<W, T> {
         self.len == 0
     }
 
-    /// Has a ticket wait. What it answers is a ticket that gave way to it, which waits no more.
+    /// Has a ticket wait, behind the others of its address: it is greater than they are. What it answers is a ticket that gave way to
+    /// it, which waits no more.
     ///
     /// # Errors
     /// [`Full`]: as many wait as may, of this address, or of all, and none gives way.
     pub fn push(&mut self, who: W, ticket: T) -> Result<Option<(W, T)>, Full> {
-        let of_one = self.waiting.get(&who).map_or(0, VecDeque::len);
+        let of_one = self.len_of(who.clone());
         if of_one >= self.bounds.of_one {
             return Err(Full);
         }
@@ -66,72 +79,75 @@ impl<W: Clone + Eq + Hash, T: PartialEq> FairQueue<W, T> {
             }
             gave_way = Some(self.give_way(2).ok_or(Full)?);
         }
-        if of_one == 0 {
-            self.turns.push_back(who.clone());
-        }
-        self.waiting.entry(who).or_default().push_back(ticket);
-        self.len += 1;
+        self.change(&who, false, |tickets| tickets.insert(ticket));
         Ok(gave_way)
     }
 
     /// Takes the newest ticket of the address that has the most, if these are so many.
     pub fn give_way(&mut self, at_least: usize) -> Option<(W, T)> {
-        let (who, tickets) = self.waiting.iter_mut().max_by_key(|(_, tickets)| tickets.len())?;
-        if tickets.len() < at_least.max(1) {
+        let (count, turn) = self.counts.last().copied()?;
+        if count < at_least {
             return None;
         }
-        let (who, ticket) = (who.clone(), tickets.pop_back()?);
-        self.len -= 1;
-        if tickets.is_empty() {
-            self.waiting.remove(&who);
-            self.turns.retain(|found| *found != who);
-        }
+        let who = self.turns.get(&turn)?.clone();
+        let ticket = self.change(&who, false, BTreeSet::pop_last)?;
         Some((who, ticket))
     }
 
     /// How many of an address wait.
     pub fn len_of(&self, who: W) -> usize {
-        self.waiting.get(&who).map_or(0, VecDeque::len)
+        self.waiting.get(&who).map_or(0, |waiting| waiting.tickets.len())
     }
 
     /// Takes the ticket whose turn it is.
     pub fn pop(&mut self) -> Option<(W, T)> {
-        let who = self.turns.pop_front()?;
-        let tickets = self.waiting.get_mut(&who)?;
-        let ticket = tickets.pop_front()?;
-        if tickets.is_empty() {
-            self.waiting.remove(&who);
-        } else {
-            self.turns.push_back(who.clone());
-        }
-        self.len -= 1;
+        let (_, who) = self.turns.first_key_value()?;
+        let who = who.clone();
+        let ticket = self.change(&who, true, BTreeSet::pop_first)?;
         Some((who, ticket))
     }
 
-    /// Takes out all tickets of an address, the oldest first.
-    pub fn take(&mut self, who: W) -> VecDeque<T> {
-        let Some(tickets) = self.waiting.remove(&who) else { return VecDeque::new() };
-        self.len -= tickets.len();
-        self.turns.retain(|found| *found != who);
-        tickets
+    /// Takes out all tickets of an address.
+    pub fn take(&mut self, who: W) -> BTreeSet<T> {
+        self.change(&who, false, std::mem::take)
     }
 
     /// Takes a ticket out that nobody waits for any more; whether it was there.
     pub fn cancel(&mut self, who: W, ticket: &T) -> bool {
-        let Some(tickets) = self.waiting.get_mut(&who) else { return false };
-        let Some(at) = tickets.iter().position(|found| found == ticket) else { return false };
-        tickets.remove(at);
-        self.len -= 1;
-        if tickets.is_empty() {
-            self.waiting.remove(&who);
-            self.turns.retain(|found| *found != who);
+        self.change(&who, false, |tickets| tickets.remove(ticket))
+    }
+
+    /// Changes the tickets of an address, and what follows from how many it has; `goes_back`: it has had its turn.
+    fn change<R>(&mut self, who: &W, goes_back: bool, change: impl FnOnce(&mut BTreeSet<T>) -> R) -> R {
+        let none = || Waiting { tickets: BTreeSet::new(), turn: 0 };
+        let waiting = self.waiting.entry(who.clone()).or_insert_with(none);
+        let before = waiting.tickets.len();
+        let changed = change(&mut waiting.tickets);
+        let after = waiting.tickets.len();
+        self.len = self.len + after - before;
+        self.counts.remove(&(before, waiting.turn));
+        if after == 0 || before == 0 || goes_back {
+            self.turns.remove(&waiting.turn);
         }
-        true
+        if after == 0 {
+            self.waiting.remove(who);
+            return changed;
+        }
+        if before == 0 || goes_back {
+            self.last_turn += 1;
+            waiting.turn = self.last_turn;
+            self.turns.insert(waiting.turn, who.clone());
+        }
+        self.counts.insert((after, waiting.turn));
+        changed
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -192,7 +208,7 @@ mod tests {
         );
         assert_eq!(queue.len(), 2);
         assert_eq!(queue.push('a', 4), Ok(None));
-        assert!(queue.cancel('b', &3) && !queue.turns.contains(&'b'));
+        assert!(queue.cancel('b', &3) && queue.turns.values().all(|who| *who != 'b'));
         assert!(queue.push('c', 5).is_ok() && queue.push('a', 6).is_err());
         assert_eq!(drain(&mut queue), "a2 c5 a4 ");
         // No turn is left behind that nobody has.
@@ -200,6 +216,52 @@ mod tests {
         assert!(queue.cancel('a', &7) && queue.is_empty() && queue.turns.is_empty());
         queue.push('a', 8).unwrap();
         assert_eq!(drain(&mut queue), "a8 ");
+    }
+
+    thread_local! {
+        /// How many tickets were compared on this thread.
+        static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[derive(Debug)]
+    struct Counted(u32);
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Counted) -> Ordering {
+            COMPARED.set(COMPARED.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Counted) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl PartialEq for Counted {
+        fn eq(&self, other: &Counted) -> bool {
+            self.cmp(other).is_eq()
+        }
+    }
+
+    impl Eq for Counted {}
+
+    /// How many comparisons it takes to let so many tickets of one address wait, and to cancel them, the newest first.
+    fn compared(count: u32) -> usize {
+        let mut queue = FairQueue::new(Bounds { of_one: usize::MAX, of_all: usize::MAX });
+        COMPARED.set(0);
+        for ticket in 0..count {
+            queue.push('a', Counted(ticket)).unwrap();
+        }
+        assert!((0..count).rev().all(|ticket| queue.cancel('a', &Counted(ticket))) && queue.is_empty());
+        COMPARED.get()
+    }
+
+    #[test]
+    fn a_ticket_costs_little_more_among_many() {
+        let (few, many) = (compared(64), compared(1_024));
+        assert!(many < 16 * few * 4, "{few} comparisons of 64 tickets, {many} of 1,024");
     }
 
     #[derive(Debug, Clone)]
@@ -279,14 +341,14 @@ mod tests {
                     }
                     Step::Take(who) => {
                         let who = WHO[who];
-                        let taken: Vec<u32> = queue.take(who).into();
+                        let taken: Vec<u32> = queue.take(who).into_iter().collect();
                         let own = waiting.iter().filter(|(found, ..)| *found == who).map(|(_, ticket, ..)| *ticket);
                         prop_assert_eq!(taken, own.collect::<Vec<u32>>());
                         waiting.retain(|(found, ..)| *found != who);
                     }
                 }
                 prop_assert_eq!(queue.len(), waiting.len());
-                prop_assert_eq!(queue.turns.len(), queue.waiting.len());
+                prop_assert_eq!((queue.turns.len(), queue.counts.len()), (queue.waiting.len(), queue.waiting.len()));
             }
         }
     }

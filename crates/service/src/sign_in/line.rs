@@ -42,7 +42,7 @@ pub(super) struct Line<T> {
     turns: u64,
 }
 
-impl<T: PartialEq> Line<T> {
+impl<T: Ord> Line<T> {
     /// Nobody waits; of all, `of_all_max` may.
     pub(super) fn new(of_all_max: usize) -> Line<T> {
         let lanes = std::array::from_fn(|_| FairQueue::new(Bounds { of_one: OF_ONE_MAX, of_all: of_all_max }));
