@@ -27,9 +27,6 @@ const COMPILING_WAITING_MAX: usize = 1_024;
 /// Pages of documents that are matched at once, of those that take long.
 const MATCHED_AT_ONCE: usize = 2;
 
-/// The most pages that wait for a turn to match. Each change is matched for all followers at the same time, so there may be many.
-const MATCHING_WAITING_MAX: usize = 16_384;
-
 /// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
 const SHORT_WORK: usize = 500_000;
 
@@ -103,7 +100,8 @@ impl Selectors {
     /// None is compiled or matched yet.
     pub(crate) fn new(options: SelectorOptions) -> Selectors {
         let compiling = Turns::new(COMPILED_AT_ONCE, COMPILING_WAITING_MAX);
-        let matching = Turns::new(MATCHED_AT_ONCE, MATCHING_WAITING_MAX);
+        // A change is matched for all its followers at once, and none of these is cut: connections bound them.
+        let matching = Turns::new(MATCHED_AT_ONCE, usize::MAX);
         let trees = Arc::new(Semaphore::new(TREES_BYTES_MAX / PERMIT_BYTES));
         Selectors { compiling, matching, trees, options }
     }
@@ -453,6 +451,7 @@ mod tests {
 
     use flatbed_layer::RevId;
     use flatbed_testkit::{soon, until, until_blocking};
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -537,6 +536,20 @@ mod tests {
         assert_eq!(selectors.trees.available_permits(), TREES_BYTES_MAX / PERMIT_BYTES);
         // The largest has all of it.
         assert_eq!(selecting.pass(rows(4_000_000)).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn no_feed_under_way_is_cut() {
+        let (selectors, origin) = (selectors(), origin());
+        let turn = || selectors.matching.wait(&origin);
+        let held = [turn().await.unwrap(), turn().await.unwrap()];
+        let mut waiting: Vec<_> = (0..20_000).map(|_| Box::pin(turn())).collect();
+        assert!(waiting.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
+        assert_eq!(selectors.matching.waiting(), 20_000);
+        drop(held);
+        for first in waiting.drain(..2) {
+            soon(first).await.unwrap();
+        }
     }
 
     /// Here a slice is one document.
