@@ -27,6 +27,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::index::channels;
+use crate::index::compiled::compile_within;
 use crate::index::maintainers::{Change, Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
@@ -464,6 +465,7 @@ impl Operation for Step<'_> {
         }
         let mut state = self.state.clone();
         let within = Within { inner: self.inner, trx, instance: &instance };
+        compile_within(&within).await?;
         let mut maintainers = Maintainers::of(&instance, &self.preparations);
         let documents = self.found.documents.iter().zip(self.answers);
         let infos =

@@ -9,7 +9,6 @@
 mod tombstones;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use foundationdb::options::ConflictRangeType;
 use futures_util::future::try_join_all;
@@ -19,7 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::document::body::Rows;
 use crate::document::latest::{begin_latest, read_range, whole_body};
 use crate::error::{Error, Result};
-use crate::index::apart::{add, digest_in, in_turn};
+use crate::index::compiled::compile_within;
 use crate::index::definitions::{renew_worn_out, write_record};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, Within};
@@ -154,12 +153,7 @@ impl Operation for Step<'_> {
         if found.index.readable {
             return Ok(Stepped::Built);
         }
-        if found.kind.takes_long(&found.index) {
-            let mut digest = digest_in(&instance, "compiled");
-            add(&mut digest, &found.index.definition);
-            let (kind, index) = (found.kind, found.index.clone());
-            in_turn(&within, digest, Duration::ZERO, move || kind.compile(&index)).await?;
-        }
+        compile_within(&within).await?;
         // Documents that others write all the time are entered with fewer others.
         let most = (self.pace.documents >> self.attempts.min(10)).max(1);
         self.attempts += 1;

@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use crate::error::Result;
+use crate::index::apart::{digest_in, in_turn};
 use crate::index::kinds::{DefinedIndex, with_kinds};
+use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
@@ -122,6 +125,21 @@ pub(crate) async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()
     }
     let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
     inner.turns.select(&instance.selecting, work).await
+}
+
+/// The same in a transaction, which does not wait for the turn: the attempt ends.
+///
+/// # Errors
+/// That of an attempt that begins anew.
+pub(crate) async fn compile_within(within: &Within<'_>) -> Result<()> {
+    let uncompiled: Vec<DefinedIndex> = uncompiled(within.instance).collect();
+    if uncompiled.is_empty() {
+        return Ok(());
+    }
+    // Once for an operation, whatever is forgotten again meanwhile: else there might be no end.
+    let digest = digest_in(within.instance, "compiled");
+    let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
+    in_turn(within, digest, Duration::ZERO, work).await
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
-use crate::index::compiled::compile_all;
+use crate::index::compiled::{compile_all, compile_within};
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
@@ -509,6 +509,7 @@ impl Operation for WriteBatch<'_, '_> {
         let most = (self.items.len() >> halvings).min(preparations.count()).max(1);
         self.attempts += 1;
         let within = Within { inner: self.inner, trx, instance };
+        compile_within(&within).await?;
         let mut maintainers = Maintainers::of(instance, preparations);
         // All reads are issued before the first is awaited.
         let fences = Fences::begin(trx, self.items.iter().take(most).filter_map(|item| item.judged.held.as_ref()));

@@ -22,6 +22,7 @@ use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_rev
 use crate::error::{Error, Result};
 use crate::handle::Database;
 use crate::index::channels::{self, Before};
+use crate::index::compiled::compile_within;
 use crate::index::groups::groups_of;
 use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
@@ -212,6 +213,7 @@ impl Purge<'_> {
             }
         }
         let within = Within { inner: self.inner, trx, instance };
+        compile_within(&within).await?;
         let mut maintainers = Maintainers::of(instance, &self.preparations);
         // Before it is dropped.
         let bodies = Bodies { trx, instance, keys };

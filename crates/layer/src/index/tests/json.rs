@@ -5,7 +5,9 @@ use flatbed_mango::{Index, compare};
 use flatbed_testkit::{Random, soon};
 use futures_util::FutureExt;
 
+use crate::index::compiled::{compile_within, uncompiled};
 use crate::index::json::definition::compiled;
+use crate::index::maintainers::Within;
 use crate::index::tests::random::{with_faults, workers};
 use crate::index::tests::*;
 use crate::store::keys::{RowPlaces, Sorted};
@@ -125,6 +127,18 @@ async fn filters_are_compiled_in_a_turn() {
     drop(held);
     assert_eq!(soon(asking).await.unwrap().unwrap(), 2);
     assert!(db.json_indexes_known().is_some());
+    // A process that has not looked for them compiles them between two attempts, once.
+    let trx = begin(&db);
+    let within = Within { inner: &db.inner, trx: &trx, instance: &instance };
+    compile_within(&within).await.unwrap();
+    let other = r#"{"fields":{"n":"asc"},"partial_filter_selector":{"text":{"$regex":"^as_within_an_attempt$"}}}"#;
+    put(&db, "_design/e", None, &design(&[other])).await.unwrap();
+    let instance = resolved(&db.inner, &db.name).await.unwrap();
+    let within = Within { instance: &instance, ..within };
+    assert!(matches!(compile_within(&within).await, Err(Error::Storage(error)) if error.code() == 1007));
+    trx.apart().take_lacking().unwrap().await.unwrap();
+    assert!(uncompiled(&instance).next().is_none());
+    compile_within(&within).await.unwrap();
 }
 
 /// It waits between two attempts, of which the second has the answer and needs no turn.
