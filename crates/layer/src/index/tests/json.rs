@@ -151,6 +151,7 @@ async fn no_transaction_waits_for_a_turn() {
         format!(r#"{{"language":"query","views":{{"i":{{"map":{map},"options":{{}}}}}}}}"#)
     };
     let selector = |operator: &str| format!(r#"{{"selector_indexes":{{"i":{}}}}}"#, filter(operator));
+    let is_counted = crate::store::waits::are_exact();
     for (name, design) in
         [("of-fields", &json as &dyn Fn(&str) -> String), ("of-selectors", &selector as &dyn Fn(&str) -> String)]
     {
@@ -165,7 +166,7 @@ async fn no_transaction_waits_for_a_turn() {
         // Selectors of a design document are compiled before the attempt that defines them.
         let (done, waited) = crate::waits::count(put(&db, "_design/d", Some(&rev), &design("*"))).await;
         done.unwrap();
-        assert_eq!(waited.transactions, once + 1, "{name}");
+        assert!(!is_counted || waited.transactions == once + 1, "{name}: {waited:?}, {once} without");
         build_all(&db).await;
         put(&db, "warm again", None, short).await.unwrap();
         let long = format!(r#"{{"n":1,"text":"{}"}}"#, "a".repeat(40_000));
@@ -184,7 +185,7 @@ async fn no_transaction_waits_for_a_turn() {
         let next = soon(next).await.unwrap();
         let (done, waited) = soon(writing).await.unwrap();
         done.unwrap();
-        assert_eq!(waited.transactions, once + 1, "{name}");
+        assert!(!is_counted || waited.transactions == once + 1, "{name}: {waited:?}, {once} without");
         drop(next);
         assert_exact(&db).await;
         assert_clean(&db).await;
