@@ -37,9 +37,14 @@ pub struct Tail {
 /// A row: its number, its key, and the sort form of the key.
 type Row<'r, 'k> = (usize, &'r Value<'k>, SortKey);
 
-/// Sorts the rows of one document in one view by key, and rows with equal keys by value. `value` returns the value of a row. It is called
-/// only for rows that share a key, and one such group at a time is in memory. Takes O(n log n) comparisons.
-pub fn arrange<'v>(collation: &Collation, keys: &[Value<'_>], value: impl Fn(usize) -> Value<'v>) -> Vec<Arranged> {
+/// Sorts the rows of one document in one view by key, and rows with equal keys by value. `values` returns the values of some rows, in
+/// their order. It is called once for each key that several rows share, with those rows, after the values of the previous key are
+/// dropped. Takes O(n log n) comparisons.
+pub fn arrange<'v>(
+    collation: &Collation,
+    keys: &[Value<'_>],
+    values: impl Fn(&[usize]) -> Vec<Value<'v>>,
+) -> Vec<Arranged> {
     let raw = Collation::raw();
     let mut sorted: Vec<Row<'_, '_>> =
         keys.iter().enumerate().map(|(at, key)| (at, key, collation.sort_key(key))).collect();
@@ -53,7 +58,9 @@ pub fn arrange<'v>(collation: &Collation, keys: &[Value<'_>], value: impl Fn(usi
         if rows.len() < 2 {
             continue;
         }
-        let values: HashMap<usize, Value<'v>> = rows.iter().map(|(at, ..)| (*at, value(*at))).collect();
+        let of_key: Vec<usize> = rows.iter().map(|(at, ..)| *at).collect();
+        let values = values(&of_key);
+        let values: HashMap<usize, Value<'v>> = of_key.into_iter().zip(values).collect();
         rows.sort_by(|(a, ..), (b, ..)| match (values.get(a), values.get(b)) {
             (Some(a), Some(b)) => raw.compare(a, b),
             _ => Ordering::Equal,
@@ -88,7 +95,8 @@ mod tests {
 
     fn arranged(rows: &[(&str, &str)]) -> Vec<(usize, u32, u32)> {
         let (keys, values): (Vec<_>, Vec<_>) = rows.iter().map(|(key, row)| (value(key), value(row))).unzip();
-        let arranged = arrange(&Collation::unicode().unwrap(), &keys, |at| values[at].clone());
+        let arranged =
+            arrange(&Collation::unicode().unwrap(), &keys, |rows| rows.iter().map(|at| values[*at].clone()).collect());
         arranged.into_iter().map(|row| (row.at, row.tail.spelling, row.tail.ordinal)).collect()
     }
 
@@ -120,19 +128,18 @@ mod tests {
 
     #[test]
     fn no_rows_are_none() {
-        assert!(arrange(&Collation::raw(), &[], |_| Value::Null).is_empty());
+        assert!(arrange(&Collation::raw(), &[], |_| Vec::new()).is_empty());
     }
 
     #[test]
     fn values_are_read_only_for_equal_keys() {
-        let keys = ["1", "2", "1.0", "3"].map(value);
+        let keys = ["1", "4", "2", "1.0", "3", "4"].map(value);
         let asked = std::cell::RefCell::new(Vec::new());
-        let arranged = arrange(&Collation::unicode().unwrap(), &keys, |at| {
-            asked.borrow_mut().push(at);
-            value(if at == 0 { "true" } else { "false" })
+        let arranged = arrange(&Collation::unicode().unwrap(), &keys, |rows| {
+            asked.borrow_mut().push(rows.to_vec());
+            rows.iter().map(|at| value(if *at == 0 { "true" } else { "false" })).collect()
         });
-        assert_eq!(arranged.iter().map(|row| row.at).collect::<Vec<_>>(), [2, 0, 1, 3]);
-        asked.borrow_mut().sort_unstable();
-        assert_eq!(*asked.borrow(), [0, 2]);
+        assert_eq!(arranged.iter().map(|row| row.at).collect::<Vec<_>>(), [3, 0, 2, 4, 1, 5]);
+        assert_eq!(*asked.borrow(), [[0, 3], [1, 5]], "the rows of one key together");
     }
 }

@@ -73,7 +73,7 @@ impl Database {
         for (id, document) in self.documents.iter().filter(|(id, _)| !id.starts_with('_')) {
             let emitted = map::rows(view.get("map")?.as_str()?, document)?;
             let (keys, values): (Vec<_>, Vec<_>) = emitted.into_iter().unzip();
-            for arranged in arrange(&collation, &keys, |at| values[at].clone()) {
+            for arranged in arrange(&collation, &keys, |rows| rows.iter().map(|at| values[*at].clone()).collect()) {
                 let (key, value) = (keys[arranged.at].clone(), values[arranged.at].clone());
                 let element = arranged.sort_key.with_label(None).unwrap();
                 rows.push(Row { element, id: id.clone(), spelling: arranged.tail.spelling, key, value });

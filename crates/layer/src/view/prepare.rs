@@ -196,14 +196,18 @@ fn prepare_within(group: &ViewGroup, emitted: Emitted, trees_bytes_max: usize) -
         }
         // Each value is JSON, so only the budget can make this `None`.
         let is_over_budget = Cell::new(false);
-        let value = |at: usize| {
-            let value = texts.get(at).and_then(|(_, value)| json.value_of(value));
-            value.unwrap_or_else(|| {
+        let left_by_keys = json.left.get();
+        let values = |rows: &[usize]| {
+            // The values of the previous key are dropped.
+            json.left.set(left_by_keys);
+            let value = |at: &usize| texts.get(*at).and_then(|(_, value)| json.value_of(value));
+            let values: Option<Vec<_>> = rows.iter().map(value).collect();
+            values.unwrap_or_else(|| {
                 is_over_budget.set(true);
-                Value::Null
+                Vec::new()
             })
         };
-        let arranged = arrange(group.collation(tree), &keys, value);
+        let arranged = arrange(group.collation(tree), &keys, values);
         if is_over_budget.get() {
             return refused(id);
         }
@@ -291,19 +295,18 @@ mod tests {
 
     #[test]
     fn trees_of_keys_and_of_values_of_one_key_are_bounded() {
-        let rows = |count: usize, is_key: bool, is_same: bool| {
-            of((0..count).map(move |at| {
-                let key = if is_key { objects() } else { (if is_same { 0 } else { at }).to_string() };
-                (key, if is_key { at.to_string() } else { objects() })
-            }))
-        };
+        let of_keys = |count: usize| of((0..count).map(|at| (objects(), at.to_string())));
+        // `each`: the number of rows of a key.
+        let of_values = |count: usize, each: usize| of((0..count).map(|at| ((at / each).to_string(), objects())));
         // Values of different keys are not alive at the same time.
-        let prepared = rows(100, false, false);
-        assert_eq!((prepared.rows.len(), prepared.is_refused()), (100, false));
-        assert!(rows(100, false, true).is_refused());
-        assert!(rows(100, true, false).is_refused());
-        assert_eq!(rows(5, false, true).rows.len(), 5);
-        assert_eq!(rows(5, true, false).rows.len(), 5);
+        for each in [1, 2, 5] {
+            let prepared = of_values(100, each);
+            assert_eq!((prepared.rows.len(), prepared.is_refused()), (100, false), "{each} rows of a key");
+        }
+        assert!(of_values(100, 100).is_refused());
+        assert!(of_keys(100).is_refused());
+        assert_eq!(of_values(5, 5).rows.len(), 5);
+        assert_eq!(of_keys(5).rows.len(), 5);
     }
 
     #[test]
