@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_revtree::RevId;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
@@ -18,8 +17,10 @@ use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
 use memory::MemoryBudget;
+use runaways::Runaways;
 
 pub(crate) mod memory;
+pub(crate) mod runaways;
 
 /// Definitions that are kept; with more of them any goes, and is read again.
 const LOADED_MAX: usize = 500;
@@ -51,12 +52,6 @@ const BROKEN_FOR: Duration = Duration::from_secs(60);
 
 /// The same where the group has no room, or storage never takes what it has: twice as long each time, up to this.
 const STUCK_FOR_MAX: Duration = Duration::from_secs(30);
-
-/// How long a document on which functions broke a bound is not mapped again.
-const RUNAWAY_FOR: Duration = Duration::from_secs(600);
-
-/// The most such documents that a group remembers; with more, it forgets all.
-const RUNAWAYS_MAX: usize = 2_000;
 
 /// Documents that a transaction enters at most, and how long it may take until the next one enters fewer: FoundationDB ends it after 5 s.
 pub(crate) const RUN_DOCUMENTS_MAX: usize = 500;
@@ -138,8 +133,8 @@ pub(crate) struct GroupState {
     pub range: AtOnce,
     /// How many documents the next call maps. Halved or less if their rows did not fit, doubled if they were few.
     pub mapped_at_once: AtomicUsize,
-    /// Documents on which functions broke a bound, by id: the revision, when, and how.
-    runaways: Mutex<HashMap<String, (RevId, Instant, FunctionFailure)>>,
+    /// Documents on which functions broke a bound.
+    pub runaways: Runaways,
     /// The most documents that a task has shown as done.
     #[cfg(test)]
     pub most_shown: AtomicU64,
@@ -411,26 +406,10 @@ impl GroupState {
             entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
             range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
             mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
-            runaways: Mutex::default(),
+            runaways: Runaways::new(clock),
             #[cfg(test)]
             most_shown: AtomicU64::new(0),
         }
-    }
-
-    /// Returns how functions broke a bound on a revision of a document, if that was less than [`RUNAWAY_FOR`] ago.
-    pub(crate) fn runaway(&self, id: &str, rev: &RevId) -> Option<FunctionFailure> {
-        let runaways = lock(&self.runaways);
-        let (revision, at, failure) = runaways.get(id)?;
-        (revision == rev && self.clock.since(*at) < RUNAWAY_FOR).then(|| failure.clone())
-    }
-
-    /// Remembers that functions broke a bound on a revision of a document.
-    pub(crate) fn record_runaway(&self, id: &str, rev: &RevId, failure: &FunctionFailure) {
-        let mut runaways = lock(&self.runaways);
-        if runaways.len() >= RUNAWAYS_MAX {
-            runaways.clear();
-        }
-        runaways.insert(id.to_owned(), (rev.clone(), self.clock.now(), failure.clone()));
     }
 
     /// The group has come further: all is in it as of a read version; 0: it is not known.
@@ -604,8 +583,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use flatbed_clock::ManualClock;
-
     use super::*;
 
     #[test]
@@ -642,21 +619,6 @@ mod tests {
         assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
         state.moved_to(7);
         assert_eq!(state.moved.borrow().drained, 7);
-    }
-
-    #[test]
-    fn a_runaway_is_known_for_a_while() {
-        let manual = ManualClock::new();
-        let bytes = memory::bytes_by_default();
-        let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes, &manual.clock()).group((0, 1));
-        let (rev, failure) = (RevId::new(1, [0; 16]), FunctionFailure::TimedOut("slow".to_owned()));
-        state.record_runaway("a", &rev, &failure);
-        assert_eq!(state.runaway("a", &rev), Some(failure.clone()));
-        assert_eq!((state.runaway("b", &rev), state.runaway("a", &RevId::new(2, [0; 16]))), (None, None));
-        manual.advance(RUNAWAY_FOR);
-        assert_eq!(state.runaway("a", &rev), None);
-        (0..2 * RUNAWAYS_MAX).for_each(|n| state.record_runaway(&n.to_string(), &rev, &failure));
-        assert!(lock(&state.runaways).len() <= RUNAWAYS_MAX);
     }
 
     #[test]

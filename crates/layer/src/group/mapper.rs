@@ -19,9 +19,6 @@ use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
 /// counts as three, as it has kept a processor busy for all of it.
 const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
 
-/// How often a document on which functions break a bound is mapped before it is set aside: the machine may have been slow.
-const TRIES_MAX: u32 = 2;
-
 /// The longest stored reason for setting a document aside, in characters.
 const REASON_CHARACTERS: usize = 200;
 
@@ -79,7 +76,7 @@ impl Batch {
                 batch.inputs.push(MapInput::NoRows);
                 continue;
             };
-            if let Some(failure) = job.state.runaway(id, &document.rev) {
+            if let Some(failure) = job.state.runaways.failure(id, &document.rev) {
                 batch.inputs.push(MapInput::SetAside(failure));
                 continue;
             }
@@ -98,7 +95,8 @@ impl Batch {
     }
 }
 
-/// Maps documents in order, at least one, until their rows reach the size of a part.
+/// Maps documents in order, at least one, until their rows reach the size of a part. If the functions of a later document find no turn
+/// or cannot be run, the documents before it are a part, and the next call fails.
 ///
 /// A function that throws loses the document's rows in its view. A document on which the functions break a bound of time or memory
 /// is retried once, behind the turns of other databases. If they break it again, the document is set aside: it has no rows in any
@@ -128,15 +126,19 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
     // How often the rows of the next document were dropped for lack of memory, and whether they exceed a part.
     let (mut dropped, mut is_alone) = (0, false);
-    // How often functions broke a bound on the next document.
-    let mut tries = 0;
     while prepared.len() < documents.len() {
-        let most = if is_alone || tries > 0 { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
+        let goes_alone = is_alone || documents.get(prepared.len()).is_some_and(|next| is_tried(job, next));
+        let most = if goes_alone { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
         let Batch { texts, inputs } = Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
         let asked = texts.len();
         let Mapped { documents: answers, stopped, logs } = match asked {
             0 => Mapped::default(),
-            _ => job.functions.map(texts).await?,
+            _ => match job.functions.map(texts).await {
+                Ok(mapped) => mapped,
+                // What is prepared is written first.
+                Err(_) if !prepared.is_empty() => break,
+                Err(failure) => return Err(failure.into()),
+            },
         };
         for line in logs {
             tracing::info!(database = &*job.reader.name, design_document = job.design, line, "a map logs");
@@ -166,8 +168,10 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                 lacks_memory = Some(needed);
                 break;
             }
-            entered += usize::from(is_mapped);
-            tries = 0;
+            if is_mapped {
+                job.state.runaways.forget(&document.id);
+                entered += 1;
+            }
             let document = prepare_document(job, emitted).await?;
             held += document.memory_bytes();
             prepared.push(document);
@@ -189,17 +193,16 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         match stopped {
             // The documents behind it are mapped nevertheless.
             Some(failure @ (FunctionFailure::TimedOut(_) | FunctionFailure::OutOfResources(_))) => {
-                tries += 1;
-                if tries < TRIES_MAX {
+                let Some(next) = documents.get(prepared.len()) else { return Err(failure.into()) };
+                if let Some(document) = &next.document
+                    && !job.state.runaways.record(&next.id, &document.rev, &failure)
+                {
                     continue;
                 }
-                tries = 0;
-                if let Some(document) = documents.get(prepared.len()) {
-                    set_aside(job, document, &failure);
-                    let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..no_rows(job, document) };
-                    prepared.push(prepare_document(job, emitted).await?);
-                    job.reader.inner.metrics.view_documents_mapped.add(1);
-                }
+                report_set_aside(job, &next.id, &failure);
+                let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..no_rows(job, next) };
+                prepared.push(prepare_document(job, emitted).await?);
+                job.reader.inner.metrics.view_documents_mapped.add(1);
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
                 if job.breaches.fetch_add(more, Ordering::Relaxed) + more >= BREACHES_MAX {
                     return Err(failure.into());
@@ -208,6 +211,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                     return Err(Error::ShuttingDown);
                 }
             }
+            Some(_) if !prepared.is_empty() => break,
             Some(failure) => return Err(failure.into()),
             None => {}
         }
@@ -231,11 +235,13 @@ fn reason_of(failure: &FunctionFailure) -> String {
     failure.to_string().chars().take(REASON_CHARACTERS).collect()
 }
 
-/// Remembers, counts and logs a document that is set aside.
-fn set_aside(job: &Job, ToMap { id, document }: &ToMap, failure: &FunctionFailure) {
-    if let Some(document) = document {
-        job.state.record_runaway(id, &document.rev, failure);
-    }
+/// Whether functions broke a bound on a document that is still to be retried.
+fn is_tried(job: &Job, ToMap { id, document }: &ToMap) -> bool {
+    document.as_ref().is_some_and(|document| job.state.runaways.is_tried(id, &document.rev))
+}
+
+/// Counts and logs a document that is set aside.
+fn report_set_aside(job: &Job, id: &str, failure: &FunctionFailure) {
     job.reader.inner.metrics.view_documents_failed.add(1);
     let Some(left_out) = job.state.lines.line(LoggedFailure::SetAside) else { return };
     let (database, design_document) = (&*job.reader.name, &*job.design);

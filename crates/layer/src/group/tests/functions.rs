@@ -33,6 +33,9 @@ struct State {
     was_slow: AtomicBool,
     /// The most documents of one answer; 0: no limit.
     answers_at_most: usize,
+    /// Every second call finds no turn.
+    is_busy_each_second: bool,
+    calls: AtomicU64,
 }
 
 impl Texts {
@@ -46,6 +49,10 @@ impl Texts {
 
     pub(super) fn answering_at_most(answers_at_most: usize) -> Texts {
         Texts(Arc::new(State { answers_at_most, ..State::default() }))
+    }
+
+    pub(super) fn busy_each_second_call() -> Texts {
+        Texts(Arc::new(State { is_busy_each_second: true, ..State::default() }))
     }
 
     pub(super) fn stopping_after(documents: u64) -> Texts {
@@ -125,6 +132,10 @@ impl GroupFunctions for Loaded {
     fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
         Box::pin(async move {
             let mut mapped = Mapped::default();
+            let calls = self.state.calls.fetch_add(1, Ordering::Relaxed) + 1;
+            if self.state.is_busy_each_second && calls.is_multiple_of(2) {
+                return Err(FunctionFailure::Busy("there is no turn".to_owned()));
+            }
             for document in documents {
                 if self.state.answers_at_most > 0 && mapped.documents.len() >= self.state.answers_at_most {
                     break;

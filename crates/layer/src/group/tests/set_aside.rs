@@ -101,3 +101,30 @@ async fn an_attempt_after_many_breaches_gets_further() {
     assert!(part.documents.len() == 6 && part.documents.iter().all(|document| document.set_aside() == Some("heavy")));
     assert_eq!(texts.mapped() - before, 2 * 2, "the first four are not tried again");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_mapped_before_a_failure_is_not_lost() {
+    let (layer, authority, _storage) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    for (id, body) in [("a", GOOD), ("b", HEAVY), ("c", GOOD), ("d", r#"{"n":1,"fatal":true}"#)] {
+        put(&db, id, Some(body)).await;
+    }
+    define(&db, "_design/v", &[("h", "heavy:n"), ("f", "fatal:n")]).await;
+    let texts = Texts::busy_each_second_call();
+    let job = job_by(&db, "_design/v", &texts).await;
+    let (mut rest, mut parts) = (read_with_local_seq(&job, &some(&["a", "b", "c", "d"]).1).await.unwrap(), Vec::new());
+    let ended = loop {
+        match map(&job, rest).await {
+            Ok(part) => {
+                parts.push(part.documents.iter().map(|document| document.id().to_owned()).collect::<Vec<_>>());
+                rest = part.rest;
+            }
+            Err(error) => break error,
+        }
+    };
+    // The second call finds no turn. The third one breaks the bound again. Behind it each second call finds no turn.
+    assert_eq!(parts, [["a"], ["b"], ["c"]]);
+    assert!(matches!(ended, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{ended:?}");
+    let ended = map(&job, read_with_local_seq(&job, &some(&["d"]).1).await.unwrap()).await.map(drop);
+    assert!(matches!(ended, Err(Error::View(ViewFailure::Function(FunctionFailure::Thrown { .. })))), "{ended:?}");
+}
