@@ -44,11 +44,13 @@ pub(crate) struct Paced<'a> {
     at_once: &'a AtOnce,
     /// The last attempt.
     began: Option<(Instant, usize)>,
+    /// The time that it spent waiting between attempts.
+    waited: Duration,
 }
 
 impl<'a> Paced<'a> {
     pub(crate) fn new(at_once: &'a AtOnce) -> Paced<'a> {
-        Paced { at_once, began: None }
+        Paced { at_once, began: None, waited: Duration::ZERO }
     }
 
     /// Which of them an attempt enters: fewer than the one before, if that took long and was in vain.
@@ -63,11 +65,18 @@ impl<'a> Paced<'a> {
         some
     }
 
-    /// It is committed.
-    pub(crate) fn end(self) {
+    /// Records a wait for a shared resource, after which the transaction begins anew. The attempts so far do not count.
+    pub(crate) fn record_wait(&mut self, time: Duration) {
+        self.began = None;
+        self.waited += time;
+    }
+
+    /// It is committed. Returns the time that it spent waiting between attempts.
+    pub(crate) fn end(self) -> Duration {
         if let Some((began, count)) = self.began {
             self.at_once.took(count, self.at_once.clock.since(began));
         }
+        self.waited
     }
 }
 
@@ -111,5 +120,18 @@ mod tests {
         let mut paced = Paced::new(&quick);
         assert_eq!([(); 3].map(|()| paced.attempt(&documents).len()), [8; 3], "a conflict says nothing of time");
         assert_eq!(paced.attempt(&documents[..2]).len(), 2);
+    }
+
+    #[test]
+    fn a_wait_between_attempts_is_not_counted() {
+        let manual = ManualClock::new();
+        let (second, clock) = (Duration::from_secs(1), manual.clock());
+        let at_once = AtOnce::new(8, second, &clock);
+        let mut paced = Paced::new(&at_once);
+        assert_eq!(paced.attempt(&[(); 20]).len(), 8);
+        manual.advance(30 * second);
+        paced.record_wait(30 * second);
+        assert_eq!(paced.attempt(&[(); 20]).len(), 8);
+        assert_eq!((paced.end(), at_once.documents()), (30 * second, 8));
     }
 }

@@ -135,6 +135,8 @@ pub(crate) struct GroupState {
     pub mapped_at_once: AtomicUsize,
     /// Documents on which functions broke a bound.
     pub runaways: Runaways,
+    /// The tasks of this process that wait for a shared resource, such as memory for rows.
+    pub resource_waits: AtomicUsize,
     /// The most documents that a task has shown as done.
     #[cfg(test)]
     pub most_shown: AtomicU64,
@@ -407,6 +409,7 @@ impl GroupState {
             range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
             mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
             runaways: Runaways::new(clock),
+            resource_waits: AtomicUsize::new(0),
             #[cfg(test)]
             most_shown: AtomicU64::new(0),
         }

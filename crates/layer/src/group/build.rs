@@ -19,7 +19,7 @@ use crate::group::later;
 use crate::group::leases::{
     Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, Token, WriteRows, Wrote, new_token,
 };
-use crate::group::mapper::{MappedPart, ToMap, map};
+use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::Got;
@@ -33,7 +33,8 @@ const RANGE_BYTES_MAX: usize = 400_000;
 /// Between two times at which a process says that it works.
 const BEATS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
-/// Of a lease of whose ranges none has ended for so long it does not say so any longer: others may do better.
+/// Of a lease of whose ranges none has ended for so long, while none waited for a shared resource, it does not say so any longer: others
+/// may do better.
 const STALLED_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(60) };
 
 /// Between two looks while others build what is left.
@@ -201,7 +202,7 @@ struct Part {
     under_way: usize,
     /// All of its ranges have begun.
     is_read: bool,
-    /// When something of it was built last.
+    /// When something of it was built, or a range waited for a shared resource.
     moved_at: Instant,
 }
 
@@ -347,6 +348,11 @@ impl<'a> Building<'a> {
     /// Says that this process works.
     fn beat(&mut self) {
         let clock = self.job.clock();
+        if self.job.is_waiting() {
+            // Another process would have to wait as well, and would map the documents again.
+            let now = clock.now();
+            self.parts.values_mut().for_each(|part| part.moved_at = now);
+        }
         let stalled =
             |held: &Held| self.parts.get(&held.from).is_none_or(|part| clock.since(part.moved_at) >= STALLED_MAX);
         let held: Vec<Held> = self.held().into_iter().filter(|held| !stalled(held)).collect();
@@ -382,19 +388,26 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
     }
-    let mut wrote = Some(Wrote::Documents(0));
+    let (mut wrote, mut waited) = (Some(Wrote::Documents(0)), Duration::ZERO);
     while !to_map.is_empty() && matches!(wrote, Some(Wrote::Documents(_))) {
-        let MappedPart { documents, rest, permit } = map(&job, to_map).await?;
-        to_map = rest;
-        wrote = write_part(&job, (&of.0, of.1), documents).await?;
-        drop(permit);
+        let part = map(&job, to_map).await?;
+        to_map = part.rest;
+        waited += part.waited;
+        wrote = write_part(&job, (&of.0, of.1), part.documents, &mut waited).await?;
+        drop(part.permit);
     }
-    job.state.range.took(documents as usize, job.clock().since(began));
+    job.state.range.took(documents as usize, job.clock().since(began).saturating_sub(waited));
     Ok(Done::Range { of, from, until, documents, wrote })
 }
 
-/// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. `None`: the group is gone.
-async fn write_part(job: &Job, lease: (&str, Token), documents: Vec<PreparedDocument>) -> Result<Option<Wrote>> {
+/// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. Adds to `waited` the time spent
+/// waiting for shared resources. `None`: the group is gone.
+async fn write_part(
+    job: &Job,
+    lease: (&str, Token),
+    documents: Vec<PreparedDocument>,
+    waited: &mut Duration,
+) -> Result<Option<Wrote>> {
     let (long, prepared): (Vec<_>, Vec<_>) = documents.into_iter().partition(PreparedDocument::has_long_keys);
     let long: Vec<String> = long.into_iter().map(|document| document.id().to_owned()).collect();
     for ids in long.chunks(later::NOTED_AT_ONCE) {
@@ -407,7 +420,7 @@ async fn write_part(job: &Job, lease: (&str, Token), documents: Vec<PreparedDocu
     while !rest.is_empty() {
         let mut pace = Paced::new(&job.state.entered);
         let wrote = Step::run(job, WriteRows { lease, documents: rest, pace: &mut pace }).await?;
-        pace.end();
+        *waited += pace.end();
         match wrote {
             Some(Wrote::Documents(count)) => rest = rest.get(count..).unwrap_or_default(),
             wrote => return Ok(wrote),

@@ -250,7 +250,7 @@ impl Feed {
     /// Maps a run, or the first part of it.
     async fn map(&mut self, job: &Job, run: ReadRun) -> Result<MappedRun> {
         let ReadRun { documents, mut seqs, last_seq, ended_as_of } = run;
-        let MappedPart { documents, rest, permit } = map(job, documents).await?;
+        let MappedPart { documents, rest, permit, .. } = map(job, documents).await?;
         if rest.is_empty() {
             return Ok(MappedRun { documents, seqs, last_seq, ended_as_of, permit });
         }

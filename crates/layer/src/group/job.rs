@@ -1,7 +1,8 @@
 //! What is needed to work at a group.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
@@ -31,6 +32,15 @@ pub(super) struct Job {
     pub state: Arc<GroupState>,
     /// Documents after each other on which its functions broke a bound.
     pub breaches: AtomicUsize,
+}
+
+/// Counts a task that waits for a shared resource, until this is dropped.
+struct ResourceWait<'a>(&'a AtomicUsize);
+
+impl Drop for ResourceWait<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Job {
@@ -69,12 +79,30 @@ impl Job {
         self.reader.inner.is_closing()
     }
 
-    /// Waits for the permit to read the stored rows of one large document. A database has one, a process two.
+    /// Waits for a shared resource, such as memory or a turn. Returns it with the time waited.
+    ///
+    /// # Errors
+    /// Those of `resource`.
+    pub(super) async fn wait<T>(&self, resource: impl Future<Output = Result<T>>) -> Result<(T, Duration)> {
+        let began = self.clock().now();
+        self.state.resource_waits.fetch_add(1, Ordering::Relaxed);
+        let _wait = ResourceWait(&self.state.resource_waits);
+        let resource = resource.await?;
+        Ok((resource, self.clock().since(began)))
+    }
+
+    /// Whether a task of the group waits for a shared resource.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.state.resource_waits.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits for the permit to read the stored rows of one large document. A database has one, a process two. Returns it with the time
+    /// waited.
     ///
     /// # Errors
     /// [`Error::ShuttingDown`].
-    pub(super) async fn acquire_large_read(&self) -> Result<MemoryPermit> {
-        self.reader.inner.views.large_reads.acquire(self.id.0, UNIT_BYTES).await
+    pub(super) async fn acquire_large_read(&self) -> Result<(MemoryPermit, Duration)> {
+        self.wait(self.reader.inner.views.large_reads.acquire(self.id.0, UNIT_BYTES)).await
     }
 
     /// Whether the database still has the group, and this process goes on.

@@ -6,6 +6,7 @@
 //! are as long as a tree that grows at random is deep then: some dozens of bits.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
@@ -69,7 +70,7 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
         }
         let mut keys = keys.as_slice();
         'read: while !documents.is_empty() {
-            let MappedPart { documents: mapped, rest: behind, permit: _permit } = map(job, documents).await?;
+            let MappedPart { documents: mapped, rest: behind, permit: _permit, .. } = map(job, documents).await?;
             documents = behind;
             let mut rest = mapped.as_slice();
             while !rest.is_empty() {
@@ -168,5 +169,9 @@ impl Work for Enter<'_, '_> {
         progress.nodes_mark = new_mark()?;
         within.write(&progress);
         Ok(Some(Wrote::Documents(applied.documents)))
+    }
+
+    fn record_wait(&mut self, time: Duration) {
+        self.pace.record_wait(time);
     }
 }

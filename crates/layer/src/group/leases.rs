@@ -226,6 +226,10 @@ impl Work for WriteRows<'_, '_> {
             write_rows(&within.at(), &job.storage, Some(&job.written), self.pace.attempt(self.documents)).await?;
         Ok(Some(if applied.is_full { Wrote::Full } else { Wrote::Documents(applied.documents) }))
     }
+
+    fn record_wait(&mut self, time: Duration) {
+        self.pace.record_wait(time);
+    }
 }
 
 /// A lease, and how far it is built.

@@ -1,6 +1,7 @@
 //! Maps documents outside of any transaction, in parts whose rows fit the memory budget.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use flatbed_revtree::DocumentId;
 use tokio::sync::Semaphore;
@@ -42,6 +43,8 @@ pub(super) struct MappedPart {
     pub rest: Vec<ToMap>,
     /// The memory of the rows of `documents`.
     pub permit: MemoryPermit,
+    /// The time that the task spent waiting for shared resources.
+    pub waited: Duration,
 }
 
 /// Whether a document of this id may have rows in a group.
@@ -126,6 +129,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
     // How often the rows of the next document were dropped for lack of memory, and whether they exceed a part.
     let (mut dropped, mut is_alone) = (0, false);
+    let mut waited = Duration::ZERO;
     while prepared.len() < documents.len() {
         let goes_alone = is_alone || documents.get(prepared.len()).is_some_and(|next| is_tried(job, next));
         let most = if goes_alone { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
@@ -172,7 +176,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                 job.state.runaways.forget(&document.id);
                 entered += 1;
             }
-            let document = prepare_document(job, emitted).await?;
+            let document = prepare_document(job, emitted, &mut waited).await?;
             held += document.memory_bytes();
             prepared.push(document);
         }
@@ -187,7 +191,9 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
             drop(permit);
             // A document that emits more each time gets the whole share the second time. An oversized permit grows without limit.
             let least = if dropped > 1 { memory.oversized_bytes_min() } else { part_bytes };
-            permit = memory.acquire(job.id.0, needed.max(least)).await?;
+            let (acquired, time) = job.wait(memory.acquire(job.id.0, needed.max(least))).await?;
+            permit = acquired;
+            waited += time;
             continue;
         }
         match stopped {
@@ -201,7 +207,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                 }
                 report_set_aside(job, &next.id, &failure);
                 let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..no_rows(job, next) };
-                prepared.push(prepare_document(job, emitted).await?);
+                prepared.push(prepare_document(job, emitted, &mut waited).await?);
                 job.reader.inner.metrics.view_documents_mapped.add(1);
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
                 if job.breaches.fetch_add(more, Ordering::Relaxed) + more >= BREACHES_MAX {
@@ -221,7 +227,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     }
     let rest = documents.split_off(prepared.len());
     permit.shrink(held);
-    Ok(MappedPart { documents: prepared, rest, permit })
+    Ok(MappedPart { documents: prepared, rest, permit, waited })
 }
 
 /// Emitted rows of a document without any row.
@@ -290,9 +296,15 @@ fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
 }
 
-async fn prepare_document(job: &Job, emitted: Emitted) -> Result<PreparedDocument> {
+/// Prepares the rows of a document. Adds to `waited` the time spent waiting for shared resources.
+async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
     let _large = match emitted.json_bytes() > LARGE_JSON_BYTES {
-        true => Some(LARGE_JSON.acquire().await.map_err(|_| Error::ShuttingDown)?),
+        true => {
+            let turn = async { LARGE_JSON.acquire().await.map_err(|_| Error::ShuttingDown) };
+            let (turn, time) = job.wait(turn).await?;
+            *waited += time;
+            Some(turn)
+        }
         false => None,
     };
     let prepared = prepare(&job.storage, emitted);

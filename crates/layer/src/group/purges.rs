@@ -81,7 +81,7 @@ pub(super) async fn map_and_enter(
     purges: &EnteredPurges,
 ) -> Result<Finished> {
     loop {
-        let MappedPart { documents: mapped, rest, permit: _permit } = map(job, documents).await?;
+        let MappedPart { documents: mapped, rest, permit: _permit, .. } = map(job, documents).await?;
         if rest.is_empty() {
             return enter_documents(job, stood, &mapped, purges).await;
         }

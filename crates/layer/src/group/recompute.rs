@@ -84,7 +84,7 @@ async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: 
     found.passed_over += (before - to_map.len()) as u64;
     while !to_map.is_empty() {
         let mut stamps: Vec<_> = to_map.iter().map(stamp_of).collect();
-        let MappedPart { documents, rest, permit: _permit } = map(job, to_map).await?;
+        let MappedPart { documents, rest, permit: _permit, .. } = map(job, to_map).await?;
         to_map = rest;
         stamps.truncate(documents.len());
         let (mut documents, mut stamps) = (documents.as_slice(), stamps.as_slice());

@@ -109,6 +109,9 @@ pub(super) trait Work: Send {
     type Output: Send;
 
     fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
+
+    /// Records the time that the transaction waited for a permit before it begins anew.
+    fn record_wait(&mut self, _time: Duration) {}
 }
 
 /// The transaction of a job.
@@ -345,6 +348,10 @@ impl Work for Enter<'_, '_> {
         let purged = lacks_purges.then(|| Box::new(progress));
         Ok(Some(Entered::Documents { count, place, drained, is_through, is_tidy, purged }))
     }
+
+    fn record_wait(&mut self, time: Duration) {
+        self.pace.record_wait(time);
+    }
 }
 
 /// A read version as of which all was in a group.
@@ -419,6 +426,10 @@ impl Work for EnterPurged<'_, '_> {
         within.write(&progress);
         Ok(Some((Some(count), progress)))
     }
+
+    fn record_wait(&mut self, time: Duration) {
+        self.pace.record_wait(time);
+    }
 }
 
 /// The place of a group.
@@ -445,8 +456,9 @@ impl<'a, W: Work> Step<'a, W> {
             return output;
         }
         // Nothing was committed. The permit is awaited outside of the transaction, which would become too old.
-        let _permit = job.acquire_large_read().await?;
+        let (_permit, waited) = job.acquire_large_read().await?;
         step.large_reads = LargeReadGate::open();
+        step.work.record_wait(waited);
         crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await
     }
 }

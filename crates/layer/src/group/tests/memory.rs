@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use flatbed_clock::ManualClock;
 use flatbed_testkit::{Storage, until};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use prost::Message;
 use tokio::sync::Semaphore;
 
 use super::functions::Texts;
@@ -16,8 +19,11 @@ use crate::fenced::layer_with;
 use crate::group::build::read_with_local_seq;
 use crate::group::job::Job;
 use crate::group::mapper::{ToMap, map};
+use crate::group::steps::Standing;
 use crate::handle::Database;
 use crate::index::groups::groups_of;
+use crate::store::keys::ViewPart;
+use crate::store::proto::ViewLeasePlace;
 use crate::store::transaction::Transaction;
 use crate::view::documents::read_stored_rows;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
@@ -167,6 +173,54 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let had = read_stored_rows(&trx, &view, large.into_iter(), true, None).await.unwrap();
     assert_eq!((had.len(), had[0].rows().count()), (1, MANY as usize));
+}
+
+/// The number of beats at the lease of a build.
+async fn beats(db: &Database) -> u64 {
+    let Standing { instance, group, .. } = standing(db).await;
+    let keys = instance.keys.view(group.number);
+    let all = keys.leases();
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    let leases = trx.range(&all, true).all(1_000).await.unwrap();
+    let places = leases.iter().filter(|row| matches!(keys.split(row.key()), Ok(ViewPart::LeasePlace(_))));
+    places.map(|row| ViewLeasePlace::decode(row.value()).unwrap().beats).max().unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_waits_for_memory_keeps_its_lease_and_its_pace() {
+    let manual = ManualClock::new();
+    let options = LayerOptions { view_memory_bytes: BYTES, clock: manual.clock(), ..LayerOptions::default() };
+    let (layer, authority, _storage) = layer_with(options, None).await;
+    let db = layer.database("db", authority.for_job("test"));
+    for id in ["a", "b", "c"] {
+        put_rows(&db, id, FEW, 1).await;
+    }
+    let (views, namespace) = (&db.inner.views, db.inner.cached("db").unwrap().record.namespace);
+    let full = views.rows_memory.acquire(namespace, BYTES / 2).await.unwrap();
+    layer.run_views_by(Arc::new(Texts::default()));
+    define(&db, "_design/v", &[("n", "n")]).await;
+    let asked = tokio::spawn({
+        let reader = db.reader().clone();
+        async move { super::rows(&reader, "_design/v", "n", ViewUpdate::True).await }
+    });
+    let state = views.group((namespace, standing(&db).await.group.number));
+    let pace = state.range.documents();
+    until("a range waits", async || state.resource_waits.load(Ordering::Relaxed) > 0).await;
+    // Four times as long as a lease is kept whose ranges do not end.
+    until("it works at its lease all the while", async || {
+        manual.advance(Duration::from_millis(100));
+        beats(&db).await >= 20
+    })
+    .await;
+    drop(full);
+    until("it is built", async || layer.inner.metrics.view_groups_built.get() > 0).await;
+    assert_eq!(state.range.documents(), pace, "the wait does not count");
+    until("the query is answered", async || {
+        manual.advance(Duration::from_millis(10));
+        asked.is_finished()
+    })
+    .await;
+    assert_eq!(asked.await.unwrap().unwrap().len(), 3 * FEW as usize);
 }
 
 #[tokio::test(flavor = "multi_thread")]
