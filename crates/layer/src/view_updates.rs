@@ -74,6 +74,8 @@ pub(crate) struct ViewUpdates {
     pub rows_memory: Arc<MemoryBudget>,
     /// Permits of one unit for transactions that read a large document's stored rows: one for a database, two for the process.
     pub large_reads: Arc<MemoryBudget>,
+    /// One permit, for the preparation of a document whose rows have large JSON trees.
+    pub large_json: Arc<Semaphore>,
     /// Marks what this process is at.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
@@ -236,6 +238,7 @@ impl ViewUpdates {
         ViewUpdates {
             rows_memory: MemoryBudget::new(memory_bytes),
             large_reads: MemoryBudget::new(2 * memory::UNIT_BYTES),
+            large_json: Arc::new(Semaphore::new(1)),
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),
             clock: clock.clone(),

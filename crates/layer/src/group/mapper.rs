@@ -1,10 +1,10 @@
 //! Maps documents outside of any transaction, in parts whose rows fit the memory budget.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_revtree::DocumentId;
-use tokio::sync::Semaphore;
 
 use crate::document::edit::Document;
 use crate::document::text;
@@ -25,7 +25,6 @@ const REASON_CHARACTERS: usize = 200;
 
 /// A document whose JSON trees may take more bytes than this is prepared alone: a process prepares one such document at a time.
 const LARGE_JSON_BYTES: usize = 16 << 20;
-static LARGE_JSON: Semaphore = Semaphore::const_new(1);
 
 /// A document to be mapped.
 #[derive(Debug)]
@@ -296,18 +295,30 @@ fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
 }
 
-/// Prepares the rows of a document. Adds to `waited` the time spent waiting for shared resources.
-async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
-    let _large = match emitted.json_bytes() > LARGE_JSON_BYTES {
-        true => {
-            let turn = async { LARGE_JSON.acquire().await.map_err(|_| Error::ShuttingDown) };
-            let (turn, time) = job.wait(turn).await?;
-            *waited += time;
-            Some(turn)
-        }
-        false => None,
+/// Prepares the rows of a document, on a blocking thread unless they are few. Adds to `waited` the time spent waiting for shared
+/// resources.
+///
+/// # Errors
+/// [`Error::ShuttingDown`], [`Error::BrokenOff`].
+pub(super) async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
+    let mut permit = None;
+    if emitted.json_bytes() > LARGE_JSON_BYTES {
+        let acquired = Arc::clone(&job.reader.inner.views.large_json).acquire_owned();
+        let (acquired, time) = job.wait(async { acquired.await.map_err(|_| Error::ShuttingDown) }).await?;
+        *waited += time;
+        permit = Some(acquired);
+    }
+    let prepared = if emitted.is_quick() {
+        prepare(&job.storage, emitted)
+    } else {
+        let storage = job.storage.clone();
+        let work = move || {
+            // The trees stay in memory until the work ends, even if the task that awaits it is dropped.
+            let _permit = permit;
+            prepare(&storage, emitted)
+        };
+        tokio::task::spawn_blocking(work).await.map_err(Error::of_task)?
     };
-    let prepared = prepare(&job.storage, emitted);
     if prepared.is_refused() {
         job.reader.inner.metrics.view_documents_refused.add(1);
         let Some(left_out) = job.state.lines.line(LoggedFailure::Refused) else { return Ok(prepared) };

@@ -25,6 +25,9 @@ const PREPARED_ROW_BYTES: usize = 300;
 /// The JSON trees of a view's rows are not counted if their texts have at most this many bytes.
 const SMALL_TEXT_BYTES: usize = 1 << 20;
 
+/// The rows of a document are prepared on a thread of the runtime if their texts have at most this many bytes.
+const QUICK_TEXT_BYTES: usize = 16 << 10;
+
 /// The most memory of the JSON trees that are alive while the rows of one view are sorted: the trees of all keys and of the values
 /// of one key. A tree takes some four times the bytes of its text, at worst 40 times. Also the bound of the tree of one value.
 const TREES_BYTES_MAX: usize = 256 << 20;
@@ -48,6 +51,11 @@ impl Emitted {
     /// The memory of the rows until they are prepared, in bytes, without their JSON trees.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.trees.iter().map(|rows| rows.len() * EMITTED_ROW_BYTES + 3 * rows.bytes()).sum()
+    }
+
+    /// Whether its rows are parsed and sorted within about a millisecond.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.trees.iter().map(EmittedRows::bytes).sum::<usize>() <= QUICK_TEXT_BYTES
     }
 
     /// The upper bound of the JSON trees of one view's rows, in bytes; 0 if all texts are small.

@@ -1,8 +1,8 @@
 //! The memory of emitted rows until they are written.
 #![cfg(test)]
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use flatbed_clock::ManualClock;
@@ -18,7 +18,7 @@ use super::{compare, define, put, standing, violations};
 use crate::fenced::layer_with;
 use crate::group::build::read_with_local_seq;
 use crate::group::job::Job;
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{ToMap, map, prepare_document};
 use crate::group::steps::Standing;
 use crate::handle::Database;
 use crate::index::groups::groups_of;
@@ -26,6 +26,8 @@ use crate::store::keys::ViewPart;
 use crate::store::proto::ViewLeasePlace;
 use crate::store::transaction::Transaction;
 use crate::view::documents::read_stored_rows;
+use crate::view::prepare::Emitted;
+use crate::view_functions::EmittedRows;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
 use crate::view_updates::memory::UNIT_BYTES;
 use crate::{Layer, LayerOptions, ViewUpdate};
@@ -221,6 +223,42 @@ async fn a_build_that_waits_for_memory_keeps_its_lease_and_its_pace() {
     })
     .await;
     assert_eq!(asked.await.unwrap().unwrap().len(), 3 * FEW as usize);
+}
+
+/// The only blocking thread is busy, so a document is prepared either at once or after it.
+#[test]
+fn large_documents_are_prepared_apart_from_the_runtime_one_at_a_time() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let (db, _layer, _storage) = database().await;
+        define(&db, "_design/v", &[("n", "n")]).await;
+        let job = job_by(&db, "_design/v", &Texts::default()).await;
+        let of = |value: &str| {
+            let mut rows = EmittedRows::default();
+            rows.push("1", value);
+            Emitted { id: "d".to_owned(), trees: vec![rows], ..Emitted::default() }
+        };
+        let (release, blocked) = mpsc::channel::<()>();
+        let blocks = tokio::task::spawn_blocking(move || blocked.recv());
+        let mut waited = Duration::ZERO;
+        let small = prepare_document(&job, of("1"), &mut waited).now_or_never();
+        assert!(small.is_some_and(|prepared| prepared.is_ok()));
+        let (large, permits) = (of(&format!("[{}[]]", "[],".repeat(400_000))), &db.inner.views.large_json);
+        assert_eq!(permits.available_permits(), 1);
+        let mut preparing = Box::pin(prepare_document(&job, large, &mut waited));
+        assert!(preparing.as_mut().now_or_never().is_none());
+        // The work continues, and keeps its permit.
+        drop(preparing);
+        assert_eq!(permits.available_permits(), 0);
+        drop(release);
+        assert!(blocks.await.unwrap().is_err());
+        assert!(permits.acquire().await.is_ok());
+        // Only large documents need a permit.
+        let held = permits.acquire().await.unwrap();
+        let medium = prepare_document(&job, of(&format!("\"{}\"", "a".repeat(20_000))), &mut waited).await.unwrap();
+        assert!(!medium.is_refused());
+        drop(held);
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
