@@ -15,8 +15,12 @@ use crate::error::{Error, Result};
 /// The largest part (documents that are mapped together), in bytes of rows.
 const PART_BYTES_MAX: usize = 32 << 20;
 
-/// Permits of at most [`MemoryBudget::part_bytes`] divided by this are free: 256 kB by default, so groups with few rows never wait.
+/// Permits of at most [`MemoryBudget::part_bytes`] divided by this may be free: 256 kB by default, so groups with few rows do not wait
+/// for those with many.
 const FREE_PART: usize = 128;
+
+/// The most permits that are free at the same time: together as large as two parts, 64 MB by default. Further ones use the budget.
+const FREE_PERMITS_MAX: usize = 2 * FREE_PART;
 
 /// The unit of the budget, in bytes.
 pub(crate) const UNIT_BYTES: usize = 1 << 10;
@@ -39,6 +43,8 @@ pub(crate) struct MemoryBudget {
     share: usize,
     /// One permit, for a document that exceeds the share of a database.
     oversized: Arc<Semaphore>,
+    /// A permit for each memory permit that may be free.
+    free: Arc<Semaphore>,
     /// By namespace.
     databases: Mutex<HashMap<u64, Weak<Semaphore>>>,
     held: AtomicUsize,
@@ -53,6 +59,7 @@ impl MemoryBudget {
             all: Arc::new(Semaphore::new(2 * share)),
             share,
             oversized: Arc::new(Semaphore::new(1)),
+            free: Arc::new(Semaphore::new(FREE_PERMITS_MAX)),
             databases: Mutex::default(),
             held: AtomicUsize::new(0),
             most_held: AtomicUsize::new(0),
@@ -62,6 +69,11 @@ impl MemoryBudget {
     /// The largest part, in bytes of rows. A part of a single document may be larger.
     pub(crate) fn part_bytes(&self) -> usize {
         (self.share * UNIT_BYTES / 4).min(PART_BYTES_MAX)
+    }
+
+    /// The largest free permit, in bytes.
+    fn free_bytes(&self) -> usize {
+        self.part_bytes() / FREE_PART
     }
 
     /// The size of the smallest permit that exceeds a database's share, in bytes.
@@ -77,7 +89,7 @@ impl MemoryBudget {
     /// Returns an empty permit.
     pub(crate) fn permit(self: &Arc<Self>, namespace: u64) -> MemoryPermit {
         let database = self.database(namespace);
-        MemoryPermit { memory: Arc::clone(self), database, permits: None, oversized: None, bytes: 0 }
+        MemoryPermit { memory: Arc::clone(self), database, permits: None, oversized: None, free: None, bytes: 0 }
     }
 
     /// Waits for a permit of this size, first come, first served. A permit that exceeds a database's share takes the whole share.
@@ -86,6 +98,10 @@ impl MemoryBudget {
     /// [`Error::ShuttingDown`].
     pub(crate) async fn acquire(self: &Arc<Self>, namespace: u64, bytes: usize) -> Result<MemoryPermit> {
         let mut permit = self.permit(namespace);
+        if permit.try_acquire_free(bytes) {
+            permit.count(bytes);
+            return Ok(permit);
+        }
         if self.exceeds_share(bytes) {
             permit.oversized = Some(self.oversized.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?);
         }
@@ -102,10 +118,7 @@ impl MemoryBudget {
     }
 
     fn units(&self, bytes: usize) -> u32 {
-        match bytes <= self.part_bytes() / FREE_PART {
-            true => 0,
-            false => u32::try_from(bytes.div_ceil(UNIT_BYTES).min(self.share)).unwrap_or(u32::MAX),
-        }
+        u32::try_from(bytes.div_ceil(UNIT_BYTES).min(self.share)).unwrap_or(u32::MAX)
     }
 
     fn database(&self, namespace: u64) -> Arc<Semaphore> {
@@ -130,6 +143,8 @@ pub(crate) struct MemoryPermit {
     /// From the database's share, and from the whole budget.
     permits: Option<[OwnedSemaphorePermit; 2]>,
     oversized: Option<OwnedSemaphorePermit>,
+    /// Set if the permit is free.
+    free: Option<OwnedSemaphorePermit>,
     bytes: usize,
 }
 
@@ -137,6 +152,10 @@ impl MemoryPermit {
     /// Grows the permit to at least this size without waiting. Returns whether the budget sufficed.
     pub(crate) fn try_grow(&mut self, bytes: usize) -> bool {
         if bytes <= self.bytes {
+            return true;
+        }
+        if self.units() == 0 && self.try_acquire_free(bytes) {
+            self.count(bytes);
             return true;
         }
         if self.memory.exceeds_share(bytes) && self.oversized.is_none() {
@@ -155,6 +174,7 @@ impl MemoryPermit {
                 None => self.permits = Some([of_database, of_all]),
             }
         }
+        self.free = None;
         self.count(bytes);
         true
     }
@@ -164,14 +184,29 @@ impl MemoryPermit {
         if bytes >= self.bytes {
             return;
         }
-        let surplus = self.units().saturating_sub(self.memory.units(bytes)) as usize;
+        let needed = if bytes == 0 || self.try_acquire_free(bytes) { 0 } else { self.memory.units(bytes) };
+        let surplus = self.units().saturating_sub(needed) as usize;
         if let Some([of_database, of_all]) = &mut self.permits {
             drop((of_database.split(surplus), of_all.split(surplus)));
         }
         if !self.memory.exceeds_share(bytes) {
             self.oversized = None;
         }
+        if bytes == 0 {
+            self.free = None;
+        }
         self.count(bytes);
+    }
+
+    /// Makes the permit a free one if this size may be free and fewer than [`FREE_PERMITS_MAX`] are. Returns whether it is free.
+    fn try_acquire_free(&mut self, bytes: usize) -> bool {
+        if bytes > self.memory.free_bytes() {
+            return false;
+        }
+        if self.free.is_none() {
+            self.free = self.memory.free.clone().try_acquire_owned().ok();
+        }
+        self.free.is_some()
     }
 
     fn units(&self) -> u32 {
@@ -245,11 +280,34 @@ mod tests {
     async fn few_rows_wait_for_nobody() {
         let memory = MemoryBudget::new(64 * KB);
         let full = [memory.acquire(1, 32 * KB).await.unwrap(), memory.acquire(2, 32 * KB).await.unwrap()];
-        let (free, mut small) = (memory.part_bytes() / FREE_PART, memory.permit(1));
+        let (free, mut small) = (memory.free_bytes(), memory.permit(1));
         assert!(small.try_grow(free) && !small.try_grow(free + 1));
         assert_eq!(memory.usage().0, 64 * KB + free);
         drop(full);
         assert!(small.try_grow(free + 1));
+    }
+
+    #[tokio::test]
+    async fn permits_beyond_the_free_ones_use_the_budget() {
+        let memory = MemoryBudget::new(64 * KB);
+        let free = memory.free_bytes();
+        let full = [memory.acquire(1, 32 * KB).await.unwrap(), memory.acquire(2, 32 * KB).await.unwrap()];
+        let mut permits: Vec<MemoryPermit> =
+            (0..=FREE_PERMITS_MAX as u64).map(|namespace| memory.permit(namespace)).collect();
+        let has_grown: Vec<bool> = permits.iter_mut().map(|permit| permit.try_grow(free)).collect();
+        assert_eq!(has_grown.iter().filter(|has_grown| **has_grown).count(), FREE_PERMITS_MAX);
+        let mut last = permits.pop().unwrap();
+        assert!(memory.acquire(3, free).now_or_never().is_none(), "it waits");
+        drop(full);
+        assert!(last.try_grow(free) && last.units() == 1);
+        // A permit that grows returns its free place, and one that shrinks takes it.
+        assert!(permits[0].try_grow(KB) && last.try_grow(2 * KB));
+        last.shrink(free);
+        assert_eq!((last.units(), permits[0].units()), (0, 1));
+        permits[1].shrink(0);
+        assert!(memory.acquire(3, free).await.is_ok_and(|permit| permit.units() == 0));
+        drop((last, permits));
+        assert_eq!((memory.free.available_permits(), memory.usage().0), (FREE_PERMITS_MAX, 0));
     }
 
     #[tokio::test]
