@@ -2,7 +2,7 @@
 #![cfg(test)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse, write};
@@ -29,8 +29,9 @@ struct State {
     passes_over: Option<&'static str>,
     /// What reduces of rows count too many.
     miscounts: usize,
-    /// A document with the member `slow` has taken too long; the next one does not.
-    was_slow: AtomicBool,
+    /// How often documents with the member `slow` were mapped, and how many of these calls take too long: at least one.
+    slow: AtomicU64,
+    slow_times: u64,
     /// The most documents of one answer; 0: no limit.
     answers_at_most: usize,
     /// Every second call finds no turn.
@@ -49,6 +50,10 @@ impl Texts {
 
     pub(super) fn answering_at_most(answers_at_most: usize) -> Texts {
         Texts(Arc::new(State { answers_at_most, ..State::default() }))
+    }
+
+    pub(super) fn slow_times(slow_times: u64) -> Texts {
+        Texts(Arc::new(State { slow_times, ..State::default() }))
     }
 
     pub(super) fn busy_each_second_call() -> Texts {
@@ -151,7 +156,8 @@ impl GroupFunctions for Loaded {
                 }
                 self.state.mapped.fetch_add(1, Ordering::Relaxed);
                 let parsed = parse(&document, &Limits::default()).unwrap();
-                if parsed.get("slow").is_some() && !self.state.was_slow.swap(true, Ordering::Relaxed) {
+                let is_slow = || self.state.slow.fetch_add(1, Ordering::Relaxed) < self.state.slow_times.max(1);
+                if parsed.get("slow").is_some() && is_slow() {
                     mapped.stopped = Some(FunctionFailure::TimedOut("slow".to_owned()));
                     break;
                 }

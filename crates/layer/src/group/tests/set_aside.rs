@@ -7,7 +7,7 @@ use super::functions::Texts;
 use super::together::job_by;
 use super::{define, mapped, put, rows, sorted};
 use crate::check::check_database;
-use crate::fenced::{layer, open};
+use crate::fenced::{database, layer, open};
 use crate::group::build::read_with_local_seq;
 use crate::group::mapper::map;
 use crate::handle::Reader;
@@ -79,6 +79,20 @@ async fn a_document_that_was_slow_once_is_retried() {
     define(&db, "_design/v", &[("n", "n")]).await;
     assert_eq!((ids(&db, "n").await, set_aside(&db).await), (some(&["a", "b"]).1, some(&[])));
     assert_eq!(db.inner.metrics.view_documents_failed.get(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_set_aside_is_retried_after_a_new_revision() {
+    let (db, _storage) = database().await;
+    db.inner.views.run_by(Arc::new(Texts::slow_times(2)));
+    let slow = Some(r#"{"n":1,"slow":true}"#);
+    put(&db, "a", slow).await;
+    put(&db, "b", Some(GOOD)).await;
+    define(&db, "_design/v", &[("n", "n")]).await;
+    let count = async || db.view_info("_design/v").await.unwrap().set_aside.count;
+    assert_eq!((ids(&db, "n").await, count().await), (some(&["b"]).1, 1));
+    put(&db, "a", slow).await;
+    assert_eq!((ids(&db, "n").await, count().await), (some(&["a", "b"]).1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
