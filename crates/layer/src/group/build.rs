@@ -183,8 +183,15 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
 
 /// Something that has ended.
 enum Done {
-    /// A range of the lease that begins there. `None`: the group is gone.
-    Range { of: (String, Token), from: String, until: String, documents: u64, wrote: Option<Wrote> },
+    /// A range of the lease that begins there. If `failed` is set, the range is built only up to `until`. `wrote` is `None`: the group is gone.
+    Range {
+        of: (String, Token),
+        from: String,
+        until: String,
+        documents: u64,
+        wrote: Option<Wrote>,
+        failed: Option<Box<Error>>,
+    },
     /// A lease. `None`: the group is gone.
     Lease(String, Option<Ended>),
     /// It was said that this process works; which leases are lost, and how many documents are built of those that ended.
@@ -239,7 +246,7 @@ impl<'a> Building<'a> {
                     Some(read) => self.take(read?),
                     None => return Err(Error::ShuttingDown),
                 },
-                Some(done) = self.work.join_next() => self.ended(done.map_err(Error::of_task)??),
+                Some(done) = self.work.join_next() => self.ended(done.map_err(Error::of_task)??)?,
                 () = clock.sleep_until(next_beat) => {
                     next_beat = clock.now() + BEATS;
                     self.beat();
@@ -285,14 +292,17 @@ impl<'a> Building<'a> {
     }
 
     /// Something has ended.
-    fn ended(&mut self, done: Done) -> Option<Outcome> {
+    ///
+    /// # Errors
+    /// The error that kept a range from being built to its end.
+    fn ended(&mut self, done: Done) -> Result<Option<Outcome>> {
         match done {
-            Done::Range { wrote: None, .. } | Done::Lease(_, None) => return Some(Outcome::Elsewhere),
-            Done::Range { wrote: Some(Wrote::Full), .. } => return Some(Outcome::Anew),
+            Done::Range { wrote: None, .. } | Done::Lease(_, None) => return Ok(Some(Outcome::Elsewhere)),
+            Done::Range { wrote: Some(Wrote::Full), .. } => return Ok(Some(Outcome::Anew)),
             Done::Range { of: (of, token), wrote: Some(Wrote::Lost), .. } => {
                 self.parts.retain(|from, part| *from != of || part.token != token);
             }
-            Done::Range { of: (of, token), from, until, documents, wrote: Some(Wrote::Documents(_)) } => {
+            Done::Range { of: (of, token), from, until, documents, wrote: Some(Wrote::Documents(_)), failed } => {
                 self.job.state.get_on(documents);
                 let now = self.job.clock().now();
                 if let Some(part) = self.part(&of, &token) {
@@ -303,10 +313,15 @@ impl<'a> Building<'a> {
                     while let Some(until) = part.built.remove(&part.until) {
                         part.until = until;
                     }
+                }
+                if let Some(error) = failed {
+                    return Err(*error);
+                }
+                if self.part(&of, &token).is_some() {
                     self.end(&of);
                 }
             }
-            Done::Lease(_, Some(Ended::Rows)) => return Some(Outcome::Built),
+            Done::Lease(_, Some(Ended::Rows)) => return Ok(Some(Outcome::Built)),
             Done::Lease(from, Some(Ended::Lease | Ended::Lost)) => {
                 self.parts.remove(&from);
             }
@@ -318,7 +333,7 @@ impl<'a> Building<'a> {
                 self.job.state.get_to(documents + own);
             }
         }
-        None
+        Ok(None)
     }
 
     fn held(&self) -> Vec<Held> {
@@ -381,23 +396,32 @@ impl<'a> Building<'a> {
     }
 }
 
-/// Maps the documents of a range and writes their rows.
+/// Maps the documents of a range and writes their rows. If a later document fails, the range is built up to that document.
 async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Done> {
-    let (documents, began) = (rows.len() as u64, job.clock().now());
+    let (count, began) = (rows.len(), job.clock().now());
     let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
     }
     let (mut wrote, mut waited) = (Some(Wrote::Documents(0)), Duration::ZERO);
+    let (mut documents, mut built_until) = (0, None);
     while !to_map.is_empty() && matches!(wrote, Some(Wrote::Documents(_))) {
-        let part = map(&job, to_map).await?;
+        let part = match map(&job, to_map).await {
+            Ok(part) => part,
+            Err(error) => {
+                let Some(until) = built_until else { return Err(error) };
+                return Ok(Done::Range { of, from, until, documents, wrote, failed: Some(Box::new(error)) });
+            }
+        };
         to_map = part.rest;
         waited += part.waited;
+        documents += part.documents.len() as u64;
+        built_until = part.documents.last().map(|document| document.id().to_owned());
         wrote = write_part(&job, (&of.0, of.1), part.documents, &mut waited).await?;
         drop(part.permit);
     }
-    job.state.range.took(documents as usize, job.clock().since(began).saturating_sub(waited));
-    Ok(Done::Range { of, from, until, documents, wrote })
+    job.state.range.took(count, job.clock().since(began).saturating_sub(waited));
+    Ok(Done::Range { of, from, until, documents, wrote, failed: None })
 }
 
 /// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. Adds to `waited` the time spent

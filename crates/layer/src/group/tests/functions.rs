@@ -36,6 +36,8 @@ struct State {
     answers_at_most: usize,
     /// Every second call finds no turn.
     is_busy_each_second: bool,
+    /// The number of calls after which no call finds a turn; 0: no limit.
+    busy_after: AtomicU64,
     calls: AtomicU64,
 }
 
@@ -58,6 +60,16 @@ impl Texts {
 
     pub(super) fn busy_each_second_call() -> Texts {
         Texts(Arc::new(State { is_busy_each_second: true, ..State::default() }))
+    }
+
+    /// No call finds a turn after `calls`. An answer has at most `answers_at_most` documents.
+    pub(super) fn busy_after(calls: u64, answers_at_most: usize) -> Texts {
+        Texts(Arc::new(State { busy_after: AtomicU64::new(calls), answers_at_most, ..State::default() }))
+    }
+
+    /// Every further call finds a turn.
+    pub(super) fn stop_being_busy(&self) {
+        self.0.busy_after.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn stopping_after(documents: u64) -> Texts {
@@ -138,7 +150,9 @@ impl GroupFunctions for Loaded {
         Box::pin(async move {
             let mut mapped = Mapped::default();
             let calls = self.state.calls.fetch_add(1, Ordering::Relaxed) + 1;
-            if self.state.is_busy_each_second && calls.is_multiple_of(2) {
+            let busy_after = self.state.busy_after.load(Ordering::Relaxed);
+            let is_late = busy_after > 0 && calls > busy_after;
+            if is_late || self.state.is_busy_each_second && calls.is_multiple_of(2) {
                 return Err(FunctionFailure::Busy("there is no turn".to_owned()));
             }
             for document in documents {

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use flatbed_testkit::{until, until_some};
+
 use super::functions::Texts;
 use super::together::job_by;
 use super::{define, mapped, put, rows, sorted};
@@ -141,4 +143,21 @@ async fn what_is_mapped_before_a_failure_is_not_lost() {
     assert!(matches!(ended, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{ended:?}");
     let ended = map(&job, read_with_local_seq(&job, &some(&["d"]).1).await.unwrap()).await.map(drop);
     assert!(matches!(ended, Err(Error::View(ViewFailure::Function(FunctionFailure::Thrown { .. })))), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_built_of_a_range_is_not_mapped_again() {
+    let (db, _storage) = database().await;
+    for id in ["a", "b", "c", "d"] {
+        put(&db, id, Some(GOOD)).await;
+    }
+    let texts = Arc::new(Texts::busy_after(1, 2));
+    db.inner.views.run_by(texts.clone());
+    define(&db, "_design/v", &[("n", "n")]).await;
+    until("there is no turn", async || db.inner.metrics.view_update_failures.get() > 0).await;
+    assert_eq!(texts.mapped(), 2);
+    texts.stop_being_busy();
+    let built = async || rows(&db, "_design/v", "n", ViewUpdate::True).await.ok();
+    assert_eq!(until_some("it is built", built).await.len(), 4);
+    assert_eq!(texts.mapped(), 4);
 }
