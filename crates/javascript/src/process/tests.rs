@@ -1,3 +1,5 @@
+#[cfg(target_os = "linux")]
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use flatbed_testkit::{PATIENCE, soon, until};
@@ -28,10 +30,21 @@ async fn a_process_reaches_nothing() {
     for what in ["open", "write", "socket", "udp", "thread", "exec", "kill", "code"] {
         assert_eq!(probe(&runner, what).await.as_deref(), Ok("PermissionDenied"), "{what}");
     }
-    // The socket, and twice nothing.
-    assert_eq!(probe(&runner, "descriptors").await.as_deref(), Ok("[0, 1, 2]"));
     assert_eq!(probe(&runner, "environment").await.as_deref(), Ok("[\"FLATBED_FUNCTIONS_PROCESS\"]"));
     assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 0);
+}
+
+/// Whatever the server has open, a process has its socket, and twice nothing.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_inherits_no_descriptor() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    // The standard library opens nothing that is inherited; C libraries may.
+    // SAFETY: it takes a number, and nothing else has the descriptor that it makes.
+    let inherited = unsafe { OwnedFd::from_raw_fd(libc::dup(file.as_raw_fd())) };
+    let runner = runner();
+    assert_eq!(probe(&runner, "descriptors").await.as_deref(), Ok("[0, 1, 2]"));
+    drop(inherited);
 }
 
 #[tokio::test]
