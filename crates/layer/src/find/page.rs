@@ -195,7 +195,7 @@ impl Operation for Page<'_> {
             let is_last = at + 1 == rows.len();
             let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE);
             let is_over = matched || trx.clock().since(began) >= WAITED_FOR;
-            has_yielded = !is_last && is_over && query.is_wanted.as_ref().is_some_and(|is_wanted| is_wanted());
+            has_yielded = !is_last && is_over && query.has_waiters.as_ref().is_some_and(|has_waiters| has_waiters());
             if has_yielded || !is_last && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
                 break;
             }

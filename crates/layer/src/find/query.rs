@@ -47,7 +47,7 @@ pub struct FindOptions {
     pub is_alone: bool,
     /// Asked after documents that were matched; `true`: others wait for their turn, and the page ends once it has matched, or read,
     /// for a slice of time.
-    pub is_wanted: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    pub has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Asked now and then; `true`: nobody is waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }

@@ -492,9 +492,9 @@ async fn a_page_that_is_read_for_long_ends_where_others_wait() {
     let indexes = db.json_indexes().await.unwrap();
     let plan = indexes.plan("db", &find).unwrap();
     assert!(plan.residual.is_none() && !plan.covering);
-    for (is_wanted, most) in [(true, 1), (false, 3)] {
-        let asked: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || is_wanted));
-        let options = FindOptions { limit: 100, is_alone: true, is_wanted: asked, ..FindOptions::default() };
+    for (has_waiters, most) in [(true, 1), (false, 3)] {
+        let asked: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || has_waiters));
+        let options = FindOptions { limit: 100, is_alone: true, has_waiters: asked, ..FindOptions::default() };
         let mut query = db.find(&indexes, &plan, options);
         let mut pages = Vec::new();
         while let Some(rows) = query.read_page().await.unwrap() {

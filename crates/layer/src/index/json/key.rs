@@ -88,7 +88,7 @@ impl Body<'_> {
         }
     }
 
-    pub(crate) fn to_own(self) -> OwnBody {
+    pub(crate) fn into_owned(self) -> OwnedBody {
         match self {
             Body::Read(rows) => OwnedBody::Read(rows.clone()),
             Body::Prepared(rows) => OwnedBody::Prepared(rows.to_vec()),
