@@ -19,7 +19,7 @@ pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, String
 /// What one run of a job is given.
 #[derive(Clone)]
 pub struct Run {
-    /// Becomes true when the job is to end: soon, and so that another run can go on where it was.
+    /// Becomes true when the run is to end, since the job is told to end or recalled: soon, and so that another run can go on where it was.
     pub stop: watch::Receiver<bool>,
     /// For a job under a lease.
     pub fence: Option<Fence>,
@@ -84,8 +84,8 @@ pub trait Job: Send + Sync + 'static {
         Some(Box::new(()))
     }
 
-    /// Resolves when the job must yield its room to another job. The run is then dropped, the lease is released, and the job requests room
-    /// again. Called each time the lease is taken.
+    /// Resolves when the job must yield its room to another job. The run is then told to stop and has 10 s to record what it has done, the
+    /// lease is released, and the job requests room again. Called each time the lease is taken.
     async fn recalled(&self) {
         std::future::pending().await
     }

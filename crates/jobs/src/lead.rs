@@ -154,7 +154,6 @@ async fn hold<J: Job, L: Leases>(
         biased;
         // The run is dropped where it stands: nothing further of it is recorded.
         () = renew(&**job, claim, &**leases, begun) => End::Superseded,
-        () = job.recalled() => End::Recalled,
         end = while_valid(claim, supervise(&**job, backoff, Some(fence))) => end,
     };
     job.status().rest();

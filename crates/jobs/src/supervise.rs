@@ -6,11 +6,16 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::backoff::Backoff;
 use crate::job::{Failure, Fence, Job, Next, Run};
 
 /// A run that goes on for this long is well: what failed before it is of the past.
 const HEALTHY: Duration = Duration::from_secs(120);
+
+/// How long a recalled run may take to record what it has done: then it is dropped.
+const RECALL_GRACE: Duration = Duration::from_secs(10);
 
 /// Why a job is no longer run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,22 +28,28 @@ pub enum End {
     Recalled,
 }
 
-/// Runs a job, again and again where that is wanted or it fails, until it is done or told to end.
+/// Runs a job, again and again where that is wanted or it fails, until it is done, told to end, or recalled.
 pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>) -> End {
     let status = job.status();
     let clock = status.clock();
+    let stop = watch::Sender::new(false);
+    let mut interruption = pin!(interruption(job, &stop));
     loop {
         if status.is_stopped() {
             return End::Done;
         }
         let begun = clock.now();
-        let run = Run { stop: status.stopping(), fence: fence.clone() };
-        let done = tokio::select! {
+        let run = Run { stop: stop.subscribe(), fence: fence.clone() };
+        let mut running = pin!(caught(job.run(run)));
+        let (done, interrupted) = tokio::select! {
             biased;
-            done = caught(job.run(run)) => done,
-            () = async { status.stopped().await; clock.sleep(job.grace()).await } => {
-                tracing::warn!(kind = job.kind(), job = job.id(), "a job did not end in time; its run is dropped");
-                Ok(Next::Done)
+            done = &mut running => (done, None),
+            (end, grace) = &mut interruption => {
+                let done = clock.timeout(grace, running).await.unwrap_or_else(|_| {
+                    tracing::warn!(kind = job.kind(), job = job.id(), "a job did not end in time; its run is dropped");
+                    Ok(Next::Done)
+                });
+                (done, Some(end))
             }
         };
         status.rest();
@@ -46,7 +57,7 @@ pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>)
             status.forgive();
         }
         let pause = match done {
-            Ok(Next::Done) => return End::Done,
+            Ok(Next::Done) => return interrupted.unwrap_or(End::Done),
             Ok(Next::Again(after)) => after,
             Err(Failure::Superseded) => return End::Superseded,
             Err(Failure::Failed(reason)) => {
@@ -55,9 +66,24 @@ pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>)
                 backoff.pause(failures)
             }
         };
-        // Whether it is told to end meanwhile is found out above.
-        let _ = clock.timeout(pause, status.stopped()).await;
+        if let Some(end) = interrupted {
+            return end;
+        }
+        if let Ok((end, _)) = clock.timeout(pause, &mut interruption).await {
+            return end;
+        }
     }
+}
+
+/// Waits until the job is told to end or recalled, and tells its run. Returns how the job ends, and how long its run may take to end.
+async fn interruption<J: Job>(job: &J, stop: &watch::Sender<bool>) -> (End, Duration) {
+    let interruption = tokio::select! {
+        biased;
+        () = job.status().stopped() => (End::Done, job.grace()),
+        () = job.recalled() => (End::Recalled, RECALL_GRACE),
+    };
+    stop.send_replace(true);
+    interruption
 }
 
 /// What a run ends with; a panic is a failure.
@@ -237,6 +263,62 @@ mod tests {
         assert_eq!(ended, Ok(((End::Done, End::Done), ())), "one is waited for without end");
         assert_eq!(polite.status.standing().error.as_deref(), Some("last words"));
         assert_eq!(deaf.age_s(), 1_030);
+    }
+
+    /// A job that counts its work and records it when it is told to end, if it listens.
+    struct Recalled {
+        status: Status,
+        recall: tokio::sync::Notify,
+        listens: bool,
+        recorded: std::sync::atomic::AtomicBool,
+        born: Instant,
+    }
+
+    #[async_trait]
+    impl Job for Recalled {
+        fn kind(&self) -> &'static str {
+            "test"
+        }
+
+        fn id(&self) -> &str {
+            "recalled"
+        }
+
+        fn status(&self) -> &Status {
+            &self.status
+        }
+
+        async fn run(&self, mut run: Run) -> Result<Next, Failure> {
+            if !self.listens {
+                std::future::pending::<()>().await;
+            }
+            let _ = run.stop.wait_for(|stop| *stop).await;
+            pass(Duration::from_secs(5)).await;
+            self.recorded.store(true, std::sync::atomic::Ordering::Relaxed);
+            Ok(Next::Done)
+        }
+
+        async fn recalled(&self) {
+            self.recall.notified().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_recalled_run_records_what_it_has_done() {
+        for (listens, seconds) in [(true, 5), (false, 10)] {
+            let job = Recalled {
+                status: Status::new(&Clock::system()),
+                recall: tokio::sync::Notify::new(),
+                listens,
+                recorded: std::sync::atomic::AtomicBool::new(false),
+                born: Instant::now(),
+            };
+            job.recall.notify_one();
+            assert_eq!(supervise(&job, &BACKOFF, None).await, End::Recalled);
+            assert_eq!(job.recorded.load(std::sync::atomic::Ordering::Relaxed), listens);
+            assert_eq!((Instant::now() - job.born).as_secs(), seconds);
+            assert!(!job.status.is_stopped());
+        }
     }
 
     #[tokio::test(start_paused = true)]
