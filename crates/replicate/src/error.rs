@@ -72,9 +72,16 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Connection(..) | Error::NoRoom(_) => true,
-            Error::Status { status, .. } => *status >= 500 && *status != 501 || matches!(status, 408 | 429),
+            Error::Status { status, .. } => {
+                *status >= 500 && !matches!(status, 501 | 507) || matches!(status, 408 | 429)
+            }
             _ => false,
         }
+    }
+
+    /// Whether a peer has no storage left.
+    pub(crate) fn is_storage_full(&self) -> bool {
+        matches!(self, Error::Status { status: 507, .. })
     }
 
     /// Whether no attempt will ever go better: the description itself is wrong, or nobody's.

@@ -254,7 +254,7 @@ impl Peer {
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
             match call_once().await {
-                Ok(answer) if (answer.status < 500 || answer.status == 501) && answer.status != 429 => {
+                Ok(answer) if (answer.status < 500 || matches!(answer.status, 501 | 507)) && answer.status != 429 => {
                     return Ok(answer);
                 }
                 Err(error) if !error.is_transient() => return Err(error),

@@ -152,7 +152,7 @@ impl Transfer {
         if wanted.is_empty() {
             return Ok(());
         }
-        let mut outbox = Outbox { docs: Vec::new(), bytes: 0, tally, share: Share::new(room) };
+        let mut outbox = Outbox { docs: Vec::new(), bytes: 0, tally, share: Share::new(room), full: None };
         let copied = async {
             let mut rest = &wanted[..];
             while !rest.is_empty() {
@@ -163,11 +163,12 @@ impl Transfer {
             Result::Ok(())
         };
         match copied.await {
-            Ok(()) => self.write(&mut outbox).await,
+            Ok(()) => self.write(&mut outbox).await?,
             // What came before a connection broke is not asked for again.
-            Err(error) if error.is_transient() => self.write(&mut outbox).await.and(Err(error)),
-            Err(error) => Err(error),
+            Err(error) if error.is_transient() => return self.write(&mut outbox).await.and(Err(error)),
+            Err(error) => return Err(error),
         }
+        outbox.full.take().map_or(Ok(()), Err)
     }
 
     async fn copy_into(&self, wanted: &[Wanted], outbox: &mut Outbox<'_, '_>) -> Result<()> {
@@ -176,10 +177,16 @@ impl Transfer {
         let mut group = Vec::new();
         let mut group_bytes = 0;
         for attached in later {
+            if outbox.full.is_some() {
+                return Ok(());
+            }
             if attached.is_large() {
                 // Revisions are independent of each other: their order is of no matter.
                 let room = outbox.share.room().clone();
-                attachments::copy(self, &attached.wanted, outbox.tally, &room).await?;
+                match attachments::copy(self, &attached.wanted, outbox.tally, &room).await {
+                    Err(error) if error.is_storage_full() => outbox.full = Some(error),
+                    copied => copied?,
+                }
                 continue;
             }
             group_bytes += attached.bytes;
@@ -189,7 +196,7 @@ impl Transfer {
                 (group, group_bytes) = Default::default();
             }
         }
-        if !group.is_empty() {
+        if !group.is_empty() && outbox.full.is_none() {
             self.fetch(&group, true, outbox, &mut Vec::new()).await?;
         }
         Ok(())
@@ -373,16 +380,18 @@ impl Transfer {
     }
 
     async fn write(&self, outbox: &mut Outbox<'_, '_>) -> Result<()> {
-        let docs = outbox.empty();
         // A body that is too long for the target goes in halves.
-        let mut parts = vec![&docs[..]];
-        while let Some(part) = parts.pop() {
+        let mut parts = vec![outbox.empty()];
+        while let Some(mut part) = parts.pop() {
+            if outbox.full.is_some() {
+                part.retain(|doc| is_deletion(doc));
+            }
             if part.is_empty() {
                 continue;
             }
             let body = Object::text(|body| {
                 let mut docs = body.bool("new_edits", false).array("docs");
-                for doc in part {
+                for doc in &part {
                     docs.raw(doc);
                 }
             });
@@ -399,19 +408,23 @@ impl Transfer {
                     outbox.tally.refused(failed.min(part.len()));
                 }
                 413 if part.len() > 1 => {
-                    let (first, second) = part.split_at(part.len() / 2);
-                    parts.extend([second, first]);
+                    let second = part.split_off(part.len() / 2);
+                    parts.extend([second, part]);
                 }
                 // A document that the target does not take at all.
                 400 | 412 | 413 if part.len() == 1 => outbox.tally.refused(1),
                 400 | 412 => {
-                    let (first, second) = part.split_at(part.len() / 2);
-                    parts.extend([second, first]);
+                    let second = part.split_off(part.len() / 2);
+                    parts.extend([second, part]);
+                }
+                // Deletions may succeed alone, and may make room.
+                507 if outbox.full.is_none() => {
+                    outbox.full = Some(self.target.refused("_bulk_docs", &answer));
+                    parts.push(part);
                 }
                 _ => return Err(self.target.refused("_bulk_docs", &answer)),
             }
         }
-        drop(docs);
         outbox.share.set(0).await.map_err(|error| self.target.no_room(error))
     }
 }
@@ -457,6 +470,13 @@ struct Outbox<'t, 'p> {
     tally: &'t mut Tally<'p>,
     /// Of the batch's room.
     share: Share,
+    /// The answer of a target that has no storage left: only deletions are written then.
+    full: Option<Error>,
+}
+
+/// Whether a revision's text is that of a deletion.
+fn is_deletion(doc: &[u8]) -> bool {
+    raw::special(doc).is_some_and(|members| members.iter().any(|member| *member == (&b"_deleted"[..], &b"true"[..])))
 }
 
 /// How many of them are asked for in one request, at least one.
@@ -489,4 +509,27 @@ impl Outbox<'_, '_> {
 /// A JSON string's text.
 pub(crate) fn string_of(text: &[u8]) -> Option<String> {
     parse(text, &Limits::default()).ok()?.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletions_are_told_from_other_revisions() {
+        assert!(is_deletion(br#"{"_id":"a","_rev":"2-b","_deleted": true ,"x":1}"#));
+        for other in
+            [r#"{"_id":"a","_rev":"1-a"}"#, r#"{"_id":"a","_deleted":false}"#, r#"{"x":{"_deleted":true}}"#, "{"]
+        {
+            assert!(!is_deletion(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_target_without_storage_is_not_asked_again_soon() {
+        let status =
+            |status| Error::Status { what: String::new(), status, error: String::new(), reason: String::new() };
+        assert!(status(507).is_storage_full() && !status(507).is_transient() && !status(507).is_permanent());
+        assert!(status(503).is_transient() && !status(503).is_storage_full());
+    }
 }

@@ -19,6 +19,7 @@ async fn writes_beyond_the_bound_are_insufficient_storage() {
     });
     let text: String = letters.take(100_000).collect();
     let rev = unbound.ok("PUT", "/db/a", json!({ "text": text })).await["rev"].as_str().unwrap().to_owned();
+    let small = unbound.ok("PUT", "/db/c", json!({})).await["rev"].as_str().unwrap().to_owned();
     let options = LayerOptions { database_bytes_max: 90_000, ..LayerOptions::default() };
     let bound = store.serve_on(store.layer_with(options).await, ServerOptions::default()).await;
     for (method, path, body) in [
@@ -35,6 +36,18 @@ async fn writes_beyond_the_bound_are_insufficient_storage() {
     }
     bound.ok("PUT", "/db/_local/l", json!({})).await;
     bound.ok("GET", "/db/a", Value::Null).await;
+
+    // Of a batch that is replicated into it the deletions arrive.
+    bound.ok("PUT", "/source", Value::Null).await;
+    let ids = json!(["b", small.strip_prefix("1-").unwrap()]);
+    let deletion = json!({"_id": "c", "_rev": "2-b", "_revisions": {"start": 2, "ids": ids}, "_deleted": true});
+    let docs = json!([{"_id": "new", "_rev": "1-a"}, deletion]);
+    bound.ok("POST", "/source/_bulk_docs", json!({"docs": docs, "new_edits": false})).await;
+    let (status, answer) = bound.json("POST", "/_replicate", json!({"source": "source", "target": bound.url("db")})).await;
+    assert!(status >= 500 && answer.to_string().contains("507"), "{status}: {answer}");
+    assert_eq!(bound.json("GET", "/db/c", Value::Null).await.0, 404);
+    assert_eq!(bound.json("GET", "/db/new", Value::Null).await.0, 404);
+
     bound.ok("DELETE", &format!("/db/a?rev={rev}"), Value::Null).await;
     bound.stop().await;
     unbound.stop().await;
