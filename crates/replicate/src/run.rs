@@ -166,6 +166,9 @@ async fn replicate_by_one_function(
                 if let Some(seq) = done? {
                     checkpoints.through = seq;
                     checkpoints.show();
+                    if checkpoints.enabled {
+                        checkpoints.control.progress.note_advance();
+                    }
                 }
             }
             () = clock.sleep_until(checkpoints.due()), if checkpoints.is_behind() => {

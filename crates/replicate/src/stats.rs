@@ -1,6 +1,6 @@
 //! What a replication has done, as CouchDB counts it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use flatbed_flatten::json::Object;
@@ -35,6 +35,7 @@ pub struct Progress {
     pub(crate) bulk_get_attempts: AtomicU64,
     pub(crate) bulk_get_docs: AtomicU64,
     pending: AtomicU64,
+    has_advanced: AtomicBool,
     seqs: Mutex<Seqs>,
 }
 
@@ -99,6 +100,15 @@ impl Progress {
             bulk_get_attempts: read(&self.bulk_get_attempts),
             bulk_get_docs: read(&self.bulk_get_docs),
         }
+    }
+
+    /// Whether a replication that is told to stop now resumes beyond the start of this run: it writes checkpoints, and a batch is done.
+    pub fn has_advanced(&self) -> bool {
+        self.has_advanced.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_advance(&self) {
+        self.has_advanced.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn set_pending(&self, pending: u64) {

@@ -1,16 +1,17 @@
 //! One document that asks for a replication, in one server: it waits for the lease, and runs the replication while it has it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Claim, Failure, Job, LEASE_STATE_BYTES_MAX, Next, Room, Run, Status, lead};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, LEASE_STATE_BYTES_MAX, Next, Room, Run, Standing, Status, lead};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Error as LayerError, GetOptions, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Spec};
 
 use crate::description::Description;
-use crate::job_budget::{SeatHandle, SeatRequest};
+use crate::job_budget::{JobPermit, SeatHandle, SeatRequest};
 use crate::replication::{Extent, Replication};
 use crate::{GRACE, NODE, Replicator};
 
@@ -29,10 +30,13 @@ pub struct Followed {
     pub id: String,
     /// Of the document as the job was made of it.
     pub rev: RevId,
-    filter_bytes: usize,
     /// What was made of it.
     pub job: Arc<Replication>,
     pub(crate) claim: Claim,
+    request: SeatRequest,
+    held: Arc<Mutex<Held>>,
+    /// The end of a pause that began in another server, in milliseconds of Unix time.
+    restored_retry_at: AtomicU64,
 }
 
 impl Followed {
@@ -45,7 +49,9 @@ impl Followed {
         job: Arc<Replication>,
     ) -> Arc<Followed> {
         let claim = Claim::new(replicator.owner, replicator.options.lease, replicator.clock());
-        Arc::new(Followed { origins, id, rev, filter_bytes, job, claim })
+        let request = replicator.budget.request(filter_bytes, job.user.as_deref());
+        let (held, restored_retry_at) = Default::default();
+        Arc::new(Followed { origins, id, rev, job, claim, request, held, restored_retry_at })
     }
 
     /// The document's database.
@@ -66,13 +72,28 @@ impl Followed {
             before.job.status.ended().await;
         }
         let (database, backoff) = (replicator.database(&self.origins.name), replicator.backoff());
-        let held = Arc::default();
-        let work = Arc::new(Work { followed: self, replicator, database: database.clone(), held });
+        let work = Arc::new(Work { followed: self, replicator, database: database.clone() });
         lead(&work, &work.followed.claim, &Arc::new(database), &backoff).await;
+        work.followed.withdraw();
     }
 
-    fn state(&self) -> Vec<u8> {
-        state_of(&self.job, &self.rev.to_string())
+    /// Withdraws the request for a seat, if there is one. The seats that the job would take are free for others then.
+    pub(crate) fn withdraw(&self) {
+        self.request.withdraw();
+    }
+
+    /// Notes whether the job, stopped now, would resume beyond the start of its run.
+    pub(crate) fn note_progress(&self) {
+        // While the job does not run, the progress may be that of a run before it got the seat.
+        let has_advanced = self.job.is_running() && self.job.progress().has_advanced();
+        let seat = self.held().seat.clone();
+        if let Some(seat) = seat.filter(|_| has_advanced) {
+            seat.advance();
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,12 +111,11 @@ struct Work {
     followed: Arc<Followed>,
     replicator: Arc<Replicator>,
     database: Database,
-    held: Arc<Mutex<Held>>,
 }
 
 /// The permit of a replication while the lease is held. Dropped, it also clears [`Held`].
 struct Holding {
-    _permit: crate::JobPermit,
+    _permit: JobPermit,
     held: Arc<Mutex<Held>>,
 }
 
@@ -120,6 +140,12 @@ impl Job for Work {
     }
 
     async fn run(&self, run: Run) -> Result<Next, Failure> {
+        let restored = self.followed.restored_retry_at.load(Ordering::Relaxed);
+        let left_ms = restored.saturating_sub(self.replicator.clock().unix_ms());
+        if left_ms > 0 {
+            self.rest(true);
+            return Ok(Next::Again(Duration::from_millis(left_ms)));
+        }
         self.rest(false);
         let ended = self.run_once(run).await;
         // A job that only failed to note its end does not yield: it would lose its outcome with the seat, and run again.
@@ -129,21 +155,25 @@ impl Job for Work {
     }
 
     fn state(&self) -> Vec<u8> {
-        self.followed.state()
+        state_of(&self.followed.job, &self.followed.rev.to_string(), self.retry_at())
     }
 
     fn restore(&self, state: &[u8]) {
-        self.followed.job.status.restore(error_count(state, &self.followed.rev.to_string()));
+        let restored = RestoredState::of(state, &self.followed.rev.to_string());
+        let retry_at = restored.retry_at(&self.replicator.backoff(), self.replicator.clock().unix_ms());
+        self.followed.restored_retry_at.store(retry_at, Ordering::Relaxed);
+        self.followed.job.status.restore(restored.error_count);
     }
 
     fn room(&self) -> Option<Room> {
-        if self.is_pausing() {
+        // A job that yielded its seat after a failure does not get a shorter pause by that.
+        if self.replicator.clock().unix_ms() < self.retry_at() {
+            self.followed.withdraw();
             return None;
         }
-        let Followed { filter_bytes, job, .. } = &*self.followed;
-        let permit = self.replicator.take_permit(*filter_bytes, job.user.as_deref(), SeatRequest::Repeated)?;
+        let permit = self.followed.request.ask(self.replicator.clock().now())?;
         self.held().seat = Some(permit.seat().clone());
-        Some(Box::new(Holding { _permit: permit, held: self.held.clone() }))
+        Some(Box::new(Holding { _permit: permit, held: self.followed.held.clone() }))
     }
 
     async fn recalled(&self) {
@@ -165,7 +195,7 @@ impl Job for Work {
 
 impl Work {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followed.held()
     }
 
     fn rest(&self, is_resting: bool) {
@@ -175,14 +205,10 @@ impl Work {
         }
     }
 
-    /// Whether the job yielded its seat after a failure and its pause is not over. Yielding a seat does not shorten the pause.
-    fn is_pausing(&self) -> bool {
-        let standing = self.followed.job.standing();
-        let failed = standing.history.front().filter(|event| event.kind == "crashed");
-        failed.is_some_and(|event| {
-            let pause = self.replicator.backoff().pause(standing.error_count);
-            self.replicator.clock().unix() < Duration::from_secs(event.at).saturating_add(pause)
-        })
+    /// When the pause after the last failure ends, in milliseconds of Unix time. In the past or 0: there is no pause.
+    fn retry_at(&self) -> u64 {
+        let own = retry_at(&self.followed.job.standing(), &self.replicator.backoff());
+        own.max(self.followed.restored_retry_at.load(Ordering::Relaxed))
     }
 
     async fn run_once(&self, run: Run) -> Result<Next, Failure> {
@@ -266,13 +292,24 @@ impl Work {
     }
 }
 
-/// What the other servers read of it: the revision that is worked off, the failures, and the rows of `_scheduler`, shorter
-/// or not at all where there is no room for them.
-fn state_of(job: &Replication, rev: &str) -> Vec<u8> {
+/// When the pause after a job's last event ends, if that is a failure; otherwise 0. In milliseconds of Unix time.
+fn retry_at(standing: &Standing, backoff: &Backoff) -> u64 {
+    let failed = standing.history.front().filter(|event| event.kind == "crashed");
+    failed.map_or(0, |event| event.at.saturating_mul(1_000).saturating_add(milliseconds(backoff, standing.error_count)))
+}
+
+/// The pause after so many failures.
+fn milliseconds(backoff: &Backoff, error_count: u32) -> u64 {
+    u64::try_from(backoff.pause(error_count).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What the other servers read of it: the revision that is worked off, the failures, the end of the pause after the last one, and the rows
+/// of `_scheduler`, shorter or not at all where there is no room for them.
+fn state_of(job: &Replication, rev: &str, retry_at: u64) -> Vec<u8> {
     let error_count = job.standing().error_count;
     let text = |extent: Option<Extent>| {
         Object::text(|state| {
-            state.string("rev", rev).number("error_count", error_count.into());
+            state.string("rev", rev).number("error_count", error_count.into()).number("retry_at", retry_at);
             if let Some(extent) = extent {
                 job.write(NODE, extent, state.place("job"));
                 job.write_doc(NODE, extent, state.place("doc"));
@@ -288,15 +325,32 @@ fn state_of(job: &Replication, rev: &str) -> Vec<u8> {
     text(None)
 }
 
-/// The failures that the last owner counted, of the same revision.
-fn error_count(state: &[u8], rev: &str) -> u32 {
-    let Ok(value) = json::parse(state, &Limits::default()) else { return 0 };
-    if value.get("rev").and_then(Value::as_str) != Some(rev) {
-        return 0;
+/// What the last owner of the lease left to the next one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct RestoredState {
+    error_count: u32,
+    /// In milliseconds of Unix time, by the clock of the last owner.
+    retry_at: u64,
+}
+
+impl RestoredState {
+    /// Reads a lease's state. All is 0 if it belongs to another revision.
+    fn of(state: &[u8], rev: &str) -> RestoredState {
+        let Ok(value) = json::parse(state, &Limits::default()) else { return RestoredState::default() };
+        if value.get("rev").and_then(Value::as_str) != Some(rev) {
+            return RestoredState::default();
+        }
+        let number = |name: &str| match value.get(name) {
+            Some(Value::Number(number)) => number.parse().unwrap_or(0),
+            _ => 0,
+        };
+        let error_count = u32::try_from(number("error_count")).unwrap_or(u32::MAX);
+        RestoredState { error_count, retry_at: number("retry_at") }
     }
-    match value.get("error_count") {
-        Some(Value::Number(count)) => count.parse().unwrap_or(0),
-        _ => 0,
+
+    /// The end of the pause. The clocks of two servers may differ: it is at most as long from now as the pause that began.
+    fn retry_at(&self, backoff: &Backoff, now_ms: u64) -> u64 {
+        self.retry_at.min(now_ms.saturating_add(milliseconds(backoff, self.error_count)))
     }
 }
 
@@ -310,9 +364,31 @@ mod tests {
     fn what_is_known_is_forgotten_with_the_permit() {
         let held = Arc::new(Mutex::new(Held { done: Some(Err(Error::Superseded)), ..Held::default() }));
         let now = flatbed_clock::Clock::system().now();
-        let permit = crate::job_budget::budget_of(1, 1).take(0, None, SeatRequest::Repeated, now).unwrap();
+        let permit = crate::job_budget::budget_of(1, 1).take(0, None, now).unwrap();
         drop(Holding { _permit: permit, held: held.clone() });
         assert!(held.lock().unwrap().done.is_none());
+    }
+
+    #[test]
+    fn another_server_goes_on_with_the_pause_after_a_failure() {
+        let manual = flatbed_clock::ManualClock::new();
+        let backoff = Backoff { first: Duration::from_secs(30), max: Duration::from_secs(3_600) };
+        let text = r#"{"source":"http://h/a","target":"http://h/b"}"#;
+        let spec = Spec::parse(&json::parse(text.as_bytes(), &Limits::default()).unwrap()).unwrap();
+        let job = Replication::new("id".to_owned(), &spec, crate::Owner::Server, None, &manual.clock());
+        assert_eq!(retry_at(&job.standing(), &backoff), 0);
+        job.note_failure("no");
+        let failed_at = manual.clock().unix_seconds() * 1_000;
+        let end = retry_at(&job.standing(), &backoff);
+        assert_eq!(end, failed_at + 30_000);
+        let state = state_of(&job, "1-abc", end);
+        manual.advance(Duration::from_secs(10));
+        let restored = RestoredState::of(&state, "1-abc");
+        assert_eq!(restored.retry_at(&backoff, manual.clock().unix_ms()), end);
+        // A server whose clock is a day behind waits for one whole pause.
+        assert_eq!(restored.retry_at(&backoff, 1_000), 31_000);
+        job.status.begin();
+        assert_eq!(retry_at(&job.standing(), &backoff), 0);
     }
 
     #[test]
@@ -330,9 +406,10 @@ mod tests {
             for _ in 0..30 {
                 job.note_failure(reason);
             }
-            let state = state_of(&job, "1-abc");
+            let state = state_of(&job, "1-abc", 5_000);
             assert!(state.len() <= LEASE_STATE_BYTES_MAX, "{}", state.len());
-            assert_eq!(error_count(&state, "1-abc"), 30);
+            assert_eq!(RestoredState::of(&state, "1-abc"), RestoredState { error_count: 30, retry_at: 5_000 });
+            assert_eq!(RestoredState::of(&state, "2-abc"), RestoredState::default());
             let value = json::parse(&state, &Limits::default()).unwrap().into_owned();
             (value.get("doc").is_some(), state.len())
         };

@@ -1,12 +1,11 @@
 //! What the jobs of a server share: seats, and memory for filters.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::seats::{SeatLimits, SeatOwner, Seats};
+use crate::seats::{SeatGrant, SeatLimits, SeatOwner, Seats, Ticket};
 
 /// The most filter bytes of all jobs. Each filter counts twice, since it is also sent with each request for changes.
 const FILTER_BYTES_MAX: usize = 64 << 20;
@@ -17,88 +16,95 @@ const USER_FILTER_BYTES_MAX: usize = 8 << 20;
 /// Filters below this are not counted.
 const FILTER_BYTES_FREE: usize = 16 << 10;
 
-/// How a job requests a seat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SeatRequest {
-    /// Once. The job keeps its seat until it ends.
-    Once,
-    /// Repeatedly until the request is granted. The job can yield its seat and request one again.
-    Repeated,
-}
-
 /// The seats and filter memory of all jobs of a server.
 pub(crate) struct JobBudget {
-    /// The memory of filters, [`FILTER_BYTES_MAX`], in kB.
-    filters: Arc<Semaphore>,
-    shared: Arc<Mutex<Shared>>,
-}
-
-struct Shared {
-    seats: Seats,
-    /// The kB of filters by user, without administrators and without users whose filters are free.
-    filters_kb: HashMap<Arc<str>, usize>,
+    seats: Arc<Mutex<Seats>>,
 }
 
 /// A job's seat and filter memory, returned on drop.
 pub(crate) struct JobPermit {
     seat: SeatHandle,
-    owner: SeatOwner,
-    filter_kb: usize,
-    _filter: OwnedSemaphorePermit,
 }
 
 /// A reference to the seat of a [`JobPermit`]. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct SeatHandle {
-    shared: Arc<Mutex<Shared>>,
+    seats: Arc<Mutex<Seats>>,
     id: u64,
     recalled: watch::Receiver<bool>,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+/// The requests of a job that repeats them until it gets a seat. Withdrawn on drop.
+pub(crate) struct SeatRequest {
+    seats: Arc<Mutex<Seats>>,
+    owner: SeatOwner,
+    filter_kb: usize,
+    /// Locked before `seats`.
+    ticket: Mutex<Option<Ticket>>,
+}
+
+/// The limits of filter memory, in kB.
+pub(crate) const FILTERS_KB_MAX: usize = FILTER_BYTES_MAX >> 10;
+pub(crate) const USER_FILTERS_KB_MAX: usize = USER_FILTER_BYTES_MAX >> 10;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The memory that a filter counts with, in kB. A job is never larger than what one user may have.
+fn filter_kb(filter_bytes: usize) -> usize {
+    let bytes = if filter_bytes > FILTER_BYTES_FREE { 2 * filter_bytes } else { 0 };
+    bytes.div_ceil(1 << 10).min(USER_FILTERS_KB_MAX)
 }
 
 impl JobBudget {
     pub(crate) fn new(limits: SeatLimits) -> JobBudget {
-        let shared = Shared { seats: Seats::new(limits), filters_kb: HashMap::new() };
-        JobBudget { filters: Arc::new(Semaphore::new(FILTER_BYTES_MAX >> 10)), shared: Arc::new(Mutex::new(shared)) }
+        JobBudget { seats: Arc::new(Mutex::new(Seats::new(limits))) }
     }
 
-    /// Takes a seat and the memory of a filter. `user`: the job's owner, `None` for an administrator. Returns `None` if a limit is
-    /// reached, or if it is another owner's turn.
-    pub(crate) fn take(
-        &self,
-        filter_bytes: usize,
-        user: Option<&str>,
-        request: SeatRequest,
-        now: Instant,
-    ) -> Option<JobPermit> {
-        let bytes = if filter_bytes > FILTER_BYTES_FREE { 2 * filter_bytes } else { 0 };
-        let filter_kb = bytes.div_ceil(1 << 10);
-        let permits = u32::try_from(filter_kb).unwrap_or(u32::MAX);
-        let filter = self.filters.clone().try_acquire_many_owned(permits).ok()?;
+    /// Takes a seat and the memory of a filter for a job that keeps them until it ends. `user`: the job's owner, `None` for an
+    /// administrator. Returns `None` if a limit is reached, or if it is the turn of a waiting job.
+    pub(crate) fn take(&self, filter_bytes: usize, user: Option<&str>, now: Instant) -> Option<JobPermit> {
         let owner: SeatOwner = user.map(Arc::from);
-        let mut shared = lock(&self.shared);
-        if let Some(user) = &owner
-            && shared.filters_kb.get(user).copied().unwrap_or_default() + filter_kb > USER_FILTER_BYTES_MAX >> 10
-        {
-            return None;
+        let grant = lock(&self.seats).take(&owner, filter_kb(filter_bytes), now)?;
+        Some(JobPermit::new(&self.seats, grant))
+    }
+
+    /// Returns the requests of a job that can yield its seat. The arguments are those of [`JobBudget::take`].
+    pub(crate) fn request(&self, filter_bytes: usize, user: Option<&str>) -> SeatRequest {
+        let owner: SeatOwner = user.map(Arc::from);
+        SeatRequest { seats: self.seats.clone(), owner, filter_kb: filter_kb(filter_bytes), ticket: Mutex::default() }
+    }
+}
+
+impl SeatRequest {
+    /// Requests a seat and the memory of the job's filter. `None`: the job waits and must repeat or withdraw the request.
+    pub(crate) fn ask(&self, now: Instant) -> Option<JobPermit> {
+        let mut ticket = lock(&self.ticket);
+        let grant = lock(&self.seats).ask(&self.owner, self.filter_kb, &mut ticket, now)?;
+        Some(JobPermit::new(&self.seats, grant))
+    }
+
+    /// Withdraws the request. The next one waits behind all other jobs of the owner.
+    pub(crate) fn withdraw(&self) {
+        let ticket = lock(&self.ticket).take();
+        if let Some(ticket) = ticket {
+            lock(&self.seats).withdraw(&self.owner, ticket);
         }
-        let grant = match request {
-            SeatRequest::Once => shared.seats.take(&owner, now)?,
-            SeatRequest::Repeated => shared.seats.ask(&owner, now)?,
-        };
-        if let Some(user) = owner.as_ref().filter(|_| filter_kb > 0) {
-            *shared.filters_kb.entry(user.clone()).or_default() += filter_kb;
-        }
-        drop(shared);
-        let seat = SeatHandle { shared: self.shared.clone(), id: grant.id, recalled: grant.recalled };
-        Some(JobPermit { seat, owner, filter_kb, _filter: filter })
+    }
+}
+
+impl Drop for SeatRequest {
+    fn drop(&mut self) {
+        self.withdraw();
     }
 }
 
 impl JobPermit {
+    fn new(seats: &Arc<Mutex<Seats>>, grant: SeatGrant) -> JobPermit {
+        JobPermit { seat: SeatHandle { seats: seats.clone(), id: grant.id, recalled: grant.recalled } }
+    }
+
     pub(crate) fn seat(&self) -> &SeatHandle {
         &self.seat
     }
@@ -107,7 +113,12 @@ impl JobPermit {
 impl SeatHandle {
     /// Notes whether the job waits to be retried. Such a job is the first to lose its seat.
     pub(crate) fn rest(&self, is_resting: bool) {
-        lock(&self.shared).seats.rest(self.id, is_resting);
+        lock(&self.seats).rest(self.id, is_resting);
+    }
+
+    /// Notes that the job, stopped now, resumes beyond its start. Until then it keeps its seat longer.
+    pub(crate) fn advance(&self) {
+        lock(&self.seats).advance(self.id);
     }
 
     /// Resolves when the job must yield its seat. Never resolves once the seat is returned.
@@ -120,23 +131,13 @@ impl SeatHandle {
 
 impl Drop for JobPermit {
     fn drop(&mut self) {
-        let mut shared = lock(&self.seat.shared);
-        shared.seats.leave(self.seat.id);
-        let Some(user) = &self.owner else { return };
-        if let Some(kb) = shared.filters_kb.get_mut(user) {
-            *kb -= self.filter_kb;
-            if *kb == 0 {
-                shared.filters_kb.remove(user);
-            }
-        }
+        lock(&self.seat.seats).leave(self.seat.id);
     }
 }
 
 #[cfg(test)]
 pub(crate) fn budget_of(jobs_max: usize, user_jobs_max: usize) -> JobBudget {
-    let (turn, wait_max) = (std::time::Duration::from_secs(60), std::time::Duration::from_secs(15));
-    let users_jobs_max = crate::users_jobs_max(jobs_max);
-    JobBudget::new(SeatLimits { jobs_max, users_jobs_max, user_jobs_max, turn, wait_max })
+    JobBudget::new(crate::seat_limits(jobs_max, user_jobs_max, std::time::Duration::from_secs(60)))
 }
 
 #[cfg(test)]
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     fn take(budget: &JobBudget, filter_bytes: usize, user: Option<&str>) -> Option<JobPermit> {
-        budget.take(filter_bytes, user, SeatRequest::Once, Instant::now())
+        budget.take(filter_bytes, user, Instant::now())
     }
 
     #[test]
@@ -179,6 +180,32 @@ mod tests {
         assert!(take(&budget, FILTER_BYTES_FREE, Some("anna")).is_some());
         assert_eq!((0..100).map_while(|_| take(&budget, megabyte, None)).collect::<Vec<_>>().len(), 28);
         drop(anna);
-        assert!(lock(&budget.shared).filters_kb.is_empty());
+        assert!(take(&budget, megabyte, Some("anna")).is_some());
+    }
+
+    #[test]
+    fn a_dropped_request_is_withdrawn() {
+        let (budget, now) = (budget_of(1, 1), Instant::now());
+        let permit = take(&budget, 0, None);
+        let [anna, bob] = ["anna", "bob"].map(|name| budget.request(0, Some(name)));
+        assert!(anna.ask(now).is_none() && bob.ask(now).is_none());
+        drop(permit);
+        assert!(bob.ask(now).is_none());
+        drop(anna);
+        assert!(bob.ask(now).is_some());
+    }
+
+    #[test]
+    fn a_job_whose_filter_finds_no_memory_waits_for_it() {
+        let (budget, now) = (budget_of(100, 100), Instant::now());
+        let megabyte = 1 << 20;
+        let mut admins: Vec<JobPermit> = (0..100).map_while(|_| take(&budget, megabyte, None)).collect();
+        assert_eq!(admins.len(), 32);
+        let anna = budget.request(megabyte, Some("anna"));
+        assert!(anna.ask(now).is_none());
+        admins.pop();
+        // The memory is kept for anna.
+        assert!(take(&budget, megabyte, None).is_none());
+        assert!(anna.ask(now).is_some());
     }
 }

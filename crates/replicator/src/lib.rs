@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::follow::Origins;
-use crate::job_budget::{JobBudget, JobPermit, SeatRequest};
+use crate::job_budget::{FILTERS_KB_MAX, JobBudget, USER_FILTERS_KB_MAX};
 use crate::seats::SeatLimits;
 
 pub use crate::description::Description;
@@ -56,6 +56,13 @@ const ADMINS_PART: usize = 5;
 /// The seats for the jobs of users who are not administrators.
 fn users_jobs_max(jobs_max: usize) -> usize {
     jobs_max - jobs_max / ADMINS_PART
+}
+
+/// The limits of seats; see [`ReplicatorOptions`].
+fn seat_limits(jobs_max: usize, user_jobs_max: usize, turn: Duration) -> SeatLimits {
+    let users_jobs_max = users_jobs_max(jobs_max);
+    let (filters_kb_max, user_filters_kb_max) = (FILTERS_KB_MAX, USER_FILTERS_KB_MAX);
+    SeatLimits { jobs_max, users_jobs_max, user_jobs_max, filters_kb_max, user_filters_kb_max, turn }
 }
 
 /// How replications are tried again and shared between servers.
@@ -143,7 +150,7 @@ pub struct Replicator {
     followed: Mutex<FollowedMap>,
     /// This process, for leases.
     pub(crate) owner: Process,
-    budget: JobBudget,
+    pub(crate) budget: JobBudget,
     /// Of [`TREES_MAX`].
     pub(crate) trees: Semaphore,
     /// Of what follows `_replicator`.
@@ -165,14 +172,7 @@ impl Replicator {
             // Without randomness nothing else of the server works either; leases must differ all the same.
             owner = u128::from(std::process::id()).to_le_bytes();
         }
-        let budget = JobBudget::new(SeatLimits {
-            jobs_max: options.jobs_max,
-            users_jobs_max: users_jobs_max(options.jobs_max),
-            user_jobs_max: options.user_jobs_max,
-            turn: options.turn,
-            // A waiting job repeats its request four times in this period.
-            wait_max: options.lease,
-        });
+        let budget = JobBudget::new(seat_limits(options.jobs_max, options.user_jobs_max, options.turn));
         let trees = Semaphore::new(TREES_MAX);
         let (jobs, followed) = Default::default();
         let memory = Memory::new(options.memory_bytes);
@@ -347,16 +347,6 @@ impl Replicator {
         jobs
     }
 
-    /// See [`JobBudget::take`].
-    pub(crate) fn take_permit(
-        &self,
-        filter_bytes: usize,
-        user: Option<&str>,
-        request: SeatRequest,
-    ) -> Option<JobPermit> {
-        self.budget.take(filter_bytes, user, request, self.clock().now())
-    }
-
     /// The job for a replication that `standing` asks for: the one that runs already, or a new one.
     ///
     /// # Errors
@@ -369,7 +359,7 @@ impl Replicator {
         if let Some(job) = jobs.get(&id).filter(|job| !job.status.has_ended()) {
             return if job.is_of(standing) { Ok(job.clone()) } else { Err(NotDone::Others) };
         }
-        let permit = self.take_permit(spec.filter_bytes(), spec.owner.as_deref(), SeatRequest::Once);
+        let permit = self.budget.take(spec.filter_bytes(), spec.owner.as_deref(), self.clock().now());
         let permit = permit.ok_or(NotDone::NoRoom)?;
         let job = Replication::new(id.clone(), &spec, owner, None, self.clock());
         jobs.insert(id.clone(), job.clone());

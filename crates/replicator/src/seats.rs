@@ -1,8 +1,12 @@
-//! The seats of a server's jobs: which owners hold them, which wait for one, and which job yields one. Pure: without I/O and clock.
+//! The seats of a server's jobs: which jobs hold them, which wait for one, and which job yields one. Pure: without I/O and clock.
 //!
-//! Owners wait in a queue. A granted owner goes to the end of the queue for its next job, so owners take turns. If no seat is free, a
-//! job that waits to be retried yields its seat at once, and a job that has held its seat for a whole turn yields it to an owner
-//! with fewer seats.
+//! Waiting owners form a queue, and the waiting jobs of each owner form another. A job's ticket is its place in the queue of its owner.
+//! Free seats are assigned in the order of the owners, each time to the owner's first job; the owner then goes to the end. A job that
+//! yielded its seat and waits again gets a new ticket. So owners take turns, and so do the jobs of an owner. A request stands until it is
+//! granted or withdrawn, however long a job takes to repeat it.
+//!
+//! The first job of an owner that gets no seat recalls one: at once that of a job that waits to be retried, and after a turn that of a job
+//! that has held its seat for a whole turn.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,10 +16,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+/// A job whose run would lose all its work keeps its seat for this many turns.
+const TURNS_WITHOUT_ADVANCE: u32 = 10;
+
 /// The owner of seats: a user. `None`: all administrators together.
 pub(crate) type SeatOwner = Option<Arc<str>>;
 
-/// The numbers of seats, and the times that bound holding and waiting.
+/// The numbers of seats, the memory of filters, and the length of a turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeatLimits {
     /// Seats in all.
@@ -24,10 +31,12 @@ pub(crate) struct SeatLimits {
     pub(crate) users_jobs_max: usize,
     /// Seats that one such user may hold.
     pub(crate) user_jobs_max: usize,
-    /// A running job keeps its seat at least this long.
+    /// Filter memory in all, in kB.
+    pub(crate) filters_kb_max: usize,
+    /// Filter memory of one user who is not an administrator, in kB. No job needs more.
+    pub(crate) user_filters_kb_max: usize,
+    /// A running job keeps its seat at least this long, and a job waits this long before it recalls the seat of a running one.
     pub(crate) turn: Duration,
-    /// An owner that has not repeated its request for this long leaves the queue.
-    pub(crate) wait_max: Duration,
 }
 
 /// A granted seat.
@@ -38,13 +47,20 @@ pub(crate) struct SeatGrant {
     pub(crate) recalled: watch::Receiver<bool>,
 }
 
+/// The place of a waiting job in the queue of its owner. Later tickets are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
 struct Seat {
     owner: SeatOwner,
+    filter_kb: usize,
     since: Instant,
     /// The job can be stopped and resumed later.
     can_yield: bool,
     /// The job waits to be retried.
     is_resting: bool,
+    /// A run that is stopped now resumes beyond its start.
+    has_advanced: bool,
     recall: watch::Sender<bool>,
 }
 
@@ -54,10 +70,60 @@ impl Seat {
     }
 }
 
-struct Waiting {
-    owner: SeatOwner,
+struct WaitingJob {
     since: Instant,
-    asked_at: Instant,
+    filter_kb: usize,
+    /// The seat that was recalled for this job.
+    recalled: Option<u64>,
+}
+
+struct WaitingOwner {
+    owner: SeatOwner,
+    /// Never empty.
+    jobs: BTreeMap<Ticket, WaitingJob>,
+}
+
+/// What an owner holds.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    seats: usize,
+    filter_kb: usize,
+}
+
+/// What keeps a job from a seat.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    /// The owner holds as many seats as one user may.
+    OwnSeat,
+    /// The owner holds as much filter memory as one user may.
+    OwnFilters,
+    /// No filter memory is free.
+    Filters,
+    /// Users hold as many seats as all of them may.
+    UserSeat,
+    /// No seat is free.
+    Seat,
+}
+
+impl Lack {
+    /// Whether a seat helps the owner when it is returned.
+    fn is_helped_by(self, seat: &Seat, owner: &SeatOwner) -> bool {
+        match self {
+            Lack::OwnSeat => seat.owner == *owner,
+            Lack::OwnFilters => seat.owner == *owner && seat.filter_kb > 0,
+            Lack::Filters => seat.filter_kb > 0,
+            Lack::UserSeat => seat.owner.is_some(),
+            Lack::Seat => true,
+        }
+    }
+
+    /// How much of what lacks is in a share.
+    fn amount_in(self, share: Share) -> usize {
+        match self {
+            Lack::OwnFilters | Lack::Filters => share.filter_kb,
+            Lack::OwnSeat | Lack::UserSeat | Lack::Seat => share.seats,
+        }
+    }
 }
 
 /// All seats of a server.
@@ -65,56 +131,81 @@ pub(crate) struct Seats {
     limits: SeatLimits,
     next_id: u64,
     taken: BTreeMap<u64, Seat>,
-    /// The number of seats by owner, without owners that have none.
-    counts: HashMap<SeatOwner, usize>,
-    users_taken: usize,
+    /// Without owners that hold no seat.
+    shares: HashMap<SeatOwner, Share>,
+    users_seats: usize,
+    filter_kb: usize,
     /// The queue of owners.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingOwner>,
+    /// Seats assigned to jobs that have not repeated their requests since.
+    assigned: BTreeMap<Ticket, SeatGrant>,
 }
 
 impl Seats {
     pub(crate) fn new(limits: SeatLimits) -> Seats {
-        let (taken, counts, waiting) = Default::default();
-        Seats { limits, next_id: 0, taken, counts, users_taken: 0, waiting }
+        let (taken, shares, waiting, assigned) = Default::default();
+        Seats { limits, next_id: 0, taken, shares, users_seats: 0, filter_kb: 0, waiting, assigned }
     }
 
-    /// Takes a seat for a job that neither waits nor yields. `None`: no seat is free beyond those of waiting owners.
-    pub(crate) fn take(&mut self, owner: &SeatOwner, now: Instant) -> Option<SeatGrant> {
-        self.forget_idle(now);
-        self.is_turn(owner).then(|| self.grant(owner, false, now))
+    /// Takes a seat for a job that neither waits nor yields. `None`: none is free beyond those that waiting jobs can take.
+    pub(crate) fn take(&mut self, owner: &SeatOwner, filter_kb: usize, now: Instant) -> Option<SeatGrant> {
+        let are_filters_kept = self.assign(now);
+        let is_free = self.lack(owner, filter_kb).is_none() && (filter_kb == 0 || !are_filters_kept);
+        is_free.then(|| self.grant(owner, filter_kb, false, now))
     }
 
-    /// Takes a seat for a job that repeats the request until it has one, and that can yield it. `None`: the owner waits in the queue, or
-    /// holds as many seats as it may. In both cases another job's seat may be recalled.
-    pub(crate) fn ask(&mut self, owner: &SeatOwner, now: Instant) -> Option<SeatGrant> {
-        self.forget_idle(now);
-        if self.is_turn(owner) {
-            self.waiting.retain(|waiting| waiting.owner != *owner);
-            return Some(self.grant(owner, true, now));
+    /// Takes a seat for a job that repeats the request until it has one, and that can yield it. `ticket` is the job's, `None` at first; the
+    /// job keeps it between requests. `None`: the job waits, and another job's seat may be recalled.
+    pub(crate) fn ask(
+        &mut self,
+        owner: &SeatOwner,
+        filter_kb: usize,
+        ticket: &mut Option<Ticket>,
+        now: Instant,
+    ) -> Option<SeatGrant> {
+        let place = match *ticket {
+            Some(place) => place,
+            None => self.enqueue(owner, filter_kb, now),
+        };
+        *ticket = Some(place);
+        self.assign(now);
+        if let Some(grant) = self.assigned.remove(&place) {
+            *ticket = None;
+            return Some(grant);
         }
-        if self.is_at_limit(owner) {
-            // Only a job of the same owner can make a seat free, one at a time.
-            if !self.taken.values().any(|seat| seat.owner == *owner && seat.is_recalled()) {
-                self.recall(owner, true, now, |seat| seat.owner == *owner);
-            }
-            return None;
-        }
-        match self.waiting.iter_mut().find(|waiting| waiting.owner == *owner) {
-            Some(waiting) => waiting.asked_at = now,
-            None => self.waiting.push_back(Waiting { owner: owner.clone(), since: now, asked_at: now }),
-        }
-        self.recall_for(owner, now);
+        self.recall_for(owner, place, now);
         None
     }
 
-    /// Returns a seat.
+    /// Withdraws the request of a waiting job.
+    pub(crate) fn withdraw(&mut self, owner: &SeatOwner, ticket: Ticket) {
+        if let Some(grant) = self.assigned.remove(&ticket) {
+            self.leave(grant.id);
+        }
+        let Some(at) = self.position(owner) else { return };
+        let Some(waiting) = self.waiting.get_mut(at) else { return };
+        waiting.jobs.remove(&ticket);
+        if waiting.jobs.is_empty() {
+            self.waiting.remove(at);
+        }
+    }
+
+    /// Returns a seat. An owner that waited because of its own limit goes to the end of the queue: other owners wait for the seat, too.
     pub(crate) fn leave(&mut self, id: u64) {
         let Some(seat) = self.taken.remove(&id) else { return };
-        self.users_taken -= usize::from(seat.owner.is_some());
-        if let Some(count) = self.counts.get_mut(&seat.owner) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&seat.owner);
+        if let Some(at) = self.position(&seat.owner)
+            && self.waiting.get(at).is_some_and(|waiting| self.is_at_own_limit(waiting))
+            && let Some(waiting) = self.waiting.remove(at)
+        {
+            self.waiting.push_back(waiting);
+        }
+        self.users_seats -= usize::from(seat.owner.is_some());
+        self.filter_kb -= seat.filter_kb;
+        if let Some(share) = self.shares.get_mut(&seat.owner) {
+            share.seats -= 1;
+            share.filter_kb -= seat.filter_kb;
+            if share.seats == 0 {
+                self.shares.remove(&seat.owner);
             }
         }
     }
@@ -126,270 +217,138 @@ impl Seats {
         }
     }
 
-    fn count(&self, owner: &SeatOwner) -> usize {
-        self.counts.get(owner).copied().unwrap_or_default()
-    }
-
-    /// Whether an owner holds as many seats as one user may.
-    fn is_at_limit(&self, owner: &SeatOwner) -> bool {
-        owner.is_some() && self.count(owner) >= self.limits.user_jobs_max
-    }
-
-    fn free(&self) -> usize {
-        self.limits.jobs_max.saturating_sub(self.taken.len())
-    }
-
-    fn users_free(&self) -> usize {
-        self.limits.users_jobs_max.saturating_sub(self.users_taken)
-    }
-
-    /// The number of users (first) and of administrators (second: 0 or 1) that wait before an owner. If the owner does not wait, all
-    /// waiting ones count.
-    fn ahead(&self, owner: &SeatOwner) -> (usize, usize) {
-        let ahead = self.waiting.iter().take_while(|waiting| waiting.owner != *owner);
-        let (users, admins): (Vec<_>, Vec<_>) = ahead.partition(|waiting| waiting.owner.is_some());
-        (users.len(), admins.len())
-    }
-
-    /// Removes owners from the queue that no longer repeat their requests.
-    fn forget_idle(&mut self, now: Instant) {
-        let wait_max = self.limits.wait_max;
-        self.waiting.retain(|waiting| now.saturating_duration_since(waiting.asked_at) < wait_max);
-    }
-
-    /// Whether a seat is free for an owner beyond those reserved for the owners before it in the queue.
-    fn is_turn(&self, owner: &SeatOwner) -> bool {
-        let (free, users_free) = (self.free(), self.users_free());
-        if self.is_at_limit(owner) {
-            return false;
+    /// Notes that a seat's job, stopped now, resumes beyond its start.
+    pub(crate) fn advance(&mut self, id: u64) {
+        if let Some(seat) = self.taken.get_mut(&id) {
+            seat.has_advanced = true;
         }
-        let (users, admins) = self.ahead(owner);
-        (owner.is_none() || users < users_free) && users.min(users_free) + admins < free
     }
 
-    fn grant(&mut self, owner: &SeatOwner, can_yield: bool, now: Instant) -> SeatGrant {
-        let (id, recall) = (self.next_id, watch::Sender::new(false));
+    fn share(&self, owner: &SeatOwner) -> Share {
+        self.shares.get(owner).copied().unwrap_or_default()
+    }
+
+    fn position(&self, owner: &SeatOwner) -> Option<usize> {
+        self.waiting.iter().position(|waiting| waiting.owner == *owner)
+    }
+
+    fn next_id(&mut self) -> u64 {
         self.next_id += 1;
+        self.next_id
+    }
+
+    fn enqueue(&mut self, owner: &SeatOwner, filter_kb: usize, now: Instant) -> Ticket {
+        let (ticket, job) = (Ticket(self.next_id()), WaitingJob { since: now, filter_kb, recalled: None });
+        match self.waiting.iter_mut().find(|waiting| waiting.owner == *owner) {
+            Some(waiting) => {
+                waiting.jobs.insert(ticket, job);
+            }
+            None => {
+                let jobs = BTreeMap::from([(ticket, job)]);
+                self.waiting.push_back(WaitingOwner { owner: owner.clone(), jobs });
+            }
+        }
+        ticket
+    }
+
+    /// What an owner's job lacks; `None`: nothing.
+    fn lack(&self, owner: &SeatOwner, filter_kb: usize) -> Option<Lack> {
+        let (limits, share, is_user) = (&self.limits, self.share(owner), owner.is_some());
+        if is_user && share.seats >= limits.user_jobs_max {
+            Some(Lack::OwnSeat)
+        } else if is_user && filter_kb > 0 && share.filter_kb + filter_kb > limits.user_filters_kb_max {
+            Some(Lack::OwnFilters)
+        } else if filter_kb > 0 && self.filter_kb + filter_kb > limits.filters_kb_max {
+            Some(Lack::Filters)
+        } else if is_user && self.users_seats >= limits.users_jobs_max {
+            Some(Lack::UserSeat)
+        } else if self.taken.len() >= limits.jobs_max {
+            Some(Lack::Seat)
+        } else {
+            None
+        }
+    }
+
+    fn is_at_own_limit(&self, waiting: &WaitingOwner) -> bool {
+        let lack = waiting.jobs.first_key_value().and_then(|(_, job)| self.lack(&waiting.owner, job.filter_kb));
+        matches!(lack, Some(Lack::OwnSeat | Lack::OwnFilters))
+    }
+
+    /// Assigns all seats that are free for waiting jobs. Returns whether the free filter memory is kept for a job that needs more.
+    fn assign(&mut self, now: Instant) -> bool {
+        let (mut at, mut are_filters_kept) = (0, false);
+        while self.taken.len() < self.limits.jobs_max
+            && let Some(waiting) = self.waiting.get(at)
+            && let Some((ticket, job)) = waiting.jobs.first_key_value()
+        {
+            let (owner, ticket, filter_kb) = (waiting.owner.clone(), *ticket, job.filter_kb);
+            let lack = self.lack(&owner, filter_kb);
+            if lack.is_some() || filter_kb > 0 && are_filters_kept {
+                are_filters_kept |= lack == Some(Lack::Filters);
+                at += 1;
+                continue;
+            }
+            if let Some(mut waiting) = self.waiting.remove(at) {
+                waiting.jobs.remove(&ticket);
+                if !waiting.jobs.is_empty() {
+                    self.waiting.push_back(waiting);
+                }
+            }
+            let grant = self.grant(&owner, filter_kb, true, now);
+            self.assigned.insert(ticket, grant);
+        }
+        are_filters_kept
+    }
+
+    fn grant(&mut self, owner: &SeatOwner, filter_kb: usize, can_yield: bool, now: Instant) -> SeatGrant {
+        let (id, recall) = (self.next_id(), watch::Sender::new(false));
         let recalled = recall.subscribe();
-        *self.counts.entry(owner.clone()).or_default() += 1;
-        self.users_taken += usize::from(owner.is_some());
-        self.taken.insert(id, Seat { owner: owner.clone(), since: now, can_yield, is_resting: false, recall });
+        let share = self.shares.entry(owner.clone()).or_default();
+        share.seats += 1;
+        share.filter_kb += filter_kb;
+        self.users_seats += usize::from(owner.is_some());
+        self.filter_kb += filter_kb;
+        let (owner, is_resting, has_advanced) = (owner.clone(), false, false);
+        self.taken.insert(id, Seat { owner, filter_kb, since: now, can_yield, is_resting, has_advanced, recall });
         SeatGrant { id, recalled }
     }
 
-    /// Recalls a seat for a waiting owner, unless enough seats are free or recalled for it and all owners before it.
-    fn recall_for(&mut self, owner: &SeatOwner, now: Instant) {
-        let (users, admins) = self.ahead(owner);
-        // If users hold all seats that users may hold, only the seat of a user helps a user.
-        let of_users = owner.is_some() && self.users_free() == 0;
-        let recalled = self.taken.values().filter(|seat| seat.is_recalled() && (!of_users || seat.owner.is_some()));
-        let (ahead, coming) =
-            if of_users { (users, recalled.count()) } else { (users + admins, self.free() + recalled.count()) };
-        if coming > ahead {
+    /// Recalls a seat for the first waiting job of an owner, unless one that was recalled for it is not returned yet.
+    fn recall_for(&mut self, owner: &SeatOwner, ticket: Ticket, now: Instant) {
+        let Some(at) = self.position(owner) else { return };
+        let first = self.waiting.get(at).and_then(|waiting| waiting.jobs.first_key_value());
+        let Some((_, job)) = first.filter(|(first, _)| **first == ticket) else { return };
+        if job.recalled.is_some_and(|id| self.taken.contains_key(&id)) {
             return;
         }
-        let waited = self.waiting.iter().find(|waiting| waiting.owner == *owner);
-        let is_due = waited.is_some_and(|w| now.saturating_duration_since(w.since) >= self.limits.turn);
-        self.recall(owner, is_due, now, |seat| !of_users || seat.owner.is_some());
+        let is_due = now.saturating_duration_since(job.since) >= self.limits.turn;
+        let recalled = self.lack(owner, job.filter_kb).and_then(|lack| self.recall(owner, lack, is_due, now));
+        let waiting = self.waiting.get_mut(at).and_then(|waiting| waiting.jobs.get_mut(&ticket));
+        if let Some(job) = waiting {
+            job.recalled = recalled;
+        }
     }
 
-    /// Recalls one of the seats that `can_serve`. First choice: a seat whose job waits to be retried. Otherwise, if the owner `is_due`, a
-    /// seat held for a whole turn by the owner itself or by an owner with more seats.
-    fn recall(&self, owner: &SeatOwner, is_due: bool, now: Instant, can_serve: impl Fn(&Seat) -> bool) {
-        let (turn, count) = (self.limits.turn, self.count(owner));
+    /// Recalls a seat that helps an owner and returns its id. First choice: a seat whose job waits to be retried. Otherwise, if the owner
+    /// `is_due`, a seat held for a whole turn by the owner itself or by an owner that holds more.
+    fn recall(&self, owner: &SeatOwner, lack: Lack, is_due: bool, now: Instant) -> Option<u64> {
+        let amount = |owner: &SeatOwner| lack.amount_in(self.share(owner));
+        let own = amount(owner);
         let has_had_turn = |seat: &Seat| {
-            let has_more = seat.owner == *owner || self.count(&seat.owner) > count;
-            is_due && has_more && now.saturating_duration_since(seat.since) >= turn
+            let turns = if seat.has_advanced { 1 } else { TURNS_WITHOUT_ADVANCE };
+            let has_more = seat.owner == *owner || amount(&seat.owner) > own;
+            has_more && now.saturating_duration_since(seat.since) >= self.limits.turn * turns
         };
-        let candidates = self.taken.values().filter(|seat| seat.can_yield && !seat.is_recalled() && can_serve(seat));
-        let chosen = candidates
-            .filter(|seat| seat.is_resting || has_had_turn(seat))
-            .max_by_key(|seat| (seat.is_resting, self.count(&seat.owner), Reverse(seat.since)));
-        if let Some(seat) = chosen {
-            seat.recall.send_replace(true);
-        }
+        let helping = self.taken.iter().filter(|&(_, seat)| {
+            let can_yield = seat.can_yield && !seat.is_recalled() && lack.is_helped_by(seat, owner);
+            can_yield && (seat.is_resting || is_due && has_had_turn(seat))
+        });
+        let chosen = helping.max_by_key(|&(_, seat)| (seat.is_resting, amount(&seat.owner), Reverse(seat.since)));
+        let (id, seat) = chosen?;
+        seat.recall.send_replace(true);
+        Some(*id)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TURN: Duration = Duration::from_secs(60);
-
-    /// The interval of an owner's requests.
-    const ROUND: Duration = Duration::from_secs(4);
-
-    fn seats(jobs_max: usize, users_jobs_max: usize, user_jobs_max: usize) -> Seats {
-        Seats::new(SeatLimits { jobs_max, users_jobs_max, user_jobs_max, turn: TURN, wait_max: 4 * ROUND })
-    }
-
-    fn user(name: &str) -> SeatOwner {
-        Some(name.into())
-    }
-
-    fn ask_20_000(seats: &mut Seats, owner: &SeatOwner, now: Instant) -> Vec<SeatGrant> {
-        (0..20_000).filter_map(|_| seats.ask(owner, now)).collect()
-    }
-
-    #[test]
-    fn the_one_job_of_an_owner_starts_in_the_next_round() {
-        let mut seats = seats(10, 8, 8);
-        let (anna, bob, mut now) = (user("anna"), user("bob"), Instant::now());
-        let mut annas = ask_20_000(&mut seats, &anna, now);
-        assert_eq!(annas.len(), 8);
-        assert!(seats.ask(&bob, now).is_none());
-        // A seat that becomes free goes to bob, although many other jobs request it first.
-        seats.leave(annas.pop().unwrap().id);
-        now += ROUND;
-        assert!(ask_20_000(&mut seats, &anna, now).is_empty());
-        assert!(seats.ask(&bob, now).is_some());
-    }
-
-    #[test]
-    fn a_seat_is_recalled_after_a_turn_where_none_becomes_free() {
-        let mut seats = seats(10, 8, 8);
-        let (anna, bob, mut now) = (user("anna"), user("bob"), Instant::now());
-        let mut annas: Vec<SeatGrant> = (0..8).filter_map(|_| seats.ask(&anna, now)).collect();
-        let since = now;
-        while now < since + TURN {
-            assert!(seats.ask(&bob, now).is_none());
-            assert!(annas.iter().all(|seat| !*seat.recalled.borrow()));
-            now += ROUND;
-        }
-        for _ in 0..3 {
-            assert!(seats.ask(&bob, now).is_none());
-            assert_eq!(annas.iter().filter(|seat| *seat.recalled.borrow()).count(), 1);
-        }
-        annas.retain(|seat| {
-            if *seat.recalled.borrow() {
-                seats.leave(seat.id);
-            }
-            !*seat.recalled.borrow()
-        });
-        assert!(ask_20_000(&mut seats, &anna, now).is_empty());
-        assert!(seats.ask(&bob, now).is_some());
-    }
-
-    #[test]
-    fn a_job_that_waits_to_be_retried_gives_its_seat_up_at_once() {
-        let mut seats = seats(3, 3, 3);
-        let (anna, bob, now) = (user("anna"), user("bob"), Instant::now());
-        let annas: Vec<SeatGrant> = (0..3).filter_map(|_| seats.ask(&anna, now)).collect();
-        seats.rest(annas[1].id, true);
-        assert!(seats.ask(&bob, now).is_none());
-        assert!(seats.ask(&bob, now).is_none());
-        let recalled: Vec<bool> = annas.iter().map(|seat| *seat.recalled.borrow()).collect();
-        assert_eq!(recalled, [false, true, false]);
-        seats.leave(annas[1].id);
-        assert!(seats.ask(&anna, now).is_none());
-        assert!(seats.ask(&bob, now).is_some());
-    }
-
-    #[test]
-    fn an_owner_that_asks_no_more_holds_up_no_other() {
-        let mut seats = seats(1, 1, 1);
-        let (anna, bob, carl, mut now) = (user("anna"), user("bob"), user("carl"), Instant::now());
-        let annas = seats.ask(&anna, now).unwrap();
-        assert!(seats.ask(&bob, now).is_none() && seats.ask(&carl, now).is_none());
-        seats.leave(annas.id);
-        for _ in 0..4 {
-            assert!(seats.ask(&carl, now).is_none() && seats.take(&carl, now).is_none());
-            now += ROUND;
-        }
-        assert!(seats.ask(&carl, now).is_some());
-    }
-
-    #[test]
-    fn a_seat_of_an_administrator_is_of_no_use_to_users_who_have_all_of_theirs() {
-        let mut seats = seats(3, 1, 1);
-        let (anna, bob, now) = (user("anna"), user("bob"), Instant::now());
-        let admins: Vec<SeatGrant> = (0..2).filter_map(|_| seats.ask(&None, now)).collect();
-        admins.iter().for_each(|seat| seats.rest(seat.id, true));
-        let annas = seats.ask(&anna, now).unwrap();
-        assert!(seats.ask(&bob, now).is_none());
-        assert!(admins.iter().all(|seat| !*seat.recalled.borrow()));
-        seats.rest(annas.id, true);
-        assert!(seats.ask(&bob, now).is_none());
-        assert!(*annas.recalled.borrow());
-        // Waiting users do not keep an administrator from a seat that users may not hold.
-        seats.leave(admins[0].id);
-        assert!(seats.ask(&None, now).is_some());
-    }
-
-    /// Pseudo-random numbers from a seed.
-    struct Numbers(u64);
-
-    impl Numbers {
-        fn below(&mut self, bound: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) as usize % bound
-        }
-    }
-
-    #[test]
-    fn each_owner_that_waits_is_served_within_a_bounded_number_of_starts() {
-        for seed in 0..200 {
-            let mut numbers = Numbers(seed);
-            let owners: Vec<SeatOwner> = (0..5).map(|n| (n > 0).then(|| format!("u{n}").into())).collect();
-            let jobs_max = 1 + numbers.below(6);
-            let users_jobs_max = jobs_max - jobs_max / 5;
-            let user_jobs_max = 1 + numbers.below(jobs_max);
-            let mut seats = seats(jobs_max, users_jobs_max, user_jobs_max);
-            let mut now = Instant::now();
-            let mut running: Vec<(usize, SeatGrant)> = Vec::new();
-            // Other owners' starts, and rounds, since an owner without a seat began to wait.
-            let mut starts = [0; 5];
-            let mut rounds = [0; 5];
-            for round in 0..300 {
-                now += ROUND;
-                for (_, seat) in &running {
-                    if numbers.below(8) == 0 {
-                        seats.rest(seat.id, numbers.below(2) == 0);
-                    }
-                }
-                running.retain(|(_, seat)| {
-                    let ends = *seat.recalled.borrow() || numbers.below(100) == 0;
-                    if ends {
-                        seats.leave(seat.id);
-                    }
-                    !ends
-                });
-                // Some owners request more often than others, in random order.
-                for _ in 0..100 {
-                    let asks = numbers.below(5) * numbers.below(2);
-                    ask(&mut seats, &owners, asks, now, &mut running, &mut starts);
-                }
-                for asks in 0..5 {
-                    ask(&mut seats, &owners, asks, now, &mut running, &mut starts);
-                }
-                let users = running.iter().filter(|(owner, _)| *owner > 0).count();
-                assert!(running.len() <= jobs_max && users <= users_jobs_max, "seed {seed}, round {round}");
-                for owner in 0..5 {
-                    let count = running.iter().filter(|(other, _)| *other == owner).count();
-                    assert!(owner == 0 || count <= user_jobs_max, "seed {seed}, round {round}");
-                    rounds[owner] = if count > 0 { 0 } else { rounds[owner] + 1 };
-                    starts[owner] = if count > 0 { 0 } else { starts[owner] };
-                    assert!(starts[owner] <= jobs_max + 10, "seed {seed}: {owner} waited for {} starts", starts[owner]);
-                    assert!(rounds[owner] <= 100, "seed {seed}: {owner} waited for {} rounds", rounds[owner]);
-                }
-            }
-        }
-    }
-
-    fn ask(
-        seats: &mut Seats,
-        owners: &[SeatOwner],
-        asks: usize,
-        now: Instant,
-        running: &mut Vec<(usize, SeatGrant)>,
-        starts: &mut [usize; 5],
-    ) {
-        if let Some(seat) = seats.ask(&owners[asks], now) {
-            running.push((asks, seat));
-            for (owner, starts) in starts.iter_mut().enumerate() {
-                *starts = if owner == asks { 0 } else { *starts + 1 };
-            }
-        }
-    }
-}
+mod tests;

@@ -136,13 +136,17 @@ async fn watch_leases(replicator: &Arc<Replicator>, database: &str) {
         replicator.clock().sleep(replicator.options.lease / 4).await;
         if let Err(error) = look_at_leases(replicator, database).await {
             tracing::debug!(%error, database, "the leases of replications could not be read");
+            // No job of the database repeats its request, so none keeps a seat from the jobs of other databases.
+            replicator.followed_in(database).iter().for_each(|followed| followed.withdraw());
         }
     }
 }
 
 async fn look_at_leases(replicator: &Arc<Replicator>, database: &str) -> flatbed_layer::Result<()> {
-    let waiting = replicator.followed_in(database).into_iter();
-    let waiting = waiting.filter(|followed| !followed.is_ours() && !followed.job.status.has_ended());
+    let (ours, others): (Vec<_>, Vec<_>) =
+        replicator.followed_in(database).into_iter().partition(|followed| followed.is_ours());
+    ours.iter().for_each(|followed| followed.note_progress());
+    let waiting = others.into_iter().filter(|followed| !followed.job.status.has_ended());
     let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|followed| (followed.id.clone(), followed)).collect();
     if waiting.is_empty() {
         return Ok(());
@@ -157,6 +161,9 @@ async fn look_at_leases(replicator: &Arc<Replicator>, database: &str) -> flatbed
         for (id, found) in page {
             if let Some(followed) = waiting.remove(&id) {
                 followed.claim.note(Some(found), now);
+                if !followed.claim.may_be_taken(now) {
+                    followed.withdraw();
+                }
             }
         }
     }
