@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use flatbed_layer::{Error as LayerError, GetOptions, Refusal as LayerRefusal, RevId};
 use flatbed_replicate::{Error, Progress};
@@ -14,6 +15,15 @@ use crate::follow::Origins;
 
 /// The most queued documents of one owner. Further ones are found when the database is read again.
 const OWNER_REFUSALS_MAX: usize = 1_000;
+
+/// The most documents whose refusal failed that are remembered.
+const FAILED_MAX: usize = 2_000;
+
+/// Before the database is read again for documents that were not queued.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The same after a pass without progress.
+const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
 /// A document whose replication is refused.
 pub(crate) struct RefusedDocument {
@@ -70,6 +80,37 @@ struct State {
     is_cut: bool,
     /// The database has been read to its end.
     is_read: bool,
+    /// A document was refused in this pass, or is newly in `failed`.
+    has_progress: bool,
+    /// The revisions whose refusal failed, by document. They are not queued again, so that others of their owners are.
+    failed: HashMap<String, RevId>,
+}
+
+impl State {
+    fn push(&mut self, owner: &str, refused: RefusedDocument) {
+        if self.failed.get(&refused.id) != Some(&refused.rev) {
+            self.is_cut |= !self.queue.push(owner, refused, OWNER_REFUSALS_MAX);
+        }
+    }
+
+    fn note_failure(&mut self, id: String, rev: RevId) {
+        if self.failed.len() < FAILED_MAX {
+            self.has_progress = true;
+            self.failed.insert(id, rev);
+        }
+    }
+
+    /// Ends the pass if the queue is empty and the database must be read again. Returns how long to wait before that.
+    fn end(&mut self) -> Option<Duration> {
+        if !self.queue.turns.is_empty() || !self.is_cut || !self.is_read {
+            return None;
+        }
+        if self.has_progress {
+            return Some(PAUSE);
+        }
+        self.failed.clear();
+        Some(IDLE_PAUSE)
+    }
 }
 
 /// The queue of refused documents of one database.
@@ -80,8 +121,16 @@ pub(crate) struct Refusals {
 
 impl Refusals {
     pub(crate) fn new() -> Refusals {
-        let state = State { queue: TurnQueue::new(), is_cut: false, is_read: false };
+        let (is_cut, is_read, has_progress) = (false, false, false);
+        let state = State { queue: TurnQueue::new(), is_cut, is_read, has_progress, failed: HashMap::new() };
         Refusals { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// Begins a pass: the database is read from its beginning.
+    pub(crate) fn begin(&self) {
+        let mut state = self.state();
+        state.queue = TurnQueue::new();
+        (state.is_cut, state.is_read, state.has_progress) = (false, false, false);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -90,10 +139,7 @@ impl Refusals {
 
     /// Queues a document. `owner` is empty for a document without an owner.
     pub(crate) fn push(&self, owner: &str, refused: RefusedDocument) {
-        let mut state = self.state();
-        let is_added = state.queue.push(owner, refused, OWNER_REFUSALS_MAX);
-        state.is_cut |= !is_added;
-        drop(state);
+        self.state().push(owner, refused);
         self.changed.notify_one();
     }
 
@@ -103,24 +149,29 @@ impl Refusals {
         self.changed.notify_one();
     }
 
-    /// Writes the reasons into the documents. Returns once the queue is empty and the database must be read again.
+    /// Writes the reasons into the documents. Returns after a pause, once the queue is empty and the database must be read again.
     pub(crate) async fn write(&self, replicator: &Replicator) {
         loop {
-            let next = {
-                let mut state = self.state();
-                let next = state.queue.pop();
-                if next.is_none() && state.is_cut && state.is_read {
+            let end = self.state().end();
+            if let Some(pause) = end {
+                // The database is followed during the pause.
+                if replicator.clock().timeout(pause, self.changed.notified()).await.is_err() {
                     return;
                 }
-                next
-            };
+                continue;
+            }
+            let next = self.state().queue.pop();
             let Some(refused) = next else {
                 self.changed.notified().await;
                 continue;
             };
-            let database = refused.origins.name.clone();
-            if let Err(error) = refuse(replicator, refused).await {
-                tracing::warn!(%error, database = &*database, "a document could not be refused");
+            let (database, id, rev) = (refused.origins.name.clone(), refused.id.clone(), refused.rev.clone());
+            match refuse(replicator, refused).await {
+                Ok(()) => self.state().has_progress = true,
+                Err(error) => {
+                    tracing::warn!(%error, database = &*database, "a document could not be refused");
+                    self.state().note_failure(id, rev);
+                }
             }
         }
     }
@@ -149,6 +200,46 @@ async fn refuse(replicator: &Replicator, refused: RefusedDocument) -> flatbed_la
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn document(n: usize) -> RefusedDocument {
+        let origins = Origins { name: "_replicator".into(), incarnation: None };
+        RefusedDocument { origins, id: n.to_string(), rev: RevId::new(1, [0; 16]), error: Error::Superseded }
+    }
+
+    fn ids(range: std::ops::Range<usize>) -> Vec<usize> {
+        range.collect()
+    }
+
+    /// One pass over so many documents of one owner, whose refusals fail.
+    fn pass(refusals: &Refusals, count: usize) -> (Vec<usize>, Option<Duration>) {
+        refusals.begin();
+        (0..count).for_each(|n| refusals.push("anna", document(n)));
+        refusals.note_end();
+        let mut state = refusals.state();
+        let queued: Vec<RefusedDocument> = std::iter::from_fn(|| state.queue.pop()).collect();
+        let ids = queued.iter().map(|document| document.id.parse().unwrap()).collect();
+        queued.into_iter().for_each(|RefusedDocument { id, rev, .. }| state.note_failure(id, rev));
+        (ids, state.end())
+    }
+
+    #[test]
+    fn documents_that_cannot_be_refused_hold_up_no_others() {
+        let refusals = Refusals::new();
+        assert_eq!(pass(&refusals, 2_500), (ids(0..1_000), Some(PAUSE)));
+        assert_eq!(pass(&refusals, 2_500), (ids(1_000..2_000), Some(PAUSE)));
+        // The last ones are queued, and no pass follows.
+        assert_eq!(pass(&refusals, 2_500), (ids(2_000..2_500), None));
+    }
+
+    #[test]
+    fn a_pass_without_progress_is_followed_by_a_long_pause() {
+        let refusals = Refusals::new();
+        assert_eq!(pass(&refusals, 3_500).1, Some(PAUSE));
+        assert_eq!(pass(&refusals, 3_500).1, Some(PAUSE));
+        assert_eq!(pass(&refusals, 3_500), (ids(2_000..3_000), Some(IDLE_PAUSE)));
+        // All are tried again.
+        assert_eq!(pass(&refusals, 3_500).0, ids(0..1_000));
+    }
 
     #[test]
     fn the_one_document_of_an_owner_is_refused_after_one_of_another() {

@@ -23,7 +23,7 @@ const BACKOFF: Backoff = Backoff { first: PAUSE, max: PAUSE };
 
 /// Runs until the server stops.
 pub(crate) async fn run(replicator: Arc<Replicator>) {
-    let supervisor = Supervisor { replicator: replicator.clone(), database: REPLICATOR.into(), status: None };
+    let supervisor = Supervisor::new(&replicator, &REPLICATOR.into(), None);
     tokio::join!(supervise(&supervisor, &BACKOFF, None), follow_others(&replicator));
     for followed in replicator.followed() {
         followed.job.status.stop();
@@ -86,8 +86,7 @@ async fn change_others(replicator: &Arc<Replicator>, supervisors: &mut Superviso
         if supervisors.contains_key(&name) {
             continue;
         }
-        let status = Some(Status::new(replicator.clock()));
-        let supervisor = Arc::new(Supervisor { replicator: replicator.clone(), database: name.clone(), status });
+        let supervisor = Arc::new(Supervisor::new(replicator, &name, Some(Status::new(replicator.clock()))));
         supervisors.insert(name, supervisor.clone());
         tokio::spawn(async move {
             supervise(&*supervisor, &BACKOFF, None).await;
@@ -102,6 +101,14 @@ struct Supervisor {
     database: Arc<str>,
     /// `None`: that of all.
     status: Option<Status>,
+    refusals: Refusals,
+}
+
+impl Supervisor {
+    fn new(replicator: &Arc<Replicator>, database: &Arc<str>, status: Option<Status>) -> Supervisor {
+        let (replicator, database) = (replicator.clone(), database.clone());
+        Supervisor { replicator, database, status, refusals: Refusals::new() }
+    }
 }
 
 #[async_trait]
@@ -119,10 +126,10 @@ impl Job for Supervisor {
     }
 
     async fn run(&self, _: Run) -> Result<Next, Failure> {
-        let refusals = Refusals::new();
+        self.refusals.begin();
         tokio::select! {
-            () = follow(&self.replicator, &self.database, &refusals) => Ok(Next::Again(PAUSE)),
-            () = refusals.write(&self.replicator) => Ok(Next::Again(PAUSE)),
+            () = follow(&self.replicator, &self.database, &self.refusals) => Ok(Next::Again(PAUSE)),
+            () = self.refusals.write(&self.replicator) => Ok(Next::Again(PAUSE)),
             () = watch_leases(&self.replicator, &self.database) => Ok(Next::Again(PAUSE)),
             () = self.status().stopped() => Ok(Next::Done),
         }
