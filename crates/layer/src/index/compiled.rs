@@ -28,9 +28,11 @@ pub(crate) struct CompiledIndexes<T> {
     weight_max: usize,
 }
 
+/// Compiled definitions of a design document, each with its weight, by the definition.
+type OfDesign<T> = HashMap<Vec<u8>, (Arc<T>, usize)>;
+
 struct Contents<T> {
-    /// Each with its weight.
-    all: HashMap<String, HashMap<Vec<u8>, (Arc<T>, usize)>>,
+    all: HashMap<String, OfDesign<T>>,
     places: Vec<(String, Vec<u8>)>,
     weight: usize,
 }

@@ -86,7 +86,6 @@ impl IndexName {
 /// A definition, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    pub name: String,
     pub selector: Selector,
 }
 
@@ -182,9 +181,10 @@ pub(crate) fn compiled(index: &proto::Index) -> Result<Arc<Compiled>> {
     known().get_or_compile(index, || {
         let definition = definition_of(index)?;
         let selector = definition.get(SELECTOR).and_then(|selector| Selector::new(selector).ok());
-        let (name, selector) = (name_in(index, &definition)?, selector.ok_or_else(|| foreign(index))?);
+        name_in(index, &definition)?;
+        let selector = selector.ok_or_else(|| foreign(index))?;
         let weight = selector.weight();
-        Ok((Compiled { name, selector }, weight))
+        Ok((Compiled { selector }, weight))
     })
 }
 
@@ -234,7 +234,8 @@ mod tests {
     #[test]
     fn a_definition_is_what_it_is_compiled_to() {
         let indexes = defined(r#"{"one":{"a":{"$gt":1}},"":{},"a/b":{},"two":{"$nope":1},"three":{},"four":5}"#);
-        let names: Vec<String> = indexes.iter().map(|index| compiled(index).unwrap().name.clone()).collect();
+        let names: Vec<String> =
+            indexes.iter().map(|index| name_in(index, &definition_of(index).unwrap()).unwrap()).collect();
         assert_eq!(names, ["one", "three"]);
         let one = compiled(&indexes[0]).unwrap();
         assert!(one.selector.matches(&value(r#"{"a":2}"#)) && !one.selector.matches(&value(r#"{"a":1}"#)));

@@ -110,7 +110,7 @@ impl One {
         digest.update(names.to_be_bytes());
         digest.update([u8::from(info.deleted)]);
         body.add_to(&mut digest);
-        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.to_own());
+        let (fields, index, body) = (instance.fields.clone(), index.clone(), body.into_owned());
         let special = special_of(id, info);
         let work = move || {
             let names = fields.view();
