@@ -66,7 +66,7 @@ impl IndexName {
         let mut found: Option<&proto::Index> = None;
         for index in record.indexes.iter().filter(|index| index.kind == KIND) {
             let is_of_design = self.design.as_ref().is_none_or(|design| *design == index.source);
-            if !is_of_design || name_in(index, &definition_of(index)?)? != self.name {
+            if !is_of_design || name_of(index)? != self.name {
                 continue;
             }
             if found.is_some() {
@@ -206,6 +206,14 @@ fn definition_of(index: &proto::Index) -> Result<Value<'_>> {
     parse(&index.definition, &Limits::default()).map_err(|_| foreign(index))
 }
 
+/// The index's name.
+///
+/// # Errors
+/// The record's bytes are not a definition.
+pub(crate) fn name_of(index: &proto::Index) -> Result<String> {
+    name_in(index, &definition_of(index)?)
+}
+
 fn name_in(index: &proto::Index, definition: &Value<'_>) -> Result<String> {
     definition.get(NAME).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| foreign(index))
 }
@@ -234,8 +242,7 @@ mod tests {
     #[test]
     fn a_definition_is_what_it_is_compiled_to() {
         let indexes = defined(r#"{"one":{"a":{"$gt":1}},"":{},"a/b":{},"two":{"$nope":1},"three":{},"four":5}"#);
-        let names: Vec<String> =
-            indexes.iter().map(|index| name_in(index, &definition_of(index).unwrap()).unwrap()).collect();
+        let names: Vec<String> = indexes.iter().map(|index| name_of(index).unwrap()).collect();
         assert_eq!(names, ["one", "three"]);
         let one = compiled(&indexes[0]).unwrap();
         assert!(one.selector.matches(&value(r#"{"a":2}"#)) && !one.selector.matches(&value(r#"{"a":1}"#)));

@@ -110,9 +110,9 @@ async fn assert_same(db: &Reader) {
     let defined: Vec<proto::Index> = indexes_of_kind(db).await;
     let sees_all = *db.asker() == Asker::All;
     for index in &defined {
-        let compiled = crate::index::selector::definition::compiled(index).unwrap();
-        let (_, selector) = SELECTORS.iter().find(|(name, _)| *name == compiled.name).unwrap();
-        let name = format!("{}/{}", index.source, compiled.name);
+        let its_name = crate::index::selector::definition::name_of(index).unwrap();
+        let (_, selector) = SELECTORS.iter().find(|(name, _)| *name == its_name).unwrap();
+        let name = format!("{}/{its_name}", index.source);
         let (all, _) = walked(db, selector, &ChangesQuery::default()).await;
         let middle = all.get(all.len() / 2).map_or(Since::Beginning, |row| Since::after(row.place()));
         for since in [Since::Beginning, middle, Since::Now] {
