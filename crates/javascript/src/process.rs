@@ -128,12 +128,13 @@ impl Process {
         sent
     }
 
-    /// Waits for a reply. `is_late` is asked each [`LOOK`].
+    /// Waits for a reply. `is_late` is asked each [`LOOK`]. One with something behind it is none: nothing was asked.
     pub(crate) fn receive(&mut self, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
         let frame = self.buffer.receive(&mut self.socket, REPLY_BYTES_MAX, is_late)?;
         let reply = read_reply(frame).ok_or(Broken::Malformed);
+        let has_more = self.buffer.has_more();
         self.buffer.trim();
-        reply
+        if has_more { Err(Broken::Malformed) } else { reply }
     }
 }
 

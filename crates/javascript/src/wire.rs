@@ -136,58 +136,70 @@ fn is_pause(error: &io::Error) -> bool {
 
 /// Where frames are received.
 #[derive(Default)]
-pub(crate) struct Buffer(Vec<u8>);
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    /// How many of them have come.
+    have: usize,
+    /// Where the frame ends that was received last: what is behind it is of the next one.
+    end: usize,
+}
 
 impl Buffer {
     /// Gives the memory back that a large frame took. For when it has been read.
     pub(crate) fn trim(&mut self) {
-        if self.0.len() > KEPT_BYTES_MAX {
-            self.0 = Vec::new();
+        if self.bytes.len() > KEPT_BYTES_MAX {
+            self.bytes = self.bytes.get(self.end..self.have).unwrap_or_default().to_vec();
+            (self.have, self.end) = (self.bytes.len(), 0);
         }
     }
 
-    /// Receives a frame of at most `max` bytes, behind which there is nothing yet. `is_late` is asked each time that the socket
-    /// has nothing for a while, or not all.
+    /// Receives a frame of at most `max` bytes. What has come behind it is kept for the next one. `is_late` is asked each time that the
+    /// socket has nothing for a while, or not all.
     pub(crate) fn receive(
         &mut self,
         from: &mut impl Read,
         max: usize,
         is_late: &mut dyn FnMut() -> bool,
     ) -> Result<&[u8], Broken> {
-        let Buffer(buffer) = self;
-        if buffer.len() < BUFFER_BYTES {
-            buffer.resize(BUFFER_BYTES, 0);
+        self.bytes.copy_within(self.end..self.have, 0);
+        (self.have, self.end) = (self.have - self.end, 0);
+        if self.bytes.len() < BUFFER_BYTES {
+            self.bytes.resize(BUFFER_BYTES, 0);
         }
-        let (mut have, mut need) = (0, HEAD);
+        let mut was_read = false;
         loop {
-            if have == buffer.len() {
-                buffer.resize(need.min(2 * have), 0);
+            let need = self.need(max)?;
+            if need.is_some_and(|need| self.have >= need) {
+                break;
             }
-            match from.read(buffer.get_mut(have..).unwrap_or_default()) {
+            if std::mem::replace(&mut was_read, true) && is_late() {
+                return Err(Broken::Late);
+            }
+            if self.have == self.bytes.len() {
+                self.bytes.resize(need.unwrap_or(HEAD).min(2 * self.have), 0);
+            }
+            match from.read(self.bytes.get_mut(self.have..).unwrap_or_default()) {
                 Ok(0) => return Err(Broken::Gone),
-                Ok(more) => have += more,
+                Ok(more) => self.have += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_pause(&error) => {}
                 Err(_) => return Err(Broken::Gone),
             }
-            if let Some(head) = buffer.first_chunk::<HEAD>().filter(|_| have >= HEAD) {
-                let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
-                if length > max {
-                    return Err(Broken::Malformed);
-                }
-                need = HEAD + length;
-            }
-            if have >= HEAD && have >= need {
-                return if have == need {
-                    buffer.get(HEAD..need).ok_or(Broken::Malformed)
-                } else {
-                    Err(Broken::Malformed)
-                };
-            }
-            if is_late() {
-                return Err(Broken::Late);
-            }
         }
+        self.end = self.need(max)?.unwrap_or(HEAD);
+        self.bytes.get(HEAD..self.end).ok_or(Broken::Malformed)
+    }
+
+    /// Whether something has come behind the frame that was received last.
+    pub(crate) fn has_more(&self) -> bool {
+        self.have > self.end
+    }
+
+    /// How many bytes the frame takes, once that is known.
+    fn need(&self, max: usize) -> Result<Option<usize>, Broken> {
+        let Some(head) = self.bytes.first_chunk::<HEAD>().filter(|_| self.have >= HEAD) else { return Ok(None) };
+        let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
+        if length > max { Err(Broken::Malformed) } else { Ok(Some(HEAD.saturating_add(length))) }
     }
 }
 
@@ -303,15 +315,35 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_behind_a_frame_is_the_next_one() {
+        let mut sent = Vec::new();
+        for size in [1, 0, 5 * KEPT_BYTES_MAX, 7, 9] {
+            let mut frame = Frame::begin(Vec::new());
+            frame.bytes(&vec![7; size]);
+            sent.extend_from_slice(frame.end().unwrap());
+        }
+        let (mut buffer, mut from) = (Buffer::default(), Pieces(&sent, usize::MAX));
+        for size in [1, 0, 5 * KEPT_BYTES_MAX, 7, 9] {
+            let frame = buffer.receive(&mut from, usize::MAX, &mut || false).unwrap();
+            let mut rest = Rest::of(frame);
+            assert!(rest.bytes() == Some(&vec![7; size]) && rest.is_end(), "{size}");
+            assert_eq!(buffer.has_more(), size != 9 && size != 5 * KEPT_BYTES_MAX, "{size}");
+            buffer.trim();
+        }
+    }
+
+    #[test]
     fn what_is_no_frame_is_refused_and_takes_no_memory() {
-        let mut buffer = Buffer::default();
-        let mut broken = |bytes: &[u8]| buffer.receive(&mut Pieces(bytes, 100), 1 << 20, &mut || true).unwrap_err();
+        let broken = |bytes: &[u8]| {
+            let mut buffer = Buffer::default();
+            let broken = buffer.receive(&mut Pieces(bytes, 100), 1 << 20, &mut || true).unwrap_err();
+            assert!(buffer.bytes.len() <= BUFFER_BYTES);
+            broken
+        };
         assert_eq!(broken(&[255; 8]), Broken::Malformed);
-        assert_eq!(broken(&[1, 0, 0, 0, 7, 7]), Broken::Malformed);
         assert_eq!(broken(&[1, 0]), Broken::Late);
         assert_eq!(broken(&[0, 0, 15, 0, 7]), Broken::Late);
-        assert!(buffer.0.len() <= BUFFER_BYTES);
-        assert_eq!(buffer.receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(Broken::Gone));
+        assert_eq!(Buffer::default().receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(Broken::Gone));
         // A list whose items do not follow.
         assert_eq!(Rest::of(&[255; 4]).list::<u8, Vec<u8>>(Rest::byte), None);
     }
