@@ -162,7 +162,7 @@ async fn a_spare_process_is_there_after_a_kill() {
 #[tokio::test]
 async fn a_process_that_has_had_much_memory_ends() {
     let _one = ONE.lock().await;
-    let runner = Runner::new(RunnerOptions { wait_max: PATIENCE, ..RunnerOptions::default() }).expect("threads");
+    let runner = runner();
     let source = "function (doc) { new Float64Array(10000000); return true; }";
     for large in 0..3 {
         assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));

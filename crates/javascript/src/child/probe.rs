@@ -18,6 +18,12 @@ pub(crate) fn probe(what: &str) -> String {
         "exec" => told(std::process::Command::new("/bin/true").spawn().map(drop)),
         // SAFETY: they take numbers alone; the signal is none.
         "kill" => told(if unsafe { libc::kill(1, 0) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }),
+        #[cfg(target_os = "linux")]
+        "filter" => {
+            // SAFETY: it takes numbers alone. A filter refuses this, too.
+            let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
+            if mode == 0 { "none" } else { "some" }.to_owned()
+        }
         "code" => {
             let (access, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             // SAFETY: it makes a mapping where there was none.
