@@ -139,7 +139,7 @@ impl Running<'_> {
         let write = |frame: &mut Frame| write_call(frame, number, (&dropped, slot), text, &ask);
         let mut sent = process.send(write, &mut is_late);
         let broken = loop {
-            match sent.and_then(|()| process.receive(&mut is_late)) {
+            match sent.and_then(|()| process.receive(&ask, &mut is_late)) {
                 Ok(Reply::Done { is_kept, is_last, result }) => {
                     *is_spent = is_last;
                     if is_kept {

@@ -103,7 +103,7 @@ pub struct Mapped {
 }
 
 /// Lines that functions log, of one batch.
-const LOGS_MAX: usize = 100;
+pub(crate) const LOGS_MAX: usize = 100;
 
 /// A batch ends early where its rows have so many bytes, and what each takes beside its texts.
 const MAPPED_BYTES_MAX: usize = 16 << 20;

@@ -76,6 +76,12 @@ impl Link {
         page
     }
 
+    /// One of nobody's list.
+    #[cfg(test)]
+    pub(crate) fn loose() -> Link {
+        Link { pages: mpsc::channel().1, parts: answers::unbounded_channel().0, step_max: Duration::ZERO, began: None }
+    }
+
     /// It is over.
     pub(crate) fn end(&self) {
         let _ = self.parts.send(ListPart { is_end: true, ..ListPart::default() });

@@ -9,9 +9,10 @@ use flatbed_channels::require::Writer;
 use crate::ask::Ask;
 use crate::cut;
 use crate::error::{Error, Result};
+use crate::group::LOGS_MAX;
 use crate::list::ListPart;
 use crate::machine::{Code, Part};
-use crate::said::Said;
+use crate::said::{SAID_BYTES_MAX, SAID_MAX, Said};
 use crate::sync::{Heard, SyncWrite};
 use crate::wire::{Frame, Rest};
 
@@ -316,32 +317,56 @@ pub(crate) fn write_done(frame: &mut Frame, (is_kept, is_last): (bool, bool), re
     }
 }
 
-/// Reads what a process has sent; `None`: it is no reply.
-pub(crate) fn read_reply(frame: &[u8]) -> Option<Reply> {
+/// The longest reply, in bytes. An engine has 128 MB, unless the options say otherwise.
+const REPLY_BYTES_MAX: usize = 160 << 20;
+
+/// One that says how a call ended.
+const END_BYTES_MAX: usize = 1 << 20;
+
+/// The longest reply to this, in bytes.
+pub(crate) fn reply_bytes_max(ask: &Ask) -> usize {
+    match ask {
+        Ask::Check => END_BYTES_MAX,
+        // Names, their lengths, and a reason.
+        Ask::Route { writes, .. } => {
+            writes.len().saturating_mul(2 * SAID_BYTES_MAX).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX)
+        }
+        _ => REPLY_BYTES_MAX,
+    }
+}
+
+/// Reads what a process has sent; `None`: it is no reply to this. No more items are read than were asked for, as a value takes 100 times the
+/// bytes that it may have in a frame.
+pub(crate) fn read_reply(frame: &[u8], ask: &Ask) -> Option<Reply> {
     let mut rest = Rest::of(frame);
     let reply = match rest.byte()? {
-        0 => {
+        0 if matches!(ask, Ask::List { .. }) => {
             let (wants_rows, response) = (rest.flag()?, rest.owned()?);
             let response = Some(crate::whole(response)).filter(|response| !response.is_empty());
             Reply::Exchange(ListPart { response, text: rest.owned()?, wants_rows, is_end: false })
         }
-        1 => Reply::Done { is_kept: rest.flag()?, is_last: rest.flag()?, result: read_result(&mut rest)? },
+        1 => Reply::Done { is_kept: rest.flag()?, is_last: rest.flag()?, result: read_result(&mut rest, ask)? },
         _ => return None,
     };
     rest.is_end().then_some(reply)
 }
 
-fn read_result(rest: &mut Rest<'_>) -> Option<Result<Output>> {
-    Some(Ok(match rest.byte()? {
-        0 => return read_error(rest).map(Err),
-        1 => Output::Text(rest.owned()?),
-        2 => Output::Mapped {
-            documents: rest.list(Rest::owned)?,
+fn read_result(rest: &mut Rest<'_>, ask: &Ask) -> Option<Result<Output>> {
+    Some(Ok(match (rest.byte()?, ask) {
+        (0, _) => return read_error(rest).map(Err),
+        (1, _) => Output::Text(rest.owned()?),
+        (2, Ask::Map { documents, .. }) => Output::Mapped {
+            documents: rest.list_of(documents.len(), Rest::owned)?,
             stopped: rest.maybe(read_error)?,
-            logs: rest.list(Rest::owned)?,
+            logs: rest.list_of(LOGS_MAX, |rest| rest.text().map(cut))?,
         },
-        3 => Output::Reduced(rest.list(|rest| rest.list(Rest::owned))?),
-        4 => Output::Routed(rest.list(|rest| {
+        (3, Ask::Reduce { asks, .. }) => {
+            let (max, mut asks) = (asks.len(), asks.iter());
+            Output::Reduced(rest.list_of(max, |rest| -> Option<Vec<String>> {
+                rest.list_of(asks.next()?.functions.len(), Rest::owned)
+            })?)
+        }
+        (4, Ask::Route { writes, .. }) => Output::Routed(rest.list_of(writes.len(), |rest| {
             Some(match rest.byte()? {
                 0 => Err(read_error(rest)?),
                 1 => Ok(Heard::Thrown),
@@ -402,7 +427,8 @@ fn write_said(frame: &mut Frame, said: &Said) {
 fn read_said(rest: &mut Rest<'_>) -> Option<Said> {
     let pair = |rest: &mut Rest<'_>| Some((rest.owned()?, rest.owned()?));
     let count = |rest: &mut Rest<'_>| usize::try_from(rest.number()?).ok();
-    let (channels, grants, roles) = (rest.list(Rest::owned)?, rest.list(pair)?, rest.list(pair)?);
+    let channels = rest.list_of(SAID_MAX, Rest::owned)?;
+    let (grants, roles) = (rest.list_of(SAID_MAX, pair)?, rest.list_of(SAID_MAX, pair)?);
     let (counts, is_cut) = ([count(rest)?, count(rest)?], rest.flag()?);
     let rejected = rest.maybe(|rest| {
         let status = f64::from_bits(rest.number()?);

@@ -10,16 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ask::Ask;
 use crate::child;
 use crate::clock::Clock;
-use crate::message::{Reply, read_reply};
+use crate::message::{Reply, read_reply, reply_bytes_max};
 use crate::nursery::Nursery;
 use crate::shared::{Page, Shared};
 use crate::thread::Thread;
 use crate::wire::{Broken, Buffer, Frame, Rest};
-
-/// The longest reply, in bytes. An engine has 128 MB, unless the options say otherwise.
-const REPLY_BYTES_MAX: usize = 160 << 20;
 
 /// The server's allocator, mimalloc, takes and touches memory ahead, which is much for so many processes. Others know no such names.
 const ALLOCATOR: [(&str, &str); 2] = [("MIMALLOC_ARENA_RESERVE", "65536"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
@@ -128,10 +126,10 @@ impl Process {
         sent
     }
 
-    /// Waits for a reply. `is_late` is asked each [`LOOK`]. One with something behind it is none: nothing was asked.
-    pub(crate) fn receive(&mut self, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
-        let frame = self.buffer.receive(&mut self.socket, REPLY_BYTES_MAX, is_late)?;
-        let reply = read_reply(frame).ok_or(Broken::Malformed);
+    /// Waits for a reply to this. `is_late` is asked each [`LOOK`]. One with something behind it is none: nothing else was asked.
+    pub(crate) fn receive(&mut self, ask: &Ask, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
+        let frame = self.buffer.receive(&mut self.socket, reply_bytes_max(ask), is_late)?;
+        let reply = read_reply(frame, ask).ok_or(Broken::Malformed);
         let has_more = self.buffer.has_more();
         self.buffer.trim();
         if has_more { Err(Broken::Malformed) } else { reply }

@@ -19,10 +19,10 @@ use rquickjs::{Ctx, Exception, Function, Object, Value, qjs};
 use crate::clock::Clock;
 
 /// More than a revision may have is counted no further: so many channels, and as many grants and roles.
-const SAID_MAX: usize = 10_000;
+pub(crate) const SAID_MAX: usize = 10_000;
 
 /// Nor is what takes more together: ten times what a revision's rows may.
-const SAID_BYTES_MAX: usize = 1_000_000;
+pub(crate) const SAID_BYTES_MAX: usize = 1_000_000;
 
 /// What all calls of `access` and `role` hold of what they are passed, one within the other: of one it is less, two lists that take
 /// some 1.7 MB each at most.

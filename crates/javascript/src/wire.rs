@@ -257,10 +257,20 @@ impl<'f> Rest<'f> {
         if self.flag()? { one(self).map(Some) } else { Some(None) }
     }
 
-    /// A list. Each item takes a byte at least, so that what is allocated is bounded by what has come.
-    pub(crate) fn list<T, C: Default + Extend<T>>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<C> {
+    /// A list. Each item takes a byte at least, so that there are no more than bytes have come. A value may take 100 times as much: what a
+    /// process has sent is read by [`Rest::list_of`].
+    pub(crate) fn list<T, C: Default + Extend<T>>(&mut self, one: impl FnMut(&mut Self) -> Option<T>) -> Option<C> {
+        self.list_of(usize::MAX, one)
+    }
+
+    /// A list of so many items at most.
+    pub(crate) fn list_of<T, C: Default + Extend<T>>(
+        &mut self,
+        max: usize,
+        mut one: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<C> {
         let count = self.count()?;
-        if count > self.0.len() {
+        if count > self.0.len().min(max) {
             return None;
         }
         let mut all = C::default();
@@ -346,5 +356,8 @@ mod tests {
         assert_eq!(Buffer::default().receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(Broken::Gone));
         // A list whose items do not follow.
         assert_eq!(Rest::of(&[255; 4]).list::<u8, Vec<u8>>(Rest::byte), None);
+        let two = [2, 0, 0, 0, 7, 8];
+        assert_eq!(Rest::of(&two).list_of::<u8, Vec<u8>>(2, Rest::byte), Some(vec![7, 8]));
+        assert_eq!(Rest::of(&two).list_of::<u8, Vec<u8>>(1, Rest::byte), None);
     }
 }

@@ -1,6 +1,8 @@
 use flatbed_testkit::Random;
 
 use super::*;
+use crate::ask::ReduceAsk;
+use crate::list::Link;
 
 fn replies() -> Vec<Reply> {
     let errors = [
@@ -37,6 +39,71 @@ fn replies() -> Vec<Reply> {
     outputs.map(Ok).into_iter().chain(errors.map(Err)).enumerate().map(done).collect()
 }
 
+/// What asks for just so many items.
+fn asked(reply: &Reply) -> Ask {
+    let slice = Duration::ZERO;
+    match reply {
+        Reply::Exchange(_) => Ask::List { input: String::new(), link: Link::loose() },
+        Reply::Done { result: Ok(output), .. } => match output {
+            Output::Text(_) => Ask::Check,
+            Output::Mapped { documents, .. } => {
+                Ask::Map { documents: vec![Vec::new(); documents.len()], views: 1, slice, is_fresh: false }
+            }
+            Output::Reduced(results) => {
+                let ask = |results: &Vec<String>| ReduceAsk {
+                    functions: vec![(0, 0); results.len()],
+                    is_rereduce: false,
+                    input: String::new(),
+                };
+                Ask::Reduce { asks: results.iter().map(ask).collect(), slice }
+            }
+            Output::Routed(heard) => {
+                let writes = vec![SyncWrite::default(); heard.len()].into();
+                Ask::Route { writes, slice, step_max: slice }
+            }
+        },
+        Reply::Done { result: Err(_), .. } => Ask::Check,
+    }
+}
+
+/// A process that was taken over may say that there are millions, each of a byte, of what takes 150 as a value.
+#[test]
+fn more_than_was_asked_for_is_not_read() {
+    let done = |output| Reply::Done { is_kept: false, is_last: false, result: Ok(output) };
+    let mapped = |documents: usize, logs: usize| {
+        let (documents, logs) = (vec!["[]".to_owned(); documents], vec![String::new(); logs]);
+        done(Output::Mapped { documents, stopped: None, logs })
+    };
+    let reduced =
+        |counts: &[usize]| done(Output::Reduced(counts.iter().map(|count| vec!["[1]".to_owned(); *count]).collect()));
+    let thrown = |count: usize| done(Output::Routed((0..count).map(|_| Ok(Heard::Thrown)).collect()));
+    let said = |channels: usize, grants: usize| {
+        let channels = (0..channels).map(|n| n.to_string()).collect();
+        let grants = (0..grants).map(|n| (n.to_string(), "A".to_owned())).collect();
+        done(Output::Routed(vec![Ok(Heard::Told(Said { channels, grants, ..Said::default() }))]))
+    };
+    for (most, more) in [
+        (mapped(3, 0), mapped(4, 0)),
+        (mapped(3, LOGS_MAX), mapped(3, LOGS_MAX + 1)),
+        (reduced(&[1, 2]), reduced(&[1, 3])),
+        (reduced(&[1, 2]), reduced(&[1, 2, 1])),
+        (thrown(3), thrown(4)),
+        (said(SAID_MAX, SAID_MAX), said(SAID_MAX + 1, 0)),
+        (said(SAID_MAX, SAID_MAX), said(0, SAID_MAX + 1)),
+    ] {
+        let ask = asked(&most);
+        assert_eq!(read_reply(&written(&most), &ask).as_ref(), Some(&most));
+        assert!(read_reply(&written(&more), &ask).is_none());
+        // Nor is what answers another question.
+        let other = if matches!(ask, Ask::Map { .. }) { asked(&thrown(9)) } else { asked(&mapped(9, 0)) };
+        assert!(read_reply(&written(&most), &other).is_none());
+    }
+    let exchange = Reply::Exchange(ListPart::default());
+    assert!(read_reply(&written(&exchange), &asked(&exchange)).is_some());
+    assert!(read_reply(&written(&exchange), &Ask::Check).is_none());
+    assert!(reply_bytes_max(&asked(&said(1, 1))) < 4 << 20 && reply_bytes_max(&Ask::Check) < 4 << 20);
+}
+
 fn written(reply: &Reply) -> Vec<u8> {
     let mut frame = Frame::begin(Vec::new());
     match reply {
@@ -52,7 +119,7 @@ fn written(reply: &Reply) -> Vec<u8> {
 fn replies_are_read_as_they_were_written() {
     let exchange = ListPart { response: Some("{}".to_owned()), text: "t".to_owned(), wants_rows: true, is_end: false };
     for reply in replies().into_iter().chain([Reply::Exchange(exchange)]) {
-        assert_eq!(read_reply(&written(&reply)).as_ref(), Some(&reply));
+        assert_eq!(read_reply(&written(&reply), &asked(&reply)).as_ref(), Some(&reply));
     }
 }
 
@@ -62,11 +129,11 @@ fn what_is_no_reply_is_refused_and_nothing_panics() {
     let (mut random, all) = (Random(flatbed_testkit::seed(37)), replies());
     let mut refused = 0;
     for reply in &all {
-        let whole = written(reply);
+        let (whole, ask) = (written(reply), asked(reply));
         for end in 0..whole.len() {
-            assert_eq!(read_reply(&whole[..end]), None, "{reply:?}");
+            assert_eq!(read_reply(&whole[..end], &ask), None, "{reply:?}");
         }
-        assert_eq!(read_reply(&[&whole[..], &[0]].concat()), None, "{reply:?}");
+        assert_eq!(read_reply(&[&whole[..], &[0]].concat(), &ask), None, "{reply:?}");
         for _ in 0..2_000 {
             let mut changed = whole.clone();
             for _ in 0..=random.below(3) {
@@ -77,13 +144,14 @@ fn what_is_no_reply_is_refused_and_nothing_panics() {
                     _ => random.below(256) as u8,
                 };
             }
-            refused += usize::from(read_reply(&changed).is_none());
+            refused += usize::from(read_reply(&changed, &ask).is_none());
         }
     }
     for length in 0..400 {
         for _ in 0..20 {
             let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-            refused += usize::from(read_reply(&bytes).is_none());
+            let asks = all.iter().map(asked);
+            refused += usize::from(asks.map(|ask| read_reply(&bytes, &ask)).all(|reply| reply.is_none()));
         }
     }
     assert!(refused > 8_000, "{refused}");

@@ -1,6 +1,6 @@
+use std::io::Write;
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::io::Write;
 use std::time::Duration;
 
 use flatbed_testkit::{PATIENCE, soon, until};
@@ -114,7 +114,7 @@ fn a_call_may_come_right_behind_the_word_to_drop_engines() {
         let both = [clear.end().unwrap(), call.end().unwrap()].concat();
         let Process { socket, .. } = &mut process;
         socket.write_all(&both).unwrap();
-        let reply = process.receive(&mut || now() > late).unwrap();
+        let reply = process.receive(&ask, &mut || now() > late).unwrap();
         let Reply::Done { result, .. } = reply else { panic!("no answer") };
         assert_eq!(result, Ok(Output::Text("what?".to_owned())));
     }
