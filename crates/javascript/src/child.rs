@@ -110,12 +110,22 @@ fn serve() -> Result<(), Ended> {
     let collation = Arc::new(Collation::unicode().map_err(|_| Ended)?);
     let (code, budget) = (Code::of(programs, memory_max), Budget::new(memory_all_max, total, own.clone()));
     let workshop = Workshop { code, collation, budget };
+    read_zone();
     // What is allocated once, is: the limits hold for what comes.
     let is_filtered = harden::confine(memory_max)?;
     line.send(|frame| {
         frame.flag(is_filtered);
     })?;
     answer(&workshop, &own, Rc::new(RefCell::new(line)))
+}
+
+/// Has the C library read what the time zone is, which no file can be opened for later.
+fn read_zone() {
+    // SAFETY: numbers and pointers of zeros are a time, which the library writes; it lives through the call.
+    unsafe {
+        let mut time: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&0, &raw mut time);
+    }
 }
 
 fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCell<Line>>) -> Result<(), Ended> {

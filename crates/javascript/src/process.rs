@@ -22,6 +22,9 @@ use crate::wire::{Broken, Buffer, Frame, Rest};
 /// The server's allocator, mimalloc, takes and touches memory ahead, which is much for so many processes. Others know no such names.
 const ALLOCATOR: [(&str, &str); 2] = [("MIMALLOC_ARENA_RESERVE", "65536"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
 
+/// Names in the environment that say what the time zone is; without them a file of the system does.
+pub(crate) const ZONE: [&str; 2] = ["TZ", "TZDIR"];
+
 /// How often a caller of a process looks whether it is to wait on.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
@@ -63,6 +66,8 @@ impl Process {
         let (page, file) = Shared::create()?;
         let mut command = Command::new(program()?);
         command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1").envs(ALLOCATOR);
+        // Dates are in its zone.
+        command.envs(ZONE.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         // A signal of the terminal's is for the server.
         command.process_group(0);
         // Nothing but these three is inherited: no call of ours between fork and exec, which would make the start cost what a copy of

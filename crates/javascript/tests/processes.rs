@@ -115,16 +115,17 @@ async fn serves_until_it_is_killed() {
     let _ = filter(&runner, ENDLESS).await;
 }
 
+/// A program that runs one of these tests.
+fn program(test: &str) -> Command {
+    let mut program = Command::new(std::env::current_exe().expect("a program"));
+    program.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(SERVES, "1");
+    program
+}
+
 #[tokio::test]
 async fn a_killed_server_leaves_no_process() {
     let _one = ONE.lock().await;
-    let program = std::env::current_exe().expect("a program");
-    let mut server = Command::new(program)
-        .args(["--exact", "serves_until_it_is_killed", "--nocapture", "--test-threads", "1"])
-        .env(SERVES, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a server");
+    let mut server = program("serves_until_it_is_killed").stdout(Stdio::piped()).spawn().expect("a server");
     let lines = BufReader::new(server.stdout.take().expect("its output")).lines();
     assert!(lines.map_while(Result::ok).any(|line| line == "serves"));
     let is_busy = || children(server.id()).iter().any(|(_, ticks)| *ticks > 5);
@@ -138,6 +139,25 @@ async fn a_killed_server_leaves_no_process() {
     for (id, _) in processes {
         until_blocking("its processes are gone", || !is_there(id));
     }
+}
+
+/// Not a test but a program for the next one.
+#[tokio::test]
+async fn is_in_a_zone() {
+    if std::env::var_os(SERVES).is_none() {
+        return;
+    }
+    let runner = runner();
+    let source = "function (doc) { return new Date(0).getTimezoneOffset() === -210 && new Date(0).getHours() === 3; }";
+    assert_eq!(filter(&runner, source).await, Ok(vec![true]));
+}
+
+/// As in CouchDB's query server.
+#[tokio::test]
+async fn dates_are_in_the_zone_of_the_server() {
+    let _one = ONE.lock().await;
+    let ended = program("is_in_a_zone").env("TZ", "ABC-3:30").output().expect("a server");
+    assert!(ended.status.success(), "{ended:?}");
 }
 
 /// The next call after a kill has its process at once: one was there.

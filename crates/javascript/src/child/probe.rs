@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 
 use super::SOCKET;
+use crate::process::ZONE;
 
 /// What comes of it.
 pub(crate) fn probe(what: &str) -> String {
@@ -32,7 +33,8 @@ pub(crate) fn probe(what: &str) -> String {
         }
         "descriptors" => format!("{:?}", (0..1_024).filter(|fd| is_open(*fd)).collect::<Vec<i32>>()),
         "environment" => {
-            let names = std::env::vars().map(|(name, _)| name).filter(|name| !name.starts_with("MIMALLOC_"));
+            let is_known = |name: &String| name.starts_with("MIMALLOC_") || ZONE.contains(&name.as_str());
+            let names = std::env::vars().map(|(name, _)| name).filter(|name| !is_known(name));
             let names: Vec<_> = names.collect();
             format!("{names:?}")
         }
