@@ -47,6 +47,13 @@ impl Clock {
         self.page.stopped.load(Ordering::Relaxed) >= self.call
     }
 
+    /// Takes deadline and stop back, as a process can.
+    #[cfg(test)]
+    pub(crate) fn undo(&self) {
+        self.page.until_us.store(u64::MAX, Ordering::Relaxed);
+        self.page.stopped.store(0, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.is_stopped() || now() >= self.until()
     }

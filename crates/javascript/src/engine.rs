@@ -60,6 +60,16 @@ pub(crate) struct Terms<'t> {
     pub(crate) time_max: Duration,
 }
 
+/// What happens outside of a call while it runs. Its process is not asked: that may write what it likes to the page that it shares.
+pub(crate) struct Outside<'o> {
+    /// Nothing is to run any more.
+    pub(crate) is_closed: &'o dyn Fn() -> bool,
+    /// The call is not to go on.
+    pub(crate) is_stopped: &'o dyn Fn() -> bool,
+    /// Is told when a list waits for its caller, and when no longer.
+    pub(crate) waits: &'o dyn Fn(bool),
+}
+
 impl Engine {
     pub(crate) fn new(nursery: Arc<Nursery>, niceness: i32) -> Engine {
         Engine { nursery, process: None, loaded: Loaded::default(), is_spent: false, niceness }
@@ -112,14 +122,12 @@ impl Running<'_> {
         self.engine.process.as_ref().map(|process| process.processor().clone())
     }
 
-    /// Runs the call. `is_closed`: nothing is to run any more. `waits` is told when a list waits for its caller, and when no longer. An error
-    /// for which the process was killed is said beside the answer; it is killed when the call is forgotten.
+    /// Runs the call. An error for which the process was killed is said beside the answer; it is killed when the call is forgotten.
     pub(crate) fn run(
         self,
         mut ask: Ask,
         terms: &Terms<'_>,
-        is_closed: &dyn Fn() -> bool,
-        waits: &dyn Fn(bool),
+        outside: &Outside<'_>,
     ) -> (Result<Answer>, Option<KillCause>) {
         let Running { engine, clock, number } = self;
         let Engine { process, loaded, is_spent, .. } = engine;
@@ -133,9 +141,10 @@ impl Running<'_> {
         let text = (!was_used).then(|| design.text());
         // A process moves its deadline where it judges several writes, and else the server does.
         let last = Cell::new(began + if matches!(ask, Ask::Route { .. }) { time_max } else { step_max });
-        let mut watch = Watch { clock: &clock, last: &last, stopped: None, ran: None };
+        let stopped = Cell::new(None);
+        let mut watch = Watch { clock: &clock, last: &last, stopped: &stopped, ran: None };
         let processor = process.processor().clone();
-        let mut is_late = || is_closed() || watch.is_late(&processor);
+        let mut is_late = || (outside.is_closed)() || watch.is_late((outside.is_stopped)(), &processor);
         let write = |frame: &mut Frame| write_call(frame, number, (&dropped, slot), text, &ask);
         let mut sent = process.send(write, &mut is_late);
         let broken = loop {
@@ -156,16 +165,21 @@ impl Running<'_> {
                 }
                 Ok(Reply::Exchange(part)) => {
                     let Ask::List { link, .. } = &mut ask else { break Broken::Malformed };
-                    let page = link.exchange(part, &clock, waits);
-                    last.set(clock.until());
+                    let (page, until) = link.exchange(part, &clock, outside.is_stopped, outside.waits);
+                    last.set(until);
                     sent = process.send(|frame| page.write(frame), &mut is_late);
                 }
                 Err(broken) => break broken,
             }
         };
         let (cause, error) = match broken {
+            Broken::Late if stopped.get().is_some_and(|since| since < last.get()) => {
+                (KillCause::Stopped, Error::TimedOut(step_max))
+            }
             Broken::Late => (KillCause::Deadline, Error::TimedOut(step_max)),
             Broken::Malformed => (KillCause::Malformed, Error::OutOfResources),
+            // Its own limits end it otherwise: what was done to it is not its input's doing.
+            Broken::Gone if process.was_killed() => (KillCause::Died, Error::Busy),
             Broken::Gone => (KillCause::Died, Error::OutOfResources),
         };
         (ask.lost(clock.finished(), was_used, error), Some(cause))
@@ -177,27 +191,27 @@ struct Watch<'c> {
     clock: &'c Clock,
     /// The last deadline that its process may give it.
     last: &'c Cell<Duration>,
-    /// When it was seen that it is to stop.
-    stopped: Option<Duration>,
+    /// When it was seen that it is to stop: its answer is not waited for, or others need its place.
+    stopped: &'c Cell<Option<Duration>>,
     /// What it had had of the processor when its time was first seen to be over.
     ran: Option<Duration>,
 }
 
 impl Watch<'_> {
-    fn is_late(&mut self, processor: &Thread) -> bool {
+    fn is_late(&mut self, is_stopped: bool, processor: &Thread) -> bool {
         let now = now();
-        // Its answer is not waited for, or others need its place.
-        if self.clock.is_stopped() && now >= *self.stopped.get_or_insert(now) + GRACE {
-            return true;
+        if is_stopped && self.stopped.get().is_none() {
+            self.stopped.set(Some(now));
         }
         let deadline = self.clock.until().min(self.last.get());
-        if now < deadline {
+        let end = self.stopped.get().map_or(deadline, |since| since.min(deadline));
+        if now < end {
             self.ran = None;
             return false;
         }
         let ran = processor.ran();
         let since = ran.saturating_sub(*self.ran.get_or_insert(ran));
-        now >= deadline + GRACE && (since >= GRACE / 2 || now >= deadline + STUCK)
+        now >= end + GRACE && (since >= GRACE / 2 || now >= end + STUCK)
     }
 }
 

@@ -7,6 +7,8 @@ flatbed_metrics::labels! {
     pub enum KillCause: "cause" {
         /// It did not stop in time.
         Deadline = "deadline",
+        /// Nobody waited for it any more, and it did not stop.
+        Stopped = "stopped",
         /// Its reply was none.
         Malformed = "malformed",
         /// It ended in a call: of memory, or of a fault.

@@ -58,8 +58,15 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Gives a part on and waits for a page. Meanwhile the list does not run, which `waits` is told; then its deadline is moved.
-    pub(crate) fn exchange(&mut self, part: ListPart, clock: &Clock, waits: impl Fn(bool)) -> message::Page {
+    /// Gives a part on and waits for a page. Meanwhile the list does not run, which `waits` is told; then its deadline is moved, to what is
+    /// returned with the page. `is_stopped`: it is not to go on.
+    pub(crate) fn exchange(
+        &mut self,
+        part: ListPart,
+        clock: &Clock,
+        is_stopped: impl Fn() -> bool,
+        waits: impl Fn(bool),
+    ) -> (message::Page, Duration) {
         let since = now();
         let end = *self.began.get_or_insert(since) + LIST_MAX;
         let _ = self.parts.send(part);
@@ -67,13 +74,14 @@ impl Link {
         let page = loop {
             match self.pages.recv_timeout(LOOK) {
                 Ok(page) => break page.map_or(message::Page::End, message::Page::Rows),
-                Err(mpsc::RecvTimeoutError::Timeout) if !clock.is_stopped() && now() < (since + WAIT_MAX).min(end) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) if !is_stopped() && now() < (since + WAIT_MAX).min(end) => {}
                 Err(_) => break message::Page::Broken,
             }
         };
         waits(false);
-        clock.set(if page == message::Page::Broken { since } else { end.min(now() + self.step_max) });
-        page
+        let until = if page == message::Page::Broken { since } else { end.min(now() + self.step_max) };
+        clock.set(until);
+        (page, until)
     }
 
     /// One of nobody's list.

@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 
 use crate::ask::{Answer, Ask};
 use crate::clock::Clock;
-use crate::engine::{Engine, STUCK, Terms};
+use crate::engine::{Engine, Outside, STUCK, Terms};
 use crate::error::{Error, Result};
+use crate::figures::KillCause;
 use crate::nursery::Nursery;
 use crate::process::LOOK;
 use crate::queue::{Full, LONG, Lane, Queue};
@@ -312,7 +313,9 @@ impl Pool {
             };
             let loaded_max = self.options.loaded_max;
             let terms = Terms { design: &design, caller, loaded_max, step_max, time_max };
-            let (mut result, killed) = running.run(ask, &terms, &|| self.is_closed(), &waits);
+            let outside =
+                Outside { is_closed: &|| self.is_closed(), is_stopped: &|| state.is_stopped(), waits: &waits };
+            let (mut result, killed) = running.run(ask, &terms, &outside);
             give_reason(&mut result, || {
                 let is_crowded_out = state.is_crowded_out.load(Ordering::Relaxed);
                 if is_crowded_out { Error::Busy } else { Error::TimedOut(step_max) }
@@ -325,6 +328,8 @@ impl Pool {
                 engine.end();
             }
             if let Some(cause) = killed.filter(|_| !self.is_closed()) {
+                let is_crowded_out = state.is_crowded_out.load(Ordering::Relaxed);
+                let cause = if cause == KillCause::Stopped && is_crowded_out { KillCause::Deadline } else { cause };
                 self.report.report(&self.nursery.figures, &design, cause);
             }
             if is_aside {

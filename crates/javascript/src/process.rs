@@ -31,6 +31,30 @@ pub(crate) const LOOK: Duration = Duration::from_millis(50);
 /// How long a process may take to start.
 const START_MAX: Duration = Duration::from_secs(30);
 
+/// How long a process may take to end when its socket has, and how often is looked.
+const END_MAX: Duration = Duration::from_secs(2);
+const END_LOOK: Duration = Duration::from_millis(1);
+
+/// Whether a process has ended by `SIGKILL`. `None`: it has not ended. It stays to be waited for: its number is no other's yet.
+#[cfg(target_os = "linux")]
+fn end_of(child: &Child) -> Option<bool> {
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: numbers and pointers of zeros are one; what is written to it lives through the call, and is read as what the call has written.
+    unsafe {
+        let mut end: libc::siginfo_t = std::mem::zeroed();
+        if libc::waitid(libc::P_PID, child.id(), &raw mut end, flags) != 0 {
+            return Some(false);
+        }
+        (end.si_pid() != 0).then(|| end.si_code == libc::CLD_KILLED && end.si_status() == libc::SIGKILL)
+    }
+}
+
+/// Elsewhere it is not told apart.
+#[cfg(not(target_os = "linux"))]
+fn end_of(_child: &Child) -> Option<bool> {
+    Some(false)
+}
+
 /// The program that runs. The path names it even where its file was replaced.
 #[cfg(target_os = "linux")]
 fn program() -> std::io::Result<std::path::PathBuf> {
@@ -129,6 +153,20 @@ impl Process {
         let sent = frame.send(&mut self.socket, is_late);
         self.out = frame.into_buffer();
         sent
+    }
+
+    /// Whether it was killed, which only the system and who may do so do: for the machine's memory, say. For when its socket has ended.
+    pub(crate) fn was_killed(&self) -> bool {
+        let Some(child) = &self.child else { return false };
+        let late = crate::clock::now() + END_MAX;
+        while crate::clock::now() < late {
+            match end_of(child) {
+                // Its socket ends first.
+                None => std::thread::park_timeout(END_LOOK),
+                Some(is_kill) => return is_kill,
+            }
+        }
+        false
     }
 
     /// Waits for a reply to this. `is_late` is asked each [`LOOK`]. One with something behind it is none: nothing else was asked.

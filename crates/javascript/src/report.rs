@@ -24,7 +24,8 @@ pub(crate) struct KillReport {
 impl KillReport {
     pub(crate) fn report(&self, figures: &FunctionFigures, design: &Design, cause: KillCause) {
         figures.function_processes_killed.of(cause).add(1);
-        if self.is_due(&design.database, Instant::now()) {
+        // Nobody waited: its time was not over.
+        if cause != KillCause::Stopped && self.is_due(&design.database, Instant::now()) {
             let (database, design_document) = (design.database(), id(design.text()).unwrap_or_default());
             tracing::warn!(database, design_document, ?cause, "the process of a function was killed");
         }

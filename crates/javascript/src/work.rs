@@ -38,7 +38,7 @@ impl Work<'_> {
                 return (Ok(output), is_whole);
             }
             #[cfg(test)]
-            Work::Probe { input } => Ok(Output::Text(crate::child::probe::probe(input))),
+            Work::Probe { input } => Ok(Output::Text(crate::child::probe::probe(input, clock))),
         };
         let is_whole = output.is_ok();
         (output, is_whole)

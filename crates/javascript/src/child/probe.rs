@@ -6,10 +6,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 
 use super::SOCKET;
+use crate::clock::Clock;
 use crate::process::ZONE;
 
 /// What comes of it.
-pub(crate) fn probe(what: &str) -> String {
+pub(crate) fn probe(what: &str, clock: &Clock) -> String {
     match what {
         "open" => told(File::open("/etc/passwd").map(drop)),
         "write" => told(File::create("/tmp/flatbed-probe").map(drop)),
@@ -44,6 +45,9 @@ pub(crate) fn probe(what: &str) -> String {
         }
         "abort" => std::process::abort(),
         "silence" => endless(),
+        "undo" => loop {
+            clock.undo();
+        },
         "piece" => {
             send(&[100, 0, 0, 0, 1]);
             endless()

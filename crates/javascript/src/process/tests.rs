@@ -98,6 +98,21 @@ async fn a_process_that_does_not_reply_is_killed() {
     assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
 }
 
+/// One that takes back whatever the page says that it shares with the server.
+#[tokio::test]
+async fn a_process_cannot_undo_its_deadline() {
+    let runner = runner();
+    let design = Design::new("db/1", "function () {}");
+    let time = Duration::from_secs(2);
+    until("its deadline holds", async || {
+        let ask = Ask::Probe { input: "undo".to_owned() };
+        let answer = soon(runner.run(&design, runner.caller(), ask, time)).await.map(drop);
+        assert_eq!(answer, Err(Error::TimedOut(time)));
+        runner.figures().function_processes_killed.of(KillCause::Deadline).get() == 1
+    })
+    .await;
+}
+
 /// A thread that was idle has its engines dropped, and may have a call right then.
 #[test]
 fn a_call_may_come_right_behind_the_word_to_drop_engines() {
