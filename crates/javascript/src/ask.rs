@@ -113,7 +113,7 @@ impl Ask {
                 let mut rest = documents;
                 let behind = rest.split_off_checked(emitted.len())?;
                 drop(std::mem::replace(&mut rest, behind));
-                let documents = emitted.into_iter().map(|lines| outcomes(lines, views)).collect();
+                let documents = emitted.into_iter().map(|lines| outcomes(lines, views)).collect::<Option<_>>()?;
                 Answer::Mapped(MappedPart { documents, stopped, lost: 0, was_used, rest, logs })
             }
             (Ask::Reduce { asks, .. }, Output::Reduced(results)) => {
@@ -176,16 +176,20 @@ impl<T> SplitOff for Vec<T> {
     }
 }
 
-/// One for each view.
-fn outcomes(lines: String, views: usize) -> Vec<Result<Rows>> {
+/// One for each view. `None`: it is not so many.
+fn outcomes(lines: String, views: usize) -> Option<Vec<Result<Rows>>> {
     let outcome = |line: String| match line.strip_prefix('!') {
         Some(failed) => Err(failure(failed)),
         None => Rows::parse(whole(line)),
     };
     if views == 1 {
-        return vec![outcome(lines)];
+        return Some(vec![outcome(lines)]);
     }
-    lines.split('\n').map(|line| outcome(line.to_owned())).collect()
+    if views == 0 {
+        return lines.is_empty().then(Vec::new);
+    }
+    let has_all = lines.split('\n').take(views + 1).count() == views;
+    has_all.then(|| lines.split('\n').map(|line| outcome(line.to_owned())).collect())
 }
 
 /// Output of so many characters may be of any size beside its input's.
@@ -227,6 +231,13 @@ mod tests {
         assert!(
             map(3).answer(mapped(4), false).is_none() && map(3).answer(Output::Text(String::new()), false).is_none()
         );
+        for (views, lines, is_answer) in
+            [(2, "[[1,2]]\n[]", true), (2, "[]", false), (2, "[]\n[]\n[]", false), (3, "", false), (0, "", true)]
+        {
+            let ask = Ask::Map { documents: vec![b"{}".to_vec()], views, slice: Duration::ZERO, is_fresh: false };
+            let output = Output::Mapped { documents: vec![lines.to_owned()], stopped: None, logs: Vec::new() };
+            assert_eq!(ask.answer(output, false).is_some(), is_answer, "{lines:?} of {views}");
+        }
         let reduce = |answers: Vec<usize>| {
             let asks = [1, 2].map(|functions| ReduceAsk {
                 functions: vec![(0, 10); functions],
