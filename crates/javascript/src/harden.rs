@@ -10,6 +10,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// look, should there be one left. What nobody has used takes no memory.
 const STACK_BYTES_MAX: libc::rlim_t = 64 << 20;
 
+/// Its engines have so many times what one may have, together.
+pub(crate) const ENGINES_MAX: usize = 4;
+
 /// Memory of a process beside what engines may have of it: frames, what goes into them, and what an allocator reserves.
 const BESIDE_BYTES: libc::rlim_t = 512 << 20;
 
@@ -41,12 +44,20 @@ pub(crate) fn leave() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
+/// Where memory is short, the server is to stay, whatever rank it was given itself.
+#[cfg(target_os = "linux")]
+fn rank() {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    let of_server = std::fs::read_to_string(PATH).ok().and_then(|rank| rank.trim().parse::<i32>().ok());
+    // The name may not be there, and the value may be refused.
+    let _ = std::fs::write(PATH, of_server.unwrap_or(0).saturating_add(500).min(1_000).to_string());
+}
+
 /// Closes all descriptors but this, which is the first; the two of output lead nowhere.
 pub(crate) fn close_all_but(socket: BorrowedFd<'_>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
-        // Where memory is short, the server is to stay. The name may not be there, and the value may be refused.
-        let _ = std::fs::write("/proc/self/oom_score_adj", "500");
+        rank();
         // Its own files in `/proc` are another's from then on.
         // SAFETY: it takes numbers alone.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
@@ -78,7 +89,8 @@ pub(crate) fn confine(memory_max: usize) -> io::Result<bool> {
             libc::setrlimit(libc::RLIMIT_STACK, &raw const stack);
         }
     }
-    let memory = memory_now()?.saturating_add(BESIDE_BYTES).saturating_add(4 * memory_max as libc::rlim_t);
+    let engines = memory_max.saturating_mul(ENGINES_MAX) as libc::rlim_t;
+    let memory = memory_now()?.saturating_add(BESIDE_BYTES).saturating_add(engines);
     limit(libc::RLIMIT_AS, memory);
     for what in [libc::RLIMIT_CORE, libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC] {
         limit(what, 0);

@@ -1,15 +1,16 @@
 //! Starts engine processes ahead of their use, and waits for those that were killed.
 //!
-//! A thread of its own does both: the kernel kills a process with the thread that has started it, and to wait for one that gives
-//! its memory back takes longer than its callers have.
+//! A thread of its own does both: the kernel kills a process with the thread that has started it, and one that gives its memory back
+//! takes longer for that than its callers have. It waits for none: others want theirs.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::figures::FunctionFigures;
+use crate::harden::ENGINES_MAX;
 use crate::machine::Code;
 use crate::message::Setup;
 use crate::process::Process;
@@ -25,6 +26,12 @@ const TRIES: u32 = 3;
 /// After processes did not start.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How often is looked whether those that were killed are gone, at first.
+const REAP: Duration = Duration::from_millis(5);
+
+/// How often what processes have counted of the memory of all is added up anew.
+const RECOUNT: Duration = Duration::from_secs(1);
+
 /// Starts processes and ends them.
 pub(crate) struct Nursery {
     state: Mutex<State>,
@@ -34,6 +41,8 @@ pub(crate) struct Nursery {
     work: Condvar,
     total: Arc<Shared<Total>>,
     file: OwnedFd,
+    /// What one process may have of the memory of all, in bytes, whatever it says: its address space has no room for more.
+    of_one_max: usize,
     pub(crate) figures: Arc<FunctionFigures>,
 }
 
@@ -42,8 +51,10 @@ struct State {
     spare: Vec<Process>,
     /// Those that were killed.
     dead: Vec<(Child, Arc<Shared<Page>>)>,
-    /// That were started and not waited for.
-    alive: usize,
+    /// Pages of those that were started and not waited for.
+    pages: Vec<Arc<Shared<Page>>>,
+    /// When what they have was added up.
+    counted: Option<Instant>,
     /// Callers that wait for one.
     waiting: usize,
     /// How many did not start since one did.
@@ -57,11 +68,15 @@ struct State {
 
 impl Nursery {
     pub(crate) fn start(code: &Code, memory_all_max: usize) -> std::io::Result<Arc<Nursery>> {
+        Nursery::begin(Setup::write(code, memory_all_max), code.memory_max.saturating_mul(ENGINES_MAX))
+    }
+
+    fn begin(setup: Frame, of_one_max: usize) -> std::io::Result<Arc<Nursery>> {
         let (total, file) = Shared::create()?;
         let (state, ready, work) = Default::default();
         let figures = Arc::default();
-        let nursery = Arc::new(Nursery { state, ready, work, total: Arc::new(total), file, figures });
-        let (its, setup) = (nursery.clone(), Setup::write(code, memory_all_max));
+        let nursery = Arc::new(Nursery { state, ready, work, total: Arc::new(total), file, of_one_max, figures });
+        let its = nursery.clone();
         std::thread::Builder::new().name("functions".to_owned()).spawn(move || its.run(setup))?;
         Ok(nursery)
     }
@@ -107,10 +122,12 @@ impl Nursery {
             state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         state.waiting -= 1;
+        // It counts from now on, and is to be replaced.
+        self.work.notify_one();
         process
     }
 
-    /// Kills a process; what it has counted of the memory of all is given back once it is gone.
+    /// Kills a process; what it has of the memory of all is counted no more once it is gone.
     pub(crate) fn bury(&self, mut child: Child, page: Arc<Shared<Page>>) {
         let _ = child.kill();
         self.lock().dead.push((child, page));
@@ -119,7 +136,11 @@ impl Nursery {
 
     fn run(self: &Arc<Self>, mut setup: Frame) {
         let mut state = self.lock();
+        let mut pause = REAP;
         loop {
+            if self.reap(&mut state) {
+                pause = REAP;
+            }
             // Spare ones that were killed are none. It is seen when one is taken.
             let gone: Vec<Process> = state.spare.extract_if(.., |process| !process.is_ready()).collect();
             if !gone.is_empty() {
@@ -128,24 +149,9 @@ impl Nursery {
                 state = self.lock();
                 continue;
             }
-            if state.spare.len() < state.waiting && !state.is_closed {
-                // Callers come first.
-            } else if let Some((mut child, page)) = state.dead.pop() {
-                drop(state);
-                let _ = child.wait();
-                self.total.give(page.counted.load(Ordering::Relaxed));
-                self.figures.function_processes.add(-1);
-                state = self.lock();
-                state.alive -= 1;
-                if state.alive == 0 {
-                    // A process that was killed as it counted has left a difference.
-                    self.total.bytes.store(0, Ordering::Relaxed);
-                }
-                continue;
-            }
             let wanted = state.waiting + if state.is_used { SPARE_MAX } else { 0 };
             if state.is_closed {
-                if state.alive == 0 {
+                if state.pages.is_empty() {
                     return;
                 }
             } else if state.spare.len() < wanted {
@@ -181,13 +187,41 @@ impl Nursery {
                     }
                 }
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let wait = if !state.dead.is_empty() {
+                pause = RECOUNT.min(2 * pause);
+                Some(pause)
+            } else {
+                // Spare ones have nothing to count.
+                (state.pages.len() > state.spare.len()).then_some(RECOUNT)
+            };
+            state = match wait {
+                Some(wait) => self.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 
+    /// Waits for those that were killed and have ended, and adds up what the others have: whether there were any.
+    fn reap(&self, state: &mut State) -> bool {
+        let has_ended = |(child, _): &mut (Child, _)| !matches!(child.try_wait(), Ok(None));
+        let ended: Vec<_> = state.dead.extract_if(.., has_ended).collect();
+        for (_, page) in &ended {
+            state.pages.retain(|of_one| !Arc::ptr_eq(of_one, page));
+            self.figures.function_processes.add(-1);
+        }
+        let now = Instant::now();
+        if !ended.is_empty() || state.counted.is_none_or(|counted| now >= counted + RECOUNT) {
+            // One that was killed as it counted has left a difference, and one that was taken over counts what it likes.
+            let each = state.pages.iter().map(|page| page.counted.load(Ordering::Relaxed).min(self.of_one_max));
+            self.total.bytes.store(each.fold(0, usize::saturating_add), Ordering::Relaxed);
+            state.counted = Some(now);
+        }
+        !ended.is_empty()
+    }
+
     /// There is one more, until it is buried.
-    pub(crate) fn born(&self) {
-        self.lock().alive += 1;
+    pub(crate) fn born(&self, page: Arc<Shared<Page>>) {
+        self.lock().pages.push(page);
         self.figures.function_processes.add(1);
         self.figures.function_processes_started.add(1);
     }
@@ -201,3 +235,6 @@ impl Nursery {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,8 +28,12 @@ pub(crate) const ZONE: [&str; 2] = ["TZ", "TZDIR"];
 /// How often a caller of a process looks whether it is to wait on.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a process may take to start.
-const START_MAX: Duration = Duration::from_secs(30);
+/// How long a process may take to start: on an idle machine some milliseconds. Meanwhile no other starts.
+const START_MAX: Duration = Duration::from_secs(5);
+
+/// If it has had the processor for so long; and how long in any case.
+const START_RAN: Duration = Duration::from_secs(1);
+const START_STUCK: Duration = Duration::from_secs(30);
 
 /// How long a process may take to end when its socket has, and how often is looked.
 const END_MAX: Duration = Duration::from_secs(2);
@@ -87,7 +91,7 @@ impl Process {
         let (socket, other) = UnixStream::pair()?;
         socket.set_read_timeout(Some(LOOK))?;
         socket.set_write_timeout(Some(LOOK))?;
-        let (page, file) = Shared::create()?;
+        let (page, file) = Shared::<Page>::create()?;
         let mut command = Command::new(program()?);
         command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1").envs(ALLOCATOR);
         // Dates are in its zone.
@@ -100,12 +104,16 @@ impl Process {
         let child = command.spawn()?;
         // With it goes the other end of the socket, which is the process's alone.
         drop(command);
-        nursery.born();
         let (page, processor) = (Arc::new(page), Thread::of_process(child.id()));
+        nursery.born(page.clone());
         let (nursery, out, buffer) = (nursery.clone(), Vec::new(), Buffer::default());
         let mut process = Process { socket, child: Some(child), page, processor, nursery, calls: 0, out, buffer };
         let began = crate::clock::now();
-        let mut is_late = || crate::clock::now() > began + START_MAX;
+        let processor = process.processor.clone();
+        let mut is_late = || {
+            let waited = crate::clock::now().saturating_sub(began);
+            waited > START_STUCK || waited > START_MAX && processor.ran() > START_RAN
+        };
         let ready = match setup.send(&mut process.socket, &mut is_late) {
             Ok(()) => process.buffer.receive(&mut process.socket, 1, &mut is_late),
             Err(broken) => Err(broken),
