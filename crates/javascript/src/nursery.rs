@@ -32,6 +32,17 @@ const REAP: Duration = Duration::from_millis(5);
 /// How often what processes have counted of the memory of all is added up anew.
 const RECOUNT: Duration = Duration::from_secs(1);
 
+/// A server may have inherited that nobody waits for its children: then the system does not keep how they have ended.
+fn allow_waiting() {
+    // SAFETY: numbers and pointers of zeros are an action; what is read and written lives through the calls. No handler is replaced.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_IGN {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        }
+    }
+}
+
 /// Starts processes and ends them.
 pub(crate) struct Nursery {
     state: Mutex<State>,
@@ -72,6 +83,7 @@ impl Nursery {
     }
 
     fn begin(setup: Frame, of_one_max: usize) -> std::io::Result<Arc<Nursery>> {
+        allow_waiting();
         let (total, file) = Shared::create()?;
         let (state, ready, work) = Default::default();
         let figures = Arc::default();
