@@ -1,6 +1,7 @@
 //! The engine process: this program in another mode.
 //!
-//! A program that links this crate becomes one before its `main` where its environment says so. Then it has three descriptors: the
+//! A program that links this crate becomes one before its `main` where its environment says so, and its first descriptor is a socket: the
+//! name alone may come from a shell. Then it has three descriptors: the
 //! socket to the server, and two pages of shared memory. It gives up whatever else it may do ([`crate::harden`]), and answers one
 //! call after the other until the socket ends.
 
@@ -44,12 +45,20 @@ const TOTAL_PAGE: i32 = 2;
 static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn begin() {
-    if std::env::var_os(MARKER).is_none() {
+    if std::env::var_os(MARKER).is_none() || !has_socket() {
         return;
     }
     let code = i32::from(serve().is_err());
     // SAFETY: it takes a number. Nothing of the program that was not begun is to run at its end.
     unsafe { libc::_exit(code) };
+}
+
+fn has_socket() -> bool {
+    // SAFETY: numbers of zeros are what is written to, which lives through the call.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        libc::fstat(SOCKET, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == libc::S_IFSOCK
+    }
 }
 
 /// Keeps [`BEGIN`] in programs that link this.

@@ -164,6 +164,19 @@ async fn dates_are_in_the_zone_of_the_server() {
     assert!(ended.status.success(), "{ended:?}");
 }
 
+/// A name that was exported in a shell does not keep the program from its `main`.
+#[tokio::test]
+async fn a_program_with_the_name_and_no_socket_runs() {
+    let _one = ONE.lock().await;
+    let ended = program("is_in_a_zone")
+        .args(["--list"])
+        .env("FLATBED_FUNCTIONS_PROCESS", "1")
+        .stdin(Stdio::null())
+        .output()
+        .expect("a program");
+    assert!(ended.status.success() && String::from_utf8_lossy(&ended.stdout).contains("is_in_a_zone"), "{ended:?}");
+}
+
 /// The next call after a kill has its process at once: one was there.
 #[tokio::test]
 async fn a_spare_process_is_there_after_a_kill() {
