@@ -176,6 +176,7 @@ pub(crate) async fn serve(
         () = signals.next() => return Ok(()),
     };
     let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
+    functions.prepare();
     let judge = Arc::new(worker::judging(Functions::new(functions.clone())));
     let (layer, authority) = match Layer::open(storage.database(), settings.layer_options(), Some(judge)).await {
         Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {

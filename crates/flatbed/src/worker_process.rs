@@ -118,6 +118,7 @@ pub(crate) async fn run(
     }
     let mut signals = Signals::new()?;
     let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
+    functions.prepare();
     let options = settings.worker.elsewhere(variables, tls, &server).with_functions(functions);
     let dispatcher = Dispatcher::elsewhere(options)?;
     let jobs = dispatcher.start();

@@ -26,6 +26,9 @@ const TRIES: u32 = 3;
 /// After processes did not start.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// The log says so often that none starts.
+const TELL: Duration = Duration::from_secs(60);
+
 /// How often is looked whether those that were killed are gone, at first.
 const REAP: Duration = Duration::from_millis(5);
 
@@ -72,7 +75,9 @@ struct State {
     failing: u32,
     /// How often none started for callers that waited.
     failures: u64,
-    /// None is started before one is needed.
+    /// When the log said that none starts.
+    told: Option<Instant>,
+    /// None is started before one is needed, or [`Nursery::prepare`].
     is_used: bool,
     is_closed: bool,
 }
@@ -91,6 +96,12 @@ impl Nursery {
         let its = nursery.clone();
         std::thread::Builder::new().name("functions".to_owned()).spawn(move || its.run(setup))?;
         Ok(nursery)
+    }
+
+    /// Starts spare processes: where none starts the log says so each minute from now on.
+    pub(crate) fn prepare(&self) {
+        self.lock().is_used = true;
+        self.work.notify_one();
     }
 
     /// Ends all processes that nothing else has.
@@ -189,8 +200,10 @@ impl Nursery {
                         if state.failing < TRIES {
                             continue;
                         }
-                        if state.failing == TRIES {
-                            tracing::error!(%error, "no process for functions of design documents starts");
+                        let now = Instant::now();
+                        if state.told.is_none_or(|told| now >= told + TELL) {
+                            state.told = Some(now);
+                            tracing::error!(%error, "no process for functions of design documents starts: their calls get 503");
                         }
                         state.failures += 1;
                         self.ready.notify_all();

@@ -66,7 +66,7 @@ impl Drop for Handle {
 }
 
 impl Runner {
-    /// Starts the threads; processes start with the first call.
+    /// Starts the threads; processes start with the first call, or [`Runner::prepare`].
     ///
     /// # Errors
     /// The system has no thread left.
@@ -118,6 +118,12 @@ impl Runner {
             rooms: Rooms::new(),
         };
         Ok(Runner { handle: Arc::new(handle), options })
+    }
+
+    /// Starts processes now, as a server does: where none can start (no `/proc`, no right to run its program), the log says so each minute,
+    /// whether functions are called or not.
+    pub fn prepare(&self) {
+        self.handle.nursery.prepare();
     }
 
     /// What is counted of calls and processes, for `/metrics`.

@@ -56,6 +56,17 @@ fn kill(id: u32) {
     unsafe { libc::kill(libc::pid_t::try_from(id).expect("a number"), libc::SIGKILL) };
 }
 
+/// A server learns at its start whether functions can run.
+#[tokio::test]
+async fn processes_start_before_the_first_call_where_that_is_wanted() {
+    let _one = ONE.lock().await;
+    let runner = runner();
+    runner.prepare();
+    until("spare ones are there", async || mine().len() == 2).await;
+    drop(runner);
+    until("none is left", async || mine().is_empty()).await;
+}
+
 #[tokio::test]
 async fn processes_start_with_the_first_call_and_end_with_their_runner() {
     let _one = ONE.lock().await;
