@@ -1,6 +1,7 @@
 //! What an engine process gives up: descriptors, files, sockets, other processes, and memory beyond a bound.
 //!
-//! Where the system has no filter of system calls, the limits on descriptors and processes still hold.
+//! Where the system has no filter of system calls, its capabilities are given up all the same and the limit on descriptors holds, so that it
+//! opens nothing. Then it may start processes if it is root's, to whom the kernel applies no limit on them, and signal those of its user.
 
 use std::fs::File;
 use std::io;
@@ -28,8 +29,20 @@ fn limit(what: libc::__rlimit_resource_t, max: libc::rlim_t) {
     }
 }
 
+/// Gives all capabilities up, which root has. The kernel may have no such thing.
+#[cfg(target_os = "linux")]
+fn drop_capabilities() {
+    /// `_LINUX_CAPABILITY_VERSION_3`: two sets of 32 bits, of each what is effective, permitted and inheritable.
+    const VERSION: u32 = 0x2008_0522;
+    let (header, none) = ([VERSION, 0], [[0_u32; 3]; 2]);
+    // SAFETY: it reads what lives through the call, which has the form of this version; the second number is this process.
+    unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+}
+
 /// Leaves the place and the signals of the server.
 pub(crate) fn leave() -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    drop_capabilities();
     #[cfg(target_os = "linux")]
     // SAFETY: they take numbers alone.
     unsafe {

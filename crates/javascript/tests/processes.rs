@@ -63,6 +63,15 @@ async fn processes_start_before_the_first_call_where_that_is_wanted() {
     let runner = runner();
     runner.prepare();
     until("spare ones are there", async || mine().len() == 2).await;
+    let has_none = |id: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("a process");
+        status
+            .lines()
+            .filter(|line| line.starts_with("Cap") && !line.starts_with("CapBnd"))
+            .all(|line| line.ends_with("\t0000000000000000"))
+    };
+    // Root has them.
+    until("they have given all capabilities up", async || mine().iter().all(|(id, _)| has_none(*id))).await;
     drop(runner);
     until("none is left", async || mine().is_empty()).await;
 }
