@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use flatbed_javascript::{Design, Error, KillCause, Runner, RunnerOptions};
+use flatbed_testkit::PATIENCE;
 
 async fn ask(runner: &Runner, body: &str) -> Result<Vec<bool>, Error> {
     let text = format!("function (doc) {{ {body} }}");
@@ -13,7 +14,8 @@ async fn ask(runner: &Runner, body: &str) -> Result<Vec<bool>, Error> {
 }
 
 fn runner(time: Duration) -> Runner {
-    Runner::new(RunnerOptions { threads: 1, batch_max: time, ..RunnerOptions::default() }).expect("a thread")
+    let options = RunnerOptions { threads: 1, batch_max: time, wait_max: PATIENCE, ..RunnerOptions::default() };
+    Runner::new(options).expect("a thread")
 }
 
 /// None of them listens by itself.
@@ -73,7 +75,7 @@ async fn no_expression_keeps_its_call_from_being_stopped() {
 /// What each of these gives is known; `T` is a text that is long enough for the other form of the expression.
 #[tokio::test]
 async fn ordinary_expressions_find_what_they_should() {
-    let runner = runner(Duration::from_secs(5));
+    let runner = runner(10 * PATIENCE);
     let bodies = [
         r"/^(\d{4})-(\d\d)-(\d\d)$/.exec('2026-11-22').slice(1).join() === '2026,11,22'",
         r"/^[^@\s]+@[^@\s]+\.\w{2,}$/.test('a@b.example') && !/^[^@\s]+@[^@\s]+\.\w{2,}$/.test('a b@c.d')",
@@ -99,7 +101,7 @@ async fn ordinary_expressions_find_what_they_should() {
 /// The other form of an expression finds what the expression itself finds.
 #[tokio::test]
 async fn both_forms_find_the_same() {
-    let runner = runner(Duration::from_secs(20));
+    let runner = runner(10 * PATIENCE);
     // With two lookarounds within one another it is the other form.
     let body = r#"
         var parts = ['a', 'b', '.', '[ab]', '[^a\\]]', '\\w', '\\d', '\\x61', '\\u0061', '\\cJ', '\\b', '(?:ab)', '(a)', '(b|a)', '(?:a|b)', '(?=a)', '(?!b)', '(?<=a)', '(?<!b)', '^', '$', '(?:)', '{', '}', ']', 'a|b', '()', '(?:a(b)?)', '\\.', '[]', '[^]', '(?i:A)'];
