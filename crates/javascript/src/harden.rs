@@ -44,10 +44,12 @@ pub(crate) fn leave() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     drop_capabilities();
     #[cfg(target_os = "linux")]
-    // SAFETY: they take numbers alone.
+    // SAFETY: they take numbers, and a name that ends with a zero byte.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        // What `ps` and `top` call it; else it is `exe`, as the file that it was started by.
+        libc::prctl(libc::PR_SET_NAME, c"flatbed-func".as_ptr());
     }
     // A signal to all processes of the service is for the server, which ends this one when its calls have ended.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {

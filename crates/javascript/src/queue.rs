@@ -16,8 +16,19 @@ const WAITING_OF_ONE_MAX: usize = 4_096;
 /// A call that has the processor for longer makes its database slow.
 pub(crate) const LONG: Duration = Duration::from_millis(300);
 
-/// For so long.
+/// How long a database is slow the first time. Each further time follows within as long again, and lasts twice as long: otherwise many
+/// databases of one tenant would have the usual threads each time that they are no longer slow.
 const SLOW_FOR: Duration = Duration::from_secs(30);
+
+/// The longest time that a database is slow without a further call.
+const SLOW_FOR_MAX: Duration = Duration::from_secs(600);
+
+/// A database whose calls ran for long lately.
+#[derive(Debug)]
+struct Slow {
+    until: Instant,
+    term: Duration,
+}
 
 /// Which threads run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +57,8 @@ pub(crate) struct Queue<J> {
     next_id: u64,
     /// The database of each call that the usual threads run.
     running: Vec<Arc<str>>,
-    /// Until when databases are slow.
-    slow: HashMap<Arc<str>, Instant>,
+    /// The databases that are slow, and those that were until lately.
+    slow: HashMap<Arc<str>, Slow>,
 }
 
 impl<J> Queue<J> {
@@ -123,7 +134,7 @@ impl<J> Queue<J> {
 
     /// Which threads would run its calls.
     pub(crate) fn lane(&self, database: &Arc<str>, now: Instant) -> Lane {
-        let is_slow = self.slow.get(database).is_some_and(|until| now < *until);
+        let is_slow = self.slow.get(database).is_some_and(|slow| now < slow.until);
         if is_slow { Lane::Slow } else { Lane::Usual }
     }
 
@@ -146,8 +157,13 @@ impl<J> Queue<J> {
 
     /// Its functions have kept others waiting.
     pub(crate) fn slow_down(&mut self, database: &Arc<str>, now: Instant) {
-        self.slow.retain(|_, until| now < *until);
-        self.slow.insert(database.clone(), now + SLOW_FOR);
+        self.slow.retain(|_, slow| now < slow.until + slow.term);
+        let term = match self.slow.get(database) {
+            None => SLOW_FOR,
+            Some(slow) if now < slow.until => slow.term,
+            Some(slow) => (slow.term * 2).min(SLOW_FOR_MAX),
+        };
+        self.slow.insert(database.clone(), Slow { until: now + term, term });
     }
 
     /// All have been long enough.
@@ -182,6 +198,25 @@ mod tests {
         }
         assert_eq!(order, [0, 10, 1, 11, 2]);
         assert!(queue.waiting.is_empty() && queue.turns.is_empty() && queue.running.is_empty() && queue.count == 0);
+    }
+
+    #[test]
+    fn a_database_that_is_slow_again_is_so_for_longer() {
+        let [a] = names(["a"]);
+        let (mut queue, began) = (Queue::<i32>::new(1, 0), Instant::now());
+        let lane = |queue: &Queue<i32>, after_s| queue.lane(&a, began + Duration::from_secs(after_s));
+        let mut now_s = 0;
+        for term_s in [30, 60, 120, 240, 480, 600, 600] {
+            queue.slow_down(&a, began + Duration::from_secs(now_s));
+            assert_eq!(lane(&queue, now_s + term_s - 1), Lane::Slow, "{term_s}");
+            now_s += term_s;
+            assert_eq!(lane(&queue, now_s), Lane::Usual, "{term_s}");
+        }
+        // Twice within one term are one time, and what was long ago is forgotten.
+        now_s += 1_200;
+        queue.slow_down(&a, began + Duration::from_secs(now_s));
+        queue.slow_down(&a, began + Duration::from_secs(now_s + 1));
+        assert_eq!(lane(&queue, now_s + 31), Lane::Usual);
     }
 
     #[test]
