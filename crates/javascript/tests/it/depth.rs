@@ -158,7 +158,7 @@ const DEEP: &[(&str, &str)] = &[
 #[test]
 fn iterators_have_no_helpers() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let runner = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).expect("a thread");
+    let runner = Runner::new(RunnerOptions { threads: 1, ..crate::patient() }).expect("a thread");
     let bodies = [
         (
             "[[].values(), new Set().keys(), new Map().entries(), ''.matchAll(/x/g), ''[Symbol.iterator](), (function* () {})()].every(function (v) { return v.map === undefined && typeof v[Symbol.iterator] === 'function' })",

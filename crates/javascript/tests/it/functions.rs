@@ -11,7 +11,7 @@ fn runner(time: Duration) -> Runner {
         .expect("a thread")
 }
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = flatbed_testkit::PATIENCE.saturating_mul(10);
 const SHORT: Duration = Duration::from_millis(500);
 
 async fn filter(source: &str, docs: &[&str]) -> Result<Vec<bool>, Error> {

@@ -102,7 +102,7 @@ async fn validate(runner: &Runner, design: &Design, caller: Caller, name: &str) 
 }
 
 fn one_thread() -> Runner {
-    Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).expect("a thread")
+    Runner::new(RunnerOptions { threads: 1, ..crate::patient() }).expect("a thread")
 }
 
 /// The spy does see what is left, or it would prove nothing.

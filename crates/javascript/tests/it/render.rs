@@ -11,7 +11,7 @@ use flatbed_testkit::{PATIENCE, pass, soon};
 const LIST_WAIT: Duration = Duration::from_secs(10);
 
 fn runner() -> Runner {
-    Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..RunnerOptions::default() }).expect("threads")
+    Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..crate::patient() }).expect("threads")
 }
 
 /// `{KIND:{"f":SOURCE},"x":{"y":...}}`

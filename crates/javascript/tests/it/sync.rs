@@ -16,7 +16,7 @@ use flatbed_javascript::{Error, Routed, Runner, RunnerOptions, SyncFunction, Syn
 const NOW_S: u64 = 1_700_000_000;
 
 fn runner() -> Runner {
-    Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).expect("a thread")
+    Runner::new(RunnerOptions { threads: 1, ..crate::patient() }).expect("a thread")
 }
 
 /// By an administrator.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatbed_javascript::{Error, Runner, RunnerOptions, TransformFunction};
 
 fn runner() -> Runner {
-    of(Duration::from_secs(20))
+    of(10 * flatbed_testkit::PATIENCE)
 }
 
 /// One whose functions may take so long.

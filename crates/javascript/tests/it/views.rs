@@ -9,7 +9,7 @@ use flatbed_javascript::{
 use flatbed_testkit::until_some;
 
 fn runner() -> Runner {
-    Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..RunnerOptions::default() }).expect("threads")
+    Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..crate::patient() }).expect("threads")
 }
 
 fn group(lib: Option<&str>, maps: &[(&str, &str)]) -> Group {
@@ -355,7 +355,7 @@ async fn hostile_maps_are_stopped() {
 /// A batch that takes longer than a slice goes on after others' turns; all its documents are mapped, once and in order.
 #[tokio::test]
 async fn long_batches_are_whole() {
-    let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..RunnerOptions::default() };
+    let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..crate::patient() };
     let runner = Runner::new(options).expect("threads");
     let source = "function(doc){var s=0;for(var i=0;i<20000;i++)s+=i;emit(doc.n,null)}";
     let of: Vec<Vec<u8>> = (0..50).map(|n| format!(r#"{{"n":{n}}}"#).into_bytes()).collect();
@@ -394,7 +394,7 @@ async fn values_are_javascripts() {
 /// What documents before leave in an engine does not make one fail behind them.
 #[tokio::test]
 async fn an_engine_that_is_full_is_replaced() {
-    let options = RunnerOptions { map_threads: 1, memory_max: 16 << 20, ..RunnerOptions::default() };
+    let options = RunnerOptions { map_threads: 1, memory_max: 16 << 20, ..crate::patient() };
     let runner = Runner::new(options).expect("threads");
     let source =
         "function(doc){Math.kept=Math.kept||[];Math.kept.push(new Array(100000).fill(doc.n));emit(Math.kept.length)}";
@@ -488,7 +488,7 @@ async fn all_engines_share_their_memory() {
     let source = "function(doc){try{var s='x'.repeat(doc.n)}catch(e){s=''}emit(s.length)}";
     let of = docs(&[r#"{"n":10}"#, r#"{"n":20000000}"#, r#"{"n":10}"#]);
     for (memory_all_max, expected, stopped) in [(1 << 20, 1, Some(Error::Busy)), (64 << 20, 3, None)] {
-        let runner = Runner::new(RunnerOptions { memory_all_max, ..RunnerOptions::default() }).expect("threads");
+        let runner = Runner::new(RunnerOptions { memory_all_max, ..crate::patient() }).expect("threads");
         for _ in 0..3 {
             let mapped = runner.map(&group(None, &[("v", source)]), of.clone()).await.expect("rows");
             assert_eq!((mapped.documents.len(), &mapped.stopped), (expected, &stopped));
@@ -499,7 +499,7 @@ async fn all_engines_share_their_memory() {
 /// As [`long_batches_are_whole`].
 #[tokio::test]
 async fn long_batches_of_reductions_are_whole() {
-    let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..RunnerOptions::default() };
+    let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..crate::patient() };
     let runner = Runner::new(options).expect("threads");
     let reduces = [("v", "function(k,v,r){var s=0;for(var i=0;i<20000;i++)s+=i;return v[0]}")];
     let group = Group::new("db", &GroupFunctions { lib: None, maps: &[], reduces: &reduces }, RowLimits::default());
