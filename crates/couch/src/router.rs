@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flatbed_auth::proxy;
 use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, TenantReply, spawn};
-use flatbed_layer::{Error as LayerError, USERS};
+use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
@@ -38,6 +38,10 @@ const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-auth
 
 /// The challenge where it does not say.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"server\"");
+
+/// What the author of a design document has no right to, an administrator of its database, whoever follows the link.
+const BEYOND_REWRITES: &str =
+    "Rewrites do not lead to what only server administrators may do, nor to new replications.";
 
 /// Who asks for what the storage is not needed for waits no longer for it to say who they are.
 const IDENTIFIED_WITHIN: Duration = Duration::from_secs(1);
@@ -342,19 +346,34 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
     }
 }
 
-/// Refuses who has not the right that a path needs, before its request is looked at. Handlers are given nothing without the
-/// right to it, either.
+/// Refuses who has not the right that a path needs, before its request is looked at, and a rewritten request that needs a
+/// right which the author of the rewrite cannot have. Handlers are given nothing without the right to it, either.
 async fn may(request: &Request, target: &Target) -> Result<()> {
-    let Some(name) = target.may_be_replicator() else {
-        return authorize(target.needs(&request.method, false), &request.context).await;
+    let (needed, is_replicator) = match target.may_be_replicator() {
+        None => (target.needs(&request.method, false), false),
+        Some(name) => {
+            let is_replicator = request.context.asks_for_replications(name).await?;
+            let needed = target.needs(&request.method, is_replicator);
+            // Where the right depends on that, it would tell an ordinary database from a missing one, which counts as a replicator
+            // database.
+            if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
+                authorize(Needed::Member(name), &request.context).await?;
+            }
+            (needed, is_replicator)
+        }
     };
-    let is_replicator = request.context.asks_for_replications(name).await?;
-    let needed = target.needs(&request.method, is_replicator);
-    // Where the right depends on that, it would tell an ordinary database from a missing one, which counts as a replicator database.
-    if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
-        authorize(Needed::Member(name), &request.context).await?;
+    authorize(needed, &request.context).await?;
+    // A replication runs with the rights of who asks for it.
+    let is_for_replications = match target {
+        Target::Replicate => true,
+        Target::Database(name, _) => is_replicator || name.text == REPLICATOR,
+        _ => is_replicator,
+    };
+    let begins_replication = is_for_replications && target.changes(&request.method);
+    if request.rewrites > 0 && (needed == Needed::ServerAdmin || begins_replication) {
+        return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", BEYOND_REWRITES));
     }
-    authorize(needed, &request.context).await
+    Ok(())
 }
 
 /// The same of a right.

@@ -3,7 +3,8 @@
 //!
 //! A function is a stranger's, and whoever follows a link may have more rights than it: so it sets no headers that say who
 //! asks and from where, and out of its database it may only lead to reads. Rules do not leave their database, unless
-//! the server's administrator sets `secure_rewrites = false`: then they may lead anywhere, with the client's method.
+//! the server's administrator sets `secure_rewrites = false`: then they may lead anywhere, with the client's method. Neither
+//! leads to what needs the server's administrator, whatever that setting: the router refuses it.
 
 use bytes::Bytes;
 use flatbed_http::TenantReply;

@@ -572,3 +572,75 @@ async fn writes_go_on_beside_changes_of_who_makes_them() {
     assert_eq!(ask(&mut client, "boss", "PUT", "/db/_security", "{}").await, (403, NOT_ITS_ADMIN.1.to_owned()));
     server.stop().await;
 }
+
+/// Whoever follows a rewrite lends its author no right that an administrator of the database cannot have.
+#[tokio::test(flavor = "multi_thread")]
+async fn rewrites_do_what_their_author_may() {
+    let store = Store::new();
+    let (server, mut client) = with_users(&store).await;
+    let security = json!({"admins": {"roles": ["boss"]}, "members": {"roles": ["team"]}});
+    for path in ["/db", "/_replicator", "/a%2F_replicator"] {
+        root(&mut client, "PUT", path, &Value::Null).await;
+        root(&mut client, "PUT", &format!("{path}/_security"), &security).await;
+    }
+    let function =
+        "function (req) { var to = req.query; return {path: to.path, method: to.method, body: to.body, query: {}}; }";
+    let rules = json!([
+        {"from": "all", "to": "../..", "query": {}},
+        {"from": "purge", "to": "../../_purge"},
+        {"from": "made", "to": "../../made"},
+        {"from": "out", "to": "../../../db"},
+        {"from": "replicate", "to": "../../../_replicate"},
+    ]);
+    for (path, rewrites) in [
+        ("/db/_design/f", json!(function)),
+        ("/_replicator/_design/f", json!(function)),
+        ("/a%2F_replicator/_design/f", json!(function)),
+        ("/db/_design/r", rules),
+    ] {
+        let (status, reason) =
+            ask(&mut client, "boss", "PUT", path, &json!({ "rewrites": rewrites }).to_string()).await;
+        assert_eq!(status, 201, "{path} {reason}");
+    }
+    // By default, and where rules may lead out of their database.
+    for is_secure in [true, false] {
+        let setting = "/_node/_local/_config/chttpd/secure_rewrites";
+        root(&mut client, "PUT", setting, &json!(is_secure.to_string())).await;
+        let mut refused = vec![
+            ("GET", "/db/_design/f/_rewrite/x?method=DELETE&path=../.."),
+            ("GET", "/db/_design/f/_rewrite/x?method=PUT&path=../.."),
+            ("GET", "/db/_design/f/_rewrite/x?method=POST&path=../../_purge&body=%7B%7D"),
+            ("GET", "/db/_design/f/_rewrite/x?method=PUT&path=../../_purged_infos_limit&body=5"),
+            ("GET", "/db/_design/f/_rewrite/x?method=GET&path=../../_purged_infos_limit"),
+            ("GET", "/db/_design/f/_rewrite/x?method=GET&path=../../../_node/_local/_config"),
+            ("GET", "/_replicator/_design/f/_rewrite/x?method=PUT&path=../../job&body=%7B%7D"),
+            ("GET", "/a%2F_replicator/_design/f/_rewrite/x?method=PUT&path=../../job&body=%7B%7D"),
+            ("DELETE", "/db/_design/r/_rewrite/all"),
+            ("POST", "/db/_design/r/_rewrite/purge"),
+        ];
+        if is_secure {
+            // No rule is followed while one of them leads out.
+            refused.retain(|(_, path)| !path.starts_with("/db/_design/r/"));
+        } else {
+            refused.push(("DELETE", "/db/_design/r/_rewrite/out"));
+            refused.push(("POST", "/db/_design/r/_rewrite/replicate"));
+        }
+        for (method, path) in refused {
+            let body = if method == "POST" { "{}" } else { "" };
+            // What is refused may leave its body unread, and close the connection.
+            let mut client = server.connect().await;
+            let (status, reason) = ask(&mut client, "root", method, path, body).await;
+            assert_eq!(status, 403, "{is_secure} {method} {path} {reason}");
+            assert!(reason.starts_with("Rewrites do not lead"), "{method} {path} {reason}");
+        }
+    }
+    // Documents are read and written as before, also by the server's administrator.
+    let made = "/db/_design/f/_rewrite/x?method=PUT&path=../../new&body=%7B%7D";
+    assert_eq!(ask(&mut client, "root", "GET", made, "").await.0, 201);
+    assert_eq!(ask(&mut client, "root", "PUT", "/db/_design/r/_rewrite/made", "{}").await.0, 201);
+    assert_eq!(ask(&mut client, "member", "GET", "/db/_design/r/_rewrite/made", "").await.0, 200);
+    // Who has not the right is told so, as without a rewrite.
+    let refused = ask(&mut client, "boss", "DELETE", "/db/_design/r/_rewrite/all", "").await;
+    assert_eq!(refused, (NOT_THE_SERVERS.0, NOT_THE_SERVERS.1.to_owned()));
+    server.stop().await;
+}
