@@ -62,14 +62,29 @@ impl Cors {
     /// pictures with `GET` and without an `Origin`. Browsers send forms and plain text without a preflight
     /// request, so response headers cannot protect the server. They add the credentials of their password dialog on their own: an
     /// origin that only `*` allows may send credentials in requests that need a preflight request, which is answered without leave
-    /// for a browser's own credentials.
+    /// for a browser's own credentials. To addresses without TLS browsers send no `Sec-Fetch-Site`: a `GET` or `HEAD` that says neither is
+    /// judged by its `Referer`, if it has one.
     pub(crate) fn may_change(&self, page: &Page<'_>, method: &Method) -> bool {
         let is_marked = |mark: &[u8]| page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == mark);
         let is_neighbours = !page.headers.contains_key(header::ORIGIN) && is_marked(b"same-site");
         let may_be_cached =
             || page.headers.contains_key(header::AUTHORIZATION) && !needs_preflight(method, page.headers);
         let is_allowed = || self.allowed(page.headers).is_some() && !may_be_cached();
-        !is_neighbours && (self.is_own_or_listed(page) || is_marked(b"same-origin") || is_allowed())
+        let is_link = matches!(*method, Method::GET | Method::HEAD)
+            && !page.headers.contains_key(header::ORIGIN)
+            && !page.headers.contains_key(SEC_FETCH_SITE);
+        let is_others = is_neighbours || (is_link && !self.may_lead(page));
+        !is_others && (self.is_own_or_listed(page) || is_marked(b"same-origin") || is_allowed())
+    }
+
+    /// Whether a link may stand in the page that `Referer` names: one of the same host, or of an origin that CORS allows with the
+    /// credentials that the request has. Without `Referer`, there may be no page.
+    fn may_lead(&self, page: &Page<'_>) -> bool {
+        let Some(referer) = page.headers.get(header::REFERER) else { return true };
+        let origin = origin_of(referer.to_str().unwrap_or_default());
+        let has_credentials = || page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
+        let is_any = || self.origins.iter().any(|allowed| allowed == "*") && !has_credentials();
+        self.is_listed(origin) || page.is_own(origin) || is_any()
     }
 
     /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
@@ -165,6 +180,13 @@ impl Page<'_> {
         let (host, of_origin): (Authority, Authority) = (host, of_origin);
         name(&host) == name(&of_origin) && port_of(&host) == port_of(&of_origin) && is_bare(&of_origin)
     }
+}
+
+/// The origin of a page by its URL; the whole text, which is no origin, where it is no URL.
+fn origin_of(url: &str) -> &str {
+    let Some((scheme, rest)) = url.split_once("://") else { return url };
+    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    url.get(..scheme.len() + "://".len() + end).unwrap_or(url)
 }
 
 /// Whether browsers ask before they send such a request for a page of another origin, by its method and content type.
@@ -321,6 +343,45 @@ mod tests {
         assert!(may(&all, foreign[0]) && may(&all, foreign[1]));
         // Without `Origin`, the server cannot tell whether CORS allows the page.
         assert!(!may(&all, foreign[6]) && !may(&all, foreign[7]));
+    }
+
+    /// As browsers send it to addresses without TLS.
+    #[test]
+    fn links_are_judged_by_their_page() {
+        let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
+            let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
+            let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
+            cors.may_change(&of(&headers, false), method)
+        };
+        let evil = ("referer", "http://evil.example/page?x#y");
+        let foreign = [
+            evil.1,
+            "http://db.example/",
+            "http://db.example:5984.evil.example/",
+            "http://evil.example?http://db.example:5984/",
+            "http://x@db.example:5984/",
+            "http://evil.example\\@db.example:5984/",
+            "about:blank",
+            "null",
+            "",
+        ];
+        for url in foreign {
+            assert!(!may(&[], &Method::GET, &[("referer", url)]), "{url}");
+            assert!(!may(&["http://other.example"], &Method::HEAD, &[("referer", url)]), "{url}");
+        }
+        for url in ["http://db.example:5984", "http://db.example:5984/db/_design/d/page", "https://DB.example:5984/?x"]
+        {
+            assert!(may(&[], &Method::GET, &[("referer", url)]), "{url}");
+        }
+        assert!(may(&[], &Method::GET, &[]) && may(&["http://evil.example"], &Method::GET, &[evil]));
+        // Who may call as any page may does so without credentials.
+        assert!(may(&["*"], &Method::GET, &[evil]));
+        for (name, value) in [("cookie", "AuthSession=x"), ("authorization", "Basic YTpi")] {
+            assert!(!may(&["*"], &Method::GET, &[evil, (name, value)]), "{name}");
+        }
+        // What says more is judged by that.
+        assert!(may(&[], &Method::GET, &[evil, ("sec-fetch-site", "same-origin")]));
+        assert!(may(&[], &Method::POST, &[evil]));
     }
 
     /// A form has the credentials of the browser's password dialog.

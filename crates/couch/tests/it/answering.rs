@@ -302,5 +302,10 @@ async fn links_of_other_pages_change_nothing() {
         // Without a session, too: on a server without administrators everybody has all rights.
         let answer = client.call("GET", &path, &[("sec-fetch-site", "cross-site")], b"").await;
         assert_eq!(answer.status == 403, changes, "{path} {answer:?}");
+        // Browsers send no `Sec-Fetch-Site` to addresses without TLS.
+        for (page, is_other) in [("http://evil.example/", true), ("http://localhost/db/_design/d/page", false)] {
+            let answer = client.call("GET", &path, &[("referer", page)], b"").await;
+            assert_eq!(answer.status == 403, is_other && changes, "{path} {page} {answer:?}");
+        }
     }
 }
