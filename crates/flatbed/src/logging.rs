@@ -16,6 +16,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
+use crate::log_lines::OneLine;
 use crate::otel::{self, Traces, TracesError};
 use crate::redact::{Redact, Redacting};
 use crate::settings::{LogFormat, Settings};
@@ -51,7 +52,7 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
     let targets: Targets = settings.log_level.parse().unwrap_or_default();
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     let layer = match settings.log_format {
-        LogFormat::Text => layer.boxed(),
+        LogFormat::Text => layer.map_writer(OneLine).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).with_span_list(false).boxed(),
     };
     let layer = match settings.redact {

@@ -14,6 +14,7 @@ mod jwks;
 mod limits;
 mod listening;
 mod load;
+mod log_lines;
 mod logging;
 #[cfg_attr(not(feature = "otel"), path = "without/otel.rs")]
 mod otel;

@@ -224,3 +224,27 @@ async fn no_secret_is_logged_at_any_level() {
         assert!(!log.contains(secret), "{secret} is in {log}");
     }
 }
+
+/// No text of a database's begins a line, or moves a terminal's cursor.
+#[tokio::test]
+async fn an_event_is_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = start(directory.path(), None, &["--log-format", "text"]);
+    let mut connection = server.connect().await;
+    let map = r"function (doc) { throw '\n2000-01-01T00:00:00Z  INFO audit: forged\r\u001b[2J\u009b2J\u2028'; }";
+    let design = serde_json::json!({"views": {"v": {"map": map}}}).to_string();
+    for (method, path, body, expected) in [
+        (Method::PUT, "/db", "", 201),
+        (Method::PUT, "/db/d", "{}", 201),
+        (Method::PUT, "/db/_design/v", design.as_str(), 201),
+        (Method::GET, "/db/_design/v/_view/v", "", 200),
+    ] {
+        assert_eq!(ask(&mut connection, method, path, body).await.0, expected, "{path}");
+    }
+    assert!(server.stop());
+    let log = log(directory.path());
+    assert!(log.contains("audit: forged"), "{log}");
+    assert_eq!(log.lines().find(|line| line.starts_with("2000-01-01")), None);
+    let is_raw = |character: char| character.is_control() && character != '\n' || character == '\u{2028}';
+    assert_eq!(log.chars().find(|&character| is_raw(character)), None, "{log:?}");
+}
