@@ -187,6 +187,8 @@ fn what_is_refused() {
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{type}/{_id}"}]}), "sent to {type}"),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/hook"}]}), "which document it is of"),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id"}]}), "a brace"),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}\r\nX: y"}]}), "control characters"),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}/a b"}]}), "no blanks"),
         (
             json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}", "method": "GET"}]}),
             "/src/0/method",

@@ -2,6 +2,7 @@
 
 use flatbed_client::encode_segment;
 use flatbed_flatten::json::Value;
+use hyper::Uri;
 
 use crate::output::Delivery;
 use crate::transform::text_of;
@@ -29,6 +30,11 @@ pub enum PathError {
     /// A brace without the other, or nothing between two.
     #[error("the template has a brace without the other, or no name between two")]
     Brace,
+    /// No request could be made of it.
+    #[error(
+        "the template must begin with a slash, and have no blanks, control characters or other characters that no path or query has"
+    )]
+    Character,
     /// A member, which deletions do not have.
     #[error(
         "deletions have no members, so none could be sent to {{{0}}}: {{id}} is the document's id; or `on_delete` is `ignore`, and documents stay there that are deleted, match no longer or change that member"
@@ -61,6 +67,19 @@ fn names(template: &str) -> Result<Vec<&str>, PathError> {
     if rest.contains('}') { Err(PathError::Brace) } else { Ok(names) }
 }
 
+/// Whether a request can be sent there, whatever stands for the names: their values are percent-encoded.
+fn is_target(template: &str) -> bool {
+    let (mut target, mut rest) = (String::with_capacity(template.len()), template);
+    while let Some((before, after)) = rest.split_once('{') {
+        target.push_str(before);
+        target.push('x');
+        rest = after.split_once('}').map_or("", |(_, rest)| rest);
+    }
+    target.push_str(rest);
+    // What is behind `#` would not be sent.
+    target.starts_with('/') && !target.contains('#') && target.parse::<Uri>().is_ok()
+}
+
 /// Whether it has members, of what a document produces.
 pub fn has_members(template: &str) -> bool {
     let known = ["id", "doc_id", "rev", "seq", "attachment", "attachment_name"];
@@ -72,6 +91,11 @@ pub fn has_members(template: &str) -> bool {
 /// # Errors
 /// [`PathError`].
 pub fn check(template: &str, is_for: Use) -> Result<(), PathError> {
+    check_names(template, is_for)?;
+    if is_target(template) { Ok(()) } else { Err(PathError::Character) }
+}
+
+fn check_names(template: &str, is_for: Use) -> Result<(), PathError> {
     let names = names(template)?;
     let has = |wanted: [&str; 2]| names.iter().any(|name| wanted.contains(name));
     let (id, attachment) = (["id", "doc_id"], ["attachment", "attachment_name"]);
@@ -187,5 +211,12 @@ mod tests {
         for template in ["/{id", "/id}", "/{}", "/{a{id}}", "/{id}}", "/{a..b}/{id}", "/{.a}"] {
             assert_eq!(check(template, kept), Err(PathError::Brace), "{template}");
         }
+        for template in
+            ["/{id}\r\nX: y", "/{id} b", "/a\tb", "/{id}\0", "/{id}\u{7f}", "/a<b", "/#{id}", "{id}", "x/{id}", ""]
+        {
+            assert_eq!(check(template, kept), Err(PathError::Character), "{template}");
+        }
+        let odd = "/{a name}/{id}/%20~$!*'();:@&=+,[]?a=\u{e9}&b={id}";
+        assert_eq!(check(odd, kept), Ok(()));
     }
 }
