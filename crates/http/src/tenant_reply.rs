@@ -12,6 +12,12 @@ use crate::reply::{PagePermit, Reply, ReplyBody};
 /// The policy that CouchDB sends: the page has an origin of its own, and runs no scripts.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 
+/// Browsers give the reply to pages of this origin, and to those that CORS allows and that ask by CORS, whose requests this
+/// header is not about.
+const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+const SAME_ORIGIN: HeaderValue = HeaderValue::from_static("same-origin");
+
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Parts of such a reply have headers of their own, which nothing here looks at.
@@ -24,8 +30,9 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 pub struct TenantReply(Reply);
 
 impl TenantReply {
-    /// Adds to a reply the headers that a tenant chose, as far as they are allowed: those that describe its content, and `X-` headers
-    /// that nothing acts upon. Others are left out. The headers of `reply` are the server's own.
+    /// The reply of a function, with the headers that it chose, as far as they are allowed: those that describe its content, and
+    /// `X-` headers that nothing acts upon. Others are left out. The headers of `reply` are the server's own. A page of another origin
+    /// cannot load it as a script, whose text may be made of documents.
     pub fn new(mut reply: Reply, chosen: &HeaderMap) -> TenantReply {
         for name in chosen.keys().filter(|name| may_choose(name)) {
             reply.headers.remove(name);
@@ -33,10 +40,12 @@ impl TenantReply {
                 reply.headers.append(name, value.clone());
             }
         }
+        reply.headers.insert(RESOURCE_POLICY, SAME_ORIGIN);
         TenantReply(reply)
     }
 
-    /// A reply whose headers are the server's own, and whose body is of a tenant.
+    /// A reply whose headers are the server's own, and whose body is of a tenant: an attachment, which pages of other origins may
+    /// embed, as with CouchDB.
     pub fn of_body(reply: Reply) -> TenantReply {
         TenantReply(reply)
     }
@@ -186,6 +195,15 @@ mod tests {
         for name in ["content-disposition", "location", "x-robots-tag", "x-couch-test-header"] {
             assert!(may_choose(&HeaderName::from_static(name)), "{name}");
         }
+    }
+
+    #[test]
+    fn what_functions_answer_is_no_script_of_other_pages() {
+        let policy = |reply: TenantReply| Reply::from(reply).headers.get(RESOURCE_POLICY).cloned();
+        let json = || Reply::json(StatusCode::OK, Vec::new());
+        let other = chosen(&[("cross-origin-resource-policy", "cross-origin"), ("content-type", "text/javascript")]);
+        assert_eq!(policy(TenantReply::new(json(), &other)).unwrap(), "same-origin");
+        assert_eq!(policy(TenantReply::of_body(json())), None, "attachments are embedded by other pages");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use flatbed_http::{PagePermit, Pages, Reply, TenantReply, first_room, shrink};
 use flatbed_layer::{Document, DocumentId, Error as LayerError, GetOptions, Reader, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write};
 use hyper::header::{self, HeaderName};
-use hyper::{Method, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::database::info_text;
@@ -45,7 +45,7 @@ pub(crate) async fn show(
     let Found { document, room } = find(&database, id.as_deref()).await?;
     let tag = tag(&request, functions.rev(), document.as_ref());
     if request.accepts_cached(&tag) {
-        return Ok(TenantReply::of_body(Reply::not_modified(&tag)));
+        return Ok(TenantReply::new(Reply::not_modified(&tag), &HeaderMap::new()));
     }
     let object = object(state, &request, &database, id.as_deref(), told(body.as_ref())).await?;
     let answer = functions.show(show, document.as_ref(), &object).await?;

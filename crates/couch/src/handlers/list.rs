@@ -11,7 +11,7 @@ use flatbed_javascript::{List, ListPart, Response};
 use flatbed_layer::design_id;
 use flatbed_layer::json::Object;
 use flatbed_service::{AnswerError, Read};
-use hyper::{Method, StatusCode};
+use hyper::{HeaderMap, Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::answering::{invalid_path, object, told};
@@ -76,7 +76,7 @@ pub(crate) async fn list(
     let target = Target::parse(request.uri.path())?;
     let answer = again(state, request, target).await?;
     if answer.status != StatusCode::OK {
-        return Ok(TenantReply::of_body(answer));
+        return Ok(TenantReply::new(answer, &HeaderMap::new()));
     }
     let mut rows = RowsText::new(answer.body);
     let head = rows.head().await.map_err(broken_off)?;

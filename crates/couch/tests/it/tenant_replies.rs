@@ -112,6 +112,7 @@ async fn all_are_sandboxed() {
         let body: &[u8] = if method == "POST" { b"{\"keys\":[\"a\"]}" } else { b"" };
         let answer = server.connect().await.call(method, &format!("/db/_design/{path}"), &[], body).await;
         is_sandboxed(&answer, path);
+        assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"), "{method} {path}");
         let chosen = (answer.header("content-type"), answer.header("x-mine"));
         assert_eq!(chosen, (Some("text/html"), Some("mine")), "{method} {path} {answer:?}");
     }
@@ -124,6 +125,7 @@ async fn all_are_sandboxed() {
     let cached = client.call("GET", "/db/_design/d/_show/text", &[("if-none-match", &tag)], b"").await;
     assert_eq!(cached.status, 304);
     is_sandboxed(&cached, "cached");
+    assert_eq!(cached.header("cross-origin-resource-policy"), Some("same-origin"));
 }
 
 #[tokio::test]
@@ -144,6 +146,8 @@ async fn attachments_are_sandboxed() {
         let answer = client.call("GET", &format!("{id}/a"), &[], b"").await;
         assert_eq!((answer.status, answer.header("content-type")), (200, Some(sent)));
         is_sandboxed(&answer, kind);
+        // Pages of other origins embed them.
+        assert_eq!(answer.header("cross-origin-resource-policy"), None);
         let tag = answer.header("etag").unwrap().to_owned();
         let cached = client.call("GET", &format!("{id}/a"), &[("if-none-match", &tag)], b"").await;
         assert_eq!(cached.status, 304);
