@@ -66,7 +66,8 @@ def never_stuck(server, rng):
         rev = answer.get("rev", rev)
     id, long = "branches " + "i" * 1_900, []
     for branch in range(4):
-        line = [f"{branch:x}{n:04x}" + "h" * 27 for n in range(460)]
+        # Of 32 bytes they would have to be hexadecimal.
+        line = [f"{branch:x}{n:04x}" + "h" * 26 for n in range(460)]
         long.append({"_id": id, "_rev": f"460-{line[0]}", "_revisions": {"start": 460, "ids": line}})
     yield "branches of 460", wrong(bulk(server, path, long, False), 201)
     yield step(server, "limit of 1", "PUT", path + "/_revs_limit", "1", statuses={200})

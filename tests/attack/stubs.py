@@ -101,7 +101,7 @@ def names(server, rng):
         if inline.status == 201 and len(name) < 9_500:
             at = f"{path}/{inline.get('id')}"
             read = ask(server, "GET", f"{at}/" + "/".join(segment(part) for part in name.split("/")))
-            odd = name in ("/", "//", "a/", "/a", "\\") or ".." in name or name == "."
+            odd = name in ("", "/", "//", "a/", "/a", "\\") or ".." in name or name == "."
             yield holds(
                 f"read {short(repr(name))}", read.body == b"hello" or odd and wrong(read) is None, read.text[:200]
             )
