@@ -311,7 +311,7 @@ impl Target {
     }
 
     /// Whether an update function writes a document there, whatever the method.
-    fn is_update(&self) -> bool {
+    pub(crate) fn is_update(&self) -> bool {
         match self {
             Target::Database(_, what) => what.is_update(),
             Target::EncodedDesign(target) => target.is_update(),

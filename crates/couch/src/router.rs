@@ -43,6 +43,9 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"server\""
 const BEYOND_REWRITES: &str =
     "Rewrites do not lead to what only server administrators may do, nor to new replications.";
 
+/// The same of update functions, which write with the rights of who follows the link.
+const BEYOND_UPDATES: &str = "Update functions do not begin replications.";
+
 /// Who asks for what the storage is not needed for waits no longer for it to say who they are.
 const IDENTIFIED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -347,7 +350,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
 }
 
 /// Refuses who has not the right that a path needs, before its request is looked at, and a rewritten request that needs a
-/// right which the author of the rewrite cannot have. Handlers are given nothing without the right to it, either.
+/// right which the author of the rewrite cannot have, or an update that would begin a replication. Handlers are given nothing without the right to it, either.
 async fn may(request: &Request, target: &Target) -> Result<()> {
     let (needed, is_replicator) = match target.may_be_replicator() {
         None => (target.needs(&request.method, false), false),
@@ -372,6 +375,9 @@ async fn may(request: &Request, target: &Target) -> Result<()> {
     let begins_replication = is_for_replications && target.changes(&request.method);
     if request.rewrites > 0 && (needed == Needed::ServerAdmin || begins_replication) {
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", BEYOND_REWRITES));
+    }
+    if begins_replication && target.is_update() {
+        return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", BEYOND_UPDATES));
     }
     Ok(())
 }

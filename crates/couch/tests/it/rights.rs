@@ -634,6 +634,15 @@ async fn rewrites_do_what_their_author_may() {
             assert!(reason.starts_with("Rewrites do not lead"), "{method} {path} {reason}");
         }
     }
+    // Nor does an update function begin a replication.
+    for database in ["_replicator", "a%2F_replicator"] {
+        let update =
+            json!({"updates": {"u": "function (doc, req) { return [{_id: 'job', source: 'x', target: 'y'}, 'x']; }"}});
+        let path = format!("/{database}/_design/u");
+        assert_eq!(ask(&mut client, "boss", "PUT", &path, &update.to_string()).await.0, 201);
+        let refused = ask(&mut client, "root", "GET", &format!("{path}/_update/u"), "").await;
+        assert_eq!(refused, (403, "Update functions do not begin replications.".to_owned()), "{database}");
+    }
     // Documents are read and written as before, also by the server's administrator.
     let made = "/db/_design/f/_rewrite/x?method=PUT&path=../../new&body=%7B%7D";
     assert_eq!(ask(&mut client, "root", "GET", made, "").await.0, 201);
