@@ -217,6 +217,7 @@ fn folders_know_only_those_below_them() {
         (
             "read",
             &[
+                "actor",
                 "admission",
                 "asker",
                 "channels",
