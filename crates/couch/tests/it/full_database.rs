@@ -43,7 +43,8 @@ async fn writes_beyond_the_bound_are_insufficient_storage() {
     let deletion = json!({"_id": "c", "_rev": "2-b", "_revisions": {"start": 2, "ids": ids}, "_deleted": true});
     let docs = json!([{"_id": "new", "_rev": "1-a"}, deletion]);
     bound.ok("POST", "/source/_bulk_docs", json!({"docs": docs, "new_edits": false})).await;
-    let (status, answer) = bound.json("POST", "/_replicate", json!({"source": "source", "target": bound.url("db")})).await;
+    let (status, answer) =
+        bound.json("POST", "/_replicate", json!({"source": "source", "target": bound.url("db")})).await;
     assert!(status >= 500 && answer.to_string().contains("507"), "{status}: {answer}");
     assert_eq!(bound.json("GET", "/db/c", Value::Null).await.0, 404);
     assert_eq!(bound.json("GET", "/db/new", Value::Null).await.0, 404);
