@@ -356,7 +356,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         Output::Rdbms(output) if output.database_type == DatabaseType::Sqlite => {
             let file = in_files(&Some(output.database.clone()))?;
             // SQLite takes an empty file for an empty database.
-            opened(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
+            create_missing(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
             let claim = FileClaim::take(&file, FileUse::Sqlite, &job.id)?;
             let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables).claimed_by(Arc::new(claim));
             AnyTarget::Sqlite(target.timed_by(clock.clone()))
@@ -389,9 +389,11 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             }
             CloudProvider::File => {
                 let path = in_files(&output.file)?;
-                let file = opened(&path).map_err(|error| ConnectError::Target(error.to_string()))?;
+                let failed = |error: std::io::Error| ConnectError::Target(error.to_string());
+                create_missing(&path).map_err(failed)?;
+                // Before the file is opened: it may be the database of another job.
                 let claim = Arc::new(FileClaim::take(&path, FileUse::Lines, &job.id)?);
-                let file = Arc::new(file);
+                let file = Arc::new(File::options().read(true).append(true).open(&path).map_err(failed)?);
                 let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file).claimed_by(claim);
                 AnyTarget::File(lines.in_turn(reach.turns.at(&path).timed_by(clock.clone())))
             }
@@ -400,19 +402,18 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     Ok(Connected { source, target, redactor: reader.redactor() })
 }
 
-/// A file to append to. One that is new lasts as its lines do: its name is on the disk before a checkpoint passes them.
-fn opened(path: &Path) -> std::io::Result<File> {
-    let mut options = File::options();
-    options.read(true).append(true);
-    match options.open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        opened => return opened,
+/// Creates a file that does not exist, and its name on the disk: a checkpoint must not pass lines of a file that is gone after a power
+/// cut.
+///
+/// A file that exists is not opened. It may be a database that an earlier run of this process still has open, and closing any
+/// descriptor of a file releases all locks that the process has on it: another process then takes itself for the last one and
+/// deletes the write-ahead log, with what is written to it.
+fn create_missing(path: &Path) -> std::io::Result<()> {
+    match File::options().append(true).create_new(true).open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()),
     }
-    let file = options.create(true).open(path)?;
-    if let Some(directory) = path.parent() {
-        File::open(directory)?.sync_all()?;
-    }
-    Ok(file)
 }
 
 /// A database's address; of a collection as Sync Gateway has it: `db.scope.collection`.
@@ -607,6 +608,46 @@ mod tests {
         std::fs::write(inside.join("two"), "a\r\nb: c").unwrap();
         let job = described(json!({"headers": {"x-key": "file:two"}}), "cloud", stdout());
         assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Header(_))));
+    }
+
+    /// The locks that this process has on a file, as the kernel lists them.
+    #[cfg(target_os = "linux")]
+    fn locks_on(path: &Path) -> usize {
+        use std::os::unix::fs::MetadataExt;
+
+        let inode = format!(":{}", std::fs::metadata(path).unwrap().ino());
+        let process = std::process::id().to_string();
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let is_ours = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.contains(&"POSIX")
+                && words.contains(&process.as_str())
+                && words.iter().any(|word| word.ends_with(&inode))
+        };
+        locks.lines().filter(is_ours).count()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_database_that_is_open_keeps_its_locks() {
+        let directory = tempfile::tempdir().unwrap();
+        let secrets = Secrets::default();
+        let reached = reach(&secrets, Some(directory.path()));
+        let path = directory.path().join("x");
+        // An earlier run, whose thread still writes.
+        let earlier = rusqlite::Connection::open(&path).unwrap();
+        earlier.pragma_update(None, "journal_mode", "WAL").unwrap();
+        earlier.execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)").unwrap();
+        let locks = locks_on(&path);
+        assert!(locks > 0, "SQLite locks a database that it has open");
+        let sqlite = json!({"id": "out", "database_type": "sqlite", "database": "x", "create_tables": true});
+        let connected = connect(&described(json!({}), "rdbms", sqlite), &reached).unwrap();
+        assert_eq!(locks_on(&path), locks);
+        let file = json!({"id": "out", "provider": "file", "file": "x"});
+        let lines = Description { id: "lines".to_owned(), ..described(json!({}), "cloud", file) };
+        assert!(connect(&lines, &reached).is_err());
+        assert_eq!(locks_on(&path), locks);
+        drop((connected, earlier));
     }
 
     #[test]
