@@ -182,7 +182,8 @@ for (const scheme of ['http', 'https']) {
     assert.equal((await answered).status(), 200);
     // A form is not: neither into a database, nor to sign its reader in as somebody else, or out.
     const form = (await open('evil.example', scheme)).tab;
-    assert.equal(await send(form, `${db(scheme)}/${name}/doc`, { _doc: '{}' }, 'multipart/form-data'), 401);
+    // It has no session, and is refused as a page that CORS does not allow.
+    assert.equal(await send(form, `${db(scheme)}/${name}/doc`, { _doc: '{}' }, 'multipart/form-data'), 403);
     assert.equal(await send((await open('evil.example', scheme)).tab, `${db(scheme)}/_session`,
       { name: 'anna', password: 'anna!' }), 403);
     assert.deepEqual(await cookie(), before);
