@@ -3,8 +3,7 @@
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Request, Sender, TenantReply, shrink, spawn};
 use flatbed_layer::AttachmentReader;
 use flatbed_service::json_out;
-use hyper::header::HeaderValue;
-use hyper::{HeaderMap, Method, StatusCode, header};
+use hyper::{Method, StatusCode, header};
 
 use crate::attached::Plain;
 use crate::error::{DocumentError, Result};
@@ -68,11 +67,8 @@ pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<TenantR
     }
     reply.header(header::CONTENT_LENGTH, &length.to_string());
     // The client that wrote the attachment chose its type.
-    let mut chosen = HeaderMap::new();
-    if let Ok(kind) = HeaderValue::from_str(&attachment.content_type) {
-        chosen.insert(header::CONTENT_TYPE, kind);
-    }
-    let reply = TenantReply::new(reply, &chosen);
+    reply.header(header::CONTENT_TYPE, &attachment.content_type);
+    let reply = TenantReply::of_body(reply);
     if request.method == Method::HEAD {
         return Ok(reply);
     }

@@ -229,7 +229,7 @@ async fn no_secret_is_logged_at_any_level() {
 #[tokio::test]
 async fn an_event_is_one_line() {
     let directory = tempfile::tempdir().unwrap();
-    let server = start(directory.path(), None, &["--log-format", "text"]);
+    let server = start(directory.path(), None, &["--log-format", "text", "--log-level", "info"]);
     let mut connection = server.connect().await;
     let map = r"function (doc) { throw '\n2000-01-01T00:00:00Z  INFO audit: forged\r\u001b[2J\u009b2J\u2028'; }";
     let design = serde_json::json!({"views": {"v": {"map": map}}}).to_string();
