@@ -1,8 +1,11 @@
 //! Calls a second, and the processor time of each (of all its processes, in ticks of 10 ms): `cargo run --release -p flatbed-javascript --example calls`.
 
+mod processor;
+
 use std::time::{Duration, Instant};
 
 use flatbed_javascript::{Design, Runner, RunnerOptions, Validation};
+use processor::ticks;
 
 const TIME: Duration = Duration::from_secs(2);
 
@@ -14,19 +17,6 @@ const DESIGN: &str = r#"{"_id":"_design/d","_rev":"1-a",
 const DOC: &str = r#"{"_id":"x","_rev":"1-b","type":"order","total":17.5,"lines":[{"item":"a","count":2},{"item":"b","count":1}],"_revisions":{"start":1,"ids":["b"]}}"#;
 
 const USER: &str = r#"{"db":"db","name":"jan","roles":["writer"]}"#;
-
-/// Processor time of this process and those that it has started, in ticks; 0 where there is no `/proc`.
-fn ticks() -> u64 {
-    let own = std::process::id().to_string();
-    let of = |entry: std::fs::DirEntry| -> Option<u64> {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
-        let is_ours = fields.get(1) == Some(&&*own) || entry.file_name() == *own;
-        // Its own, and of those that have ended.
-        is_ours.then(|| fields.iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
-    };
-    std::fs::read_dir("/proc").map_or(0, |all| all.flatten().filter_map(of).sum())
-}
 
 fn tell(what: &str, calls: u64, begun: Instant, ticks_before: u64) {
     let (rate, spent) = (calls as f64 / begun.elapsed().as_secs_f64(), ticks() - ticks_before);

@@ -1,8 +1,11 @@
 //! Documents mapped a second, and the processor time of each: `cargo run --release -p flatbed-javascript --example maps`.
 
+mod processor;
+
 use std::time::{Duration, Instant};
 
 use flatbed_javascript::{Group, GroupFunctions, ReduceInput, Reduction, RowLimits, Runner, RunnerOptions};
+use processor::ticks;
 
 const TIME: Duration = Duration::from_secs(2);
 
@@ -26,19 +29,6 @@ fn document(n: usize) -> Vec<u8> {
         r#"{{"_id":"doc-{n:06}","_rev":"1-0123456789abcdef0123456789abcdef","type":"order","total":{n}.5,"tags":["a","b","c"],"lines":[{{"item":"a","count":2,"price":1.5}},{{"item":"b","count":1,"price":2.5}},{{"item":"c","count":7,"price":9.5}}],"address":{{"street":"High street","number":"17","city":"Berlin","country":"Germany"}},"text":"{text}"}}"#
     )
     .into_bytes()
-}
-
-/// Processor time of this process and those that it has started, in ticks; 0 where there is no `/proc`.
-fn ticks() -> u64 {
-    let own = std::process::id().to_string();
-    let of = |entry: std::fs::DirEntry| -> Option<u64> {
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
-        let is_ours = fields.get(1) == Some(&&*own) || entry.file_name() == *own;
-        // Its own, and of those that have ended.
-        is_ours.then(|| fields.iter().skip(11).take(4).filter_map(|ticks| ticks.parse::<u64>().ok()).sum())
-    };
-    std::fs::read_dir("/proc").map_or(0, |all| all.flatten().filter_map(of).sum())
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,4 +1,4 @@
-//! What an engine is asked, and what comes of its output.
+//! Requests to an engine, and how its output is read.
 //!
 //! The output is that of a process which a function may have taken over. So what is made of it here holds whatever it is.
 
@@ -140,7 +140,7 @@ impl Ask {
         })
     }
 
-    /// What comes of it where its process was killed, or died, after so many of its items.
+    /// The answer if the process was killed, or died, after `finished` of its items.
     pub(crate) fn lost(self, finished: usize, was_used: bool, error: Error) -> Result<Answer> {
         match self {
             Ask::Map { documents, .. } if !documents.is_empty() => {

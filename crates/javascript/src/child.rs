@@ -120,7 +120,7 @@ fn serve() -> Result<(), Ended> {
     let (code, budget) = (Code::of(programs, memory_max), Budget::new(memory_all_max, total, own.clone()));
     let workshop = Workshop { code, collation, budget };
     read_zone();
-    // What is allocated once, is: the limits hold for what comes.
+    // Long-lived allocations are made before this point: the limits apply to later ones.
     let is_filtered = harden::confine(memory_max)?;
     line.send(|frame| {
         frame.flag(is_filtered);
@@ -173,7 +173,7 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
                 });
                 let is_last = workshop.budget.peak() > PEAK_BYTES_MAX;
                 line.borrow_mut().send(|frame| write_done(frame, (kept.is_some(), is_last), &result))?;
-                // Whoever waits for the answer has it before what is left of the engine goes.
+                // The reply is sent before the engine is freed, which takes time.
                 drop(unkept);
                 if let Some(machine) = kept {
                     machines.insert(slot, machine);

@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Whether the process is to end now that its call is over.
+    /// Whether the process must end after this call.
     pub(crate) fn is_spent(&self) -> bool {
         self.is_spent
     }
@@ -117,7 +117,7 @@ impl Engine {
 }
 
 impl Running<'_> {
-    /// What its process has had of the processor.
+    /// The processor time of its process.
     pub(crate) fn processor(&self) -> Option<Thread> {
         self.engine.process.as_ref().map(|process| process.processor().clone())
     }
@@ -193,7 +193,7 @@ struct Watch<'c> {
     last: &'c Cell<Duration>,
     /// When it was seen that it is to stop: its answer is not waited for, or others need its place.
     stopped: &'c Cell<Option<Duration>>,
-    /// What it had had of the processor when its time was first seen to be over.
+    /// Its processor time when the deadline was first seen to have passed.
     ran: Option<Duration>,
 }
 

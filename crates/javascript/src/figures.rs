@@ -1,4 +1,4 @@
-//! What is counted of functions' calls and processes.
+//! Counters of function calls and processes.
 
 use flatbed_metrics::{Counter, Gauge, Labelled};
 
@@ -7,7 +7,7 @@ flatbed_metrics::labels! {
     pub enum KillCause: "cause" {
         /// It did not stop in time.
         Deadline = "deadline",
-        /// Nobody waited for it any more, and it did not stop.
+        /// Its caller was gone, and it did not stop.
         Stopped = "stopped",
         /// Its reply was none.
         Malformed = "malformed",

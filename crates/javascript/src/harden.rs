@@ -1,4 +1,4 @@
-//! What an engine process gives up: descriptors, files, sockets, other processes, and memory beyond a bound.
+//! The restrictions of an engine process: descriptors, files, sockets, other processes, and memory beyond a bound.
 //!
 //! Where the system has no filter of system calls, its capabilities are given up all the same and the limit on descriptors holds, so that it
 //! opens nothing. Then it may start processes if it is root's, to whom the kernel applies no limit on them, and signal those of its user.
@@ -48,7 +48,7 @@ pub(crate) fn leave() -> io::Result<()> {
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        // What `ps` and `top` call it; else it is `exe`, as the file that it was started by.
+        // The name in `ps` and `top`, which is `exe` otherwise.
         libc::prctl(libc::PR_SET_NAME, c"flatbed-func".as_ptr());
     }
     // A signal to all processes of the service is for the server, which ends this one when its calls have ended.
@@ -138,7 +138,7 @@ mod filter {
     const ARCHITECTURE_AT: u32 = 4;
     const THIRD_ARGUMENT_AT: u32 = 32;
 
-    /// What functions and their loop need: memory, the socket, the clock, and to end.
+    /// System calls that functions and their loop need: memory, the socket, the clock, and exit.
     const ALLOWED: &[libc::c_long] = &[
         libc::SYS_read,
         libc::SYS_write,

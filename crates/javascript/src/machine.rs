@@ -124,7 +124,7 @@ impl Code {
     }
 }
 
-/// What machines are made of, in an engine process.
+/// The parts that an engine process makes machines of.
 pub(crate) struct Workshop {
     pub(crate) code: Code,
     /// By which `localeCompare` compares.

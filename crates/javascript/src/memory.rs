@@ -13,12 +13,12 @@ use crate::shared::{Page, Shared, Total};
 /// An engine gets so much, whatever the others have.
 pub(crate) const SHARE_BYTES: usize = 8 << 20;
 
-/// What all engines have, as one process counts it.
+/// The memory of all engines, as one process counts it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     max: usize,
     total: Arc<Shared<Total>>,
-    /// What the process has counted, which is given back for it when it is killed.
+    /// The bytes that this process has counted. The server subtracts them when the process is killed.
     page: Arc<Shared<Page>>,
     /// The most that it has counted.
     peak: AtomicUsize,

@@ -45,7 +45,7 @@ impl<'f> Setup<'f> {
     }
 }
 
-/// What a process is told.
+/// A message to a process.
 pub(crate) enum Request<'f> {
     /// To drop all engines. It has no reply.
     Clear,
@@ -60,12 +60,12 @@ pub(crate) struct CallRequest<'f> {
     /// The engine that is asked.
     pub(crate) slot: u32,
     pub(crate) part: Part,
-    /// What a new engine is made of; `None`: there is one.
+    /// The source of a new engine; `None` if the engine exists.
     pub(crate) text: Option<&'f str>,
     pub(crate) work: Work<'f>,
 }
 
-/// What an engine is asked: an [`Ask`], as far as the process needs it.
+/// The part of an [`Ask`] that the process needs.
 pub(crate) enum Work<'f> {
     Call {
         kind: &'f str,
@@ -256,7 +256,7 @@ pub(crate) enum Output {
     Routed(Vec<Result<Heard>>),
 }
 
-/// What a list is answered.
+/// The reply to a list that waits for rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Page {
     Rows(String),

@@ -55,7 +55,7 @@ pub(crate) struct Nursery {
     work: Condvar,
     total: Arc<Shared<Total>>,
     file: OwnedFd,
-    /// What one process may have of the memory of all, in bytes, whatever it says: its address space has no room for more.
+    /// The most bytes that one process may claim to have counted. Its address space has no room for more.
     of_one_max: usize,
     pub(crate) figures: Arc<FunctionFigures>,
 }

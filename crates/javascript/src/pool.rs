@@ -87,7 +87,7 @@ struct JobState {
     is_crowded_out: AtomicBool,
 }
 
-/// Whether a call is not to go on.
+/// Whether a call must stop.
 #[derive(Default)]
 struct Stop {
     is_stopped: bool,
@@ -156,7 +156,7 @@ struct Call {
     began: Instant,
     /// That of its process.
     processor: Option<Thread>,
-    /// What its process had had of the processor then.
+    /// The processor time of its process at that moment.
     ran_before: Duration,
     /// Since when it waits for its caller.
     waits: Option<Instant>,

@@ -123,7 +123,7 @@ impl Process {
         Ok((process, is_filtered))
     }
 
-    /// What it has had of the processor, and how much of it it gets.
+    /// Its processor time and its priority.
     pub(crate) fn processor(&self) -> &Thread {
         &self.processor
     }
@@ -133,7 +133,7 @@ impl Process {
         self.calls
     }
 
-    /// Whether it is there and waits for a call. What has been killed meanwhile, by the system for its memory, say, is not.
+    /// Whether it is alive and idle. A process that the system has killed meanwhile, for its memory for example, is not.
     pub(crate) fn is_ready(&self) -> bool {
         let mut byte = 0_u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;

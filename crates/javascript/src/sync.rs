@@ -222,7 +222,7 @@ fn parent<'js>(ctx: &Ctx<'js>) -> Option<Object<'js>> {
     ctx.globals().get_prototype()
 }
 
-/// What a function has said, before it is judged.
+/// The output of a function before it is judged.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
     /// To its end, or to a refusal.

@@ -19,7 +19,7 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 pub(crate) enum Broken {
     /// It was not waited for any longer.
     Late,
-    /// What came is no frame, or a longer one than it may be.
+    /// The bytes are not a frame, or the frame is too long.
     Malformed,
     /// The other side is gone.
     Gone,
@@ -50,7 +50,7 @@ impl Frame {
         self
     }
 
-    /// A count, an index or a length. What is longer than a frame makes none.
+    /// A count, an index or a length. One that exceeds 32 bits makes the frame invalid.
     pub(crate) fn count(&mut self, count: usize) -> &mut Frame {
         self.0.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
         self
@@ -190,7 +190,7 @@ impl Buffer {
         self.bytes.get(HEAD..self.end).ok_or(Broken::Malformed)
     }
 
-    /// Whether something has come behind the frame that was received last.
+    /// Whether bytes have come behind the last frame.
     pub(crate) fn has_more(&self) -> bool {
         self.have > self.end
     }
@@ -203,7 +203,7 @@ impl Buffer {
     }
 }
 
-/// What is left of a frame.
+/// The unread rest of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rest<'f>(&'f [u8]);
 

@@ -53,7 +53,7 @@ fn route(
     step_max: Duration,
     clock: &Clock,
 ) -> (Output, bool) {
-    // What it took to make the machine is of it: with the last write it takes no longer than a slice and a step.
+    // The slice includes the time that it took to make the machine, so that the batch takes at most a slice and a step.
     let slice_end = (clock.until() + slice).saturating_sub(step_max);
     let mut routed = Vec::with_capacity(writes.len());
     let mut is_whole = true;
@@ -62,7 +62,7 @@ fn route(
         (heard, is_whole) = machine.route(write, clock);
         routed.push(heard);
         clock.set_finished(routed.len());
-        // What one leaves behind is not the next one's: as behind a call.
+        // A write that leaves much memory behind ends the batch, so that the next one has a fresh engine.
         is_whole &= machine.usage().used() <= KEPT_BYTES_MAX;
         let now = now();
         if !is_whole || now >= slice_end || clock.is_stopped() {
@@ -90,7 +90,7 @@ fn map(machine: &Machine, documents: &[&[u8]], slice: Duration, clock: &Clock) -
                 stopped = Some(failure(failed));
                 break;
             }
-            // What it has made without memory that it wanted is not its answer.
+            // Output that was made after memory was refused is not used.
             if machine.usage().is_refused() || machine.usage().is_exhausted() {
                 break;
             }

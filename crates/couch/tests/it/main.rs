@@ -22,6 +22,7 @@ mod feeds;
 mod full_database;
 mod functions;
 mod further_replicators;
+mod gate;
 mod hidden_documents;
 mod hostile_connections;
 mod hostile_revisions;

@@ -1,8 +1,6 @@
 //! The line in which passwords are checked: who has a place in it, whose turn is next, who does not wait at all. Checks are held
 //! until the test lets them go on, so that none of this depends on how long they take.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
@@ -13,9 +11,9 @@ use flatbed_testkit::{until, until_wanted};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::gate::Gate;
 use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
@@ -23,61 +21,13 @@ const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 /// Longer than any of this takes.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// What each check passes. Dropped, it is open, so that a test that fails ends.
-struct Gate {
-    passes: Arc<Semaphore>,
-    came: Arc<AtomicUsize>,
-}
-
-impl Gate {
-    fn new() -> Gate {
-        Gate { passes: Arc::new(Semaphore::new(0)), came: Arc::default() }
-    }
-
-    fn checks(&self, waiting_max: usize, wait_max: Duration) -> CheckOptions {
-        let (passes, came) = (Arc::clone(&self.passes), Arc::clone(&self.came));
-        let runtime = tokio::runtime::Handle::current();
-        let before_each = move || {
-            came.fetch_add(1, Ordering::SeqCst);
-            if let Ok(pass) = runtime.block_on(passes.acquire()) {
-                pass.forget();
-            }
-        };
-        CheckOptions { waiting_max, wait_max, before_each: Arc::new(before_each) }
-    }
-
-    /// Lets so many checks pass, those that stand there first.
-    fn pass(&self, count: usize) {
-        self.passes.add_permits(count);
-    }
-
-    /// How many have come so far.
-    fn came(&self) -> usize {
-        self.came.load(Ordering::SeqCst)
-    }
-
-    async fn until_came(&self, count: usize) {
-        until("checks come", async || self.came() >= count).await;
-    }
-
-    fn open(&self) {
-        self.passes.close();
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.open();
-    }
-}
-
 /// A server behind a proxy that names its clients, with `admin` and `anna`.
 async fn start(store: &Store, gate: &Gate, waiting_max: usize, wait_max: Duration) -> (Running, String) {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let options = ServerOptions {
         admins: [("admin".to_owned(), hash)].into(),
         proxies: Proxies { forwarding: "127.0.0.1".parse().unwrap(), ..Proxies::default() },
-        checks: gate.checks(waiting_max, wait_max),
+        checks: CheckOptions { waiting_max, wait_max, before_each: gate.before_each() },
         ..ServerOptions::default()
     };
     let server = store.serve(options).await;

@@ -1,61 +1,23 @@
 //! Turns of selectors: neither a client nor a database with many queries delays others. A gate holds the turns, so the tests do not
 //! depend on time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use flatbed_http::Proxies;
 use flatbed_service::SelectorOptions;
 use flatbed_testkit::until_wanted;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::gate::Gate;
 use crate::support::{Answer, Client, Running, ServerOptions, Store, figure, soon};
 
 /// Queries of the noisy client.
 const NOISY: usize = 40;
 
-/// A gate that each turn must pass. Dropped, it opens, so that a failing test ends.
-struct Gate {
-    passes: Arc<Semaphore>,
-    came: Arc<AtomicUsize>,
-}
-
-impl Gate {
-    fn new() -> Gate {
-        Gate { passes: Arc::new(Semaphore::new(0)), came: Arc::default() }
-    }
-
-    fn selectors(&self) -> SelectorOptions {
-        let (passes, came) = (Arc::clone(&self.passes), Arc::clone(&self.came));
-        let runtime = tokio::runtime::Handle::current();
-        let before_each = move || {
-            came.fetch_add(1, Ordering::SeqCst);
-            if let Ok(pass) = runtime.block_on(passes.acquire()) {
-                pass.forget();
-            }
-        };
-        SelectorOptions { before_each: Arc::new(before_each) }
-    }
-
-    /// How many turns have begun.
-    fn came(&self) -> usize {
-        self.came.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.passes.close();
-    }
-}
-
 /// A server behind a proxy that names its clients, with two databases of two documents.
 async fn start(store: &Store, gate: &Gate) -> Running {
     let options = ServerOptions {
         proxies: Proxies { forwarding: "127.0.0.1".parse().unwrap(), ..Proxies::default() },
-        selectors: gate.selectors(),
+        selectors: SelectorOptions { before_each: gate.before_each() },
         ..ServerOptions::default()
     };
     let server = store.serve(options).await;
@@ -105,7 +67,7 @@ async fn assert_others_are_served(from: impl Fn(usize) -> String, to: impl Fn(us
     until_waiting(&server, NOISY - 1).await;
     let mut passed = 0;
     while !quiet.is_finished() {
-        gate.passes.add_permits(1);
+        gate.pass(1);
         passed += 1;
         assert!(passed <= NOISY, "{passed} turns were before one query's");
         // Until each query waits, is at its turn, or is answered. One that came to its turn meanwhile would be counted twice.

@@ -1,4 +1,4 @@
-//! What tests have a process try that it may not do.
+//! Forbidden operations that tests have a process try.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use crate::process::ZONE;
 pub(crate) fn probe(what: &str, clock: &Clock) -> String {
     match what {
         "open" => told(File::open("/etc/passwd").map(drop)),
-        "write" => told(File::create("/tmp/flatbed-probe").map(drop)),
+        "write" => told(File::create("flatbed-probe").map(drop)),
         "socket" => told(std::net::TcpStream::connect("127.0.0.1:1").map(drop)),
         "udp" => told(std::net::UdpSocket::bind("127.0.0.1:0").map(drop)),
         "thread" => told(std::thread::Builder::new().spawn(|| {}).map(drop)),
