@@ -16,7 +16,8 @@
 //!
 //! A state takes at most some [`STATE_BYTES_MAX`]. What would be larger is an error, as CouchDB's `_sum` has one for what
 //! grows with its rows; of `_first` and `_last` the value is then read from its row. Whether that happens may depend on the
-//! grouping, where numbers cancel out or a large value leaves the ranks; nothing else does, but for the words of errors.
+//! grouping, where numbers cancel out or a large value leaves the ranks; nothing else does, but for which of several errors is
+//! answered, and the words of errors.
 
 mod distinct;
 mod erlang;
