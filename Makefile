@@ -59,9 +59,10 @@ rust-tests: need-rust
 doc-tests: need-rust
 	cargo test $(tested) --doc
 
-# Properties that say themselves how many cases they take keep to that. What is found goes into tests, as an example.
-fuzz: need-rust ## parsers of what comes from outside, and whole requests, by property; CASES=20000 inputs each
-	export PROPTEST_CASES=$(or $(CASES),20000); \
+# `CASES` also replaces the number of cases that a property sets itself. What is found goes into tests, as an example.
+fuzz: need-rust ## parsers of what comes from outside, and whole requests, by property; CASES=20000 inputs each, SEED=7
+	export PROPTEST_CASES=$(or $(CASES),20000) PROPTEST_RNG_SEED=$(or $(SEED),$$RANDOM); \
+	echo "again: make fuzz CASES=$$PROPTEST_CASES SEED=$$PROPTEST_RNG_SEED"; \
 	cargo test --package flatbed-flatten --package flatbed-network --package flatbed-auth --package flatbed-revtree \
 	  --package flatbed-mango --package flatbed-http --package flatbed-outward --package flatbed-worker --lib --tests; \
 	cargo test --package flatbed-couch --lib; \
@@ -75,6 +76,7 @@ torture: need-rust ## what a release has to pass: tortures, kills and faults at 
 	@cargo nextest --version >/dev/null 2>&1 || { echo 'cargo-nextest is missing: cargo install cargo-nextest --locked'; exit 1; }
 	seed=$(or $(SEED),$$RANDOM); seconds=$(or $(SECONDS_OF_TORTURE),120); \
 	echo "again: make torture SEED=$$seed SECONDS_OF_TORTURE=$$seconds"; \
+	export PROPTEST_RNG_SEED=$$seed; \
 	FLATBED_TEST_SECONDS=$$seconds FLATBED_TEST_SEED=$$seed FLATBED_TEST_FAULTS=0.05,$$seed,0.3 FLATBED_CRASH_SEED=$$seed \
 	  FLATBED_CRASH_KILLS=300 cargo nextest run --no-fail-fast $(tested) -E '$(tortures)'; \
 	FLATBED_TEST_SEEDS=5000 cargo nextest run $(tested) -E 'test(never_two_holders) | test(no_two_processes_believe)'; \

@@ -68,6 +68,12 @@ fn tests_do_not_depend_on_how_fast_the_machine_is() {
 }
 
 #[test]
+fn properties_draw_the_same_cases_in_each_run() {
+    let seed = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    assert!(seed.is_some(), "proptest has no seed: `.cargo/config.toml` has one for runs from within the repository");
+}
+
+#[test]
 fn examples_in_documentation_are_tested() {
     let mut broken = Vec::new();
     for of in crates::of_workspace(&root()).unwrap() {
