@@ -12,6 +12,7 @@ use flatbed_channels::require::Writer;
 use flatbed_channels::{Expiry, Given, Grant, Grantee, Routing};
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_javascript::{Error, Routed, Runner, RunnerOptions, SyncFunction, SyncRefusal, SyncWrite};
+use flatbed_testkit::until_some;
 
 const NOW_S: u64 = 1_700_000_000;
 
@@ -626,7 +627,13 @@ async fn several_have_their_own_time_and_memory() {
         r#"{"n":"3","endless":true}"#,
         r#"{"n":"4"}"#,
     ];
-    let said = runner.route_all(&function, documents.map(write).into()).await;
+    let look = async || {
+        let said = runner.route_all(&function, documents.map(write).into()).await;
+        // A loaded machine may keep the others from the processor for all of their time, too.
+        let late = said.iter().filter(|said| matches!(said, Err(Error::TimedOut(_)))).count();
+        (late <= 1).then_some(said)
+    };
+    let said = until_some("the others have their time", look).await;
     let expected: Vec<_> = (0..5)
         .map(|n| match n {
             3 => Err(Error::TimedOut(validation_max)),

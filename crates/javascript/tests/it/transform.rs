@@ -69,9 +69,9 @@ async fn what_goes_wrong_is_said() {
     let endless = "(doc) => { const all = []; for (;;) all.push(new Array(100000).fill(7)); }";
     let found = made(&runner, endless, "{}").await;
     assert!(matches!(found, Err(Error::OutOfResources | Error::TimedOut(_))), "{found:?}");
+    let runner = self::runner();
     let deep = made(&runner, "(doc) => (function f() { return f(); })()", "{}").await;
     assert!(matches!(deep, Err(Error::OutOfResources | Error::Thrown { .. })), "{deep:?}");
-    let runner = self::runner();
     for source in ["7", "(doc) =>", "1) + (2", "", "async (doc) => doc", "function* (doc) {}"] {
         let function = TransformFunction::new("j", source);
         assert!(matches!(runner.check_transform(&function).await, Err(Error::Compilation(_))), "{source}");
