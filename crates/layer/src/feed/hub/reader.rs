@@ -220,6 +220,9 @@ impl Reader {
             (has_moved, if has_moved { others } else { 0 }, woken)
         };
         (self.cursor, self.shares) = (Some(page.drained), page.shares);
+        let count = others + woken.len();
+        // Counted before any follower runs, so that one that has heard of a change finds its wake in the metrics.
+        inner.metrics.hub_wakes.add(count as u64);
         if has_moved {
             hub.wake();
         }
@@ -227,9 +230,7 @@ impl Reader {
         if page.at_end {
             hub.versions.send_replace(page.version);
         }
-        let woken = others + woken.len();
-        inner.metrics.hub_wakes.add(woken as u64);
-        Entered { has_moved, woken }
+        Entered { has_moved, woken: count }
     }
 }
 
