@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::{Server, check, counters, faults, flatbed, has_engine, storage};
-use flatbed_testkit::{Random, length, pass, until};
+use flatbed_testkit::{Random, length, pass, seed, until};
 use torture::{Plan, World, run};
 
 /// How often the server is killed.
@@ -47,7 +47,7 @@ async fn torture(environment: &[(&str, &str)], plan: Plan) {
     let server = start();
     let world = World::new(vec![address(&server)], plan);
     let killing = async {
-        let mut random = Random(u64::from(server.pid()));
+        let mut random = Random(seed(1));
         let mut server = server;
         let mut joint = 0.0;
         let kills = KILLS.max(length.as_secs() as u32 / 5);

@@ -263,7 +263,8 @@ async fn the_server_is_restarted_under_them() {
     let place = Place::new();
     let file = place.path("files/j.sqlite");
     table(&file);
-    let server = place.server(&[]);
+    // No other test listens at this address, so that none takes the port while the server is away.
+    let server = place.server(&["--listen", "127.0.5.1:0"]);
     let address = server.url.authority();
     ok(&server, Method::PUT, "/db", Value::Null).await;
     put(&server, 0..50).await;

@@ -321,7 +321,8 @@ async fn targets_have_what_the_source_has() {
             targets.push(Arc::new(store));
         }
     }
-    let server = place.server(&["--log-level", "warn"]);
+    // No other test listens at this address, so that none takes the port while the server is away.
+    let server = place.server(&["--listen", "127.0.5.2:0", "--log-level", "warn"]);
     let address = server.url.authority();
     let source = Source { url: server.url.clone() };
     let at_last = 2 * PATIENCE + Duration::from_secs(count as u64 / 20);
