@@ -112,7 +112,7 @@ sys.exit(any(list(tr.get_range(*ends, limit=1)) for ends in ((b"", b"oracle/"), 
             # Elsewhere it must be compiled, with FoundationDB's headers.
             print("the Node binding brings no compiled part for this machine: its tests are left out")
             return True
-        command = ["node", "--test", "--test-timeout=60000", HERE / "node" / "binding.mjs"]
+        command = ["node", "--test", "--test-timeout=600000", HERE / "node" / "binding.mjs"]
         return self.run(command, FLATBED_TEST_CLUSTER_FILE=self.cluster_file("node"))
 
     def build_c(self):

@@ -21,7 +21,7 @@ API_VERSION = int(os.environ.get("FLATBED_TEST_API_VERSION", "730"))
 fdb.api_version(API_VERSION)
 
 # No test waits longer for anything; a test that meets it has failed.
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 180
 
 
 def cluster_file():
