@@ -123,7 +123,7 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     }
 
     // A simulated cluster's answers come from the network thread, in the order in which they are due.
-    let mut cluster = SimulatedCluster::parse("200000,20000,0").unwrap();
+    let mut cluster = SimulatedCluster::parse("400000,200000,0").unwrap();
     cluster.has_server = true;
     let mut options = OpenOptions::default();
     options.simulated = Some(cluster);
@@ -138,9 +138,9 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
         assert_eq!(unsafe { fdb_future_set_callback(future.0, Some(tell_thread), sender.cast()) }, 0);
     }
     assert_eq!(called.recv(), Ok(network_thread));
-    assert!(asked[1].is_ready() && is_past(20));
+    assert!(asked[1].is_ready() && is_past(200));
     assert_eq!(called.recv(), Ok(network_thread));
-    assert!(asked[0].is_ready() && is_past(220));
+    assert!(asked[0].is_ready() && is_past(600));
     // What ends the transaction ends what is under way.
     let late = slow.get(b"key");
     drop(slow);
