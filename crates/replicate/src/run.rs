@@ -241,6 +241,9 @@ impl Checkpoints {
         self.control.progress.change_seqs(|seqs| {
             seqs.through = text(&self.through);
             seqs.checkpointed = text(&self.recorded);
+            if seqs.source.is_empty() {
+                seqs.source.clone_from(&seqs.through);
+            }
         });
     }
 

@@ -119,7 +119,13 @@ impl Progress {
         change(&mut self.seqs.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Writes the members of `info` in `_scheduler/jobs`.
+    /// Whether the run knows the sequence at which it begins: it has read the logs of both sides.
+    pub fn has_begun(&self) -> bool {
+        !self.seqs.lock().unwrap_or_else(PoisonError::into_inner).through.is_empty()
+    }
+
+    /// Writes the members of `info` in `_scheduler/jobs`. A sequence that is no string is written as the string of its JSON text, as
+    /// in CouchDB.
     pub fn write_info(&self, info: &mut Object<'_>) {
         let stats = self.stats();
         let seqs = self.seqs.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -133,7 +139,11 @@ impl Progress {
             ("source_seq", &seqs.source),
             ("through_seq", &seqs.through),
         ] {
-            info.raw(name, if seq.is_empty() { b"null" } else { seq.as_bytes() });
+            match seq.as_bytes().first() {
+                None => info.null(name),
+                Some(b'"') => info.raw(name, seq.as_bytes()),
+                Some(_) => info.string(name, seq),
+            };
         }
     }
 }

@@ -108,6 +108,11 @@ impl Replication {
         self.standing().is_running
     }
 
+    /// Whether `_active_tasks` lists it: it works at this moment, and knows the sequence at which it begins.
+    pub fn is_task(&self) -> bool {
+        self.is_running() && self.progress().has_begun()
+    }
+
     /// What the present run has done.
     pub(crate) fn progress(&self) -> Arc<Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -193,7 +193,7 @@ pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Rep
         // Those of further views, together.
         tasks.object().string("type", "view_query").string("database", "").number("waiting_clients", others);
     }
-    for job in state.replicator.here().iter().filter(|job| job.is_running()) {
+    for job in state.replicator.here().iter().filter(|job| job.is_task()) {
         job.write_task(NODE, tasks.place());
     }
     tasks.end();

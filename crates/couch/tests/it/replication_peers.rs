@@ -28,6 +28,8 @@ enum Says {
     Raw(String),
     /// The beginning, then the same piece for ever.
     Endless(&'static str, &'static str),
+    /// JSON, as soon as the gate is open.
+    Late(watch::Receiver<bool>, u16, Value),
 }
 
 /// A peer that answers by `answer`, given a request's method, its path behind the database's, and its body.
@@ -68,6 +70,10 @@ async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Sa
             Says::Text(text) => (200, text.to_owned(), None),
             Says::Raw(text) => (200, text, None),
             Says::Endless(text, more) => (200, text.to_owned(), Some(more)),
+            Says::Late(mut gate, status, value) => {
+                let _ = gate.wait_for(|is_open| *is_open).await;
+                (status, value.to_string(), None)
+            }
         };
         let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n");
         let Some(more) = more else {
@@ -576,6 +582,40 @@ async fn door(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
 
 async fn count_of(server: &Running, database: &str) -> Value {
     server.json("GET", &format!("/{database}"), Value::Null).await.1["doc_count"].clone()
+}
+
+/// As in CouchDB, which also shows sequences that are no strings as strings.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_listed_once_its_start_is_known() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    let (_shut, never) = watch::channel(false);
+    for (since, start) in [(json!("5-x"), "5-x"), (json!(7), "7"), (Value::Null, "0")] {
+        let (open, is_open) = watch::channel(false);
+        let asked = Arc::new(AtomicU32::new(0));
+        let (counted, never) = (asked.clone(), never.clone());
+        let url = peer(move |_, path, _| match path {
+            _ if path.starts_with("/_local") => {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Says::Late(is_open.clone(), 404, json!({}))
+            }
+            _ if path.starts_with("/_changes") => Says::Late(never.clone(), 500, json!({})),
+            _ => source(path),
+        })
+        .await;
+        let spec = json!({"source": url, "target": "t", "create_target": true, "continuous": true, "since_seq": since});
+        let begun = server.ok("POST", "/_replicate", spec).await;
+        until("the source is asked for its log", async || asked.load(Ordering::SeqCst) > 0).await;
+        assert_eq!(server.ok("GET", "/_active_tasks", Value::Null).await, json!([]));
+        open.send_replace(true);
+        let tasks = server.until("/_active_tasks", |tasks| *tasks != json!([])).await;
+        for member in ["source_seq", "through_seq", "checkpointed_source_seq"] {
+            assert_eq!(tasks[0][member], start, "{member} {tasks}");
+        }
+        server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun["_local_id"]})).await;
+        server.until("/_active_tasks", |tasks| *tasks == json!([])).await;
+    }
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
