@@ -11,7 +11,7 @@ use hyper::{Method, StatusCode, header};
 use crate::error::{Failure, Result};
 use crate::ids;
 use crate::request::Request;
-use crate::state::State;
+use crate::state::{COUCHDB_VERSION, State};
 
 /// Most ids that `_uuids` makes at once.
 const UUIDS_MAX: u64 = 1_000;
@@ -31,8 +31,7 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
     let out = Object::text(|object| {
         object.string("couchdb", "Welcome");
-        // Clients choose what they ask for by the version of CouchDB that they talk to.
-        object.string("version", "3.5.0").string("git_sha", "").string("uuid", state.service.uuid());
+        object.string("version", COUCHDB_VERSION).string("git_sha", "").string("uuid", state.service.uuid());
         object.array("features").string("flatbed");
         object.object("vendor").string("name", "Flatbed").string("version", &state.version);
     });
