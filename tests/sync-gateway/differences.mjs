@@ -134,6 +134,9 @@ const reasons = [
   ['grants of a purged document fall', {
     'a purged document\'s grants': [5],
   }],
+  ['the cookie of a session is kept from scripts and from other sites\' forms', {
+    'a session in use is prolonged once a tenth of its time has passed': [4],
+  }],
   ['sessions of a disabled user are not made and do not revive', {
     'disabled users, and users without a password': [6, 10],
   }],

@@ -35,9 +35,9 @@ fn id_in(cookies: Option<&str>) -> Option<&str> {
     pairs.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value).next()
 }
 
-/// The value of a `set-cookie` header.
+/// The value of a `set-cookie` header. Clients do not read the cookie from scripts, and pages of other sites get no leave by CORS here.
 fn cookie(database: &str, id: &str, ends_at_ms: u64) -> String {
-    format!("{COOKIE}={id}; Path=/{database}; Expires={}", http_date(ends_at_ms / 1_000))
+    format!("{COOKIE}={id}; Path=/{database}; Expires={}; HttpOnly; SameSite=Lax", http_date(ends_at_ms / 1_000))
 }
 
 /// A date as cookies have it.
@@ -292,6 +292,8 @@ mod tests {
     #[test]
     fn cookies() {
         assert_eq!(id_in(Some("a=b; SyncGatewaySession=x; SyncGatewaySession=y")), Some("x"));
+        let made = "SyncGatewaySession=x; Path=/db; Expires=Sun, 06 Nov 1994 08:49:37 GMT; HttpOnly; SameSite=Lax";
+        assert_eq!(cookie("db", "x", 784_111_777_000), made);
         assert_eq!((id_in(Some("NotSyncGatewaySession=x; SyncGatewaySession")), id_in(None)), (None, None));
     }
 }
