@@ -1,6 +1,7 @@
 //! What a handler is given.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 pub(crate) use flatbed_http::{Body, Memory};
 use flatbed_service::Context;
@@ -17,13 +18,23 @@ pub(crate) struct Request {
     pub requested_path: Option<String>,
     /// How often that has happened.
     pub rewrites: usize,
+    /// The processor time that functions of `rewrites` have taken for it.
+    pub rewrite_time: Duration,
     /// A list asks for its rows.
     pub is_of_list: bool,
 }
 
 impl Request {
     pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context) -> Request {
-        Request { of, query, context, requested_path: None, rewrites: 0, is_of_list: false }
+        Request {
+            of,
+            query,
+            context,
+            requested_path: None,
+            rewrites: 0,
+            rewrite_time: Duration::ZERO,
+            is_of_list: false,
+        }
     }
 }
 

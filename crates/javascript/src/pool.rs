@@ -85,6 +85,8 @@ struct JobState {
     stop: Mutex<Stop>,
     /// It is not to go on because there is no room for it.
     is_crowded_out: AtomicBool,
+    /// The processor time that it took, once it is over.
+    ran: OnceLock<Duration>,
 }
 
 /// Whether a call must stop.
@@ -216,6 +218,12 @@ impl Pool {
 
     /// The answer comes within `wait_max`, `time_max` and half a second, or six where others have the processor.
     pub(crate) async fn run(self: &Arc<Self>, task: Task) -> Result<Answer> {
+        let mut spent = Duration::ZERO;
+        self.run_counted(task, &mut spent).await
+    }
+
+    /// The same, and adds the processor time of the call to `spent`.
+    pub(crate) async fn run_counted(self: &Arc<Self>, task: Task, spent: &mut Duration) -> Result<Answer> {
         let (answer, mut answered) = oneshot::channel();
         let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
         let time_max = task.time_max;
@@ -226,7 +234,10 @@ impl Pool {
         loop {
             match tokio::time::timeout(LOOK, &mut answered).await {
                 // A thread that is gone drops the job.
-                Ok(answer) => return answer.unwrap_or(Err(Error::OutOfResources)),
+                Ok(answer) => {
+                    *spent += ticket.state.ran.get().copied().unwrap_or_default();
+                    return answer.unwrap_or(Err(Error::OutOfResources));
+                }
                 Err(_) => self.look_after(),
             }
             match ticket.state.began.get() {
@@ -321,9 +332,10 @@ impl Pool {
                 if is_crowded_out { Error::Busy } else { Error::TimedOut(step_max) }
             });
             let mut at = lock(&worker.at);
-            let ran = at.call.take().filter(|_| began.elapsed() >= LONG).map(|call| call.ran());
+            let ran = at.call.take().map_or(Duration::ZERO, |call| call.ran());
             let is_aside = at.is_aside;
             drop(at);
+            let _ = state.ran.set(ran);
             if killed.is_some() || engine.is_spent() {
                 engine.end();
             }
@@ -336,7 +348,7 @@ impl Pool {
                 let _ = answer.send(result);
                 return;
             }
-            if let Some(ran) = ran {
+            if began.elapsed() >= LONG {
                 // Whoever has the answer finds its database slow, if it is.
                 lock(&self.queue).finished(&database, worker.lane, ran, Instant::now());
             } else {

@@ -1,9 +1,12 @@
 //! Shows, updates and rewrites.
 
+use std::time::Duration;
+
 use flatbed_flatten::json::Object;
 
 use crate::ask::{Answer, Ask};
 use crate::error::{Error, Result};
+use crate::pool::Task;
 use crate::{Caller, Design, Runner};
 
 /// What an update answers; both are JSON texts.
@@ -57,13 +60,31 @@ impl Runner {
     }
 
     /// Runs `rewrites` where it is a function: where a request goes instead, as a JSON object (`path`, `query`, `method`,
-    /// `headers`, `body`), or a response (`code`); `None`: nowhere.
+    /// `headers`, `body`), or a response (`code`); `None`: nowhere. All rewrites of one request share the time of one call: `spent`
+    /// is the processor time of those before, to which that of this one is added.
     ///
     /// # Errors
     /// Those of [`Runner::show`], and `rewrite_error`.
-    pub async fn rewrite(&self, design: &Design, caller: Caller, req: &str) -> Result<Option<String>> {
-        let text = self.render(design, caller, "rewrite", input(&["rewrites"], &[req])).await?;
-        Ok((text != "null").then_some(text))
+    pub async fn rewrite(
+        &self,
+        design: &Design,
+        caller: Caller,
+        req: &str,
+        spent: &mut Duration,
+    ) -> Result<Option<String>> {
+        let time_max = self.options.batch_max;
+        let left = time_max.saturating_sub(*spent);
+        if left.is_zero() {
+            return Err(Error::TimedOut(time_max));
+        }
+        let ask = Ask::Render { kind: "rewrite", input: input(&["rewrites"], &[req]) };
+        let task = Task { design: design.clone(), caller, ask, time_max: left, step_max: left };
+        match self.pool(&task.ask).run_counted(task, spent).await {
+            Ok(Answer::Text(text)) => Ok((text != "null").then_some(text)),
+            Ok(_) => Err(Error::OutOfResources),
+            Err(Error::TimedOut(_)) => Err(Error::TimedOut(time_max)),
+            Err(error) => Err(error),
+        }
     }
 
     async fn render(&self, design: &Design, caller: Caller, kind: &'static str, input: String) -> Result<String> {

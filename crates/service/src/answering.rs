@@ -4,6 +4,7 @@
 //! HTTP is the surface's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_javascript::{Caller, Error as FunctionError, InvalidResponse, List, Response, Runner};
@@ -162,14 +163,15 @@ impl DesignFunctions {
         })
     }
 
-    /// Asks the function under `rewrites` where a request goes instead: a JSON object; `None`: nowhere.
+    /// Asks the function under `rewrites` where a request goes instead: a JSON object; `None`: nowhere. `spent`: the processor
+    /// time of all rewrites of the request, which is bounded as that of one call.
     ///
     /// # Errors
     /// [`AnswerError`].
     #[boxed]
-    pub async fn rewrite(&self, request: &str) -> Result<Option<String>> {
+    pub async fn rewrite(&self, request: &str, spent: &mut Duration) -> Result<Option<String>> {
         let _room = self.room(request.len()).await?;
-        let answer = self.of.runner.rewrite(&self.held.design, self.caller, request).await?;
+        let answer = self.of.runner.rewrite(&self.held.design, self.caller, request, spent).await?;
         bounded(answer.as_deref().unwrap_or_default())?;
         Ok(answer)
     }

@@ -74,7 +74,7 @@ async fn function(
     let body = body_of(&mut request).await?;
     let object = request_object(&request, &Told { body: told(body.as_ref()), ..Told::default() });
     let object = request.context.request_object(object, database).await?;
-    let answer = functions.rewrite(&object).await?;
+    let answer = functions.rewrite(&object, &mut request.rewrite_time).await?;
     drop(object);
     let Some(answer) = answer else {
         return Err(Failure::new(StatusCode::NOT_FOUND, "rewrite_error", "Invalid path."));

@@ -1,8 +1,12 @@
 //! Functions of design documents that answer requests: what they may not do, whatever they say. What CouchDB answers is
 //! replayed by `tests/answers.test.mjs`.
 
+use std::time::Duration;
+
 use super::store;
 use crate::support::{Answer, Running, ServerOptions};
+use flatbed_javascript::RunnerOptions;
+use flatbed_layer::LayerOptions;
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -202,6 +206,22 @@ async fn rewrites_are_bounded() {
     // Forms are posted from pages of this server alone, whatever a function says of that.
     let form = go("POST", "path=../../made", NULL).await;
     assert_eq!(form.1["reason"], "Referer header required.");
+}
+
+/// All calls for a request share the time of one.
+#[tokio::test]
+async fn rewrites_that_lead_to_themselves_take_the_time_of_one_call() {
+    let Some(store) = store() else { return };
+    let functions = RunnerOptions { batch_max: Duration::from_millis(200), ..RunnerOptions::default() };
+    let layer = store.layer_running(functions, LayerOptions::default()).await;
+    let server = store.serve_on(layer, ServerOptions::default()).await;
+    server.ok("PUT", "/db", NULL).await;
+    let rewrites =
+        "function (req) { var n = 0; for (var i = 0; i < 300000; i++) n += i; return {path: '_rewrite/again'}; }";
+    server.ok("PUT", "/db/_design/d", json!({ "rewrites": rewrites })).await;
+    let (status, answer) = server.json("GET", "/db/_design/d/_rewrite/x", NULL).await;
+    assert_eq!((status, &answer["error"]), (500, &json!("timeout")), "{answer}");
+    server.stop().await;
 }
 
 /// `secure_rewrites = false`: rules lead anywhere, with the client's method and rights. Functions do not.

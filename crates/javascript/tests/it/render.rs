@@ -169,7 +169,7 @@ async fn rewrites() {
         let design = Design::new("db/1", format!(r#"{{"rewrites":"{source}"}}"#));
         let runner = runner();
         let req = format!(r#"{{"method":"PUT","path":["db","_design","f","_rewrite","{last}"]}}"#);
-        runner.rewrite(&design, runner.caller(), &req).await
+        runner.rewrite(&design, runner.caller(), &req, &mut Duration::default()).await
     };
     assert_eq!(rewrite(source, "a").await, Ok(Some(r#"{"path":"../../a","query":{"revs_info":"true"}}"#.into())));
     assert_eq!(rewrite(source, "no").await, Ok(Some(r#"{"code":403,"body":"no"}"#.into())));
@@ -178,6 +178,24 @@ async fn rewrites() {
     assert_eq!(rewrite("function(req){}", "a").await, Ok(None));
     let failed = rewrite("function(req){throw 1}", "a").await.expect_err("thrown");
     assert!(failed.to_string().starts_with("rewrite_error: function raised error: (new Number(1))"), "{failed}");
+}
+
+#[tokio::test]
+async fn rewrites_of_a_request_share_the_time_of_one_call() {
+    let runner = runner();
+    let design = Design::new("db/1", r#"{"rewrites":"function(req){return '/x'}"}"#);
+    let req = r#"{"method":"GET","path":["db","_design","f","_rewrite","a"]}"#;
+    let (mut spent, mut before) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..3 {
+        let rewritten = runner.rewrite(&design, runner.caller(), req, &mut spent).await;
+        assert_eq!(rewritten, Ok(Some(r#"{"path":"/x","method":"GET"}"#.into())));
+        assert!(spent > before, "{spent:?} after {before:?}");
+        before = spent;
+    }
+    let time_max = crate::patient().batch_max;
+    let mut spent = time_max;
+    let rewritten = runner.rewrite(&design, runner.caller(), req, &mut spent).await;
+    assert_eq!((rewritten, spent), (Err(Error::TimedOut(time_max)), time_max));
 }
 
 /// The response, the text, and the error, if it has ended with one.
