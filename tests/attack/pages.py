@@ -24,7 +24,8 @@ OF_THE_SERVER = (("../..", "DELETE", None), ("../../../linked", "DELETE", None),
 FROM = (
     {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
     {"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://127.0.0.1:1"}, {"origin": "null", "sec-fetch-site": "cross-site"},
-    {"referer": "http://evil.example/page"}, {"referer": "http://127.0.0.1:1/"}
+    {"referer": "http://evil.example/page"}, {"referer": "http://127.0.0.1:1/"},
+    {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"}
 )
 
 
@@ -80,7 +81,7 @@ def other_origins(server, rng):
     )
     for (method, where, body), headers in itertools.product(changes, FROM):
         # Browsers say the origin of what is no `GET`.
-        if method in ("POST", "PUT") and (headers.get("sec-fetch-site") == "same-site" or "referer" in headers):
+        if method in ("POST", "PUT") and (headers.get("sec-fetch-site") == "same-site" or "referer" in headers or "user-agent" in headers):
             headers = {**headers, "origin": "http://127.0.0.1:1"}
         answer = ask(server, method, path + where, body, {**cookie, **headers})
         yield equal(f"{method} {short(where)} {headers}", answer.status, 403)

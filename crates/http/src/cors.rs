@@ -63,7 +63,7 @@ impl Cors {
     /// request, so response headers cannot protect the server. They add the credentials of their password dialog on their own: an
     /// origin that only `*` allows may send credentials in requests that need a preflight request, which is answered without leave
     /// for a browser's own credentials. To addresses without TLS browsers send no `Sec-Fetch-Site`: a `GET` or `HEAD` that says neither is
-    /// judged by its `Referer`, if it has one.
+    /// judged by its `Referer`, and refused without one if a browser sends it.
     pub(crate) fn may_change(&self, page: &Page<'_>, method: &Method) -> bool {
         let is_marked = |mark: &[u8]| page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == mark);
         let is_neighbours = !page.headers.contains_key(header::ORIGIN) && is_marked(b"same-site");
@@ -78,9 +78,9 @@ impl Cors {
     }
 
     /// Whether a link may stand in the page that `Referer` names: one of the same host, or of an origin that CORS allows with the
-    /// credentials that the request has. Without `Referer`, there may be no page.
+    /// credentials that the request has. A page can keep browsers from sending `Referer`; other clients have no page.
     fn may_lead(&self, page: &Page<'_>) -> bool {
-        let Some(referer) = page.headers.get(header::REFERER) else { return true };
+        let Some(referer) = page.headers.get(header::REFERER) else { return !is_browser(page.headers) };
         let origin = origin_of(referer.to_str().unwrap_or_default());
         let has_credentials = || page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
         let is_any = || self.origins.iter().any(|allowed| allowed == "*") && !has_credentials();
@@ -180,6 +180,11 @@ impl Page<'_> {
         let (host, of_origin): (Authority, Authority) = (host, of_origin);
         name(&host) == name(&of_origin) && port_of(&host) == port_of(&of_origin) && is_bare(&of_origin)
     }
+}
+
+/// Whether a browser sends it. All of them say `Mozilla/`, and no page can change that without a preflight request.
+fn is_browser(headers: &HeaderMap) -> bool {
+    headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
 }
 
 /// The origin of a page by its URL; the whole text, which is no origin, where it is no URL.
@@ -382,6 +387,14 @@ mod tests {
         // What says more is judged by that.
         assert!(may(&[], &Method::GET, &[evil, ("sec-fetch-site", "same-origin")]));
         assert!(may(&[], &Method::POST, &[evil]));
+        // A page may have its browser say nothing.
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0");
+        for origins in [&["http://app.example"][..], &["*"]] {
+            assert!(!may(origins, &Method::GET, &[browser]) && !may(origins, &Method::HEAD, &[browser]), "{origins:?}");
+        }
+        let own = ("referer", "http://db.example:5984/");
+        assert!(may(&[], &Method::GET, &[browser, own]) && may(&[], &Method::GET, &[("user-agent", "curl/8.5.0")]));
+        assert!(may(&[], &Method::GET, &[browser, ("sec-fetch-site", "none")]) && may(&[], &Method::POST, &[browser]));
     }
 
     /// A form has the credentials of the browser's password dialog.

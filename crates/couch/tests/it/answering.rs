@@ -327,5 +327,8 @@ async fn links_of_other_pages_change_nothing() {
             let answer = client.call("GET", &path, &[("referer", page)], b"").await;
             assert_eq!(answer.status == 403, is_other && changes, "{path} {page} {answer:?}");
         }
+        // A page may have its browser say nothing of it.
+        let answer = client.call("GET", &path, &[session, ("user-agent", "Mozilla/5.0 Firefox/140.0")], b"").await;
+        assert_eq!(answer.status == 403, changes, "{path} {answer:?}");
     }
 }
