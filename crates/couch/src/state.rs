@@ -19,9 +19,8 @@ use crate::route::Route;
 /// Large answers that functions have made, while they wait for room.
 const LARGE_ANSWERS_MAX: usize = 4;
 
-/// The version of CouchDB that clients are told: the one whose recorded answers are replayed (`tests/couchdb-answers`). Clients choose
-/// their requests by it.
-pub(crate) const COUCHDB_VERSION: &str = "3.5.0";
+/// The version of CouchDB that clients are told. Clients choose their requests by it.
+pub(crate) const COUCHDB_VERSION: &str = "3.5.2";
 
 /// Returns the header `Server` of a program of this version: clients look for `CouchDB/` at its beginning.
 #[must_use]
