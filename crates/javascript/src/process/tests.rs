@@ -32,10 +32,11 @@ fn runner() -> Runner {
 #[tokio::test]
 async fn a_process_reaches_nothing() {
     let runner = runner();
-    if probe(&runner, "filter").await.as_deref() == Ok("none") {
-        println!("not tested: the system filters no system calls");
+    if !std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
+        println!("not tested: the kernel has no filters of system calls");
         return;
     }
+    assert_eq!(probe(&runner, "filter").await.as_deref(), Ok("some"));
     for what in ["open", "write", "socket", "udp", "thread", "exec", "kill", "code"] {
         assert_eq!(probe(&runner, what).await.as_deref(), Ok("PermissionDenied"), "{what}");
     }
