@@ -321,6 +321,21 @@ mod tests {
     }
 
     #[test]
+    fn files_in_the_documentation_have_known_keys() {
+        let mut count = 0;
+        for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).unwrap() {
+            let page = fs::read_to_string(entry.unwrap().path()).unwrap();
+            for text in page.split("\n```toml\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
+                let (_directory, path) = written(text);
+                let error = ConfigFile::read(&path).err();
+                assert!(error.is_none(), "{error:?}, in:\n{text}");
+                count += 1;
+            }
+        }
+        assert!(count > 4, "{count}");
+    }
+
+    #[test]
     fn a_file_of_keys_lies_beside_the_file() {
         let (directory, path) =
             written("[jwt_auth]\njwks_file = \"jwks.json\"\n[\"jwt_auth:b\"]\njwks_file = \"/a/b\"\n");

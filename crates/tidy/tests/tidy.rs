@@ -34,9 +34,11 @@ fn crates_take_part_in_the_lints() {
 #[test]
 fn documents_name_what_is_there() {
     let mut missing = Vec::new();
-    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"] {
-        let Ok(text) = fs::read_to_string(root().join(name)) else { continue };
-        missing.extend(paths::missing(&root(), &text).into_iter().map(|path| format!("{name}:{path}")));
+    let mut pages = with_ending(&root().join("docs"), ".md").unwrap();
+    pages.extend(["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(|name| root().join(name)));
+    for page in pages {
+        let found = paths::missing(&root(), &read(&page)).into_iter();
+        missing.extend(found.map(|path| format!("{}:{path}", page.display())));
     }
     for path in with_ending(&root(), ".md").unwrap() {
         let directory = path.parent().unwrap();

@@ -17,6 +17,17 @@ fn defaults() {
 }
 
 #[test]
+fn the_documentation_has_a_row_for_every_setting() {
+    let page = include_str!("../../../../docs/configuration.md");
+    for setting in SETTINGS {
+        let begins = [' ', '`'].map(|end| format!("| `--{}{end}", setting.flag()));
+        let row = page.lines().find(|line| begins.iter().any(|begin| line.starts_with(begin.as_str())));
+        let variable = format!("| `{}` |", setting.variable());
+        assert!(row.is_some_and(|row| row.contains(&variable)), "{}: {row:?}", setting.key);
+    }
+}
+
+#[test]
 fn the_first_source_wins() {
     let command_line = layer("a", &[("listen", "[::1]:1,unix:/a"), ("data_dir", "d")]);
     let environment = layer("b", &[("listen", "b:2"), ("cluster_file", "c"), ("root", "r")]);
